@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Needs GNU make, bash and Python 3.11, 3.12 or 3.13 with its venv module; everything else is installed into .venv.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?=
+UV ?= uv
+PINS_FLAGS ?=
+PYTEST_ARGS ?=
+
+PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check
+
+# Compiled kernels are kept here, so that a read-only package folder does not matter.
+export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
+
+.PHONY: help env python reproduce test bench picture pins clean
+
+help:
+	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
+	@echo "make test        format, lint, types, tests, doctests and notebooks: what CI checks"
+	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
+	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
+	@echo "make picture     draw the README's picture (installs requirements/picture.txt; needs Chrome or Chromium)"
+	@echo "make pins        compile requirements/*.txt from pyproject.toml (needs uv; PINS_FLAGS=--upgrade for new versions)"
+	@echo "make clean       remove .venv, build and the caches"
+	@echo
+	@echo "PYTHON=...       the interpreter to build .venv with, else python3, python3.13, python3.12 or python3.11"
+	@echo "PYTEST_ARGS=...  more arguments for pytest, such as PYTEST_ARGS='-k lock'"
+
+# Leaves the first suitable interpreter in $python, or says what is missing and fails. A name may exist and not
+# run (pyenv's shims), so each is asked for its version rather than looked up.
+define find_python
+python=; version=; tried=; bare=; \
+for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	version=$$("$$p" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version=missing; \
+	tried="$${tried:+$$tried, }$$p ($$version)"; \
+	case "$$version" in 3.11|3.12|3.13) ;; *) continue ;; esac; \
+	if "$$p" -c 'import venv, ensurepip' 2>/dev/null; then python=$$p; break; fi; \
+	bare=$$p; \
+done; \
+if [ -z "$$python" ] && [ -n "$$bare" ]; then \
+	echo "$$bare has no venv module. On Debian and Ubuntu: apt-get install python3-venv." >&2; exit 1; \
+elif [ -z "$$python" ]; then \
+	echo "simlib needs Python 3.11, 3.12 or 3.13. Tried $$tried." \
+		"Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; \
+fi
+endef
+
+python:
+	@$(find_python); echo "$$python ($$version)"
+
+env: .venv/.simlib
+	@echo "simlib is installed in .venv."
+
+# Each stamp is written last, so that an interrupted set-up is done again from the start.
+.venv/.pins: requirements/dev.txt
+	@$(find_python); \
+	echo "Installing the pinned packages into .venv with $$python ($$version): a minute or two."; \
+	"$$python" -m venv --clear .venv
+	@$(PIP_INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv/.simlib: pyproject.toml .venv/.pins
+	@echo "Installing simlib itself (editable)."
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.bench .venv/.picture: .venv/.%: requirements/%.txt .venv/.pins
+	@echo "Installing the packages of requirements/$*.txt."
+	@$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
+	@touch $@
+
+reproduce: .venv/.simlib
+	@.venv/bin/simlib reproduce --out build/report
+
+# pytest stands last, so that its summary is the last line.
+test: .venv/.simlib
+	@echo "Format, lint and types."
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@echo "Tests, doctests and notebooks: several minutes, and longer the first time, when Numba compiles."
+	@.venv/bin/python -m pytest -n 2 $(PYTEST_ARGS)
+
+bench: .venv/.simlib .venv/.bench
+	@.venv/bin/python benchmarks/run.py
+
+picture: .venv/.simlib .venv/.picture
+	@.venv/bin/python docs/make_picture.py
+
+# The old pins are the starting point, so that only what must change does. dev comes first: the others follow it.
+define compile
+mkdir -p build/pins; \
+if [ -f requirements/$(1).txt ]; then cp requirements/$(1).txt build/pins/$(1).txt; fi; \
+echo "requirements/$(1).txt"; \
+$(UV) pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-header $(PINS_FLAGS) $(2) pyproject.toml --output-file build/pins/$(1).txt >/dev/null; \
+{ printf '%s\n' '# SPDX-License-Identifier: BSD-3-Clause' \
+	'# Compiled from pyproject.toml by "make pins": do not edit. Every pin carries its hashes.'; \
+	cat build/pins/$(1).txt; } >requirements/$(1).txt
+endef
+
+pins:
+	@command -v $(UV) >/dev/null || { echo "make pins needs uv; name it: make pins UV=/path/to/uv" >&2; exit 1; }
+	@$(call compile,dev,--extra dev)
+	@$(call compile,run,--constraints requirements/dev.txt)
+	@$(call compile,bench,--extra bench --constraints requirements/dev.txt)
+	@$(call compile,picture,--extra picture --constraints requirements/dev.txt)
+
+clean:
+	@rm -rf .venv build dist .hypothesis .pytest_cache .ruff_cache .mypy_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,614 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The fast engine: the step language interpreted by Numba.
+
+`simlib.engine.reference` is the definition; this module computes the same thing,
+event for event. A thread has at most one wake-up pending, so the calendar is a
+winner tree over threads whose keys hold the time and the thread's number in
+one integer: the least key is the next event, and ties go to the lower thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from simlib.engine.random import FIXED_POINT_BITS, GAMMA, TABLE_BITS, tables, thread_keys
+from simlib.engine.result import BINS, FIRST_SHIFT, EngineResult
+from simlib.errors import DeadlockError, HorizonError, InputError
+from simlib.model.steps import Block, Discipline, Job, Map, Mode, Page, Scan, Step
+
+THREAD_BITS = 10
+"""Low bits of a key that hold the thread's number."""
+
+MAX_THREADS = 1 << THREAD_BITS
+HORIZON_PS = (1 << (62 - THREAD_BITS)) - 1
+"""Longest simulated time: 2**52 ps, about 75 minutes."""
+
+CHUNK = 2_000_000
+"""Events between two looks at the keyboard and the progress display."""
+
+# Numba turns module-level integers into constants.
+_RUN, _HOLD, _TAKE, _DROP, _ACCESS, _MAP, _NEXT = (int(s) for s in list(Step)[:7])
+_MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END = (int(s) for s in list(Step)[7:])
+_TICKET, _QUEUED_RW, _LOCKLESS = int(Discipline.TICKET), int(Discipline.QUEUED_RW), int(Discipline.LOCKLESS)
+_READ, _WRITE = int(Mode.READ), int(Mode.WRITE)
+_ABSENT, _PROTECTED, _WRITABLE, _DIRTY = (int(p) for p in Page)
+_TABLE, _B_ABSENT, _B_PROTECTED, _B_WRITABLE = (int(b) for b in Block)
+_MAP_PAGE, _MAP_SPLIT = int(Map.PAGE), int(Map.SPLIT)
+_SCAN_CLEAR, _SCAN_PROTECT = int(Scan.CLEAR), int(Scan.PROTECT)
+
+# Columns of the thread table.
+_PC, _PAGE, _FIRST, _LAST, _DRAWS, _TRIED, _ACQUIRED, _MODE, _ENDED = range(9)
+_TIME = 9  # five activities: run, wait, hold, line, idle
+_COUNTER = 14  # four counter registers
+_THREAD_COLUMNS = 18
+# Columns of the lock table.
+_KIND, _HOLDERS, _HEAD, _LENGTH, _LINE_FREE, _LINE_OWNER, _VERSION, _BUSY_SINCE, _BUSY, _CHANGED = range(10)
+_LOCK_COLUMNS = 10
+# Scalars that live through chunks.
+_NOW, _EVENTS, _LIVE, _SHIFT, _TRACED, _STATUS = range(6)
+_SCALARS = 6
+_RUNNING, _FINISHED, _DEADLOCK, _PAST_HORIZON = range(4)
+
+_NEVER = np.iinfo(np.int64).max
+_T_TRY, _T_ACQUIRED, _T_RELEASED, _T_FAULT, _T_MAPPED, _T_RETRY, _T_BARRIER, _T_SCAN, _T_STAMP, _T_END = range(10)
+
+
+@intrinsic
+def _bit_length(typingctx: Any, value: Any) -> Any:
+    """Bits that a non-negative int64 needs (`int.bit_length`)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zeros = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+        return builder.sub(ir.Constant(ir.IntType(64), 64), zeros)
+
+    return types.int64(types.int64), codegen
+
+
+@njit(inline="always", _nrt=False)
+def _sample(th, i, keys, tables, mean, table):  # type: ignore[no-untyped-def]
+    if table == 0:
+        return mean
+    z = keys[i] + np.uint64(th[i, _DRAWS] + 1) * np.uint64(GAMMA)
+    th[i, _DRAWS] += 1
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return (mean * tables[table, np.int64(z >> np.uint64(64 - TABLE_BITS))]) >> FIXED_POINT_BITS
+
+
+@njit(inline="always", _nrt=False)
+def _line(lk, lock, i, t, local, near, far, socket):  # type: ignore[no-untyped-def]
+    """One atomic operation by thread i on the lock word's cache line, asked for at t; returns its end."""
+    start = max(t, lk[lock, _LINE_FREE])
+    owner = lk[lock, _LINE_OWNER]
+    if owner == i or owner < 0:
+        end = start + local
+    elif socket[owner] == socket[i]:
+        end = start + near
+    else:
+        end = start + far
+    lk[lock, _LINE_FREE] = end
+    lk[lock, _LINE_OWNER] = i
+    return end
+
+
+@njit(_nrt=False)
+def _widen(sc, progress, queue):  # type: ignore[no-untyped-def]
+    """Double the width of the time bins."""
+    sc[_SHIFT] += 1
+    half = BINS // 2
+    for rows in (progress, queue):
+        for r in range(rows.shape[0]):
+            for b in range(half):
+                rows[r, b] = rows[r, 2 * b] + rows[r, 2 * b + 1]
+            rows[r, half:] = 0
+
+
+@njit(inline="always", _nrt=False)
+def _queue_changes(lk, sc, queue, progress, lock, now, change):  # type: ignore[no-untyped-def]
+    """Add the queue's length since its last change to the time bins, then change it."""
+    while (now >> sc[_SHIFT]) >= BINS:
+        _widen(sc, progress, queue)
+    t = lk[lock, _CHANGED]
+    length = lk[lock, _LENGTH]
+    if length > 0:
+        shift = sc[_SHIFT]
+        b = t >> shift
+        last = now >> shift
+        while b < last:
+            edge = (b + 1) << shift
+            queue[lock, b] += length * (edge - t)
+            t = edge
+            b += 1
+        queue[lock, b] += length * (now - t)
+    lk[lock, _CHANGED] = now
+    lk[lock, _LENGTH] = length + change
+
+
+@njit(inline="always", _nrt=False)
+def _wake(tree, leaves, i, key):  # type: ignore[no-untyped-def]
+    """Set a thread's key and play its matches again up to the root."""
+    node = np.uint64(leaves + i)
+    tree[node] = key
+    while node > np.uint64(1):
+        rival = tree[node ^ np.uint64(1)]
+        if rival < key:
+            key = rival
+        node >>= np.uint64(1)
+        tree[node] = key
+
+
+@njit(inline="always", _nrt=False)
+def _note(trace, sc, t, i, kind, arg):  # type: ignore[no-untyped-def]
+    n = sc[_TRACED]
+    if n < trace.shape[0]:
+        trace[n, 0] = t
+        trace[n, 1] = i
+        trace[n, 2] = kind
+        trace[n, 3] = arg
+    sc[_TRACED] = n + 1
+
+
+@njit(inline="always", _nrt=False)
+def _acquired(lk, stats, waits, th, lock, mode, i, now, t):  # type: ignore[no-untyped-def]
+    """Thread i owns the lock from t on, after waiting since it tried."""
+    if lk[lock, _HOLDERS] == 0:
+        lk[lock, _BUSY_SINCE] = t
+    lk[lock, _HOLDERS] += 1 if mode == _READ else -1
+    th[i, _ACQUIRED] = t
+    wait = t - th[i, _TRIED]
+    stats[lock, mode, 0] += 1
+    stats[lock, mode, 2] += wait
+    if wait > stats[lock, mode, 3]:
+        stats[lock, mode, 3] = wait
+    waits[lock, mode, _bit_length(wait)] += 1
+
+
+@njit(inline="always", _nrt=False)
+def _go_on(steps, th, keys, tables, i, t):  # type: ignore[no-untyped-def]
+    """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
+    while True:
+        pc = th[i, _PC]
+        kind = steps[pc, 0]
+        if kind > _HOLD:
+            return t
+        d = _sample(th, i, keys, tables, steps[pc, 1], steps[pc, 2])
+        th[i, _TIME + (0 if kind == _RUN else 2)] += d
+        t += d
+        th[i, _PC] = pc + 1
+
+
+@njit(inline="always", _nrt=False)
+def _grant(  # type: ignore[no-untyped-def]
+    steps, th, lk, stats, waits, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
+    lock, now, t, local, near, far, socket, tracing,
+):  # fmt: skip
+    """Hand the lock, let go with effect at t, to the waiters whose turn it is."""
+    ring = waiting.shape[1]
+    while lk[lock, _LENGTH] > 0:
+        j = waiting[lock, lk[lock, _HEAD]]
+        mode = th[j, _MODE]
+        holders = lk[lock, _HOLDERS]
+        if holders < 0 or (holders > 0 and mode == _WRITE):
+            return
+        head = lk[lock, _HEAD] + 1
+        lk[lock, _HEAD] = 0 if head == ring else head
+        _queue_changes(lk, sc, queue, progress, lock, now, -1)
+        left = lk[lock, _LENGTH]
+        kind = lk[lock, _KIND]
+        if kind == _TICKET:
+            # Every waiter polls the word: the read of the one whose turn it is comes, on average, halfway.
+            sweep = near * (left + 1)
+            owner = t + (sweep >> 1)
+            lk[lock, _LINE_FREE] = t + sweep
+            lk[lock, _LINE_OWNER] = j
+        else:
+            owner = _line(lk, lock, j, t, local, near, far, socket)
+            if left > 0:
+                owner += near  # fetch the successor's queue node, to pass the queue's head on
+        th[j, _TIME + 1] += t - th[j, _TRIED]
+        th[j, _TIME + 3] += owner - t
+        _acquired(lk, stats, waits, th, lock, mode, j, now, owner)
+        if tracing:
+            _note(trace, sc, owner, j, _T_ACQUIRED, lock)
+        clock = _go_on(steps, th, keys, tables, j, owner)
+        _wake(tree, leaves, j, (clock << THREAD_BITS) | j)
+        t = owner
+        if mode == _WRITE:
+            return
+
+
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+def _advance(  # type: ignore[no-untyped-def]
+    steps, th, lk, stats, waits, holds, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
+    pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l,
+    local, near, far, socket, budget, tracing,
+):  # fmt: skip
+    """Run until every thread ended, nothing can happen, or `budget` events took place."""
+    threads = th.shape[0]
+    ring = waiting.shape[1]
+    stop_at = sc[_EVENTS] + budget
+    while sc[_EVENTS] < stop_at:
+        key = tree[1]
+        if key == _NEVER:
+            sc[_STATUS] = _FINISHED if sc[_LIVE] == 0 else _DEADLOCK
+            return
+        now = key >> THREAD_BITS
+        i = key & (MAX_THREADS - 1)
+        if now > HORIZON_PS:
+            sc[_STATUS] = _PAST_HORIZON
+            return
+        sc[_NOW] = now
+        t = now
+        asleep = False
+        while True:
+            pc = th[i, _PC]
+            kind = steps[pc, 0]
+            if kind <= _HOLD:
+                t = _go_on(steps, th, keys, tables, i, t)
+                continue
+            if kind == _NEXT:
+                stride = steps[pc, 2]
+                batch = steps[pc, 3]
+                page = th[i, _PAGE] + stride
+                th[i, _PAGE] = page
+                while (t >> sc[_SHIFT]) >= BINS:
+                    _widen(sc, progress, queue)
+                progress[i, t >> sc[_SHIFT]] += stride
+                if page >= th[i, _LAST] or (batch > 0 and (page - th[i, _FIRST]) % batch == 0):
+                    th[i, _PC] = pc + 1
+                else:
+                    th[i, _PC] = steps[pc, 1]
+                continue
+            if kind == _MORE:
+                if th[i, _PAGE] < th[i, _LAST]:
+                    th[i, _PC] = steps[pc, 1]
+                else:
+                    th[i, _PAGE] = th[i, _FIRST]
+                    th[i, _PC] = pc + 1
+                continue
+            if kind == _REPEAT:
+                register = _COUNTER + steps[pc, 3]
+                th[i, register] += 1
+                if th[i, register] < steps[pc, 2]:
+                    th[i, _PC] = steps[pc, 1]
+                else:
+                    th[i, register] = 0
+                    th[i, _PC] = pc + 1
+                continue
+            if kind == _JUMP:
+                th[i, _PC] = steps[pc, 1]
+                continue
+            if t > now:
+                break  # what follows is shared: come back at that time
+            sc[_EVENTS] += 1
+
+            if kind == _ACCESS:
+                page = th[i, _PAGE]
+                writes = write_percent >= 100 or ((page + 1) * write_percent) // 100 != (page * write_percent) // 100
+                fault = -1
+                block = blocks[page >> block_shift]
+                if block == _TABLE:
+                    state = pages[page] & 3
+                    if state == _ABSENT:
+                        fault = 0
+                    elif writes and state == _PROTECTED:
+                        fault = 1
+                elif block == _B_PROTECTED and writes:
+                    fault = 2
+                elif block == _B_ABSENT:
+                    fault = 3
+                if fault < 0:
+                    th[i, _PC] = pc + 1
+                else:
+                    faults[i, fault] += 1
+                    if tracing:
+                        _note(trace, sc, now, i, _T_FAULT, fault)
+                    th[i, _PC] = steps[pc, 1 + fault]
+
+            elif kind == _TAKE:
+                lock = steps[pc, 1] + (i if steps[pc, 3] else 0)
+                mode = steps[pc, 2]
+                th[i, _PC] = pc + 1
+                th[i, _TRIED] = now
+                th[i, _MODE] = mode
+                if tracing:
+                    _note(trace, sc, now, i, _T_TRY, lock)
+                if lk[lock, _KIND] == _LOCKLESS:
+                    th[i, _ACQUIRED] = lk[lock, _VERSION]
+                else:
+                    t = _line(lk, lock, i, now, local, near, far, socket)
+                    holders = lk[lock, _HOLDERS]
+                    if lk[lock, _LENGTH] == 0 and (holders == 0 or (holders > 0 and mode == _READ)):
+                        th[i, _TIME + 3] += t - now
+                        _acquired(lk, stats, waits, th, lock, mode, i, now, t)
+                        if tracing:
+                            _note(trace, sc, t, i, _T_ACQUIRED, lock)
+                    else:
+                        stats[lock, mode, 1] += 1
+                        slot = lk[lock, _HEAD] + lk[lock, _LENGTH]
+                        waiting[lock, slot - ring if slot >= ring else slot] = i
+                        _queue_changes(lk, sc, queue, progress, lock, now, 1)
+                        asleep = True
+                        break
+
+            elif kind == _DROP:
+                lock = steps[pc, 1] + (i if steps[pc, 3] else 0)
+                mode = steps[pc, 2]
+                if lk[lock, _KIND] == _LOCKLESS:
+                    t = _line(lk, lock, i, now, local, near, far, socket)
+                    th[i, _TIME + 3] += t - now
+                    if lk[lock, _VERSION] != th[i, _ACQUIRED]:
+                        stats[lock, mode, 1] += 1
+                        if tracing:
+                            _note(trace, sc, t, i, _T_RETRY, lock)
+                        th[i, _PC] = steps[pc, 4]
+                        continue
+                    lk[lock, _VERSION] += 1
+                    held = t - th[i, _TRIED]
+                    stats[lock, mode, 0] += 1
+                else:
+                    if lk[lock, _LENGTH] > 0:
+                        # The waiter at the queue's head polls the word: the line must be fetched back.
+                        lk[lock, _LINE_OWNER] = waiting[lock, lk[lock, _HEAD]]
+                    t = _line(lk, lock, i, now, local, near, far, socket)
+                    th[i, _TIME + 3] += t - now
+                    held = t - th[i, _ACQUIRED]
+                    lk[lock, _HOLDERS] += -1 if mode == _READ else 1
+                    if lk[lock, _HOLDERS] == 0:
+                        lk[lock, _BUSY] += t - lk[lock, _BUSY_SINCE]
+                stats[lock, mode, 4] += held
+                if held > stats[lock, mode, 5]:
+                    stats[lock, mode, 5] = held
+                holds[lock, mode, _bit_length(held)] += 1
+                if tracing:
+                    _note(trace, sc, t, i, _T_RELEASED, lock)
+                th[i, _PC] = pc + 1
+                if lk[lock, _LENGTH] > 0:
+                    _grant(
+                        steps, th, lk, stats, waits, queue, progress, tree, leaves, waiting, sc, keys, tables,
+                        trace, lock, now, t, local, near, far, socket, tracing,
+                    )  # fmt: skip
+
+            elif kind == _MAP:
+                page = th[i, _PAGE]
+                action = steps[pc, 1]
+                logging = steps[pc, 2]
+                writes = write_percent >= 100 or ((page + 1) * write_percent) // 100 != (page * write_percent) // 100
+                block = page >> block_shift
+                if action == _MAP_SPLIT and blocks[block] != _TABLE:
+                    blocks[block] = _TABLE
+                    first = block << block_shift
+                    for p in range(first, min(first + (1 << block_shift), pages.shape[0])):
+                        pages[p] = pages[p] & _DIRTY
+                if action == _MAP_PAGE or action == _MAP_SPLIT:
+                    dirty = pages[page] & _DIRTY
+                    if writes and logging:
+                        dirty = _DIRTY
+                    pages[page] = dirty | (_WRITABLE if writes or not logging else _PROTECTED)
+                else:
+                    blocks[block] = _B_WRITABLE
+                if tracing:
+                    _note(trace, sc, now, i, _T_MAPPED, page)
+                th[i, _PC] = pc + 1
+
+            elif kind == _SCAN:
+                page = th[i, _PAGE]
+                action = steps[pc, 2]
+                block = page >> block_shift
+                entries = 0
+                if blocks[block] != _TABLE:
+                    touched = action == _SCAN_PROTECT and blocks[block] == _B_WRITABLE
+                    for p in range(page, page + 64):
+                        if action == _SCAN_CLEAR:
+                            if pages[p] & _DIRTY:
+                                touched = True
+                            pages[p] = 0
+                        elif action != _SCAN_PROTECT:
+                            pages[p] = _DIRTY
+                    if touched:
+                        entries = 1
+                        if blocks[block] == _B_WRITABLE:
+                            blocks[block] = _B_PROTECTED
+                else:
+                    for p in range(page, page + 64):
+                        state = pages[p] & 3
+                        if action == _SCAN_CLEAR:
+                            if pages[p] & _DIRTY:
+                                entries += 1
+                                pages[p] = _PROTECTED if state == _WRITABLE else state
+                        elif action == _SCAN_PROTECT:
+                            if state == _WRITABLE:
+                                entries += 1
+                                pages[p] = _PROTECTED
+                        else:
+                            pages[p] = state | _DIRTY
+                d = entries * steps[pc, 1]
+                th[i, _TIME + 2] += d
+                t += d
+                if tracing:
+                    _note(trace, sc, now, i, _T_SCAN, entries)
+                th[i, _PC] = pc + 1
+
+            elif kind == _BARRIER:
+                which = steps[pc, 1]
+                th[i, _PC] = pc + 1
+                if tracing:
+                    _note(trace, sc, now, i, _T_BARRIER, which)
+                barrier_count[which] += 1
+                if barrier_count[which] < steps[pc, 2]:
+                    parked[i] = which
+                    th[i, _TRIED] = now
+                    asleep = True
+                    break
+                barrier_count[which] = 0
+                for j in range(threads):
+                    if parked[j] == which:
+                        parked[j] = -1
+                        th[j, _TIME + 4] += now - th[j, _TRIED]
+                        clock = _go_on(steps, th, keys, tables, j, now)
+                        _wake(tree, leaves, j, (clock << THREAD_BITS) | j)
+
+            elif kind == _STAMP:
+                which = steps[pc, 1]
+                stamp_t[which] = now
+                for lock in range(lk.shape[0]):
+                    for mode in range(2):
+                        stamp_l[which, lock, mode, 0] = stats[lock, mode, 0]
+                        stamp_l[which, lock, mode, 1] = stats[lock, mode, 1]
+                if tracing:
+                    _note(trace, sc, now, i, _T_STAMP, which)
+                th[i, _PC] = pc + 1
+
+            else:  # END
+                th[i, _ENDED] = now
+                sc[_LIVE] -= 1
+                if tracing:
+                    _note(trace, sc, now, i, _T_END, 0)
+                asleep = True
+                break
+        _wake(tree, leaves, i, _NEVER if asleep else (t << THREAD_BITS) | i)
+
+
+def run(
+    job: Job,
+    seed: int = 1,
+    *,
+    trace: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> EngineResult:
+    """Run a job with the compiled engine.
+
+    Parameters
+    ----------
+    job : Job
+        Programs, threads and locks.
+    seed : int
+        Root of all random streams.
+    trace : int
+        Keep up to this many trace events; 0 keeps none.
+    progress : callable, optional
+        Called with (events, simulated time in ps) about every two million events.
+
+    Returns
+    -------
+    EngineResult
+
+    Raises
+    ------
+    DeadlockError
+        If every thread that has not ended waits for another.
+    HorizonError
+        If simulated time passes 75 minutes, or the trace outgrows `trace`.
+    InputError
+        If the job has more than 1024 threads.
+
+    Examples
+    --------
+    >>> from simlib.model.steps import Program, Step
+    >>> import numpy as np
+    >>> p = Program()
+    >>> top = p.add(Step.RUN, 2000)
+    >>> for step in (p.add(Step.TAKE, 0, 1), p.add(Step.HOLD, 1000), p.add(Step.DROP, 0, 1)): pass
+    >>> _ = p.add(Step.REPEAT, top, 10), p.add(Step.END)
+    >>> job = Job(np.array(p.rows), np.zeros(2, int), np.zeros((2, 2), int), np.zeros(1, int), 0, 0, 0,
+    ...           np.zeros(2, int))
+    >>> result = run(job)
+    >>> result.end_ps, result.lock_stats[0, 1, :2].tolist()
+    (31000, [20, 1])
+    """
+    threads = len(job.entry)
+    if threads > MAX_THREADS:
+        raise InputError("threads", threads, f"must be at most {MAX_THREADS}", "simulate fewer vCPUs")
+    leaves = 1
+    while leaves < threads:
+        leaves *= 2
+    tree = np.full(2 * max(leaves, 2), _NEVER, dtype=np.int64)
+    leaves = max(leaves, 2)
+    tree[leaves : leaves + threads] = np.arange(threads)
+    for node in range(leaves - 1, 0, -1):
+        tree[node] = min(tree[2 * node], tree[2 * node + 1])
+
+    locks = len(job.locks)
+    th = np.zeros((threads, _THREAD_COLUMNS), dtype=np.int64)
+    th[:, _PC] = job.entry
+    th[:, _FIRST], th[:, _LAST] = job.region[:, 0], job.region[:, 1]
+    th[:, _PAGE] = job.region[:, 0]
+    lk = np.zeros((locks, _LOCK_COLUMNS), dtype=np.int64)
+    lk[:, _KIND] = job.locks
+    lk[:, _LINE_OWNER] = -1
+    sc = np.zeros(_SCALARS, dtype=np.int64)
+    sc[_LIVE], sc[_SHIFT] = threads, FIRST_SHIFT
+    state = {
+        "stats": np.zeros((locks, 2, 6), dtype=np.int64),
+        "waits": np.zeros((locks, 2, 65), dtype=np.int64),
+        "holds": np.zeros((locks, 2, 65), dtype=np.int64),
+        "queue": np.zeros((locks, BINS), dtype=np.int64),
+        "progress": np.zeros((threads, BINS), dtype=np.int64),
+    }
+    waiting = np.zeros((locks, threads), dtype=np.int64)
+    events = np.zeros((trace, 4), dtype=np.int64)
+    pages = np.zeros(job.pages, dtype=np.uint8)
+    first = int(Block.ABSENT if job.mapped_as_blocks else Block.TABLE)
+    blocks = np.full(-(-job.pages // job.block_pages), first, dtype=np.uint8)
+    faults = np.zeros((threads, 4), dtype=np.int64)
+    stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
+    stamp_l = np.zeros((len(job.stamps), locks, 2, 2), dtype=np.int64)
+    draws = tables(job.cvs)
+    barriers = np.zeros(job.barriers, dtype=np.int64)
+    parked = np.full(threads, -1, dtype=np.int64)
+    while sc[_STATUS] == _RUNNING:
+        _advance(
+            job.steps, th, lk, *state.values(), tree, leaves, waiting, sc,
+            thread_keys(seed, threads), draws, events,
+            pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked, stamp_t, stamp_l,
+            job.local_ps, job.near_ps, job.far_ps, job.socket, CHUNK, trace > 0,
+        )  # fmt: skip
+        if progress is not None:
+            progress(int(sc[_EVENTS]), int(sc[_NOW]))
+    check_end(job, int(sc[_STATUS]), int(sc[_NOW]), int(sc[_TRACED]), trace, th[:, _ENDED])
+    return EngineResult(
+        end_ps=int(th[:, _ENDED].max()),
+        events=int(sc[_EVENTS]),
+        lock_stats=state["stats"],
+        wait_histogram=state["waits"],
+        hold_histogram=state["holds"],
+        busy_ps=lk[:, _BUSY].copy(),
+        queue_ps=state["queue"],
+        thread_ps=th[:, _TIME : _TIME + 5].copy(),
+        thread_end_ps=th[:, _ENDED].copy(),
+        faults=faults,
+        progress=state["progress"],
+        bin_ps=1 << int(sc[_SHIFT]),
+        stamp_ps=stamp_t,
+        stamp_locks=stamp_l,
+        trace=events[: int(sc[_TRACED])],
+    )
+
+
+def check_end(job: Job, status: int, now: int, traced: int, room: int, ended: NDArray[np.int64]) -> None:
+    """Raise what a run that did not end well deserves."""
+    if status == _DEADLOCK:
+        stuck = [name for name, t in zip(job.thread_names or map(str, range(len(ended))), ended, strict=True) if t == 0]
+        names = ", ".join(stuck[:4]) + (" …" if len(stuck) > 4 else "")
+        raise DeadlockError(
+            f"deadlock at {now * 1e-12:.6g} s of simulated time: {len(stuck)} thread(s) wait for a lock or a "
+            f"barrier that nobody will ever give ({names}); check that every TAKE has its DROP and every "
+            "barrier its number of threads"
+        )
+    if status == _PAST_HORIZON:
+        raise HorizonError(
+            f"the run is still going after {HORIZON_PS * 1e-12:.0f} s of simulated time, the most that is "
+            "simulated; take less memory, fewer iterations or fewer vCPUs"
+        )
+    if room and traced > room:
+        raise HorizonError(
+            f"the run has {traced} trace events, more than the {room} asked for; trace a smaller scenario"
+        )

@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The readable engine: what the step language means, written with SimPy.
+
+This is the definition; `simlib.engine.compiled` must give the same trace to the
+picosecond. Events at the same time happen in the order of the threads' numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from simlib.engine import compiled
+from simlib.engine.random import FIXED_POINT_BITS, TABLE_BITS, draw, tables, thread_keys
+from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, EngineResult
+from simlib.errors import InputError
+from simlib.model.steps import SHARED, Block, Discipline, Job, Map, Mode, Page, Scan, Step
+
+PROGRESS_EVENTS = 50_000
+"""Events between two calls of the progress function."""
+
+
+@dataclass
+class Line:
+    """A cache line: one atomic operation at a time, dearer when another CPU owned it last."""
+
+    job: Job
+    free: int = 0
+    owner: int | None = None
+
+    def use(self, thread: int, at: int) -> int:
+        """One operation, asked for at `at`; returns when it is done."""
+        socket = self.job.socket
+        if self.owner is None or self.owner == thread:
+            cost = self.job.local_ps
+        elif socket[self.owner] == socket[thread]:
+            cost = self.job.near_ps
+        else:
+            cost = self.job.far_ps
+        self.free = max(at, self.free) + cost
+        self.owner = thread
+        return self.free
+
+
+@dataclass
+class Lock:
+    """A lock with its cache line, its queue of threads, and the statistics it keeps for each mode."""
+
+    discipline: Discipline
+    line: Line
+    readers: int = 0
+    writer: bool = False
+    waiting: deque[Thread] = field(default_factory=deque)
+    version: int = 0
+    busy_since: int = 0
+    busy: int = 0
+    changed: int = 0
+    stats: list[list[int]] = field(default_factory=lambda: [[0] * 6, [0] * 6])
+    waits: list[list[int]] = field(default_factory=lambda: [[0] * 65, [0] * 65])
+    holds: list[list[int]] = field(default_factory=lambda: [[0] * 65, [0] * 65])
+
+    @property
+    def free(self) -> bool:
+        """True if nobody holds the lock."""
+        return not self.writer and not self.readers
+
+    def admits(self, mode: int) -> bool:
+        """True if a thread may hold the lock in this mode beside those that hold it now."""
+        return self.free or (mode == Mode.READ and not self.writer)
+
+    def enter(self, mode: int, at: int) -> None:
+        """One more holder, from `at` on."""
+        if self.free:
+            self.busy_since = at
+        if mode == Mode.READ:
+            self.readers += 1
+        else:
+            self.writer = True
+
+    def leave(self, mode: int, at: int) -> None:
+        """One holder less, from `at` on."""
+        if mode == Mode.READ:
+            self.readers -= 1
+        else:
+            self.writer = False
+        if self.free:
+            self.busy += at - self.busy_since
+
+
+@dataclass
+class Thread:
+    """A thread's registers, and where its time went."""
+
+    number: int
+    pc: int
+    first: int
+    last: int
+    key: int
+    page: int = 0
+    draws: int = 0
+    counters: list[int] = field(default_factory=lambda: [0] * 4)
+    tried: int = 0
+    acquired: int = 0
+    seen: int = 0
+    mode: int = 0
+    spent: list[int] = field(default_factory=lambda: [0] * 5)
+    faults: list[int] = field(default_factory=lambda: [0] * 4)
+    ended: int = 0
+    wake: simpy.Event | None = None
+
+
+RUN, WAIT, HOLD, LINE, IDLE = range(5)
+
+
+class Simulation:
+    """One run of a job."""
+
+    def __init__(self, job: Job, seed: int, trace: int, progress: Callable[[int, int], None] | None) -> None:
+        self.job, self.room, self.report = job, trace, progress
+        self.env = simpy.Environment(initial_time=0)
+        self.tables = tables(job.cvs)
+        keys = thread_keys(seed, len(job.entry))
+        self.threads = [
+            Thread(i, int(job.entry[i]), int(job.region[i, 0]), int(job.region[i, 1]), int(keys[i]))
+            for i in range(len(job.entry))
+        ]
+        self.locks = [Lock(Discipline(int(kind)), Line(job)) for kind in job.locks]
+        self.pages = [int(Page.ABSENT)] * job.pages
+        first = Block.ABSENT if job.mapped_as_blocks else Block.TABLE
+        self.blocks = [first] * -(-job.pages // job.block_pages)
+        self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
+        self.trace: list[tuple[int, int, int, int]] = []
+        self.traced = self.events = self.live = 0
+        self.shift = FIRST_SHIFT
+        self.queue = np.zeros((len(self.locks), BINS), dtype=np.int64)
+        self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
+        self.stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
+        self.stamp_l = np.zeros((len(job.stamps), len(self.locks), 2, 2), dtype=np.int64)
+
+    # -- time and records ----------------------------------------------------------------------------
+
+    def sleep(self, thread: Thread) -> simpy.Event:
+        """An event on which the thread sleeps until somebody calls `rouse`."""
+        thread.wake = simpy.Event(self.env)
+        return thread.wake
+
+    def rouse(self, thread: Thread, at: int) -> None:
+        """Let a sleeping thread go on at a time; its number decides ties."""
+        event = thread.wake
+        assert event is not None  # noqa: S101  # a thread is roused only while it sleeps
+        event._ok, event._value = True, None
+        self.env.schedule(event, priority=thread.number + 2, delay=at - self.env.now)
+
+    def note(self, time: int, thread: Thread, kind: str, argument: int) -> None:
+        """Write down one trace event, if a trace is wanted."""
+        if self.room:
+            if self.traced < self.room:
+                self.trace.append((time, thread.number, EVENTS.index(kind), argument))
+            self.traced += 1
+
+    def bin_of(self, time: int) -> int:
+        """Index of a time's bin; the bins' width doubles until the time fits."""
+        while time >> self.shift >= BINS:
+            self.shift += 1
+            for rows in (self.queue, self.progress):
+                rows[:, : BINS // 2] = rows[:, 0::2] + rows[:, 1::2]
+                rows[:, BINS // 2 :] = 0
+        return time >> self.shift
+
+    def queue_changes(self, index: int, lock: Lock, now: int) -> None:
+        """Add the queue's length since its last change to the time bins; call before it changes."""
+        last = self.bin_of(now)
+        t = lock.changed
+        while t < now and lock.waiting:
+            b = t >> self.shift
+            until = now if b == last else (b + 1) << self.shift
+            self.queue[index, b] += len(lock.waiting) * (until - t)
+            t = until
+        lock.changed = now
+
+    def sample(self, thread: Thread, mean: int, table: int) -> int:
+        """A duration: the mean, or the mean times a random entry of a quantile table."""
+        if table == 0:
+            return mean
+        bits = draw(thread.key, thread.draws)
+        thread.draws += 1
+        return (mean * int(self.tables[table, bits >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
+
+    def writes(self, page: int) -> bool:
+        """Whether the guest writes this page; write_percent of the pages, evenly spread."""
+        percent = self.job.write_percent
+        return percent >= 100 or (page + 1) * percent // 100 != page * percent // 100
+
+    # -- the interpreter -----------------------------------------------------------------------------
+
+    def live_through(self, thread: Thread) -> Generator[simpy.Event, None, None]:
+        """A thread's life: its own steps move its clock, a shared step waits until the world's clock is there."""
+        thread.page = thread.first
+        wake = self.sleep(thread)
+        self.rouse(thread, 0)
+        yield wake
+        clock = 0
+        while True:
+            kind, a, b, c, d = (int(x) for x in self.job.steps[thread.pc])
+            if kind in SHARED:
+                if clock > self.env.now:
+                    wake = self.sleep(thread)
+                    self.rouse(thread, clock)
+                    yield wake
+                self.events += 1
+                if self.report is not None and self.events % PROGRESS_EVENTS == 0:
+                    self.report(self.events, int(self.env.now))
+                if kind == Step.END:
+                    thread.ended = int(self.env.now)
+                    self.live -= 1
+                    self.note(thread.ended, thread, "end", 0)
+                    return
+                done = SHARED_STEPS[Step(kind)](self, thread, a, b, c, d)
+                if done is None:  # asleep, until a lock or a barrier lets it go on
+                    yield thread.wake
+                    clock = int(self.env.now)
+                else:
+                    clock = done
+            else:
+                clock = self.own_step(thread, clock, kind, a, b, c)
+
+    def own_step(self, thread: Thread, clock: int, kind: int, a: int, b: int, c: int) -> int:
+        """RUN, HOLD and the jumps: nobody else can see them. Returns the thread's clock."""
+        thread.pc += 1
+        if kind in (Step.RUN, Step.HOLD):
+            time = self.sample(thread, a, b)
+            thread.spent[RUN if kind == Step.RUN else HOLD] += time
+            return clock + time
+        if kind == Step.NEXT:
+            thread.page += b
+            self.progress[thread.number, self.bin_of(clock)] += b
+            done = thread.page >= thread.last or (c > 0 and (thread.page - thread.first) % c == 0)
+            if not done:
+                thread.pc = a
+        elif kind == Step.MORE:
+            if thread.page < thread.last:
+                thread.pc = a
+            else:
+                thread.page = thread.first
+        elif kind == Step.JUMP:
+            thread.pc = a
+        else:  # REPEAT
+            thread.counters[c] += 1
+            if thread.counters[c] < b:
+                thread.pc = a
+            else:
+                thread.counters[c] = 0
+        return clock
+
+    # -- shared steps: each returns the thread's clock, or None if the thread sleeps -----------------
+
+    def take(self, thread: Thread, a: int, mode: int, own: int, _d: int) -> int | None:
+        """Ask for a lock."""
+        now = int(self.env.now)
+        index = a + (thread.number if own else 0)
+        lock = self.locks[index]
+        thread.pc += 1
+        thread.tried, thread.mode = now, mode
+        self.note(now, thread, "try", index)
+        if lock.discipline is Discipline.LOCKLESS:
+            thread.seen = lock.version
+            return now
+        done = lock.line.use(thread.number, now)
+        if not lock.waiting and lock.admits(mode):
+            thread.spent[LINE] += done - now
+            self.own(index, thread, mode, done)
+            return done
+        lock.stats[mode][1] += 1
+        self.queue_changes(index, lock, now)
+        lock.waiting.append(thread)
+        self.sleep(thread)
+        return None
+
+    def own(self, index: int, thread: Thread, mode: int, at: int) -> None:
+        """The thread holds the lock from `at` on."""
+        lock = self.locks[index]
+        lock.enter(mode, at)
+        thread.acquired = at
+        wait = at - thread.tried
+        stats = lock.stats[mode]
+        stats[0] += 1
+        stats[2] += wait
+        stats[3] = max(stats[3], wait)
+        lock.waits[mode][wait.bit_length()] += 1
+        self.note(at, thread, "acquired", index)
+
+    def drop(self, thread: Thread, a: int, mode: int, own: int, retry: int) -> int:
+        """Let a lock go, or publish a lockless update; hand the lock on."""
+        now = int(self.env.now)
+        index = a + (thread.number if own else 0)
+        lock = self.locks[index]
+        if lock.discipline is Discipline.LOCKLESS:
+            done = lock.line.use(thread.number, now)
+            thread.spent[LINE] += done - now
+            if lock.version != thread.seen:
+                lock.stats[mode][1] += 1
+                self.note(done, thread, "retry", index)
+                thread.pc = retry
+                return done
+            lock.version += 1
+            lock.stats[mode][0] += 1
+            held = done - thread.tried
+        else:
+            if lock.waiting:  # the head of the queue polls the word: its line must be fetched back
+                lock.line.owner = lock.waiting[0].number
+            done = lock.line.use(thread.number, now)
+            thread.spent[LINE] += done - now
+            held = done - thread.acquired
+            lock.leave(mode, done)
+        stats = lock.stats[mode]
+        stats[4] += held
+        stats[5] = max(stats[5], held)
+        lock.holds[mode][held.bit_length()] += 1
+        self.note(done, thread, "released", index)
+        thread.pc += 1
+        self.grant(index, now, done)
+        return done
+
+    def grant(self, index: int, now: int, at: int) -> None:
+        """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
+        lock = self.locks[index]
+        while lock.waiting and lock.admits(lock.waiting[0].mode):
+            self.queue_changes(index, lock, now)
+            thread = lock.waiting.popleft()
+            left = len(lock.waiting)
+            if lock.discipline is Discipline.TICKET:
+                # All waiters poll the word; the read of the one whose turn it is comes, on average, halfway.
+                sweep = self.job.near_ps * (left + 1)
+                owned = at + sweep // 2
+                lock.line.free, lock.line.owner = at + sweep, thread.number
+            else:
+                owned = lock.line.use(thread.number, at)
+                if left:
+                    owned += self.job.near_ps  # fetch the successor's queue node, to pass the queue's head on
+            thread.spent[WAIT] += at - thread.tried
+            thread.spent[LINE] += owned - at
+            self.own(index, thread, thread.mode, owned)
+            self.rouse(thread, owned)
+            at = owned
+
+    def access(self, thread: Thread, a: int, b: int, c: int, d: int) -> int:
+        """The guest touches its page: a hit falls through, a fault jumps."""
+        page = thread.page
+        block = self.blocks[page // self.job.block_pages]
+        state = self.pages[page] & ~Page.DIRTY
+        writes = self.writes(page)
+        if block == Block.TABLE:
+            fault = 0 if state == Page.ABSENT else 1 if writes and state == Page.PROTECTED else None
+        else:
+            fault = 3 if block == Block.ABSENT else 2 if writes and block == Block.PROTECTED else None
+        if fault is None:
+            thread.pc += 1
+        else:
+            thread.faults[fault] += 1
+            self.note(int(self.env.now), thread, "fault", fault)
+            thread.pc = (a, b, c, d)[fault]
+        return int(self.env.now)
+
+    def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
+        """Change the entry of the current page, and mark the page dirty."""
+        page, size = thread.page, self.job.block_pages
+        block = page // size
+        writes = self.writes(page)
+        if action == Map.BLOCK:
+            self.blocks[block] = Block.WRITABLE
+        else:
+            if action == Map.SPLIT and self.blocks[block] != Block.TABLE:
+                self.blocks[block] = Block.TABLE
+                for p in range(block * size, min((block + 1) * size, self.job.pages)):
+                    self.pages[p] &= Page.DIRTY
+            dirty = Page.DIRTY if writes and logging else self.pages[page] & Page.DIRTY
+            self.pages[page] = dirty | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
+        self.note(int(self.env.now), thread, "mapped", page)
+        thread.pc += 1
+        return int(self.env.now)
+
+    def scan(self, thread: Thread, cost: int, action: int, _c: int, _d: int) -> int:
+        """Walk the 64 pages of a bitmap word; every entry acted on costs time."""
+        word = range(thread.page, thread.page + 64)
+        block = thread.page // self.job.block_pages
+        entries = 0
+        if self.blocks[block] != Block.TABLE:
+            dirty = any(self.pages[p] & Page.DIRTY for p in word)
+            writable = self.blocks[block] == Block.WRITABLE
+            if (action == Scan.CLEAR and dirty) or (action == Scan.PROTECT and writable):
+                entries = 1
+                self.blocks[block] = Block.PROTECTED if writable else self.blocks[block]
+            if action != Scan.PROTECT:
+                for p in word:
+                    self.pages[p] = int(Page.DIRTY if action == Scan.SET else Page.ABSENT)
+        else:
+            for p in word:
+                state, dirty = self.pages[p] & ~Page.DIRTY, self.pages[p] & Page.DIRTY
+                if action == Scan.SET:
+                    self.pages[p] |= Page.DIRTY
+                elif (action == Scan.CLEAR and dirty) or (action == Scan.PROTECT and state == Page.WRITABLE):
+                    entries += 1
+                    kept = dirty if action == Scan.PROTECT else 0
+                    self.pages[p] = kept | (Page.PROTECTED if state == Page.WRITABLE else state)
+        thread.spent[HOLD] += entries * cost
+        self.note(int(self.env.now), thread, "scan", entries)
+        thread.pc += 1
+        return int(self.env.now) + entries * cost
+
+    def barrier(self, thread: Thread, which: int, parties: int, _c: int, _d: int) -> int | None:
+        """Wait for the others; the last one wakes them and goes on at once."""
+        now = int(self.env.now)
+        thread.pc += 1
+        self.note(now, thread, "barrier", which)
+        parked = self.parked[which]
+        if len(parked) + 1 < parties:
+            parked.append(thread)
+            thread.tried = now
+            self.sleep(thread)
+            return None
+        for other in parked:
+            other.spent[IDLE] += now - other.tried
+            self.rouse(other, now)
+        parked.clear()
+        return now
+
+    def stamp(self, thread: Thread, which: int, _b: int, _c: int, _d: int) -> int:
+        """Write down the time and the lock counters."""
+        self.stamp_t[which] = self.env.now
+        for index, lock in enumerate(self.locks):
+            self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
+        self.note(int(self.env.now), thread, "stamp", which)
+        thread.pc += 1
+        return int(self.env.now)
+
+    def run(self) -> EngineResult:
+        """Let every thread live, and collect what they left."""
+        self.live = len(self.threads)
+        for thread in self.threads:
+            self.env.process(self.live_through(thread))
+        horizon = compiled.HORIZON_PS
+        while self.env.peek() <= horizon:
+            self.env.step()
+        if self.live:
+            stuck = self.env.peek() == simpy.core.Infinity
+            compiled.check_end(
+                self.job, 2 if stuck else 3, int(self.env.now), 0, 0, np.array([t.ended for t in self.threads])
+            )
+        compiled.check_end(self.job, 1, 0, self.traced, self.room, np.zeros(0, dtype=np.int64))
+        return EngineResult(
+            end_ps=max(t.ended for t in self.threads),
+            events=self.events,
+            lock_stats=np.array([lock.stats for lock in self.locks]),
+            wait_histogram=np.array([lock.waits for lock in self.locks]),
+            hold_histogram=np.array([lock.holds for lock in self.locks]),
+            busy_ps=np.array([lock.busy for lock in self.locks]),
+            queue_ps=self.queue,
+            thread_ps=np.array([t.spent for t in self.threads]),
+            thread_end_ps=np.array([t.ended for t in self.threads]),
+            faults=np.array([t.faults for t in self.threads]),
+            progress=self.progress,
+            bin_ps=1 << self.shift,
+            stamp_ps=self.stamp_t,
+            stamp_locks=self.stamp_l,
+            trace=np.array(self.trace, dtype=np.int64).reshape(-1, 4),
+        )
+
+
+SHARED_STEPS: dict[Step, Callable[[Simulation, Thread, int, int, int, int], int | None]] = {
+    Step.TAKE: Simulation.take,
+    Step.DROP: Simulation.drop,
+    Step.ACCESS: Simulation.access,
+    Step.MAP: Simulation.map,
+    Step.SCAN: Simulation.scan,
+    Step.BARRIER: Simulation.barrier,
+    Step.STAMP: Simulation.stamp,
+}
+
+
+def run(
+    job: Job,
+    seed: int = 1,
+    *,
+    trace: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> EngineResult:
+    """Run a job with the reference engine; arguments, result and errors as `simlib.engine.compiled.run`.
+
+    Examples
+    --------
+    >>> from simlib.engine.compiled import run as fast
+    >>> from simlib.model.steps import Program
+    >>> p = Program()
+    >>> top = p.add(Step.RUN, 2000)
+    >>> for step in (p.add(Step.TAKE, 0, 1), p.add(Step.HOLD, 1000), p.add(Step.DROP, 0, 1)): pass
+    >>> _ = p.add(Step.REPEAT, top, 10), p.add(Step.END)
+    >>> job = Job(np.array(p.rows), np.zeros(2, int), np.zeros((2, 2), int), np.zeros(1, int), 0, 0, 0,
+    ...           np.zeros(2, int))
+    >>> run(job, trace=1000) == fast(job, trace=1000)
+    True
+    """
+    if len(job.entry) > compiled.MAX_THREADS:
+        raise InputError("threads", len(job.entry), f"must be at most {compiled.MAX_THREADS}")
+    return Simulation(job, seed, trace, progress).run()

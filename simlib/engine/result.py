@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What an engine measured: the same arrays from both, and tidy frames over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simlib.model.steps import Job, Mode
+
+PS = 1e-12
+"""Seconds in a picosecond."""
+
+BINS = 512
+"""Bins of everything that is recorded over time."""
+
+FIRST_SHIFT = 10
+"""log2 of the first bin width, ps; the width doubles whenever the run outgrows the bins."""
+
+ACTIVITIES = ("run", "wait", "hold", "line", "idle")
+"""Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, at barriers."""
+
+LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
+"""Statistics a lock keeps for each mode."""
+
+EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end")
+"""Kinds of trace event, by number."""
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """Everything that one run of a job left behind. Arrays only, so that runs compare with ``==``.
+
+    Attributes
+    ----------
+    end_ps : int
+        Simulated time at which the last thread ended.
+    events : int
+        Steps with a shared effect that took place.
+    lock_stats : ndarray of int64, shape (n_locks, 2, 6)
+        Lock, mode (read, write), `LOCK_COLUMNS`.
+    wait_histogram, hold_histogram : ndarray of int64, shape (n_locks, 2, 64)
+        Count of waits and holds whose picoseconds have that many bits.
+    busy_ps : ndarray of int64, shape (n_locks,)
+        Time during which anyone held the lock.
+    queue_ps : ndarray of int64, shape (n_locks, 512)
+        Integral of the queue length over each time bin.
+    thread_ps : ndarray of int64, shape (n_threads, 5)
+        Time by `ACTIVITIES`.
+    thread_end_ps : ndarray of int64, shape (n_threads,)
+    faults : ndarray of int64, shape (n_threads, 4)
+        Page translation, page permission, block permission, block translation faults.
+    progress : ndarray of int64, shape (n_threads, 512)
+        Pages done in each time bin.
+    bin_ps : int
+        Width of a time bin.
+    stamp_ps : ndarray of int64, shape (n_stamps,)
+    stamp_locks : ndarray of int64, shape (n_stamps, n_locks, 2, 2)
+        Acquisitions and contended acquisitions up to each stamp.
+    trace : ndarray of int64, shape (n_events, 4)
+        Time, thread, `EVENTS` number, argument; empty unless asked for.
+    """
+
+    end_ps: int
+    events: int
+    lock_stats: NDArray[np.int64]
+    wait_histogram: NDArray[np.int64]
+    hold_histogram: NDArray[np.int64]
+    busy_ps: NDArray[np.int64]
+    queue_ps: NDArray[np.int64]
+    thread_ps: NDArray[np.int64]
+    thread_end_ps: NDArray[np.int64]
+    faults: NDArray[np.int64]
+    progress: NDArray[np.int64]
+    bin_ps: int
+    stamp_ps: NDArray[np.int64]
+    stamp_locks: NDArray[np.int64]
+    trace: NDArray[np.int64]
+
+    def __eq__(self, other: object) -> bool:
+        """True if every number of both runs is the same."""
+        if not isinstance(other, EngineResult):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]  # results are values to compare, not keys
+
+    def differences(self, other: EngineResult) -> list[str]:
+        """Names of the fields in which two runs differ, for a test's message."""
+        return [
+            f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))
+        ]
+
+    def locks(self, job: Job) -> pd.DataFrame:
+        """One row a lock and mode that was used: counts, times in seconds, utilisation, mean queue length."""
+        rows = []
+        for lock, name in enumerate(job.lock_names):
+            for mode in Mode:
+                stats = dict(zip(LOCK_COLUMNS, self.lock_stats[lock, mode].tolist(), strict=True))
+                if not stats["acquisitions"]:
+                    continue
+                rows.append(
+                    {
+                        "lock": name,
+                        "mode": mode.name.lower(),
+                        "acquisitions": stats["acquisitions"],
+                        "contended": stats["contended"],
+                        "wait_s": stats["wait_ps"] * PS,
+                        "wait_max_s": stats["wait_max_ps"] * PS,
+                        "hold_s": stats["hold_ps"] * PS,
+                        "hold_max_s": stats["hold_max_ps"] * PS,
+                        "utilisation": self.busy_ps[lock] / max(1, self.end_ps),
+                        "mean_queue": self.queue_ps[lock].sum() / max(1, self.end_ps),
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def threads(self, job: Job) -> pd.DataFrame:
+        """One row a thread: seconds by activity, end time, faults by kind."""
+        frame = pd.DataFrame(self.thread_ps * PS, columns=[f"{a}_s" for a in ACTIVITIES])
+        frame.insert(0, "thread", list(job.thread_names))
+        frame["end_s"] = self.thread_end_ps * PS
+        kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults")
+        for i, kind in enumerate(kinds):
+            frame[kind] = self.faults[:, i]
+        return frame
+
+    def queue_over_time(self, job: Job) -> pd.DataFrame:
+        """Mean queue length of each lock in each time bin: lock, time_s, queue."""
+        used = min(BINS, self.end_ps // self.bin_ps + 1)
+        times = (np.arange(used) + 0.5) * self.bin_ps * PS
+        parts = [
+            pd.DataFrame({"lock": name, "time_s": times, "queue": self.queue_ps[i, :used] / self.bin_ps})
+            for i, name in enumerate(job.lock_names)
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def progress_over_time(self, job: Job) -> pd.DataFrame:
+        """Pages done by each thread in each time bin: thread, time_s, pages."""
+        used = min(BINS, self.end_ps // self.bin_ps + 1)
+        times = (np.arange(used) + 0.5) * self.bin_ps * PS
+        parts = [
+            pd.DataFrame({"thread": name, "time_s": times, "pages": self.progress[i, :used]})
+            for i, name in enumerate(job.thread_names)
+        ]
+        return pd.concat(parts, ignore_index=True)
+
+    def histogram(self, job: Job, what: str = "wait") -> pd.DataFrame:
+        """Histogram of wait or hold times with a factor of two a bin: lock, mode, up_to_s, count."""
+        source = {"wait": self.wait_histogram, "hold": self.hold_histogram}[what]
+        rows = [
+            {"lock": job.lock_names[lock], "mode": Mode(mode).name.lower(), "up_to_s": 2.0 ** int(bits) * PS,
+             "count": int(source[lock, mode, bits])}
+            for lock, mode, bits in np.argwhere(source > 0)
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=["lock", "mode", "up_to_s", "count"])

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What can go wrong, one exception a kind of fault, each with its exit code.
+
+Every message has the same four parts, in this order: what is wrong, the value
+that was found, the rule it breaks, and the cure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SimlibError(Exception):
+    """A run that could not be done. Exit code 1.
+
+    Examples
+    --------
+    >>> SimlibError("the disk is full").exit_code
+    1
+    """
+
+    exit_code = 1
+
+
+class InputError(SimlibError, ValueError):
+    """Something that the user gave is wrong. Exit code 2.
+
+    Parameters
+    ----------
+    what : str
+        Where the fault is, in the user's words (``"guest.vcpus"``, a file and line).
+    value : object
+        What was found there.
+    rule : str
+        The rule that the value breaks (``"must be at least 1"``).
+    cure : str, optional
+        What to do about it.
+
+    Examples
+    --------
+    >>> print(InputError("guest.vcpus", 0, "must be at least 1", "give the number of vCPUs"))
+    guest.vcpus = 0: must be at least 1; give the number of vCPUs
+    >>> InputError("x", 1, "no").exit_code
+    2
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, value: object, rule: str, cure: str = "") -> None:
+        self.what, self.value, self.rule, self.cure = what, value, rule, cure
+        shown = value if isinstance(value, str) else repr(value)
+        super().__init__(f"{what} = {shown}: {rule}" + (f"; {cure}" if cure else ""))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.what, self.value, self.rule, self.cure)
+
+
+class DeadlockError(SimlibError):
+    """Every thread waits for another one: the simulated run can never end. Exit code 1."""
+
+
+class HorizonError(SimlibError):
+    """The run would pass the simulated-time horizon or its event limit. Exit code 1."""
+
+
+class CalibrationError(SimlibError):
+    """The measurements do not determine the costs that were asked for. Exit code 1."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Sentence that names the known word nearest to `name`, for the cure of an `InputError`.
+
+    Examples
+    --------
+    >>> nearest("vcpu", ["vcpus", "memory"])
+    "did you mean 'vcpus'? known: memory, vcpus"
+    >>> nearest("zzz", ["vcpus", "memory"])
+    'known: memory, vcpus'
+    """
+    words = sorted(known)
+    close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(words)}"

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How each architecture takes mmu_lock for dirty logging: facts, as data.
+
+Each fact names the kernel file and function it was read from, and the kernel
+version, because all of them have changed at some time. A scenario's policy
+starts from these values and may override each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlib.errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture's use of mmu_lock.
+
+    Attributes
+    ----------
+    name, title : str
+    lock : str
+        ``spin`` (queued spinlock), ``rwlock`` (queued rwlock) or ``none``: dirty logging does not take mmu_lock.
+    write_protect_fault : str
+        Mode in which a write to a write-protected, already split page is fixed: ``lockless``, ``read``,
+        ``write``, or ``none``: hardware records the write without a fault.
+    translation_fault : str
+        Mode in which a missing entry is installed.
+    split_fault : str
+        Mode in which a first write to a write-protected block is handled.
+    clear_lock : str
+        Mode in which CLEAR_DIRTY_LOG (GET where there is no CLEAR) write-protects; ``none`` without mmu_lock.
+    fault_lock_sections : int
+        Times that one slow fault takes the lock.
+    eager_split : str
+        Where and under what blocks are split ahead of the guest's writes.
+    drop_points : str
+        Where a long hold lets go.
+    flush : str
+        When TLBs are flushed, and with the lock held or not.
+    version : str
+        Kernel version of the facts.
+    sources : tuple of str
+        Kernel files and functions.
+    """
+
+    name: str
+    title: str
+    lock: str
+    write_protect_fault: str
+    translation_fault: str
+    split_fault: str
+    clear_lock: str
+    fault_lock_sections: int
+    eager_split: str
+    drop_points: str
+    flush: str
+    version: str
+    sources: tuple[str, ...]
+
+
+_GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
+_ONE_HOLD = "none: one hold over the whole ioctl"
+_FLUSH_AFTER = "once per CLEAR, after the lock is dropped"
+
+ARCHITECTURES: dict[str, Architecture] = {
+    row.name: row
+    for row in (
+        Architecture(
+            "x86-tdp", "x86, TDP MMU", "rwlock", "lockless", "read", "read", "write", 1,
+            "at enable under the read lock; at CLEAR, with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock",
+            "at every split of a block since 6.11 (the lock is dropped to allocate); none in later passes",
+            _FLUSH_AFTER, "6.11",
+            ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c kvm_tdp_mmu_page_fault",
+             "arch/x86/kvm/mmu/tdp_mmu.c clear_dirty_pt_masked",
+             "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root", _GENERIC),
+        ),
+        Architecture(
+            "x86-shadow", "x86, shadow MMU over EPT or NPT (tdp_mmu=N)", "rwlock", "lockless", "write", "write",
+            "write", 1, "none (only for nested guests)", _ONE_HOLD, _FLUSH_AFTER, "6.9",
+            ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c direct_page_fault",
+             "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
+        ),
+        Architecture(
+            "x86-shadow-paging", "x86, shadow paging (ept=N, npt=0)", "rwlock", "write", "write", "write", "write", 1,
+            "only for nested guests, under the write lock", _ONE_HOLD, _FLUSH_AFTER, "6.9",
+            ("arch/x86/kvm/mmu/mmu.c page_fault_can_be_fast", "arch/x86/kvm/mmu/paging_tmpl.h page_fault",
+             "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
+        ),
+        Architecture(
+            "arm64", "arm64", "rwlock", "read", "read", "read", "write", 1,
+            "at enable, or at CLEAR with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock; off unless a chunk "
+            "size is set",
+            "only in eager splitting, to refill the cache of tables or on contention",
+            "once per CLEAR, after the lock is dropped; broadcast invalidation under the lock for each split", "6.9",
+            ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c kvm_arch_mmu_enable_log_dirty_pt_masked",
+             "arch/arm64/kvm/mmu.c kvm_mmu_split_huge_pages",
+             "arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_relax_perms", _GENERIC),
+        ),
+        Architecture(
+            "arm64-spinlock", "arm64 before the rwlock of January 2022", "spin", "write", "write", "write", "write", 1,
+            "none", "per pgd entry, on contention or need_resched",
+            "once per CLEAR, after the lock is dropped", "5.9",
+            ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c stage2_wp_range", _GENERIC),
+        ),
+        Architecture(
+            "riscv", "riscv (2026)", "rwlock", "read", "write", "write", "write", 1,
+            "at enable, or at CLEAR with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock",
+            "in eager splitting, on need_resched or contention or an empty cache, after flushing",
+            _FLUSH_AFTER, "tree of 2026",
+            ("arch/riscv/kvm/mmu.c kvm_riscv_mmu_dirty_log_write_fault_fast", "arch/riscv/kvm/mmu.c kvm_riscv_mmu_map",
+             "arch/riscv/kvm/mmu.c mmu_split_huge_pages", _GENERIC),
+        ),
+        Architecture(
+            "riscv-spinlock", "riscv as of 6.12", "spin", "write", "write", "write", "write", 1,
+            "none", _ONE_HOLD, _FLUSH_AFTER, "6.12",
+            ("arch/riscv/kvm/mmu.c kvm_riscv_gstage_map", _GENERIC),
+        ),
+        Architecture(
+            "loongarch", "LoongArch", "spin", "write", "write", "write", "write", 2,
+            "none: a block is split by the next write fault", _ONE_HOLD,
+            "a fault flushes its own vCPU; CLEAR flushes the whole VM after the lock is dropped", "6.12",
+            ("arch/loongarch/kvm/mmu.c kvm_map_page_fast", "arch/loongarch/kvm/mmu.c kvm_map_page", _GENERIC),
+        ),
+        Architecture(
+            "ppc-radix", "POWER, HV radix", "spin", "none", "write", "write", "write", 1,
+            "none", "after every dirty entry: the lock is taken once per entry", "per dirty entry, under the lock",
+            "5.8 (locking re-read in 6.12)",
+            ("arch/powerpc/kvm/book3s_64_mmu_radix.c kvm_radix_test_clear_dirty",
+             "arch/powerpc/kvm/book3s_64_mmu_radix.c kvmppc_hv_handle_set_rc"),
+        ),
+        Architecture(
+            "s390", "s390", "none", "none", "none", "none", "none", 1,
+            "not applicable", "reschedules after each segment", "inside gmap_sync_dirty_log_pmd",
+            "5.17 (mmu_lock's absence re-read in 6.12)",
+            ("arch/s390/kvm/kvm-s390.c kvm_arch_sync_dirty_log",),
+        ),
+    )
+}  # fmt: skip
+"""The facts, by name. The eight names of today's kernels, and two dated ones for the seeds' older trees."""
+
+
+def architecture(name: str) -> Architecture:
+    """The facts of one architecture.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown; the message has the nearest known one.
+
+    Examples
+    --------
+    >>> architecture("arm64").write_protect_fault
+    'read'
+    """
+    if name not in ARCHITECTURES:
+        raise InputError("policy.architecture", name, "unknown architecture", nearest(name, ARCHITECTURES))
+    return ARCHITECTURES[name]

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sizes, durations and page counts: parsed and printed in one place.
+
+Simulated time is an integer number of picoseconds, so that both engines compute
+exactly the same times. Sizes are integers in bytes, binary multiples as KVM's
+selftests read them (``2G`` is 2 GiB).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from simlib.errors import InputError
+
+PS_PER_S = 10**12
+"""Picoseconds in one second."""
+
+_DURATION_PS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": PS_PER_S}
+_SIZE_BYTES = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_NUMBER = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def _split(text: str, what: str, rule: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise InputError(what, text, rule)
+    return float(match[1]), match[2]
+
+
+def parse_duration(text: str | int, what: str = "duration") -> int:
+    """Picoseconds of a duration such as ``"1.2us"``.
+
+    Parameters
+    ----------
+    text : str or int
+        A number with one of the units ps, ns, us, ms, s. The bare number 0 needs no unit.
+    what : str
+        The name that an error message gives to the value.
+
+    Returns
+    -------
+    int
+        Picoseconds, rounded to the nearest.
+
+    Raises
+    ------
+    InputError
+        If the unit is missing or unknown, or the duration is negative or not finite.
+
+    Examples
+    --------
+    >>> parse_duration("1.2us"), parse_duration("47 ns"), parse_duration(0)
+    (1200000, 47000, 0)
+    >>> parse_duration("12")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: duration = 12: a duration needs a unit; write ps, ns, us, ms or s
+    """
+    rule = "a duration needs a unit; write ps, ns, us, ms or s"
+    if text == 0 and not isinstance(text, bool):
+        return 0
+    if not isinstance(text, str):
+        raise InputError(what, text, rule)
+    value, unit = _split(text, what, rule)
+    if unit not in _DURATION_PS:
+        raise InputError(what, text, rule if not unit else f"unknown unit {unit!r}; write ps, ns, us, ms or s")
+    if not math.isfinite(value) or value < 0:
+        raise InputError(what, text, "must not be negative")
+    return round(value * _DURATION_PS[unit])
+
+
+def format_duration(ps: float) -> str:
+    """A duration for a reader, in the largest unit that keeps the number at or above one.
+
+    Examples
+    --------
+    >>> format_duration(1_200_000), format_duration(47_000), format_duration(0)
+    ('1.2us', '47ns', '0ps')
+    """
+    for unit in ("s", "ms", "us", "ns"):
+        if abs(ps) >= _DURATION_PS[unit]:
+            return f"{ps / _DURATION_PS[unit]:.6g}{unit}"
+    return f"{ps:.6g}ps"
+
+
+def parse_size(text: str | int, what: str = "size") -> int:
+    """Bytes of a size such as ``"2G"`` (binary multiples: K, M, G, T; ``GiB`` and ``GB`` mean the same).
+
+    Raises
+    ------
+    InputError
+        If the unit is unknown or the size is not a whole, positive number of bytes.
+
+    Examples
+    --------
+    >>> parse_size("4K"), parse_size("2G"), parse_size("1.5GiB"), parse_size(4096)
+    (4096, 2147483648, 1610612736, 4096)
+    """
+    rule = "a size is a number with K, M, G or T"
+    if isinstance(text, bool) or not isinstance(text, (str, int)):
+        raise InputError(what, text, rule)
+    value, unit = (float(text), "") if isinstance(text, int) else _split(text, what, rule)
+    short = unit.removesuffix("iB").removesuffix("B") or ""
+    if short.upper() not in _SIZE_BYTES:
+        raise InputError(what, str(text), f"unknown unit {unit!r}; {rule}")
+    size = value * _SIZE_BYTES[short.upper()]
+    if size <= 0 or size != int(size):
+        raise InputError(what, str(text), "must be a whole, positive number of bytes")
+    return int(size)
+
+
+def format_size(size: int) -> str:
+    """A size as the user would write it.
+
+    Examples
+    --------
+    >>> format_size(2 * 2**30), format_size(4096), format_size(1000)
+    ('2G', '4K', '1000')
+    """
+    for unit in ("T", "G", "M", "K"):
+        if size >= _SIZE_BYTES[unit] and size % _SIZE_BYTES[unit] == 0:
+            return f"{size // _SIZE_BYTES[unit]}{unit}"
+    return str(size)

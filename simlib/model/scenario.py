@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The nouns of a scenario, as frozen validated dataclasses; TOML in and out.
+
+Every field carries its rule as data, so that one function checks them all and
+one sentence reports every fault: where, which value, which rule, what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simlib.errors import InputError, nearest
+from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
+from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.quantities import format_duration, format_size, parse_duration, parse_size
+
+Parser = Callable[[Any, str], Any]
+
+
+def _whole(low: int, high: int) -> Parser:
+    def parse(value: Any, what: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise InputError(what, value, f"must be a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _number(low: float, high: float) -> Parser:
+    def parse(value: Any, what: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise InputError(what, value, f"must be a number from {low:g} to {high:g}")
+        return float(value)
+
+    return parse
+
+
+def _choice(*words: str) -> Parser:
+    def parse(value: Any, what: str) -> str:
+        if value not in words:
+            raise InputError(what, value, "unknown word", nearest(str(value), words))
+        return str(value)
+
+    return parse
+
+
+def _flag(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(what, value, "must be true or false")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(what, value, "must be a non-empty text")
+    return value
+
+
+def _names(value: Any, what: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+        raise InputError(what, value, "must be a list of texts")
+    return tuple(value)
+
+
+def _is(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None) -> Any:
+    """A field with its rule, and how it is written back."""
+    return field(default=default, metadata={"parse": parser, "show": shown})
+
+
+_DURATION = {"shown": format_duration}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The host.
+
+    Attributes
+    ----------
+    name : str
+        What the machine is called; calibrated costs are kept by this name.
+    cores, sockets : int
+        CPUs in all, and how many sockets share them evenly. vCPU i runs on core i.
+    line_transfer_local, line_transfer_remote : int or None
+        Picoseconds to move a contended cache line within a socket and between sockets. Without a value
+        the calibrated cost `Costs.line_transfer` stands for both.
+    """
+
+    name: str = _is(_text, "unnamed")
+    cores: int = _is(_whole(1, 1024), 64)
+    sockets: int = _is(_whole(1, 16), 1)
+    line_transfer_local: int | None = _is(parse_duration, None, **_DURATION)
+    line_transfer_remote: int | None = _is(parse_duration, None, **_DURATION)
+
+
+@dataclass(frozen=True)
+class Guest:
+    """The virtual machine.
+
+    Attributes
+    ----------
+    vcpus : int
+    memory_per_vcpu : int or None
+        Bytes that each vCPU walks; give this or `memory`.
+    memory : int or None
+        Bytes in all, divided evenly over the vCPUs.
+    page_size : int
+        Base page, bytes.
+    backing : str
+        What backs the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
+    memslot_aligned : bool
+        Whether guest-physical and host-virtual address agree modulo the block size. If not, stage 2 maps
+        base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
+    """
+
+    vcpus: int = _is(_whole(1, 1023), 1)
+    memory_per_vcpu: int | None = _is(parse_size, None, format_size)
+    memory: int | None = _is(parse_size, None, format_size)
+    page_size: int = _is(parse_size, 4096, format_size)
+    backing: str = _is(_choice("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "hugetlb_2mb")
+    memslot_aligned: bool = _is(_flag, True)
+
+    @property
+    def pages_per_vcpu(self) -> int:
+        """Base pages that one vCPU walks."""
+        each = self.memory_per_vcpu if self.memory_per_vcpu is not None else (self.memory or 0) // self.vcpus
+        return each // self.page_size
+
+    @property
+    def mapped_as_blocks(self) -> bool:
+        """Whether stage 2 maps blocks before dirty logging splits them."""
+        return self.backing != "4k" and self.memslot_aligned
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
+
+    Attributes
+    ----------
+    architecture : str
+        A name of `simlib.model.architectures.ARCHITECTURES`.
+    lock : str
+        ``spin`` (queued), ``ticket``, ``rwlock`` (queued).
+    write_protect_fault, translation_fault, split_fault : str
+        ``lockless``, ``read`` or ``write``: the mode for a write to a write-protected page, for a missing
+        entry, and for the first write to a write-protected block. A spinlock has one mode: read is write.
+    clear_lock : str
+        Mode in which CLEAR write-protects.
+    clear_batch_pages : int
+        0: one hold for the whole ioctl; n: let go after every n pages (a multiple of 64).
+    fault_lock_sections : int
+        Times that one fault takes the lock; the hold is divided over them.
+    """
+
+    architecture: str = _is(_choice(*ARCHITECTURES), "arm64")
+    lock: str = _is(_choice("default", "spin", "ticket", "rwlock"), "default")
+    write_protect_fault: str = _is(_choice("default", "lockless", "read", "write"), "default")
+    translation_fault: str = _is(_choice("default", "lockless", "read", "write"), "default")
+    split_fault: str = _is(_choice("default", "read", "write"), "default")
+    clear_lock: str = _is(_choice("default", "read", "write"), "default")
+    clear_batch_pages: int = _is(_whole(0, 2**40), 0)
+    fault_lock_sections: int = _is(_whole(0, 8), 0)
+
+    def __post_init__(self) -> None:
+        """Check what depends on more than one field."""
+        if self.clear_batch_pages % WORD_PAGES:
+            raise InputError(
+                "policy.clear_batch_pages", self.clear_batch_pages, "must be 0 or a multiple of 64",
+                "a bitmap word of 64 pages is the least the kernel can do at a time",
+            )  # fmt: skip
+
+    @property
+    def facts(self) -> Architecture:
+        """The architecture's facts."""
+        return architecture(self.architecture)
+
+    def resolved(self) -> Policy:
+        """The same policy with every default replaced by the architecture's fact.
+
+        Raises
+        ------
+        InputError
+            If the architecture does not take mmu_lock there and the policy does not say what to do.
+
+        Examples
+        --------
+        >>> p = Policy(architecture="loongarch").resolved()
+        >>> p.lock, p.write_protect_fault, p.fault_lock_sections
+        ('spin', 'write', 2)
+        """
+        values: dict[str, Any] = {}
+        for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock"):
+            value = getattr(self, name)
+            if value == "default":
+                value = getattr(self.facts, name)
+            if value == "none":
+                raise InputError(
+                    f"policy.{name}", "default",
+                    f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})",
+                    f"give policy.{name} a value to ask what it would cost if it did",
+                )  # fmt: skip
+            values[name] = value
+        values["fault_lock_sections"] = self.fault_lock_sections or self.facts.fault_lock_sections
+        return dataclasses.replace(self, **values)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the guest and userspace do.
+
+    Attributes
+    ----------
+    kind : str
+        ``dirty_log_perf_test``: KVM's selftest.
+    iterations : int
+        Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
+    write_percent : int
+        Share of the pages that each round writes; it reads the others (option -f).
+    initially_set : bool
+        KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty.
+    clear_chunk : int or None
+        Bytes of one CLEAR ioctl; None: the whole slot.
+    counted_runs : int
+        Runs of the test over which the published lock counters were added up.
+    """
+
+    kind: str = _is(_choice("dirty_log_perf_test"), "dirty_log_perf_test")
+    iterations: int = _is(_whole(1, 1000), 2)
+    write_percent: int = _is(_whole(1, 100), 100)
+    initially_set: bool = _is(_flag, True)
+    clear_chunk: int | None = _is(parse_size, None, format_size)
+    counted_runs: int = _is(_whole(1, 100), 1)
+
+
+def _cost(low: str, high: str, default: int | None = None) -> Any:
+    bounds = (parse_duration(low), parse_duration(high))
+    return field(
+        default=default, metadata={"parse": parse_duration, "show": format_duration, "bounds": bounds}
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each action takes. Times are picoseconds; None: not known (taken as zero, and flagged).
+
+    Attributes
+    ----------
+    fault_exit : int
+        One fault outside the lock: exit, finding the page, and back into the guest.
+    fault_hold : int
+        The part of one page fault under the lock.
+    split_hold : int
+        The part of the first write to a block under the lock; without a value that of a page fault.
+    populate_block : int
+        What the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
+    line_transfer : int
+        Moving a contended cache line from one CPU to another, with the atomic operation on it.
+    line_local : int
+        An atomic operation on a line that this CPU owns.
+    guest_access : int
+        One access of the guest that needs no fault.
+    clear_page : int
+        CLEAR, for each page (or block) that it write-protects, under the lock.
+    enable_page : int
+        Enabling the log, for each page that it write-protects, under the lock.
+    flush : int
+        One remote TLB flush.
+    fault_jitter : float
+        Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
+    """
+
+    fault_exit: int | None = _cost("50ns", "50us")
+    fault_hold: int | None = _cost("20ns", "20us")
+    split_hold: int | None = _cost("20ns", "500us")
+    populate_block: int | None = _cost("100ns", "20ms")
+    line_transfer: int | None = _cost("5ns", "1us")
+    line_local: int | None = _cost("1ns", "100ns")
+    guest_access: int | None = _cost("1ns", "1us")
+    clear_page: int | None = _cost("500ps", "2us")
+    enable_page: int | None = _cost("500ps", "2us")
+    flush: int | None = _cost("100ns", "10ms")
+    fault_jitter: float | None = field(
+        default=None, metadata={"parse": _number(0, 8), "show": None, "bounds": (0.05, 1.5)}
+    )
+
+    def given(self) -> dict[str, float]:
+        """Costs that have a value."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) is not None}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Which costs measurements determine, when the scenario is calibrated.
+
+    Attributes
+    ----------
+    costs : tuple of str
+        Costs with one value for all variants.
+    own_costs : tuple of str
+        Costs of which each variant has its own value.
+    metrics : tuple of str
+        Measured quantities to explain.
+    """
+
+    costs: tuple[str, ...] = _is(_names, ("fault_exit", "fault_hold", "line_transfer", "fault_jitter"), list)
+    own_costs: tuple[str, ...] = _is(_names, (), list)
+    metrics: tuple[str, ...] = _is(_names, ("dirty_memory_time",), list)
+
+    def __post_init__(self) -> None:
+        """Check that the costs exist."""
+        known = [f.name for f in dataclasses.fields(Costs)]
+        for name in (*self.costs, *self.own_costs):
+            if name not in known:
+                raise InputError("calibration.costs", name, "unknown cost", nearest(name, known))
+
+
+Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A machine, a guest, a policy, a workload, and what actions cost.
+
+    Attributes
+    ----------
+    variants : mapping of str to Scenario
+        The same scenario with some values changed (other kernels on the same machine), by name.
+
+    Examples
+    --------
+    >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory_per_vcpu": "2G"}, "policy": {"architecture": "arm64"}})
+    >>> s.guest.pages_per_vcpu
+    524288
+    >>> Scenario.parse({"guest": {"vcpu": 8}})
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: guest.vcpu = 8: unknown key; did you mean 'vcpus'? known: backing, ...
+    """
+
+    machine: Machine = Machine()
+    guest: Guest = Guest()
+    policy: Policy = Policy()
+    workload: Workload = Workload()
+    costs: Costs = Costs()
+    calibration: Calibration = Calibration()
+    variants: Mapping[str, Scenario] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what depends on more than one section."""
+        guest = self.guest
+        if guest.memory_per_vcpu is not None and guest.memory is not None:
+            raise InputError(
+                "guest.memory", format_size(guest.memory), "memory_per_vcpu is given too", "give one of them"
+            )
+        if guest.memory_per_vcpu is None and guest.memory is None:
+            object.__setattr__(self, "guest", dataclasses.replace(guest, memory_per_vcpu=2**30))
+            guest = self.guest
+        table = PageTable(guest.page_size)
+        unit = table.pages_per_block() if guest.backing != "4k" else WORD_PAGES
+        pages = guest.pages_per_vcpu
+        if pages < unit or pages % unit:
+            raise InputError(
+                "guest.memory_per_vcpu", format_size(pages * guest.page_size),
+                f"must be a multiple of {format_size(unit * guest.page_size)} with backing {guest.backing!r}",
+            )  # fmt: skip
+        if self.machine.sockets > self.machine.cores:
+            raise InputError("machine.sockets", self.machine.sockets, "must not be more than the cores")
+
+    @classmethod
+    def parse(cls, tables: Mapping[str, Any], where: str = "") -> Scenario:
+        """A scenario from the tables of a TOML file.
+
+        Raises
+        ------
+        InputError
+            On an unknown key (the nearest known one is named), a value of the wrong kind, or a broken rule.
+        """
+        tables = dict(tables)
+        variants = tables.pop("variants", {})
+        base = cls(**_sections(tables, where))
+        if not isinstance(variants, Mapping):
+            raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
+        parsed = {name: base.changed(changes, f"{where}variants.{name}.") for name, changes in variants.items()}
+        return dataclasses.replace(base, variants=parsed)
+
+    def changed(self, changes: Mapping[str, Any], where: str = "") -> Scenario:
+        """The scenario with some values replaced, given as the tables of a TOML file.
+
+        Examples
+        --------
+        >>> Scenario().changed({"guest": {"vcpus": 16}}).guest.vcpus
+        16
+        """
+        if not isinstance(changes, Mapping):
+            raise InputError(where.rstrip("."), changes, "must be a table")
+        return dataclasses.replace(self, **_sections(changes, where, self))
+
+    def with_vcpus(self, vcpus: int) -> Scenario:
+        """The same scenario with another number of vCPUs."""
+        return dataclasses.replace(self, guest=dataclasses.replace(self.guest, vcpus=vcpus))
+
+    def with_costs(self, **costs: float) -> Scenario:
+        """The same scenario with some costs replaced (picoseconds)."""
+        values = {k: (v if k == "fault_jitter" else round(v)) for k, v in costs.items()}
+        return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **values))  # type: ignore[arg-type]
+
+    def to_toml(self) -> str:
+        """The scenario as a TOML file that reads back equal; only what differs from the defaults.
+
+        Examples
+        --------
+        >>> print(Scenario(guest=Guest(vcpus=4)).to_toml())
+        [guest]
+        vcpus = 4
+        memory_per_vcpu = "1G"
+        """
+        lines = _toml_tables(self, Scenario(), "")
+        for name, variant in self.variants.items():
+            lines += _toml_tables(variant, self, f"variants.{_toml_key(name)}.")
+        return "\n".join(lines).strip()
+
+
+_SECTIONS: dict[str, type] = {
+    "machine": Machine, "guest": Guest, "policy": Policy, "workload": Workload, "costs": Costs,
+    "calibration": Calibration,
+}  # fmt: skip
+
+
+def _sections(tables: Mapping[str, Any], where: str, base: Scenario | None = None) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, table in tables.items():
+        if name not in _SECTIONS:
+            raise InputError(f"{where}{name}", "…", "unknown table", nearest(name, (*_SECTIONS, "variants")))
+        if not isinstance(table, Mapping):
+            raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
+        kind = _SECTIONS[name]
+        rules = {f.name: f.metadata["parse"] for f in dataclasses.fields(kind)}
+        values = {}
+        for key, value in table.items():
+            if key not in rules:
+                raise InputError(f"{where}{name}.{key}", value, "unknown key", nearest(key, rules))
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"{where}{name}.{key}", value, "must be a finite number")
+            values[key] = rules[key](value, f"{where}{name}.{key}")
+        if name == "guest" and base is not None and "memory" in values:
+            values.setdefault("memory_per_vcpu", None)
+        out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
+    return out
+
+
+def _toml_key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() else f'"{name}"'
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(v) for v in value) + "]"
+    return repr(value) if isinstance(value, (int, float)) else '"' + str(value).replace("\\", "\\\\") + '"'
+
+
+def _toml_tables(scenario: Scenario, base: Scenario, prefix: str) -> list[str]:
+    lines: list[str] = []
+    for name, kind in _SECTIONS.items():
+        section, default = getattr(scenario, name), getattr(base, name)
+        rows = []
+        for f in dataclasses.fields(kind):
+            value = getattr(section, f.name)
+            if value is None or (value == getattr(default, f.name) and not (f.name == "memory_per_vcpu" and not prefix)):
+                continue
+            shown = f.metadata["show"]
+            rows.append(f"{f.name} = {_toml_value(shown(value) if shown else value)}")
+        if rows and not (rows == ['memory_per_vcpu = "1G"'] and section == default):
+            lines += [f"[{prefix}{name}]", *rows, ""]
+    return lines
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """Read a scenario file.
+
+    Parameters
+    ----------
+    path : str or Path
+        A TOML file; see DESIGN's contract in ``docs/scenario.md`` for its keys.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
+    """
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise InputError("scenario file", str(path), f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InputError("scenario file", str(path), f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("scenario file", str(path), f"is not valid TOML: {error}") from None
+    return Scenario.parse(tables)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The step language: what a kernel thread or a vCPU does, as a table that both engines interpret.
+
+A program is a table of integers, one row a step: ``(kind, a, b, c, d)``. Steps
+that touch anything shared (a lock, page state, a barrier) take effect at the
+simulated time at which the thread reaches them; the others only move the
+thread's own clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Step(IntEnum):
+    """Kinds of step, and what their arguments mean.
+
+    Examples
+    --------
+    >>> Step.TAKE.name
+    'TAKE'
+    """
+
+    RUN = 0
+    """Spend time outside any lock. a: mean, ps; b: distribution (0 is fixed)."""
+    HOLD = 1
+    """Spend time with a lock held. a: mean, ps; b: distribution."""
+    TAKE = 2
+    """Take a lock. a: lock; b: mode; c: 1 if the lock's index is a plus the thread's own number."""
+    DROP = 3
+    """Let go. a, b, c as TAKE; d: the TAKE to return to when a lockless update lost its race."""
+    ACCESS = 4
+    """The guest touches its current page. Goes to a on a translation fault of a page, b on a
+    permission fault of a page, c on a permission fault of a block, d on a translation fault of a
+    block; falls through when the access needs no fault."""
+    MAP = 5
+    """Change the page table entry of the current page. a: a `Map` value."""
+    NEXT = 6
+    """Go on by b pages; to a unless the region is done or, with c > 0, a multiple of c pages
+    is done. b may be 0, to ask only."""
+    MORE = 7
+    """To a if pages of the region remain; else back to the region's first page and fall through."""
+    REPEAT = 8
+    """To a until b rounds are done. c: counter register."""
+    JUMP = 9
+    """Go to a."""
+    BARRIER = 10
+    """Wait until b threads have come. a: barrier."""
+    SCAN = 11
+    """Walk the 64 pages of the current bitmap word. a: cost of a page, ps; b: a `Scan` value."""
+    STAMP = 12
+    """Write down the time and the lock counters. a: which stamp."""
+    END = 13
+    """The thread is done."""
+
+
+SHARED = (Step.TAKE, Step.DROP, Step.ACCESS, Step.MAP, Step.BARRIER, Step.SCAN, Step.STAMP, Step.END)
+"""Steps that read or write what other threads see."""
+
+
+class Map(IntEnum):
+    """What `Step.MAP` does to the current page."""
+
+    PAGE = 0
+    """Map the page writable (write access) or read-only (read access)."""
+    SPLIT = 1
+    """Replace the block mapping by an empty table, then map the page."""
+    BLOCK = 2
+    """Map the whole block writable."""
+
+
+class Scan(IntEnum):
+    """What `Step.SCAN` does to the 64 pages of a word; every page acted on costs the step's a."""
+
+    CLEAR = 0
+    """Clear the dirty bits that are set and write-protect those pages (CLEAR_DIRTY_LOG)."""
+    PROTECT = 1
+    """Write-protect every mapped page (enabling the log without KVM_DIRTY_LOG_INITIALLY_SET)."""
+    SET = 2
+    """Set every dirty bit, protect nothing (enabling with KVM_DIRTY_LOG_INITIALLY_SET)."""
+
+
+class Mode(IntEnum):
+    """Lock modes, and the index of their statistics."""
+
+    READ = 0
+    WRITE = 1
+
+
+class Discipline(IntEnum):
+    """How a lock behaves.
+
+    Sources: kernel/locking/qspinlock.c `queued_spin_lock_slowpath`; the ticket lock as in
+    Boyd-Wickizer et al. 2012, section 2; kernel/locking/qrwlock.c `queued_read_lock_slowpath`
+    and `queued_write_lock_slowpath`; lockless: arch/x86/kvm/mmu/mmu.c `fast_page_fault`.
+    """
+
+    QUEUED_SPIN = 0
+    TICKET = 1
+    QUEUED_RW = 2
+    LOCKLESS = 3
+
+
+class Page(IntEnum):
+    """State of one page's entry; the bit `DIRTY` is set beside it in the same byte."""
+
+    ABSENT = 0
+    PROTECTED = 1
+    WRITABLE = 2
+    DIRTY = 4
+
+
+class Block(IntEnum):
+    """State of one block (2 MiB with 4 KiB pages): split into a table, or mapped whole."""
+
+    TABLE = 0
+    ABSENT = 1
+    PROTECTED = 2
+    WRITABLE = 3
+
+
+@dataclass
+class Program:
+    """A list of steps under construction, with labels for jumps.
+
+    Examples
+    --------
+    >>> p = Program()
+    >>> top = p.add(Step.RUN, 1000)
+    >>> _ = p.add(Step.REPEAT, top, 3)
+    >>> _ = p.add(Step.END)
+    >>> p.rows[1]
+    [8, 0, 3, 0, 0]
+    """
+
+    rows: list[list[int]] = field(default_factory=list)
+
+    def add(self, kind: Step, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
+        """Append one step; returns its index, which a jump may name."""
+        self.rows.append([int(kind), int(a), int(b), int(c), int(d)])
+        return len(self.rows) - 1
+
+    def patch(self, index: int, **arguments: int) -> None:
+        """Fill in arguments of an earlier step, once the jump's target is known."""
+        for name, value in arguments.items():
+            self.rows[index]["abcd".index(name) + 1] = int(value)
+
+    def here(self) -> int:
+        """Index of the next step."""
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything an engine needs: programs, threads, locks, page tables. Data only.
+
+    Attributes
+    ----------
+    steps : ndarray of int64, shape (n_steps, 5)
+        All programs, one behind the other.
+    entry : ndarray of int64, shape (n_threads,)
+        First step of each thread.
+    region : ndarray of int64, shape (n_threads, 2)
+        First page and end (exclusive) of the pages that each thread walks.
+    locks : ndarray of int64, shape (n_locks,)
+        A `Discipline` each.
+    local_ps, near_ps, far_ps : int
+        Time of one atomic operation on a cache line that this CPU, another CPU of the socket,
+        or a CPU of another socket owned last.
+    socket : ndarray of int64, shape (n_threads,)
+        Socket on which each thread runs.
+    cvs : tuple of float
+        Coefficient of variation of each distribution that steps name; number 0 is the fixed one.
+    pages : int
+        Guest pages in all.
+    block_pages : int
+        Pages that one block maps; a power of two.
+    mapped_as_blocks : bool
+        Whether stage 2 maps blocks where it can.
+    write_percent : int
+        Share of the pages that the guest writes; it reads the others.
+    stamps : tuple of str
+        Names of the stamps, in order.
+    lock_names : tuple of str
+        Names of the locks.
+    thread_names : tuple of str
+        Names of the threads.
+    barriers : int
+        Number of barriers.
+    """
+
+    steps: NDArray[np.int64]
+    entry: NDArray[np.int64]
+    region: NDArray[np.int64]
+    locks: NDArray[np.int64]
+    local_ps: int
+    near_ps: int
+    far_ps: int
+    socket: NDArray[np.int64]
+    cvs: tuple[float, ...] = (0.0,)
+    pages: int = 64
+    block_pages: int = 512
+    mapped_as_blocks: bool = False
+    write_percent: int = 100
+    stamps: tuple[str, ...] = ()
+    lock_names: tuple[str, ...] = ("mmu_lock",)
+    thread_names: tuple[str, ...] = ()
+    barriers: int = 1

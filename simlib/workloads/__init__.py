@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Scenario to programs: one module a workload, each with a function ``build``."""
+
+from __future__ import annotations
+
+from simlib.model.scenario import Scenario
+from simlib.model.steps import Job
+from simlib.workloads import dirty_log_perf_test
+
+_WORKLOADS = {"dirty_log_perf_test": dirty_log_perf_test}
+
+
+def build(scenario: Scenario) -> Job:
+    """The programs, threads and locks of a scenario's workload.
+
+    Examples
+    --------
+    >>> build(Scenario()).lock_names
+    ('mmu_lock',)
+    """
+    return _WORKLOADS[scenario.workload.kind].build(scenario)
