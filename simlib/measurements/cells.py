@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The text of a measurement file: a header and rows of cells, complete and readable.
+
+Here a file is only cut into cells. What the cells mean is the matter of its
+descriptor (`simlib.measurements.descriptor`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from simlib.errors import InputError
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Header and rows of a CSV file, as text.
+
+    Attributes
+    ----------
+    where : str
+        The file, as messages name it.
+    header : list of str
+        Names of the columns.
+    rows : list of list of str
+        Cells of each row, as many as the header has.
+    numbers : list of int
+        Line of the file on which each row ends; the header is line 1.
+    """
+
+    where: str
+    header: list[str]
+    rows: list[list[str]]
+    numbers: list[int]
+
+    def column(self, name: str) -> list[str]:
+        """Cells of one column, from the first row to the last.
+
+        Examples
+        --------
+        >>> Cells("a.csv", ["vcpus", "clear_time_s"], [["1", "0.5"], ["2", "0.7"]], [2, 3]).column("vcpus")
+        ['1', '2']
+        """
+        at = self.header.index(name)
+        return [row[at] for row in self.rows]
+
+
+def read_text(path: Path, kind: str) -> str:
+    """Read a whole UTF-8 file; a byte order mark is dropped.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    kind : str
+        What it should be, for the message of an error (``"a measurement file"``).
+
+    Returns
+    -------
+    str
+        Its text.
+
+    Raises
+    ------
+    InputError
+        If it is missing, a directory, unreadable, empty, or not UTF-8.
+    """
+    where = str(path)
+    if path.is_dir():
+        raise InputError(where, "a directory", f"must be {kind}", "name a file inside it")
+    if not path.exists():
+        raise InputError(where, "missing", f"{kind} must exist", "check the path")
+    if not path.is_file():
+        raise InputError(where, "a device or pipe", f"must be {kind}", "save it to a regular file first")
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            where, error.strerror or "unreadable", "must be readable", "check its permissions"
+        ) from error
+    if not raw.strip():
+        raise InputError(where, "an empty file", f"must be {kind}", "write it again")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{where}, row {row}",
+            f"byte {raw[error.start]:#04x}",
+            "must be UTF-8 text",
+            "save the file as UTF-8",
+        ) from error
+
+
+def read_cells(path: Path) -> Cells:
+    """Cut a CSV file into cells.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file: UTF-8, separated by commas, a header first, a newline at its end.
+
+    Returns
+    -------
+    Cells
+        Every row has as many cells as the header; cells carry no blanks around them.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, empty, not UTF-8, cut short, or not a table.
+    """
+    where, text = str(path), read_text(path, "a measurement file (CSV)")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    lines: list[tuple[int, list[str]]] = []
+    try:
+        lines.extend((reader.line_num, [cell.strip() for cell in line]) for line in reader if line)
+    except csv.Error as error:
+        raise InputError(
+            f"{where}, row {reader.line_num}",
+            str(error),
+            "must be CSV",
+            "close the quotes; is the file complete?",
+        ) from error
+    header = _header(where, lines[0][1])
+    for number, row in lines[1:]:
+        if len(row) != len(header):
+            few = len(row) < len(header)
+            raise InputError(
+                f"{where}, row {number}",
+                f"{len(row)} cells",
+                f"must have {len(header)} cells, as the header has",
+                "is the file cut short?" if few else "quote a cell that holds a comma",
+            )
+    if len(lines) == 1:
+        raise InputError(where, "a header only", "must have at least one row", "is the file cut short?")
+    if not text.endswith(("\n", "\r")):
+        raise InputError(
+            f"{where}, row {lines[-1][0]}",
+            ",".join(lines[-1][1]),
+            "the last line must end with a newline, else it may be cut short",
+            "complete the line, or add the newline if it is complete",
+        )
+    return Cells(where, header, [row for _, row in lines[1:]], [number for number, _ in lines[1:]])
+
+
+def _header(where: str, header: list[str]) -> list[str]:
+    """Check the names of the columns."""
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+        raise InputError(
+            f"{where}, header", header[0], "columns must be separated by commas", "save the file as CSV"
+        )
+    for name in header:
+        if not name:
+            raise InputError(f"{where}, header", ",".join(header), "every column must have a name", "name it")
+        if header.count(name) > 1:
+            raise InputError(f"{where}, header", name, "a column must occur once", "rename or remove one")
+    return header

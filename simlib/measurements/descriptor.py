@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Descriptor of a measurement file: what its columns are, and where its numbers come from.
+
+A descriptor is a Frictionless table resource in JSON, ``<stem>.json`` beside
+``<stem>.csv``. A file without one gets the descriptor that its column names imply.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.measurements.cells import Cells, read_text
+from simlib.measurements.units import (
+    KEY_COUNTS,
+    OUTCOME_COUNTS,
+    SUFFIXES,
+    is_time,
+    names_duration,
+    suffix_of,
+    unit_of,
+)
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_CONSTRAINT = re.compile(r'constraint "(\w+)" is "(.*)"', re.DOTALL)  # as Frictionless writes it
+_LARGEST = 2**53  # above it a float64 skips integers
+_KEY_UNITS = ("%", "B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")  # sizes and shares
+_NUMERIC = ("number", "integer")
+
+
+def read_descriptor(path: Path) -> dict[str, Any] | None:
+    """Read the descriptor beside a measurement file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The CSV file; its descriptor is ``<stem>.json`` in the same folder.
+
+    Returns
+    -------
+    dict or None
+        The descriptor, or None where there is no such file.
+
+    Raises
+    ------
+    InputError
+        If the file is not a JSON object, holds no schema, or describes another file.
+    """
+    beside = path.with_suffix(".json")
+    if beside == path or not beside.exists():
+        return None
+    where = str(beside)
+    try:
+        descriptor = json.loads(read_text(beside, "a descriptor (JSON)"))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{where}, row {error.lineno}", error.msg, "a descriptor must be JSON", "correct or remove it"
+        ) from error
+    except RecursionError as error:
+        raise InputError(where, "nested too deeply", "a descriptor must be JSON", "correct it") from error
+    schema = descriptor.get("schema") if isinstance(descriptor, dict) else None
+    schema = schema if isinstance(schema, dict) else {}
+    fields = schema.get("fields")
+    if not fields or not isinstance(fields, list) or not all(map(_is_field, fields)):
+        raise InputError(
+            where,
+            "no schema with fields",
+            "a descriptor must be a Frictionless table resource",
+            'give it {"schema": {"fields": [{"name": ..., "type": ..., "unit": ...}, ...]}}',
+        )
+    described = descriptor.setdefault("path", path.name)
+    if described != path.name:
+        raise InputError(
+            f"{where}, path",
+            str(described),
+            f"must name the file beside it, {path.name!r}",
+            "correct the path",
+        )
+    keys = schema.get("primaryKey", [])
+    schema["primaryKey"] = keys = keys if isinstance(keys, list) else [keys]
+    names = [field["name"] for field in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{where}, field", name, "must occur once", "rename or remove one")
+    for key in keys:
+        if key not in names:
+            raise InputError(f"{where}, primaryKey", str(key), "must be a field", nearest(str(key), names))
+    missing = schema.setdefault("missingValues", [""])
+    if not isinstance(missing, list) or not all(isinstance(value, str) for value in missing):
+        raise InputError(f"{where}, missingValues", str(missing), "must be a list of text", "correct it")
+    return dict(descriptor)
+
+
+def _is_field(field: Any) -> bool:
+    """Tell whether an entry of ``schema.fields`` can be read."""
+    if not isinstance(field, dict) or not isinstance(field.get("name"), str):
+        return False
+    text = all(isinstance(field.get(key, ""), str) for key in ("type", "unit"))
+    return text and isinstance(field.get("constraints", {}), dict)
+
+
+def implied_descriptor(cells: Cells) -> dict[str, Any]:
+    """Describe a file that has no descriptor by the names of its columns.
+
+    Times and key columns must be filled in. The key of a row is every column
+    that is not an outcome: not a time, a rate, a change or a counted event.
+
+    Parameters
+    ----------
+    cells : Cells
+        The file.
+
+    Returns
+    -------
+    dict
+        A descriptor; source and hardware are ``"not stated"``.
+
+    Raises
+    ------
+    InputError
+        If a column of numbers carries no known unit.
+
+    Examples
+    --------
+    >>> cells = Cells("a.csv", ["lock", "vcpus", "clear_time_s"], [["spin", "1", "0.5"]], [2])
+    >>> described = implied_descriptor(cells)
+    >>> described["schema"]["primaryKey"]
+    ['lock', 'vcpus']
+    """
+    fields: list[dict[str, Any]] = []
+    keys: list[str] = []
+    for name in cells.header:
+        number = _holds_numbers(name, cells.column(name))
+        field: dict[str, Any] = {"name": name, "type": "string", "unit": "none"}
+        if number:
+            whole = name in KEY_COUNTS or all(_INTEGER.fullmatch(c) for c in cells.column(name) if c)
+            whole = whole and suffix_of(name) is None
+            field["type"] = "integer" if whole else "number"
+            field["unit"] = unit_of(cells.where, name)
+        key = field["type"] == "string" or name in KEY_COUNTS or field["unit"] in _KEY_UNITS
+        key = key and not name.endswith("change_percent")
+        if key:
+            keys.append(name)
+        if key or is_time(name):
+            field["constraints"] = {"required": True}
+        if name == "vcpus":
+            field["constraints"]["minimum"] = 1
+        fields.append(field)
+    path = Path(cells.where)
+    return {
+        "name": path.stem,
+        "title": path.stem,
+        "path": path.name,
+        "kind": "measured",
+        "source": {"subject": "not stated"},
+        "hardware": "not stated",
+        "command": "not stated",
+        "notes": ["No descriptor stands beside the file: types and units are those that its names imply."],
+        "caveats": [],
+        "schema": {"fields": fields, "primaryKey": keys},
+    }
+
+
+def _holds_numbers(name: str, column: list[str]) -> bool:
+    """Tell whether a column without a descriptor is meant to hold numbers."""
+    numbers = [bool(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell)) for cell in column if cell]
+    if suffix_of(name) or name == "vcpus":
+        return True
+    known = name in KEY_COUNTS | OUTCOME_COUNTS or names_duration(name)
+    return any(numbers) and (known or all(numbers))
+
+
+def check_cells(cells: Cells, descriptor: dict[str, Any]) -> None:
+    """Check every cell against the descriptor.
+
+    Columns, numbers and units are checked here; types, constraints and the
+    primary key by Frictionless.
+
+    Parameters
+    ----------
+    cells : Cells
+        The file.
+    descriptor : dict
+        Its descriptor.
+
+    Raises
+    ------
+    InputError
+        For the first fault, with its row and column.
+    """
+    fields = {field["name"]: field for field in descriptor["schema"]["fields"]}
+    for name in cells.header:
+        if name not in fields and names_duration(name):
+            unit_of(cells.where, name)  # a wrong suffix is worth its own message
+    for name in fields:
+        if name not in cells.header:
+            rule = f"the column {name!r} is missing"
+            cure = f"add it ({nearest(name, cells.header)})"
+            raise InputError(f"{cells.where}, header", ",".join(cells.header), rule, cure)
+    for name in cells.header:
+        if name not in fields:
+            rule = "the descriptor does not know the column"
+            raise InputError(f"{cells.where}, header", name, rule, nearest(name, fields))
+        _check_column(cells, name, fields[name], missing_values(descriptor))
+    _check_schema(cells, descriptor, [fields[name] for name in cells.header])
+
+
+def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
+    """Cells that stand for a missing value: the empty one, and those that the schema names.
+
+    Examples
+    --------
+    >>> sorted(missing_values({"schema": {"missingValues": ["", "-"]}}))
+    ['', '-']
+    """
+    return frozenset(["", *descriptor["schema"].get("missingValues", [])])
+
+
+def _check_column(cells: Cells, name: str, field: dict[str, Any], missing: frozenset[str]) -> None:
+    """Check unit, number and sign of one column."""
+    numeric = field.get("type") in _NUMERIC
+    if not numeric:
+        if is_time(name):
+            raise InputError(
+                f"{cells.where}, column {name}",
+                str(field.get("type")),
+                "a time must have the type 'number'",
+                "correct the descriptor",
+            )
+        return
+    unit = unit_of(cells.where, name, field.get("unit"))
+    least = 0.0 if unit in ("count", *SUFFIXES.values()) and unit not in ("%", "1") else -math.inf
+    for number, cell in zip(cells.numbers, cells.column(name), strict=True):
+        if cell in missing:
+            continue
+        where = f"{cells.where}, row {number}, column {name}"
+        if _NOT_FINITE.fullmatch(cell) or (_NUMBER.fullmatch(cell) and not math.isfinite(float(cell))):
+            raise InputError(where, cell, "must be a finite number", "remove the row or measure it again")
+        if not _NUMBER.fullmatch(cell):
+            raise InputError(where, repr(cell), "must be a number", "write only its digits")
+        if float(cell) < least:
+            what = "a time" if is_time(name) else "a count or size"
+            raise InputError(where, cell, f"{what} must not be negative", "correct the number")
+        if field["type"] == "integer" and not _INTEGER.fullmatch(cell):
+            raise InputError(where, cell, "must be a whole number", "write it without a decimal point")
+        if field["type"] == "integer" and abs(float(cell)) > _LARGEST:
+            raise InputError(where, cell, "must be at most 2^53", "is the number right?")
+
+
+def _check_schema(cells: Cells, descriptor: dict[str, Any], fields: list[dict[str, Any]]) -> None:
+    """Let Frictionless check types, constraints and the primary key."""
+    # Imported here because it is heavy and only reading needs it.
+    from frictionless import FrictionlessException, Schema  # noqa: PLC0415
+    from frictionless.resources import TableResource  # noqa: PLC0415
+
+    missing = sorted(missing_values(descriptor))
+    primary = descriptor["schema"].get("primaryKey", [])
+    try:
+        schema = Schema.from_descriptor({"fields": fields, "primaryKey": primary, "missingValues": missing})
+        report = TableResource(data=[cells.header, *cells.rows], schema=schema).validate(limit_errors=1)
+    except (FrictionlessException, re.error, TypeError) as error:  # the latter two: a bad constraint
+        raise InputError(
+            str(Path(cells.where).with_suffix(".json")),
+            "schema",
+            f"must be a Frictionless table schema ({error})",
+            "correct the descriptor",
+        ) from error
+    if report.valid:
+        return
+    faults = [*report.errors, *(error for task in report.tasks for error in task.errors)]
+    raise _fault(cells, faults[0], list(primary))
+
+
+def _fault(cells: Cells, fault: Any, primary: list[str]) -> InputError:
+    """Turn a fault that Frictionless found into one sentence."""
+    at = getattr(fault, "row_number", None)
+    where = cells.where if at is None else f"{cells.where}, row {cells.numbers[at - 2]}"
+    if fault.type == "primary-key" and at is not None:
+        row = dict(zip(cells.header, cells.rows[at - 2], strict=True))
+        key = ", ".join(f"{name}={row[name]}" for name in primary)
+        if any(not row[name] for name in primary):
+            return InputError(
+                where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell"
+            )
+        return InputError(
+            where,
+            key,
+            f"a row with this {'+'.join(primary)} stands above it already",
+            "remove one, or tell repeated runs apart by a column 'run'",
+        )
+    name = getattr(fault, "field_name", None)
+    if name:
+        where += f", column {name}"
+    cell = getattr(fault, "cell", "") or ""
+    if fault.type == "constraint-error" and not cell:
+        return InputError(where, "an empty cell", "a value is required", "fill in the cell")
+    rule = _CONSTRAINT.sub(r"must meet its constraint \1: \2", str(fault.note))
+    return InputError(where, cell or fault.type, rule, "correct the file or its descriptor")

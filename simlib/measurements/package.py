@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The data package: where it is, which tables it holds, and how one is loaded.
+
+``data/datapackage.json`` lists the tables for any Frictionless tool. What a
+table is and where it comes from stands in the descriptor beside its CSV.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simlib.errors import InputError, nearest
+from simlib.measurements.cells import read_text
+from simlib.measurements.table import MeasurementTable, read
+
+_LISTING = "datapackage.json"
+_STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
+
+
+def data_dir() -> Path:
+    """Find the folder of the data package.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder that the environment variable ``SIMLIB_DATA`` names if it is set, else
+        ``data`` of the source tree, else the copy inside the installed package.
+
+    Raises
+    ------
+    InputError
+        If no such folder holds a ``datapackage.json``.
+
+    Examples
+    --------
+    >>> (data_dir() / "datapackage.json").exists()
+    True
+    """
+    given = os.environ.get("SIMLIB_DATA")
+    if given:
+        if (Path(given) / _LISTING).is_file():
+            return Path(given)
+        raise InputError(
+            "SIMLIB_DATA", given, f"must be a folder with a {_LISTING}", "correct the variable, or unset it"
+        )
+    package = Path(__file__).resolve().parents[1]
+    places = (package.parent / "data", package / "_data")
+    for place in places:
+        if (place / _LISTING).is_file():
+            return place
+    raise InputError(
+        "data package",
+        " and ".join(map(str, places)),
+        f"one of these folders must hold a {_LISTING}",
+        "install simlib again, or set SIMLIB_DATA",
+    )
+
+
+def list_tables() -> pd.DataFrame:
+    """List the tables of the data package.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns ``name``, ``title``, ``rows``, ``source`` (author and subject),
+        ``hardware`` and ``kind``, a row each table, in the order of the package.
+
+    Raises
+    ------
+    InputError
+        If the package or one of its descriptors cannot be read.
+
+    Examples
+    --------
+    >>> tables = list_tables().set_index("name")
+    >>> int(tables.loc["arm64-dirty-memory-time", "rows"])
+    21
+    """
+    columns = ["name", "title", "rows", "source", "hardware", "kind"]
+    rows = []
+    for name, path in _paths().items():
+        described = _json(path.with_suffix(".json"))
+        source = described.get("source", {})
+        rows.append(
+            (
+                name,
+                described.get("title", name),
+                len(read_text(path, "a measurement file (CSV)").splitlines()) - 1,
+                f"{source.get('author', 'not stated')}: {source.get('subject', 'not stated')}",
+                described.get("hardware", "not stated"),
+                described.get("kind", "measured"),
+            )
+        )
+    return pd.DataFrame(rows, columns=columns)
+
+
+def load(name: str) -> MeasurementTable:
+    """Load one table of the data package, checked against its descriptor.
+
+    Parameters
+    ----------
+    name : str
+        Name of the table, as `list_tables` gives it.
+
+    Returns
+    -------
+    MeasurementTable
+        The table.
+
+    Raises
+    ------
+    InputError
+        If there is no such table, or its file is bad.
+
+    Examples
+    --------
+    >>> load("arm64-teardown-64gb").seconds("teardown_time")
+    array([12.,  1.])
+    """
+    paths = _paths()
+    if name not in paths:
+        raise InputError("table", name, "is not in the data package", nearest(name, paths))
+    return read(paths[name])
+
+
+def assemble(folder: Path) -> dict[str, Any]:
+    """Put together ``datapackage.json`` from the descriptors of a data package.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The package: its ``datapackage.json`` gives all but the list of resources, every
+        ``*/*.json`` below it describes the CSV beside it.
+
+    Returns
+    -------
+    dict
+        The package's descriptor, with the standard part of each table's own.
+
+    Examples
+    --------
+    >>> folder = data_dir()
+    >>> assemble(folder) == json.loads((folder / "datapackage.json").read_text(encoding="utf-8"))
+    True
+    """
+    resources = []
+    for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem):
+        described = _json(path)
+        entry = {key: described[key] for key in _STANDARD if key in described}
+        entry["path"] = path.with_suffix(".csv").relative_to(folder).as_posix()
+        entry["schema"] = described["schema"]
+        resources.append(entry)
+    return {**_json(folder / _LISTING), "resources": resources}
+
+
+def _paths() -> dict[str, Path]:
+    """CSV file of each table of the package."""
+    folder = data_dir()
+    listing = _json(folder / _LISTING)
+    try:
+        return {str(entry["name"]): folder / str(entry["path"]) for entry in listing["resources"]}
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            str(folder / _LISTING), repr(error), "must list resources with name and path", "restore the file"
+        ) from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Read a JSON object."""
+    try:
+        content = json.loads(read_text(path, "a descriptor (JSON)"))
+    except json.JSONDecodeError as error:
+        raise InputError(str(path), error.msg, "must be JSON", "restore the file") from error
+    if not isinstance(content, dict):
+        raise InputError(str(path), type(content).__name__, "must be a JSON object", "restore the file")
+    return content

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One measurement table: its numbers, what they mean, and where they come from."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simlib.errors import InputError, nearest
+from simlib.measurements.cells import Cells, read_cells
+from simlib.measurements.condition import parse_condition
+from simlib.measurements.descriptor import check_cells, implied_descriptor, missing_values, read_descriptor
+from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, suffix_of
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MeasurementTable:
+    """A checked table of measurements. Made by `read` or `simlib.measurements.load`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the table.
+    frame : pandas.DataFrame
+        The rows. Integers are ``int64``, other numbers and integers with a missing value
+        ``float64`` (missing: NaN), text is as written (missing: empty).
+    descriptor : dict
+        Frictionless descriptor, with source, hardware, command, notes and caveats.
+    path : pathlib.Path
+        The file that was read.
+
+    Examples
+    --------
+    >>> from simlib.measurements import load
+    >>> table = load("arm64-dirty-memory-time")
+    >>> table
+    <MeasurementTable arm64-dirty-memory-time: 21 rows; series, vcpus, dirty_memory_time_ms, contentions>
+    >>> small = table.select("vcpus <= 4 and series == 'spinlock-old-test'")
+    >>> small.column("dirty_memory_time_ms")
+    array([ 926., 1189., 2503.])
+    >>> small.seconds("dirty_memory_time")
+    array([0.926, 1.189, 2.503])
+    """
+
+    name: str
+    frame: pd.DataFrame
+    descriptor: dict[str, Any]
+    path: Path
+
+    @property
+    def title(self) -> str:
+        """What the table shows, in one line."""
+        return str(self.descriptor.get("title", self.name))
+
+    @property
+    def source(self) -> dict[str, str]:
+        """Where the numbers come from: subject, author, date, Message-ID or commit."""
+        source = self.descriptor.get("source", {})
+        return dict(source) if isinstance(source, dict) else {"subject": str(source)}
+
+    @property
+    def hardware(self) -> str:
+        """Hardware as its source states it, or ``"not stated"``."""
+        return str(self.descriptor.get("hardware", "not stated"))
+
+    @property
+    def kind(self) -> str:
+        """``"measured"``, ``"stated"`` (a claim without a table) or ``"constant"``."""
+        return str(self.descriptor.get("kind", "measured"))
+
+    @property
+    def caveats(self) -> list[str]:
+        """What to bear in mind before the numbers are used."""
+        return [str(caveat) for caveat in self.descriptor.get("caveats", [])]
+
+    @property
+    def key(self) -> list[str]:
+        """Columns that together identify a row."""
+        return list(self.descriptor["schema"].get("primaryKey", []))
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Unit of each column; ``"none"`` for text."""
+        units = {}
+        for field in self.descriptor["schema"]["fields"]:
+            implied = SUFFIXES.get(suffix_of(field["name"]) or "", "none")
+            units[field["name"]] = str(field.get("unit", implied))
+        return units
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Values of one column, in the unit that its name ends with.
+
+        Parameters
+        ----------
+        name : str
+            Name of the column, with its suffix.
+
+        Returns
+        -------
+        ndarray, shape (rows,)
+            A copy of the values.
+
+        Raises
+        ------
+        InputError
+            If there is no such column.
+        """
+        if name not in self.frame.columns:
+            raise InputError(
+                f"column of {self.name}", name, "does not exist", nearest(name, map(str, self.frame.columns))
+            )
+        return np.array(self.frame[name])
+
+    def seconds(self, stem: str) -> NDArray[np.float64]:
+        """Times of one column in seconds, whatever unit the file gives them in.
+
+        Parameters
+        ----------
+        stem : str
+            Name of the column without its unit (``"dirty_memory_time"``), or with it.
+
+        Returns
+        -------
+        ndarray of float64, shape (rows,)
+            Times, s.
+
+        Raises
+        ------
+        InputError
+            If no column, or more than one, holds that time.
+        """
+        times = [str(column) for column in self.frame.columns if is_time(str(column))]
+        fits = [column for column in times if stem in (column, stem_of(column))]
+        if not fits:
+            raise InputError(
+                f"time of {self.name}", stem, "no column holds it", nearest(stem, map(stem_of, times))
+            )
+        if len(fits) > 1:
+            raise InputError(
+                f"time of {self.name}",
+                stem,
+                f"several columns hold it: {', '.join(fits)}",
+                "name one of them",
+            )
+        per_second = PER_SECOND[str(suffix_of(fits[0]))]
+        return np.array(self.frame[fits[0]], dtype=np.float64) / per_second
+
+    def rows(self, condition: str) -> pd.DataFrame:
+        """Rows that meet a condition.
+
+        Parameters
+        ----------
+        condition : str
+            As `parse_condition` reads it: ``"vcpus <= 8"``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The rows, numbered from 0.
+
+        Raises
+        ------
+        InputError
+            If the condition cannot be read or names an unknown column.
+        """
+        mask = parse_condition(condition).mask(self.frame)
+        return self.frame[mask].reset_index(drop=True)
+
+    def select(self, condition: str) -> MeasurementTable:
+        """Make a table of the rows that meet a condition; see `rows`."""
+        return replace(self, frame=self.rows(condition))
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.frame)
+
+    def __repr__(self) -> str:
+        """Name, size and columns, in one line."""
+        return f"<MeasurementTable {self.name}: {len(self)} rows; {', '.join(map(str, self.frame.columns))}>"
+
+    def _repr_html_(self) -> str:
+        """Table, source and caveats for a notebook."""
+        source = ", ".join(
+            html.escape(self.source[key]) for key in ("subject", "author", "date") if key in self.source
+        )
+        caveats = "".join(f"<li>{html.escape(caveat)}</li>" for caveat in self.caveats)
+        return (
+            f"<p><b>{html.escape(self.title)}</b><br>Source: {source}<br>"
+            f"Hardware: {html.escape(self.hardware)}</p>"
+            + self.frame.to_html(index=False, border=0, na_rep="")
+            + (f"<ul>{caveats}</ul>" if caveats else "")
+        )
+
+
+def read(path: str | Path) -> MeasurementTable:
+    """Read a measurement file and check it.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        A tidy CSV whose columns carry their unit. A descriptor ``<stem>.json``
+        beside it is used; without one, the names of the columns say what they are.
+
+    Returns
+    -------
+    MeasurementTable
+        The table.
+
+    Raises
+    ------
+    InputError
+        For the first fault of the file: where it is, what was found, the rule, the cure.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "mine.csv").write_text("vcpus,dirty_memory_time_ms\\n1,900\\n2,1200\\n")
+    >>> read(folder / "mine.csv").seconds("dirty_memory_time")
+    array([0.9, 1.2])
+    """
+    path = Path(path)
+    cells = read_cells(path)
+    descriptor = read_descriptor(path)
+    if descriptor is None:
+        descriptor = implied_descriptor(cells)
+    check_cells(cells, descriptor)
+    return MeasurementTable(
+        str(descriptor.get("name", path.stem)), _frame(cells, descriptor), descriptor, path
+    )
+
+
+def check(path: str | Path) -> list[str]:
+    """Check a measurement file and report what it holds.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        The file.
+
+    Returns
+    -------
+    list of str
+        What was found good, a line each: rows, key, range and unit of every column of numbers.
+
+    Raises
+    ------
+    InputError
+        If the file is bad; see `read`.
+
+    Examples
+    --------
+    >>> from simlib.measurements import data_dir
+    >>> for line in check(data_dir() / "published" / "x86-get-dirty-log-lockless.csv"):
+    ...     print(line)
+    x86-get-dirty-log-lockless: 2 rows, 3 columns, types and units from its descriptor
+    key: variant
+    runs: 10 to 10, unit count
+    get_dirty_log_time_ns: 4807343 to 9009483, unit ns
+    """
+    table = read(path)
+    beside = table.path.with_suffix(".json").exists()
+    origin = "from its descriptor" if beside else "from the names of its columns"
+    report = [
+        f"{table.name}: {len(table)} rows, {len(table.frame.columns)} columns, types and units {origin}"
+    ]
+    report.append(f"key: {', '.join(table.key) or 'none'}")
+    for name, unit in table.units.items():
+        values = table.column(name)
+        if values.dtype.kind not in "if":
+            continue
+        present = values[~np.isnan(values)]
+        span = f"{present.min():.15g} to {present.max():.15g}" if len(present) else "no values"
+        missing = len(values) - len(present)
+        report.append(f"{name}: {span}, unit {unit}" + (f", {missing} empty" if missing else ""))
+    return report
+
+
+def _frame(cells: Cells, descriptor: dict[str, Any]) -> pd.DataFrame:
+    """Turn checked cells into numbers and text."""
+    types = {field["name"]: field.get("type") for field in descriptor["schema"]["fields"]}
+    missing = missing_values(descriptor)
+    columns: dict[str, Any] = {}
+    for name in cells.header:
+        column = cells.column(name)
+        if types[name] not in ("integer", "number"):
+            columns[name] = ["" if cell in missing else cell for cell in column]
+        elif types[name] == "integer" and missing.isdisjoint(column):
+            columns[name] = np.array([int(cell) for cell in column], dtype=np.int64)
+        else:
+            columns[name] = np.array([np.nan if c in missing else float(c) for c in column], dtype=np.float64)
+    return pd.DataFrame(columns)

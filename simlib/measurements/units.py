@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Units of measurement columns: a column's name ends with its unit.
+
+``dirty_memory_time_ms`` is in milliseconds, ``memory_gib`` in GiB. Numbers
+without a unit are counts (``vcpus``, ``contentions``) and carry no suffix.
+"""
+
+from __future__ import annotations
+
+from simlib.errors import InputError
+
+#: Suffix of a time column -> how many of that unit make one second.
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12}
+
+#: Suffix of a column -> symbol of its unit in a descriptor.
+SUFFIXES = {
+    **{suffix: suffix for suffix in PER_SECOND},
+    "cycles": "cycles",
+    "percent": "%",
+    "ratio": "1",
+    "bytes": "B",
+    "kib": "KiB",
+    "mib": "MiB",
+    "gib": "GiB",
+    "tib": "TiB",
+    "kb": "kB",
+    "mb": "MB",
+    "gb": "GB",
+    "tb": "TB",
+    "bits": "bits",
+    "pages": "pages",
+    "mhz": "MHz",
+    "ghz": "GHz",
+    "per_s": "1/s",
+    "kops_per_s": "Kops/s",
+    "mib_per_s": "MiB/s",
+    "gib_per_s": "GiB/s",
+}
+
+#: Units of numbers whose column carries no suffix.
+COUNT_UNITS = ("count", "1", "not stated")
+
+#: Counts that identify a row, known without a descriptor.
+KEY_COUNTS = frozenset(
+    (
+        "vcpus",
+        "cores",
+        "sockets",
+        "threads",
+        "nodes",
+        "iteration",
+        "iterations",
+        "run",
+        "runs",
+        "repetition",
+        "seed",
+        "configuration",
+        "slot",
+        "pass",
+    )
+)
+
+#: Counts that are outcomes, known without a descriptor.
+OUTCOME_COUNTS = frozenset(
+    (
+        "contentions",
+        "acquisitions",
+        "acquired",
+        "contended",
+        "bounces",
+        "faults",
+        "flushes",
+        "splits",
+        "yields",
+        "exits",
+        "samples",
+    )
+)
+
+_DURATION_WORDS = frozenset({"time", "latency", "duration", "downtime"})
+
+
+def suffix_of(column: str) -> str | None:
+    """Find the unit suffix of a column's name, the longest where several fit.
+
+    Parameters
+    ----------
+    column : str
+        Name of the column.
+
+    Returns
+    -------
+    str or None
+        A key of `SUFFIXES`, or None where the name carries no known unit.
+
+    Examples
+    --------
+    >>> suffix_of("dirty_memory_time_ms")
+    'ms'
+    >>> suffix_of("locking_rate_kops_per_s")
+    'kops_per_s'
+    >>> suffix_of("vcpus") is None
+    True
+    """
+    fits = [suffix for suffix in SUFFIXES if column.endswith(f"_{suffix}")]
+    return max(fits, key=len) if fits else None
+
+
+def is_time(column: str) -> bool:
+    """Tell whether the column holds a time that can be given in seconds.
+
+    Examples
+    --------
+    >>> is_time("clear_time_s"), is_time("latency_cycles"), is_time("rate_per_s")
+    (True, False, False)
+    """
+    return suffix_of(column) in PER_SECOND
+
+
+def names_duration(column: str) -> bool:
+    """Tell whether the column's name speaks of a time, with or without a unit.
+
+    Examples
+    --------
+    >>> names_duration("dirty_memory_time_min"), names_duration("timer")
+    (True, False)
+    """
+    return not _DURATION_WORDS.isdisjoint(column.split("_"))
+
+
+def stem_of(column: str) -> str:
+    """Name of the column without its unit suffix.
+
+    Examples
+    --------
+    >>> stem_of("dirty_memory_time_ms"), stem_of("vcpus")
+    ('dirty_memory_time', 'vcpus')
+    """
+    suffix = suffix_of(column)
+    return column.removesuffix(f"_{suffix}") if suffix else column
+
+
+def unit_of(where: str, column: str, declared: str | None = None) -> str:
+    """Unit of a column of numbers, from its name and from what its descriptor declares.
+
+    Parameters
+    ----------
+    where : str
+        The file, for the message of an error.
+    column : str
+        Name of the column.
+    declared : str, optional
+        Unit in the descriptor. Without one, the name alone decides.
+
+    Returns
+    -------
+    str
+        Symbol of the unit; ``"count"`` for a number without one.
+
+    Raises
+    ------
+    InputError
+        If the name carries no known unit and is no count, or if the
+        descriptor declares another unit than the name carries.
+
+    Examples
+    --------
+    >>> unit_of("a.csv", "clear_time_s"), unit_of("a.csv", "vcpus")
+    ('s', 'count')
+    >>> unit_of("a.csv", "clear_time_s", "ms")
+    Traceback (most recent call last):
+    simlib.errors.InputError: a.csv, column clear_time_s = ms: the descriptor's unit must be the
+    name's, 's'; rename the column or correct its unit
+    """
+    suffix = suffix_of(column)
+    if suffix is not None:
+        if declared not in (None, SUFFIXES[suffix]):
+            raise InputError(
+                f"{where}, column {column}",
+                str(declared),
+                f"the descriptor's unit must be the name's, {SUFFIXES[suffix]!r}",
+                "rename the column or correct its unit",
+            )
+        return SUFFIXES[suffix]
+    duration = names_duration(column)
+    if declared in COUNT_UNITS and not duration:
+        return str(declared)
+    if declared is None and column in KEY_COUNTS | OUTCOME_COUNTS:
+        return "count"
+    known = PER_SECOND if duration else SUFFIXES
+    raise InputError(
+        f"{where}, column",
+        column,
+        "the name of a column of numbers must end with a known unit",
+        f"use one of the suffixes {', '.join('_' + suffix for suffix in known)}"
+        + ("" if duration else ", or declare a count with unit 'count' in a descriptor beside the file"),
+    )

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The data package: complete, described, and with the digits that were published."""
+
+import json
+from pathlib import Path
+
+import pytest
+from frictionless import Package
+
+from simlib.errors import InputError
+from simlib.measurements import assemble, check, data_dir, list_tables, load
+from simlib.measurements.package import _paths
+
+NAMES = sorted(_paths())
+
+
+def lines(name: str) -> list[str]:
+    """Rows of a published table, as text."""
+    return _paths()[name].read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_is_good_and_says_where_it_comes_from(name: str) -> None:
+    path = _paths()[name]
+    assert check(path)[0].startswith(f"{name}: {len(lines(name)) - 1} rows")
+    described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    assert described["name"] == path.stem == name
+    assert described["kind"] in ("measured", "stated", "constant")
+    assert {"subject", "author", "date", "message_id"} <= set(described["source"])
+    for key in ("title", "hardware", "command"):
+        assert described[key]
+    for key in ("notes", "caveats"):
+        assert all(isinstance(note, str) and note for note in described[key])
+    assert described["schema"]["primaryKey"]
+    for field in described["schema"]["fields"]:
+        assert field["unit"]
+        assert field["description"]
+
+
+def test_the_listing_is_what_the_descriptors_say() -> None:
+    folder = data_dir()
+    assert assemble(folder) == json.loads((folder / "datapackage.json").read_text(encoding="utf-8"))
+    files = {path.stem for path in (folder / "published").glob("*.csv")}
+    assert files == {path.stem for path in (folder / "published").glob("*.json")} == set(NAMES)
+
+
+def test_any_frictionless_tool_can_validate_the_package() -> None:
+    report = Package(str(data_dir() / "datapackage.json")).validate()
+    assert report.valid, report.flatten(["name", "row_number", "note"])
+
+
+def test_the_tables_are_listed_with_their_source() -> None:
+    tables = list_tables().set_index("name")
+    assert sorted(tables.index) == NAMES
+    assert tables.columns.tolist() == ["title", "rows", "source", "hardware", "kind"]
+    assert tables.loc["arm64-dirty-memory-time", "rows"] == 21
+    assert str(tables.loc["arm64-dirty-memory-time", "source"]).startswith("Jing Zhang: ")
+    assert tables.loc["x86-shadow-eager-split-dirty-time", "hardware"] == "not stated"
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        # seed 000 and the mail that completes it
+        ("arm64-dirty-memory-time", "spinlock-old-test,1,926,0"),
+        ("arm64-dirty-memory-time", "spinlock-old-test,2,1189,4732558"),
+        ("arm64-dirty-memory-time", "spinlock-old-test,64,40994,201442478"),
+        ("arm64-dirty-memory-time", "rwlock-old-test,64,15783,"),
+        ("arm64-dirty-memory-time", "rwlock-fixed-test,1,803,"),
+        ("arm64-dirty-memory-time", "rwlock-fixed-test,64,12190,"),
+        ("arm64-migration-degradation", "arm64-before,99,about,105"),
+        ("arm64-migration-degradation", "x86-reference,10,equal,27"),
+        ("arm64-migration-degradation", "arm64-after,50,equal,58"),
+        # seed 001
+        ("x86-clear-lock-drop-configurations", "1,Y,N,Y,x86,-1,-1,6"),
+        ("x86-clear-lock-drop-configurations", "2,Y,Y,Y,arm64,-1,1,123"),
+        (
+            "x86-clear-lock-drop-configurations",
+            "3,N,N,N,loongarch-lockless-write-protect,32,158,5200",
+        ),
+        ("x86-clear-dips-64-page-drop", "160,8,before,dips"),
+        # seed 002
+        ("x86-get-dirty-log-lockless", "before,10,9009483"),
+        ("x86-get-dirty-log-lockless", "after,10,4807343"),
+        ("x86-kernbench-lockless", "before,Y,1,85.58"),
+        ("x86-kernbench-lockless", "after,Y,1,83.40"),
+        ("x86-kernbench-lockless", "after,N,3,138.94"),
+        # seed 003
+        ("arm64-teardown-64gb", "before,64,up-to,12"),
+        ("arm64-teardown-64gb", "after,64,below,1"),
+        ("arm64-teardown-cost-share", "cache-maintenance-on-unmap,99"),
+        # seed 004
+        ("arm64-split-walk-skip-levels", "enable,4k-already-split,-35.47,5.63"),
+        ("arm64-split-walk-skip-levels", "clear,thp,-12.05,0.37"),
+        ("arm64-split-walk-skip-levels", "clear,hugetlb-1gb,-13.87,0.86"),
+        # beside the seeds
+        ("x86-shadow-eager-split-dirty-time", "Y,100,N,2,0.310786549"),
+        ("x86-shadow-eager-split-dirty-time", "Y,5,Y,64,0.017575228"),
+        ("x86-shadow-eager-split-dirty-time", "N,50,Y,64,9.158492731"),
+        ("x86-shadow-eager-split-dirty-time", "N,5,N,64,21.052654299"),
+        ("x86-shadow-eager-split-ioctl-time", "clear-iteration-1,Y,64,64,2.664388025"),
+        ("x86-shadow-eager-split-ioctl-time", "enable-dirty-log,N,8,8,0.006247177"),
+        ("x86-tdp-eager-split", "N,dirty-memory-iteration-1,before,2.943733325"),
+        ("x86-disable-dirty-log-flushes", "before,14.334453428,131072"),
+        ("x86-clear-dirty-log-160-vcpus", "before,1,3.638543593"),
+        ("arm64-tlbi-range-by-memory", "128,series,306.86,0.090"),
+        ("arm64-enable-dirty-log-chunks", "4K,before,650"),
+        ("qemu-auto-converge", "off,active,1487503,,383749347,67551"),
+        ("core-to-core-latency", "Power7,cross-socket,443,2.5"),
+    ],
+)
+def test_digits_stand_as_published(name: str, row: str) -> None:
+    assert row in lines(name)
+
+
+def test_the_central_table_has_its_shape_and_its_caveat() -> None:
+    table = load("arm64-dirty-memory-time")
+    assert lines(table.name)[0] == "series,vcpus,dirty_memory_time_ms,contentions"
+    assert table.frame["series"].unique().tolist() == [
+        "spinlock-old-test",
+        "rwlock-old-test",
+        "rwlock-fixed-test",
+    ]
+    for _, rows in table.frame.groupby("series"):
+        assert rows["vcpus"].tolist() == [1, 2, 4, 8, 16, 32, 64]
+    assert any("rwlock-fixed-test" in caveat and "like for like" in caveat for caveat in table.caveats)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("x86-shadow-eager-split-dirty-time", 60),
+        ("x86-shadow-eager-split-ioctl-time", 36),
+        ("x86-tdp-eager-split", 10),
+        ("x86-populate-memslot-lookup", 12),
+        ("arm64-tlbi-range-by-memory", 16),
+        ("arm64-tlbi-range-by-vcpus", 16),
+        ("arm64-tlbi-range-unmap-4k", 16),
+        ("x86-yield-hang-outcomes", 5),
+        ("qemu-dirty-ring-migration", 12),
+        ("x86-get-dirty-log-cycles", 12),
+        ("core-to-core-latency", 20),
+    ],
+)
+def test_a_published_grid_is_complete(name: str, rows: int) -> None:
+    assert len(load(name)) == rows
+
+
+def test_published_averages_are_those_of_the_published_runs() -> None:
+    runs = load("x86-clear-dirty-log-160-vcpus")
+    average = load("x86-clear-dirty-log-160-vcpus-average")
+    for variant in ("before", "after"):
+        mean = runs.select(f"variant == {variant}").seconds("clear_time").mean()
+        assert mean == pytest.approx(
+            average.select(f"variant == {variant}").seconds("clear_time")[0], abs=2e-9
+        )
+
+
+def test_an_unknown_table_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'arm64-dirty-memory-time'"):
+        load("arm64-dirty-memory-times")
+    with pytest.raises(InputError, match="is not in the data package"):
+        load("../../etc/passwd")
+
+
+def test_the_folder_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMLIB_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"SIMLIB_DATA = .*: must be a folder with a datapackage.json"):
+        data_dir()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.csv").write_text("vcpus,clear_time_s\n1,0.5\n")
+    fields = [
+        {"name": "vcpus", "type": "integer", "unit": "count"},
+        {"name": "clear_time_s", "type": "number"},
+    ]
+    (tmp_path / "own" / "mine.json").write_text(json.dumps({"name": "mine", "schema": {"fields": fields}}))
+    (tmp_path / "datapackage.json").write_text('{"name": "own", "resources": []}')
+    (tmp_path / "datapackage.json").write_text(json.dumps(assemble(tmp_path)))
+    assert data_dir() == tmp_path
+    assert list_tables()["name"].tolist() == ["mine"]
+    assert load("mine").seconds("clear_time").tolist() == [0.5]
+
+
+@pytest.mark.parametrize("listing", ["{", "[]", "{}", '{"resources": [{"name": "a"}]}', '{"resources": 3}'])
+def test_a_broken_listing_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    (tmp_path / "datapackage.json").write_text(listing)
+    monkeypatch.setenv("SIMLIB_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"datapackage\.json"):
+        list_tables()
