@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One lock and `n` threads: the machine-repairman queue M/M/1//N and the ticket lock, by birth–death chains.
+
+State `k` is the number of threads at the lock, the holder included: 0 … n. A thread that thinks arrives at
+rate 1 / think, so the chain goes k → k+1 at rate (n - k) / think and k → k-1 at rate 1 / service(k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simlib.errors import InputError
+from simlib.theory.arguments import check_count, check_cycle, check_time, check_vector
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedLock:
+    """Stationary state of `n` threads that think and then take one lock.
+
+    Every mean is a property of `probabilities`; Little's law ties them together.
+
+    Attributes
+    ----------
+    n : int
+        Number of threads.
+    think : float
+        Mean time outside of the lock, seconds.
+    probabilities : ndarray, shape (n + 1,)
+        P[k], the fraction of time that `k` threads hold or wait for the lock. Read-only.
+    throughput : float
+        Acquisitions per second, of all threads together.
+    wait_probability : float
+        Fraction of acquisitions that find the lock taken and have to wait.
+
+    Examples
+    --------
+    >>> lock = machine_repairman(2, think=1.0, service=1.0)
+    >>> print(f"{lock.throughput:.3f} {lock.mean_at_lock:.3f} {lock.mean_wait:.3f}")
+    0.800 1.200 0.500
+    >>> lock.wait_probability
+    0.5
+    """
+
+    n: int
+    think: float
+    probabilities: NDArray[np.float64]
+    throughput: float
+    wait_probability: float
+
+    @property
+    def utilisation(self) -> float:
+        """Fraction of time that the lock is held (or being handed over): 1 - P[0]."""
+        return float(self.probabilities[1:].sum())
+
+    @property
+    def mean_at_lock(self) -> float:
+        """Mean number of threads that hold or wait: Σ k P[k]. It is `w` in Boyd-Wickizer et al."""
+        return float(np.arange(self.n + 1) @ self.probabilities)
+
+    @property
+    def mean_waiting(self) -> float:
+        """Mean number of threads that wait, the holder excluded: Σ (k - 1) P[k] over k ≥ 1."""
+        return float(np.arange(self.n) @ self.probabilities[1:])
+
+    @property
+    def speed_up(self) -> float:
+        """Mean number of threads that do useful work outside of the lock: n - w, equal to throughput × think.
+
+        This is the speed-up of Boyd-Wickizer et al.: work outside of the lock per second, in units of what
+        one core does that never meets the lock. It is below 1 for one thread, as its time in the lock
+        counts as lost.
+        """
+        return float(np.arange(self.n, -1, -1) @ self.probabilities)
+
+    @property
+    def mean_service(self) -> float:
+        """Mean time in service per acquisition, seconds: utilisation / throughput."""
+        return self.utilisation / self.throughput
+
+    @property
+    def mean_wait(self) -> float:
+        """Mean time from asking for the lock to getting it, seconds: mean waiting / throughput."""
+        return self.mean_waiting / self.throughput
+
+    @property
+    def mean_response(self) -> float:
+        """Mean time from asking for the lock to letting it go, seconds: wait and service."""
+        return self.mean_at_lock / self.throughput
+
+
+@dataclass(frozen=True, eq=False)
+class Collapse:
+    """How the throughput of a lock rises and falls with the number of threads.
+
+    Attributes
+    ----------
+    n : ndarray of int, shape (N,)
+        1 … N. Read-only.
+    throughput : ndarray, shape (N,)
+        Acquisitions per second at each. Read-only.
+
+    Examples
+    --------
+    >>> ticket_lock_collapse(48, think=40e-6, service=1e-6, transfer=0.5e-6).collapses
+    True
+    """
+
+    n: NDArray[np.int64]
+    throughput: NDArray[np.float64]
+
+    @property
+    def peak(self) -> int:
+        """Number of threads at which the throughput is greatest (the smallest such, if several)."""
+        return int(self.n[np.argmax(self.throughput)])
+
+    @property
+    def retained(self) -> float:
+        """Throughput at the largest population over the peak throughput: 1 means no collapse."""
+        return float(self.throughput[-1] / self.throughput.max())
+
+    @property
+    def collapses(self) -> bool:
+        """Whether adding threads past the peak makes all of them together slower, by more than rounding."""
+        return self.retained < 1 - 1e-9
+
+
+def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[np.float64]:
+    """Stationary probabilities of a finite birth–death chain.
+
+    Balance across the cut between k and k+1 gives P[k+1] / P[k] = arrival_rates[k] / service_rates[k], so
+    P[k] is a product of k ratios, divided by the sum. The magnitude of each product (its power of two) is
+    kept apart as an integer, from a cumulative sum of logarithms, and its digits as a product of ratios
+    scaled to near 1: nothing overflows, and the relative error stays about k rounding errors, where plain
+    logarithms would lose digits as they grow. Good for thousands of states.
+
+    Parameters
+    ----------
+    arrival_rates : array_like, shape (N,)
+        Rate of k → k+1 for k = 0 … N-1, per second; finite, at least 0. States above a rate of 0 have
+        probability 0.
+    service_rates : array_like, shape (N,)
+        Rate of k+1 → k for k = 0 … N-1, per second; finite, above 0.
+
+    Returns
+    -------
+    ndarray, shape (N + 1,)
+        Probabilities of the states 0 … N; they sum to 1.
+
+    Raises
+    ------
+    InputError
+        If a rate breaks the rules above or the lengths differ.
+
+    References
+    ----------
+    L. Kleinrock, "Queueing Systems, Volume 1: Theory", 1975, chapter 3 (birth–death in equilibrium); the
+    scaling is as derived here.
+
+    Examples
+    --------
+    >>> birth_death([2.0, 1.0], [1.0, 1.0])
+    array([0.2, 0.4, 0.4])
+    """
+    arrivals = check_vector("arrival_rates", arrival_rates, positive=False)
+    services = check_vector("service_rates", service_rates, positive=True)
+    if arrivals.size != services.size:
+        cure = "give one service rate for each arrival rate: services[k] takes state k+1 back to k"
+        raise InputError("len(service_rates)", services.size, f"must be {arrivals.size}", cure)
+    probabilities = np.zeros(arrivals.size + 1)
+    reached = arrivals.size if arrivals.all() else int(np.argmin(arrivals != 0))
+    arrival_digits, arrival_power = np.frexp(arrivals[:reached])
+    service_digits, service_power = np.frexp(services[:reached])
+    digits, power = arrival_digits / service_digits, arrival_power - service_power
+    scale = np.zeros(reached + 1, dtype=np.int32)
+    scale[1:] = np.rint(np.cumsum(np.log2(digits) + power))
+    weights = np.ones(reached + 1)
+    weights[1:] = np.cumprod(np.ldexp(digits, power - np.diff(scale)))
+    weights = np.ldexp(weights, scale - scale.max())
+    probabilities[: reached + 1] = weights / weights.sum()
+    return probabilities
+
+
+def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) -> ClosedLock:
+    """`n` threads and one lock whose mean service time depends on how many threads are at it.
+
+    State k → k+1 at rate (n - k) / think; k → k-1 at rate 1 / service_of_state(k), for k = 1 … n, with the
+    holder counted in k. Exact for exponential service at the rate of the present state. The think time may
+    have any distribution with that mean (the stationary law of such a network is insensitive to its delay
+    stations).
+
+    `wait_probability` uses the arrival theorem: an arriving thread sees the stationary state of the same
+    lock with n - 1 threads, hence 1 - P[0] of that chain. This needs `service_of_state` not to depend on
+    `n`.
+
+    Parameters
+    ----------
+    n : int
+        Number of threads, at least 1.
+    think : float
+        Mean time outside of the lock, seconds. At 0 all threads are always at the lock.
+    service_of_state : callable
+        `k` (1 … n) to mean service time in seconds, at least 0. With 0 in some state, that state is left at
+        once and has probability 0. Must not be 0 where `think` is 0.
+
+    Returns
+    -------
+    ClosedLock
+
+    Raises
+    ------
+    InputError
+        If an argument or a returned service time breaks the rules above.
+
+    References
+    ----------
+    K. C. Sevcik, I. Mitrani, "The distribution of queuing network states at input and output instants", J.
+    ACM 28(2), 1981 (arrival theorem). F. Baskett, K. M. Chandy, R. R. Muntz, F. G. Palacios, "Open, closed,
+    and mixed networks of queues with different classes of customers", J. ACM 22(2), 1975 (insensitivity).
+
+    Examples
+    --------
+    A lock whose hand-off costs 0.1 s for each thread that waits beside the holder:
+
+    >>> lock = closed_lock(2, think=1.0, service_of_state=lambda k: 1.0 + 0.1 * (k - 1))
+    >>> print(lock.probabilities.round(4))
+    [0.1923 0.3846 0.4231]
+    """
+    n, think = check_count("n", n), check_time("think", think)
+    service = np.array([check_time(f"service_of_state({k})", service_of_state(k)) for k in range(1, n + 1)])
+    if think == 0.0:
+        check_cycle(f"think, service_of_state({n})", think, float(service[-1]))
+        everyone = np.zeros(n + 1)
+        everyone[n] = 1.0
+        everyone.setflags(write=False)
+        return ClosedLock(n, think, everyone, float(1 / service[-1]), float(n > 1))
+    probabilities = _occupancy(n, think, service)
+    thinking = float(np.arange(n, -1, -1) @ probabilities)
+    if thinking >= 0.5:
+        throughput = thinking / think
+    else:  # the flow out is the same number, and keeps its digits where almost nobody thinks
+        held = service > 0
+        throughput = float(probabilities[1:][held] @ (1 / service[held]))
+    waits = float(_occupancy(n - 1, think, service[:-1])[1:].sum()) if n > 1 else 0.0
+    probabilities.setflags(write=False)
+    return ClosedLock(n, think, probabilities, throughput, waits)
+
+
+def _occupancy(n: int, think: float, service: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities of 0 … n threads at the lock. Rates are multiplied by both times: 0 s is fine."""
+    idle = np.arange(n, 0, -1, dtype=np.float64)
+    return birth_death(idle * service, np.full(n, think))
+
+
+def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
+    """The machine-repairman queue M/M/1//N: `n` threads, a think time, and one exponential FIFO lock.
+
+    P[k] = P[0] n! / (n-k)! (service / think)^k. Throughput, mean number at the lock and utilisation hold
+    for any think-time distribution; for another service distribution they are an approximation (see
+    `deterministic_lock` and `asymptotic_bounds` for what brackets it).
+
+    Parameters
+    ----------
+    n : int
+        Number of threads, at least 1.
+    think, service : float
+        Mean time outside of and in the lock, seconds; not both 0.
+
+    Returns
+    -------
+    ClosedLock
+
+    Raises
+    ------
+    InputError
+        If an argument breaks the rules above.
+
+    References
+    ----------
+    L. Kleinrock, "Queueing Systems, Volume 1: Theory", 1975, section 3.8 (M/M/1//M, finite customer
+    population).
+
+    Examples
+    --------
+    >>> lock = machine_repairman(2, think=1.0, service=1.0)
+    >>> lock.probabilities
+    array([0.2, 0.4, 0.4])
+    >>> lock.utilisation
+    0.8
+    """
+    service = check_time("service", service)
+    check_cycle("think, service", check_time("think", think), service)
+    return closed_lock(n, think, lambda _: service)
+
+
+def ticket_lock(n: int, think: float, service: float, transfer: float) -> ClosedLock:
+    """The non-scalable ticket lock: each hand-off takes longer, the more threads spin on the lock word.
+
+    With k threads holding or waiting, k → k+1 at rate (n - k) / think and k → k-1 at rate 1 / (service +
+    transfer × k / 2): the release invalidates every spinner's copy of the line, the home directory answers
+    their reads one by one, and the next holder is on average half-way through.
+
+    Index convention: k counts the holder, in both rates. Secondary accounts of the paper differ on whether
+    its `k` counts the holder in the service time; for waiters only, use `closed_lock` with ``lambda k:
+    service + transfer * (k - 1) / 2``.
+
+    Parameters
+    ----------
+    n : int
+        Number of cores, at least 1 (the paper's `n`).
+    think : float
+        Mean time between a release and the same core's next acquisition, seconds (the paper's `a`).
+    service : float
+        Mean time in the critical section, seconds (the paper's `s`).
+    transfer : float
+        Time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0 this
+        is `machine_repairman`, as it is for a queued lock (MCS, qspinlock) with the hand-off counted in
+        `service`.
+
+    Returns
+    -------
+    ClosedLock
+        `speed_up` is the paper's n - w.
+
+    Raises
+    ------
+    InputError
+        If an argument breaks the rules above.
+
+    References
+    ----------
+    S. Boyd-Wickizer, M. F. Kaashoek, R. Morris, N. Zeldovich, "Non-scalable locks are dangerous", Linux
+    Symposium 2012 (the Markov model of the ticket spin lock; rates after reading notes, form as derived
+    here).
+
+    Examples
+    --------
+    >>> print(ticket_lock(2, think=1.0, service=1.0, transfer=1.0).probabilities.round(4))
+    [0.1 0.3 0.6]
+    """
+    service, transfer = check_time("service", service), check_time("transfer", transfer)
+    check_cycle("think, service, transfer", check_time("think", think), service, transfer)
+    return closed_lock(n, think, lambda k: service + transfer * (k / 2))
+
+
+def ticket_lock_collapse(n: int, think: float, service: float, transfer: float) -> Collapse:
+    """Throughput of `ticket_lock` for 1 … `n` cores: where it peaks, and how much of the peak is left at `n`.
+
+    Past saturation, nearly all cores are at the lock and the throughput falls towards 1 / (service +
+    transfer n / 2).
+
+    Parameters
+    ----------
+    n : int
+        Largest number of cores, at least 1.
+    think, service, transfer : float
+        As `ticket_lock`, seconds.
+
+    Returns
+    -------
+    Collapse
+
+    Raises
+    ------
+    InputError
+        As `ticket_lock`.
+
+    References
+    ----------
+    As `ticket_lock`.
+
+    Examples
+    --------
+    >>> curve = ticket_lock_collapse(48, think=40e-6, service=1e-6, transfer=0.5e-6)
+    >>> curve.peak, round(curve.retained, 2)
+    (19, 0.21)
+    """
+    cores = np.arange(1, check_count("n", n) + 1, dtype=np.int64)
+    throughput = np.array([ticket_lock(int(k), think, service, transfer).throughput for k in cores])
+    cores.setflags(write=False)
+    throughput.setflags(write=False)
+    return Collapse(cores, throughput)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every public function refuses a bad argument in one sentence: its name, its value, the rule, the cure."""
+
+import math
+
+import numpy as np
+import pytest
+
+from simlib import theory
+from simlib.errors import InputError
+
+RW = {"read_hold": 1.0, "write_hold": 1.0, "write_share": 0.5, "line": 0.1}
+GOOD = {
+    "amdahl": {"n": [1, 2], "serial": 0.5},
+    "asymptotic_bounds": {"n": 2, "think": 1.0, "demands": [1.0]},
+    "balanced_job_bounds": {"n": 2, "think": 1.0, "demands": [1.0]},
+    "birth_death": {"arrival_rates": [1.0], "service_rates": [1.0]},
+    "cache_line_limit": {"operations": 2, "transfer": 1.0},
+    "closed_lock": {"n": 2, "think": 1.0, "service_of_state": lambda _: 1.0},
+    "deterministic_lock": {"n": 2, "think": 1.0, "service": 1.0},
+    "fit_amdahl": {"n": [1, 2], "throughput": [1.0, 1.5]},
+    "fit_universal_scalability": {"n": [1, 2, 4], "throughput": [1.0, 1.5, 2.0]},
+    "from_time_per_vcpu_work": {"n": [1, 2], "time": [1.0, 1.5]},
+    "machine_repairman": {"n": 2, "think": 1.0, "service": 1.0},
+    "mean_value_analysis": {"n": 2, "think": 1.0, "demands": [1.0]},
+    "reader_writer_bounds": {"n": 2, "think": 1.0, **RW},
+    "ticket_lock": {"n": 2, "think": 1.0, "service": 1.0, "transfer": 1.0},
+    "ticket_lock_collapse": {"n": 2, "think": 1.0, "service": 1.0, "transfer": 1.0},
+    "universal_scalability": {"n": [1, 2], "contention": 0.5, "coherency": 0.1},
+}
+COUNTS = [0, -1, 1.5, 2.0, True, "2", None, math.nan]
+TIMES = [-1e-9, math.inf, math.nan, "1", None, True]
+VECTORS = [[], [[1.0]], [-1.0], [math.nan], [math.inf], ["x"], None, 1.0]
+SHARES = [-0.1, 1.1, math.nan, None, True]
+
+
+def bad_arguments():
+    for function, arguments in GOOD.items():
+        for name, value in arguments.items():
+            if callable(value):
+                bad = [lambda _: -1.0, lambda _: math.nan, lambda _: None]
+            elif isinstance(value, list):
+                bad = VECTORS
+            elif isinstance(value, int):
+                bad = COUNTS
+            else:
+                bad = SHARES if name in ("serial", "write_share") else TIMES
+            for wrong in bad:
+                yield pytest.param(function, name, wrong, id=f"{function}-{name}-{wrong!r:.12}")
+
+
+def test_every_public_function_is_swept():
+    functions = {name for name in theory.__all__ if not isinstance(getattr(theory, name), type)}
+    assert functions == set(GOOD)
+    for function, arguments in GOOD.items():
+        getattr(theory, function)(**arguments)
+
+
+@pytest.mark.parametrize(("function", "name", "wrong"), list(bad_arguments()))
+def test_bad_argument(function, name, wrong):
+    with pytest.raises(InputError) as caught:
+        getattr(theory, function)(**{**GOOD[function], name: wrong})
+    assert caught.value.what.startswith(name)
+    assert caught.value.rule.startswith("must be")
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    "function", ["deterministic_lock", "machine_repairman", "ticket_lock", "reader_writer_bounds"]
+)
+def test_a_cycle_takes_time(function):
+    nothing = {name: 0.0 if isinstance(value, float) else value for name, value in GOOD[function].items()}
+    with pytest.raises(InputError, match="must not all be 0"):
+        getattr(theory, function)(**nothing)
+
+
+@pytest.mark.parametrize("function", ["asymptotic_bounds", "balanced_job_bounds", "mean_value_analysis"])
+def test_a_network_takes_time(function):
+    with pytest.raises(InputError, match=r"think, demands = \(0.0, 0.0, 0.0\): must not all be 0"):
+        getattr(theory, function)(2, 0.0, [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: theory.birth_death([1.0], [1.0, 1.0]), r"len\(service_rates\) = 2: must be 1"),
+        (lambda: theory.birth_death([1.0], [0.0]), r"service_rates\[0\] = 0.0: must be finite and above 0"),
+        (lambda: theory.closed_lock(2, 0.0, lambda _: 0.0), r"service_of_state\(2\) = .*must not all be 0"),
+        (lambda: theory.cache_line_limit(2, 0.0), "transfer = 0.0: must be above 0"),
+        (lambda: theory.fit_amdahl([1, 2], [1.0]), r"len\(throughput\) = 1: must be 2, as len\(n\)"),
+        (lambda: theory.fit_amdahl([2, 2, 2], [1, 1, 1]), "at least 2 different values to fit 2 parameters"),
+        (lambda: theory.fit_universal_scalability([1, 2, 2], [1, 1, 1]), "at least 3 different values"),
+        (lambda: theory.fit_amdahl([1, 2, 4], [1, 2, 3]).prediction_interval([8], 1.0), r"inside \(0, 1\)"),
+    ],
+)
+def test_arguments_that_do_not_fit_together(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_numpy_scalars_are_welcome():
+    lock = theory.machine_repairman(np.int64(2), np.float64(1.0), np.float32(1.0))
+    assert lock.throughput == pytest.approx(0.8)
