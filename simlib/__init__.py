@@ -1,1 +1,35 @@
 # SPDX-License-Identifier: BSD-3-Clause
+"""simlib: a calibrated model of KVM's mmu_lock."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+from simlib import measurements
+from simlib.calibration import Calibrated, Fit, calibrate, load_fit, save_fit
+from simlib.engine.simulate import SimulationResult, perfetto_trace, simulate
+from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
+from simlib.model.scenario import Scenario, load_scenario
+from simlib.predict import CostEstimate, PredictionResult, predict
+
+__all__ = [
+    "Calibrated",
+    "CalibrationError",
+    "CostEstimate",
+    "DeadlockError",
+    "Fit",
+    "HorizonError",
+    "InputError",
+    "PredictionResult",
+    "Scenario",
+    "SimlibError",
+    "SimulationResult",
+    "calibrate",
+    "load_fit",
+    "load_scenario",
+    "measurements",
+    "perfetto_trace",
+    "predict",
+    "save_fit",
+    "simulate",
+]

@@ -36,7 +36,7 @@ CHUNK = 2_000_000
 # Numba turns module-level integers into constants.
 _RUN, _HOLD, _TAKE, _DROP, _ACCESS, _MAP, _NEXT = (int(s) for s in list(Step)[:7])
 _MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END = (int(s) for s in list(Step)[7:])
-_TICKET, _QUEUED_RW, _LOCKLESS = int(Discipline.TICKET), int(Discipline.QUEUED_RW), int(Discipline.LOCKLESS)
+_TICKET, _LOCKLESS, _SERVER = int(Discipline.TICKET), int(Discipline.LOCKLESS), int(Discipline.SERVER)
 _READ, _WRITE = int(Mode.READ), int(Mode.WRITE)
 _ABSENT, _PROTECTED, _WRITABLE, _DIRTY = (int(p) for p in Page)
 _TABLE, _B_ABSENT, _B_PROTECTED, _B_WRITABLE = (int(b) for b in Block)
@@ -44,10 +44,12 @@ _MAP_PAGE, _MAP_SPLIT = int(Map.PAGE), int(Map.SPLIT)
 _SCAN_CLEAR, _SCAN_PROTECT = int(Scan.CLEAR), int(Scan.PROTECT)
 
 # Columns of the thread table.
-_PC, _PAGE, _FIRST, _LAST, _DRAWS, _TRIED, _ACQUIRED, _MODE, _ENDED = range(9)
-_TIME = 9  # five activities: run, wait, hold, line, idle
-_COUNTER = 14  # four counter registers
-_THREAD_COLUMNS = 18
+_PC, _PAGE, _FIRST, _LAST, _DRAWS, _TRIED, _SEEN, _MODE, _ENDED = range(9)
+_ACQUIRED = 9  # when the thread got the lock, and when the server, that it holds
+_TIME = 11  # activities, in the order of `simlib.engine.result.ACTIVITIES`
+_COUNTER = 17  # four counter registers
+_THREAD_COLUMNS = 21
+_T_RUN, _T_WAIT, _T_HOLD, _T_LINE, _T_BROADCAST, _T_IDLE = range(_TIME, _TIME + 6)
 # Columns of the lock table.
 _KIND, _HOLDERS, _HEAD, _LENGTH, _LINE_FREE, _LINE_OWNER, _VERSION, _BUSY_SINCE, _BUSY, _CHANGED = range(10)
 _LOCK_COLUMNS = 10
@@ -86,6 +88,8 @@ def _sample(th, i, keys, tables, mean, table):  # type: ignore[no-untyped-def]
 @njit(inline="always", _nrt=False)
 def _line(lk, lock, i, t, local, near, far, socket):  # type: ignore[no-untyped-def]
     """One atomic operation by thread i on the lock word's cache line, asked for at t; returns its end."""
+    if lk[lock, _KIND] == _SERVER:
+        return t
     start = max(t, lk[lock, _LINE_FREE])
     owner = lk[lock, _LINE_OWNER]
     if owner == i or owner < 0:
@@ -162,7 +166,7 @@ def _acquired(lk, stats, waits, th, lock, mode, i, now, t):  # type: ignore[no-u
     if lk[lock, _HOLDERS] == 0:
         lk[lock, _BUSY_SINCE] = t
     lk[lock, _HOLDERS] += 1 if mode == _READ else -1
-    th[i, _ACQUIRED] = t
+    th[i, _ACQUIRED + (1 if lk[lock, _KIND] == _SERVER else 0)] = t
     wait = t - th[i, _TRIED]
     stats[lock, mode, 0] += 1
     stats[lock, mode, 2] += wait
@@ -180,7 +184,7 @@ def _go_on(steps, th, keys, tables, i, t):  # type: ignore[no-untyped-def]
         if kind > _HOLD:
             return t
         d = _sample(th, i, keys, tables, steps[pc, 1], steps[pc, 2])
-        th[i, _TIME + (0 if kind == _RUN else 2)] += d
+        th[i, _T_RUN if kind == _RUN else _T_HOLD] += d
         t += d
         th[i, _PC] = pc + 1
 
@@ -211,10 +215,10 @@ def _grant(  # type: ignore[no-untyped-def]
             lk[lock, _LINE_OWNER] = j
         else:
             owner = _line(lk, lock, j, t, local, near, far, socket)
-            if left > 0:
+            if left > 0 and kind != _SERVER:
                 owner += near  # fetch the successor's queue node, to pass the queue's head on
-        th[j, _TIME + 1] += t - th[j, _TRIED]
-        th[j, _TIME + 3] += owner - t
+        th[j, _T_BROADCAST if kind == _SERVER else _T_WAIT] += t - th[j, _TRIED]
+        th[j, _T_LINE] += owner - t
         _acquired(lk, stats, waits, th, lock, mode, j, now, owner)
         if tracing:
             _note(trace, sc, owner, j, _T_ACQUIRED, lock)
@@ -322,12 +326,13 @@ def _advance(  # type: ignore[no-untyped-def]
                 if tracing:
                     _note(trace, sc, now, i, _T_TRY, lock)
                 if lk[lock, _KIND] == _LOCKLESS:
-                    th[i, _ACQUIRED] = lk[lock, _VERSION]
+                    th[i, _SEEN] = lk[lock, _VERSION]
+                    th[i, _ACQUIRED] = now
                 else:
                     t = _line(lk, lock, i, now, local, near, far, socket)
                     holders = lk[lock, _HOLDERS]
                     if lk[lock, _LENGTH] == 0 and (holders == 0 or (holders > 0 and mode == _READ)):
-                        th[i, _TIME + 3] += t - now
+                        th[i, _T_LINE] += t - now
                         _acquired(lk, stats, waits, th, lock, mode, i, now, t)
                         if tracing:
                             _note(trace, sc, t, i, _T_ACQUIRED, lock)
@@ -344,23 +349,23 @@ def _advance(  # type: ignore[no-untyped-def]
                 mode = steps[pc, 2]
                 if lk[lock, _KIND] == _LOCKLESS:
                     t = _line(lk, lock, i, now, local, near, far, socket)
-                    th[i, _TIME + 3] += t - now
-                    if lk[lock, _VERSION] != th[i, _ACQUIRED]:
+                    th[i, _T_LINE] += t - now
+                    if lk[lock, _VERSION] != th[i, _SEEN]:
                         stats[lock, mode, 1] += 1
                         if tracing:
                             _note(trace, sc, t, i, _T_RETRY, lock)
                         th[i, _PC] = steps[pc, 4]
                         continue
                     lk[lock, _VERSION] += 1
-                    held = t - th[i, _TRIED]
+                    held = t - th[i, _ACQUIRED]
                     stats[lock, mode, 0] += 1
                 else:
                     if lk[lock, _LENGTH] > 0:
                         # The waiter at the queue's head polls the word: the line must be fetched back.
                         lk[lock, _LINE_OWNER] = waiting[lock, lk[lock, _HEAD]]
                     t = _line(lk, lock, i, now, local, near, far, socket)
-                    th[i, _TIME + 3] += t - now
-                    held = t - th[i, _ACQUIRED]
+                    th[i, _T_LINE] += t - now
+                    held = t - th[i, _ACQUIRED + (1 if lk[lock, _KIND] == _SERVER else 0)]
                     lk[lock, _HOLDERS] += -1 if mode == _READ else 1
                     if lk[lock, _HOLDERS] == 0:
                         lk[lock, _BUSY] += t - lk[lock, _BUSY_SINCE]
@@ -431,7 +436,7 @@ def _advance(  # type: ignore[no-untyped-def]
                         else:
                             pages[p] = state | _DIRTY
                 d = entries * steps[pc, 1]
-                th[i, _TIME + 2] += d
+                th[i, _T_HOLD] += d
                 t += d
                 if tracing:
                     _note(trace, sc, now, i, _T_SCAN, entries)
@@ -452,7 +457,7 @@ def _advance(  # type: ignore[no-untyped-def]
                 for j in range(threads):
                     if parked[j] == which:
                         parked[j] = -1
-                        th[j, _TIME + 4] += now - th[j, _TRIED]
+                        th[j, _T_IDLE] += now - th[j, _TRIED]
                         clock = _go_on(steps, th, keys, tables, j, now)
                         _wake(tree, leaves, j, (clock << THREAD_BITS) | j)
 
@@ -582,7 +587,7 @@ def run(
         hold_histogram=state["holds"],
         busy_ps=lk[:, _BUSY].copy(),
         queue_ps=state["queue"],
-        thread_ps=th[:, _TIME : _TIME + 5].copy(),
+        thread_ps=th[:, _TIME : _TIME + 6].copy(),
         thread_end_ps=th[:, _ENDED].copy(),
         faults=faults,
         progress=state["progress"],

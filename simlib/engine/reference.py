@@ -29,11 +29,14 @@ class Line:
     """A cache line: one atomic operation at a time, dearer when another CPU owned it last."""
 
     job: Job
+    absent: bool = False
     free: int = 0
     owner: int | None = None
 
     def use(self, thread: int, at: int) -> int:
         """One operation, asked for at `at`; returns when it is done."""
+        if self.absent:
+            return at
         socket = self.job.socket
         if self.owner is None or self.owner == thread:
             cost = self.job.local_ps
@@ -105,15 +108,16 @@ class Thread:
     counters: list[int] = field(default_factory=lambda: [0] * 4)
     tried: int = 0
     acquired: int = 0
+    served: int = 0
     seen: int = 0
     mode: int = 0
-    spent: list[int] = field(default_factory=lambda: [0] * 5)
+    spent: list[int] = field(default_factory=lambda: [0] * 6)
     faults: list[int] = field(default_factory=lambda: [0] * 4)
     ended: int = 0
     wake: simpy.Event | None = None
 
 
-RUN, WAIT, HOLD, LINE, IDLE = range(5)
+RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
 
 
 class Simulation:
@@ -128,7 +132,7 @@ class Simulation:
             Thread(i, int(job.entry[i]), int(job.region[i, 0]), int(job.region[i, 1]), int(keys[i]))
             for i in range(len(job.entry))
         ]
-        self.locks = [Lock(Discipline(int(kind)), Line(job)) for kind in job.locks]
+        self.locks = [Lock(Discipline(int(k)), Line(job, absent=k == Discipline.SERVER)) for k in job.locks]
         self.pages = [int(Page.ABSENT)] * job.pages
         first = Block.ABSENT if job.mapped_as_blocks else Block.TABLE
         self.blocks = [first] * -(-job.pages // job.block_pages)
@@ -267,7 +271,7 @@ class Simulation:
         thread.tried, thread.mode = now, mode
         self.note(now, thread, "try", index)
         if lock.discipline is Discipline.LOCKLESS:
-            thread.seen = lock.version
+            thread.seen, thread.acquired = lock.version, now
             return now
         done = lock.line.use(thread.number, now)
         if not lock.waiting and lock.admits(mode):
@@ -284,7 +288,10 @@ class Simulation:
         """The thread holds the lock from `at` on."""
         lock = self.locks[index]
         lock.enter(mode, at)
-        thread.acquired = at
+        if lock.discipline is Discipline.SERVER:
+            thread.served = at
+        else:
+            thread.acquired = at
         wait = at - thread.tried
         stats = lock.stats[mode]
         stats[0] += 1
@@ -308,13 +315,13 @@ class Simulation:
                 return done
             lock.version += 1
             lock.stats[mode][0] += 1
-            held = done - thread.tried
+            held = done - thread.acquired
         else:
             if lock.waiting:  # the head of the queue polls the word: its line must be fetched back
                 lock.line.owner = lock.waiting[0].number
             done = lock.line.use(thread.number, now)
             thread.spent[LINE] += done - now
-            held = done - thread.acquired
+            held = done - (thread.served if lock.discipline is Discipline.SERVER else thread.acquired)
             lock.leave(mode, done)
         stats = lock.stats[mode]
         stats[4] += held
@@ -339,9 +346,9 @@ class Simulation:
                 lock.line.free, lock.line.owner = at + sweep, thread.number
             else:
                 owned = lock.line.use(thread.number, at)
-                if left:
+                if left and lock.discipline is not Discipline.SERVER:
                     owned += self.job.near_ps  # fetch the successor's queue node, to pass the queue's head on
-            thread.spent[WAIT] += at - thread.tried
+            thread.spent[BROADCAST if lock.discipline is Discipline.SERVER else WAIT] += at - thread.tried
             thread.spent[LINE] += owned - at
             self.own(index, thread, thread.mode, owned)
             self.rouse(thread, owned)

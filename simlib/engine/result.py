@@ -20,8 +20,9 @@ BINS = 512
 FIRST_SHIFT = 10
 """log2 of the first bin width, ps; the width doubles whenever the run outgrows the bins."""
 
-ACTIVITIES = ("run", "wait", "hold", "line", "idle")
-"""Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, at barriers."""
+ACTIVITIES = ("run", "wait", "hold", "line", "broadcast", "idle")
+"""Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, queued for
+the interconnect (a `Discipline.SERVER`), at barriers."""
 
 LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
 """Statistics a lock keeps for each mode."""
@@ -48,7 +49,7 @@ class EngineResult:
         Time during which anyone held the lock.
     queue_ps : ndarray of int64, shape (n_locks, 512)
         Integral of the queue length over each time bin.
-    thread_ps : ndarray of int64, shape (n_threads, 5)
+    thread_ps : ndarray of int64, shape (n_threads, 6)
         Time by `ACTIVITIES`.
     thread_end_ps : ndarray of int64, shape (n_threads,)
     faults : ndarray of int64, shape (n_threads, 4)

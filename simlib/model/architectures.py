@@ -37,6 +37,9 @@ class Architecture:
         Where and under what blocks are split ahead of the guest's writes.
     drop_points : str
         Where a long hold lets go.
+    fault_flush : str
+        Invalidation that a permission fault needs, under the lock: ``none`` (lockless or not needed),
+        ``local`` (this CPU's TLB) or ``broadcast`` (all CPUs of the inner shareable domain).
     flush : str
         When TLBs are flushed, and with the lock held or not.
     version : str
@@ -55,6 +58,7 @@ class Architecture:
     fault_lock_sections: int
     eager_split: str
     drop_points: str
+    fault_flush: str
     flush: str
     version: str
     sources: tuple[str, ...]
@@ -71,20 +75,20 @@ ARCHITECTURES: dict[str, Architecture] = {
             "x86-tdp", "x86, TDP MMU", "rwlock", "lockless", "read", "read", "write", 1,
             "at enable under the read lock; at CLEAR, with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock",
             "at every split of a block since 6.11 (the lock is dropped to allocate); none in later passes",
-            _FLUSH_AFTER, "6.11",
+            "local", _FLUSH_AFTER, "6.11",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c kvm_tdp_mmu_page_fault",
              "arch/x86/kvm/mmu/tdp_mmu.c clear_dirty_pt_masked",
              "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root", _GENERIC),
         ),
         Architecture(
             "x86-shadow", "x86, shadow MMU over EPT or NPT (tdp_mmu=N)", "rwlock", "lockless", "write", "write",
-            "write", 1, "none (only for nested guests)", _ONE_HOLD, _FLUSH_AFTER, "6.9",
+            "write", 1, "none (only for nested guests)", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c direct_page_fault",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
         ),
         Architecture(
             "x86-shadow-paging", "x86, shadow paging (ept=N, npt=0)", "rwlock", "write", "write", "write", "write", 1,
-            "only for nested guests, under the write lock", _ONE_HOLD, _FLUSH_AFTER, "6.9",
+            "only for nested guests, under the write lock", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
             ("arch/x86/kvm/mmu/mmu.c page_fault_can_be_fast", "arch/x86/kvm/mmu/paging_tmpl.h page_fault",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
         ),
@@ -92,7 +96,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "arm64", "arm64", "rwlock", "read", "read", "read", "write", 1,
             "at enable, or at CLEAR with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock; off unless a chunk "
             "size is set",
-            "only in eager splitting, to refill the cache of tables or on contention",
+            "only in eager splitting, to refill the cache of tables or on contention", "local",
             "once per CLEAR, after the lock is dropped; broadcast invalidation under the lock for each split", "6.9",
             ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c kvm_arch_mmu_enable_log_dirty_pt_masked",
              "arch/arm64/kvm/mmu.c kvm_mmu_split_huge_pages",
@@ -100,45 +104,53 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "arm64-spinlock", "arm64 before the rwlock of January 2022", "spin", "write", "write", "write", "write", 1,
-            "none", "per pgd entry, on contention or need_resched",
+            "none", "per pgd entry, on contention or need_resched", "broadcast",
             "once per CLEAR, after the lock is dropped", "5.9",
-            ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c stage2_wp_range", _GENERIC),
+            ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c stage2_wp_range",
+             "arch/arm64/kvm/hyp/vhe/tlb.c __kvm_tlb_flush_vmid_ipa", _GENERIC),
+        ),
+        Architecture(
+            "arm64-2022", "arm64 with the fast path of January 2022", "rwlock", "read", "write", "write", "write", 1,
+            "none", "per pgd entry, on contention or need_resched", "broadcast",
+            "once per CLEAR, after the lock is dropped", "5.17 with the series of January 2022",
+            ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_relax_perms",
+             "arch/arm64/kvm/hyp/vhe/tlb.c __kvm_tlb_flush_vmid_ipa", _GENERIC),
         ),
         Architecture(
             "riscv", "riscv (2026)", "rwlock", "read", "write", "write", "write", 1,
             "at enable, or at CLEAR with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock",
             "in eager splitting, on need_resched or contention or an empty cache, after flushing",
-            _FLUSH_AFTER, "tree of 2026",
+            "local", _FLUSH_AFTER, "tree of 2026",
             ("arch/riscv/kvm/mmu.c kvm_riscv_mmu_dirty_log_write_fault_fast", "arch/riscv/kvm/mmu.c kvm_riscv_mmu_map",
              "arch/riscv/kvm/mmu.c mmu_split_huge_pages", _GENERIC),
         ),
         Architecture(
             "riscv-spinlock", "riscv as of 6.12", "spin", "write", "write", "write", "write", 1,
-            "none", _ONE_HOLD, _FLUSH_AFTER, "6.12",
+            "none", _ONE_HOLD, "local", _FLUSH_AFTER, "6.12",
             ("arch/riscv/kvm/mmu.c kvm_riscv_gstage_map", _GENERIC),
         ),
         Architecture(
             "loongarch", "LoongArch", "spin", "write", "write", "write", "write", 2,
-            "none: a block is split by the next write fault", _ONE_HOLD,
+            "none: a block is split by the next write fault", _ONE_HOLD, "local",
             "a fault flushes its own vCPU; CLEAR flushes the whole VM after the lock is dropped", "6.12",
             ("arch/loongarch/kvm/mmu.c kvm_map_page_fast", "arch/loongarch/kvm/mmu.c kvm_map_page", _GENERIC),
         ),
         Architecture(
             "ppc-radix", "POWER, HV radix", "spin", "none", "write", "write", "write", 1,
-            "none", "after every dirty entry: the lock is taken once per entry", "per dirty entry, under the lock",
+            "none", "after every dirty entry: the lock is taken once per entry", "broadcast", "per dirty entry, under the lock",
             "5.8 (locking re-read in 6.12)",
             ("arch/powerpc/kvm/book3s_64_mmu_radix.c kvm_radix_test_clear_dirty",
              "arch/powerpc/kvm/book3s_64_mmu_radix.c kvmppc_hv_handle_set_rc"),
         ),
         Architecture(
             "s390", "s390", "none", "none", "none", "none", "none", 1,
-            "not applicable", "reschedules after each segment", "inside gmap_sync_dirty_log_pmd",
+            "not applicable", "reschedules after each segment", "none", "inside gmap_sync_dirty_log_pmd",
             "5.17 (mmu_lock's absence re-read in 6.12)",
             ("arch/s390/kvm/kvm-s390.c kvm_arch_sync_dirty_log",),
         ),
     )
 }  # fmt: skip
-"""The facts, by name. The eight names of today's kernels, and two dated ones for the seeds' older trees."""
+"""The facts, by name. The eight names of today's kernels, and three dated ones for older trees."""
 
 
 def architecture(name: str) -> Architecture:

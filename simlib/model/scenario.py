@@ -259,6 +259,8 @@ class Costs:
         The part of the first write to a block under the lock; without a value that of a page fault.
     populate_block : int
         What the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
+    tlb_invalidate : int
+        One broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the lock.
     line_transfer : int
         Moving a contended cache line from one CPU to another, with the atomic operation on it.
     line_local : int
@@ -279,7 +281,8 @@ class Costs:
     fault_hold: int | None = _cost("20ns", "20us")
     split_hold: int | None = _cost("20ns", "500us")
     populate_block: int | None = _cost("100ns", "20ms")
-    line_transfer: int | None = _cost("5ns", "1us")
+    tlb_invalidate: int | None = _cost("10ns", "20us")
+    line_transfer: int | None = _cost("1ns", "1us")
     line_local: int | None = _cost("1ns", "100ns")
     guest_access: int | None = _cost("1ns", "1us")
     clear_page: int | None = _cost("500ps", "2us")
@@ -331,6 +334,8 @@ class Scenario:
     ----------
     variants : mapping of str to Scenario
         The same scenario with some values changed (other kernels on the same machine), by name.
+    group : str
+        Variants of one group share the costs that are listed in `Calibration.own_costs`.
 
     Examples
     --------
@@ -350,6 +355,7 @@ class Scenario:
     costs: Costs = Costs()
     calibration: Calibration = Calibration()
     variants: Mapping[str, Scenario] = field(default_factory=dict)
+    group: str = ""
 
     def __post_init__(self) -> None:
         """Check what depends on more than one section."""
@@ -386,8 +392,27 @@ class Scenario:
         base = cls(**_sections(tables, where))
         if not isinstance(variants, Mapping):
             raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
-        parsed = {name: base.changed(changes, f"{where}variants.{name}.") for name, changes in variants.items()}
+        parsed = {}
+        for name, changes in variants.items():
+            here = f"{where}variants.{name}."
+            if not isinstance(changes, Mapping):
+                raise InputError(here.rstrip("."), changes, f"must be a table: write [{here.rstrip('.')}.policy]")
+            rest = dict(changes)
+            group = _text(rest.pop("group", name), f"{here}group")
+            parsed[name] = dataclasses.replace(base.changed(rest, here), group=group)
         return dataclasses.replace(base, variants=parsed)
+
+    def everywhere(self, changes: Mapping[str, Any]) -> Scenario:
+        """The scenario with values replaced in itself and in every variant.
+
+        Examples
+        --------
+        >>> s = Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}})
+        >>> s.everywhere({"guest": {"memory": "1G"}}).variants["a"].guest.vcpus
+        2
+        """
+        variants = {name: variant.changed(changes) for name, variant in self.variants.items()}
+        return dataclasses.replace(self.changed(changes), variants=variants)
 
     def changed(self, changes: Mapping[str, Any], where: str = "") -> Scenario:
         """The scenario with some values replaced, given as the tables of a TOML file.
@@ -422,6 +447,8 @@ class Scenario:
         """
         lines = _toml_tables(self, Scenario(), "")
         for name, variant in self.variants.items():
+            if variant.group != name:
+                lines += [f"[variants.{_toml_key(name)}]", f"group = {_toml_value(variant.group)}", ""]
             lines += _toml_tables(variant, self, f"variants.{_toml_key(name)}.")
         return "\n".join(lines).strip()
 

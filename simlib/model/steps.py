@@ -103,6 +103,10 @@ class Discipline(IntEnum):
     TICKET = 1
     QUEUED_RW = 2
     LOCKLESS = 3
+    SERVER = 4
+    """Not a lock: a part of the hardware that serves one CPU at a time, first come first served, such as the
+    interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
+    one server at a time."""
 
 
 class Page(IntEnum):

@@ -16,6 +16,6 @@ def build(scenario: Scenario) -> Job:
     Examples
     --------
     >>> build(Scenario()).lock_names
-    ('mmu_lock',)
+    ('mmu_lock', 'interconnect')
     """
     return _WORKLOADS[scenario.workload.kind].build(scenario)

@@ -16,11 +16,11 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.scenario import Costs, Policy, Scenario
 from simlib.model.steps import Discipline, Job, Map, Mode, Program, Scan, Step
 
-MMU_LOCK = 0
-"""Index of mmu_lock among a job's locks."""
+MMU_LOCK, INTERCONNECT, PAGE_TABLES = range(3)
+"""Indices among a job's locks: mmu_lock; broadcast invalidations; the first vCPU's own page-table word."""
 
 _POPULATED, _GO, _DIRTIED = range(3)
-_FIXED, _JITTER = range(2)
+_JITTER = 1
 _DISCIPLINES = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
 
 
@@ -55,7 +55,7 @@ def build(scenario: Scenario) -> Job:
         steps=np.array(program.rows, dtype=np.int64),
         entry=np.array([vcpu] * guest.vcpus + [main], dtype=np.int64),
         region=np.vstack([np.column_stack([first, first + per_vcpu]), [[0, pages]]]).astype(np.int64),
-        locks=np.array([_DISCIPLINES[policy.lock]] + [Discipline.LOCKLESS] * words, dtype=np.int64),
+        locks=np.array([_DISCIPLINES[policy.lock], Discipline.SERVER] + [Discipline.LOCKLESS] * words, dtype=np.int64),
         local_ps=costs.line_local or 0,
         near_ps=near,
         far_ps=far,
@@ -66,7 +66,7 @@ def build(scenario: Scenario) -> Job:
         mapped_as_blocks=guest.mapped_as_blocks,
         write_percent=scenario.workload.write_percent,
         stamps=stamps,
-        lock_names=("mmu_lock", *(f"page table of vcpu {i}" for i in range(words))),
+        lock_names=("mmu_lock", "interconnect", *(f"page table of vcpu {i}" for i in range(words))),
         thread_names=(*(f"vcpu {i}" for i in range(guest.vcpus)), "main"),
         barriers=3,
     )
@@ -75,12 +75,14 @@ def build(scenario: Scenario) -> Job:
 def _lock(policy: Policy, mode: str) -> tuple[int, Mode, int]:
     """Lock, mode and whether the lock is the thread's own, for one of the policy's words."""
     if mode == "lockless":
-        return MMU_LOCK + 1, Mode.WRITE, 1
+        return PAGE_TABLES, Mode.WRITE, 1
     exclusive = mode == "write" or policy.lock != "rwlock"
     return MMU_LOCK, Mode.WRITE if exclusive else Mode.READ, 0
 
 
-def _fault(program: Program, costs: Costs, policy: Policy, mode: str, hold: int, action: Map, logging: bool) -> int:
+def _fault(
+    program: Program, costs: Costs, policy: Policy, mode: str, hold: int, invalidate: int, action: Map, logging: bool
+) -> int:
     """One fault, up to the jump back, which the caller patches; returns the fault's first step."""
     lock, how, own = _lock(policy, mode)
     entry = program.add(Step.RUN, costs.fault_exit or 0, _JITTER)
@@ -89,6 +91,10 @@ def _fault(program: Program, costs: Costs, policy: Policy, mode: str, hold: int,
         take = program.add(Step.TAKE, lock, how, own)
         program.add(Step.HOLD, hold // sections, _JITTER)
         if section == sections - 1:
+            if invalidate:
+                program.add(Step.TAKE, INTERCONNECT, Mode.WRITE)
+                program.add(Step.HOLD, invalidate, _JITTER)
+                program.add(Step.DROP, INTERCONNECT, Mode.WRITE)
             program.add(Step.MAP, action, logging)
         program.add(Step.DROP, lock, how, own, take)
     program.add(Step.JUMP)
@@ -100,12 +106,14 @@ def _touch_region(program: Program, scenario: Scenario, policy: Policy, block_pa
     costs = scenario.costs
     hold = costs.fault_hold or 0
     split = costs.split_hold if costs.split_hold is not None else hold
+    # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast.
+    flush = costs.tlb_invalidate or 0 if policy.facts.fault_flush == "broadcast" else 0
     start = program.add(Step.JUMP)
     faults = (
-        _fault(program, costs, policy, policy.translation_fault, hold, Map.PAGE, logging),
-        _fault(program, costs, policy, policy.write_protect_fault, hold, Map.PAGE, logging),
-        _fault(program, costs, policy, policy.split_fault, split, Map.SPLIT, logging),
-        _fault(program, costs, policy, policy.translation_fault, hold, Map.BLOCK, logging),
+        _fault(program, costs, policy, policy.translation_fault, hold, 0, Map.PAGE, logging),
+        _fault(program, costs, policy, policy.write_protect_fault, hold, flush, Map.PAGE, logging),
+        _fault(program, costs, policy, policy.split_fault, split, flush, Map.SPLIT, logging),
+        _fault(program, costs, policy, policy.translation_fault, hold, 0, Map.BLOCK, logging),
     )
     end_of_faults = program.here()
     program.patch(start, a=end_of_faults)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which costs the data can tell apart, and which ones a prediction depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from SALib.analyze import sobol as analyze
+from SALib.sample import sobol as sample
+
+from simlib.calibration.fit import Calibrated, calibrate
+from simlib.calibration.problem import build_problem
+from simlib.errors import InputError
+from simlib.measurements import MeasurementTable
+from simlib.model.scenario import Scenario
+from simlib.predict import LEVEL, evaluate
+
+SOBOL_BASE = 64
+"""Base sample of the Sobol design: (number of costs + 2) times as many evaluations."""
+
+SOBOL_PAGES = 1024
+
+
+def sobol_indices(
+    fit: Calibrated, variant: str, vcpus: int, metric: str = "dirty_memory_time", *, seed: int = 1
+) -> pd.DataFrame:
+    """Sobol indices of one predicted number over the costs' profile intervals (Saltelli et al. 2010).
+
+    Parameters
+    ----------
+    fit : Calibrated
+    variant : str
+        Name of a variant, empty if the scenario has none.
+    vcpus : int
+    metric : str
+    seed : int
+        At least 1: SALib takes 0 for "no seed".
+
+    Returns
+    -------
+    DataFrame
+        name, first, first_conf, total, total_conf: shares of the variance, with 90 % half-widths.
+    """
+    if seed < 1:
+        raise InputError("seed", seed, "must be at least 1", "SALib takes 0 for no seed")
+    logs = np.log(fit.intervals[["low", "high"]].to_numpy())
+    logs[:, 1] = np.maximum(logs[:, 1], logs[:, 0] + 1e-6)
+    names = list(fit.estimate.names)
+    problem: dict[str, Any] = {"num_vars": len(names), "names": names, "bounds": logs.tolist()}
+    points = sample.sample(problem, SOBOL_BASE, calc_second_order=False, seed=seed)
+    case = fit.problem.case(variant, vcpus)
+    runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=SOBOL_PAGES, seed=fit.seed)
+    values = np.log(np.array([r.metrics[metric] for r in runs]))
+    found = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
+    return pd.DataFrame(
+        {"name": names, "first": found["S1"], "first_conf": found["S1_conf"], "total": found["ST"],
+         "total_conf": found["ST_conf"]}
+    )  # fmt: skip
+
+
+def alternatives(
+    scenario: Scenario,
+    table: MeasurementTable,
+    train: str,
+    readings: Mapping[str, Mapping[str, Any]],
+    *,
+    seed: int = 1,
+    pages_per_vcpu: int = 1024,
+    progress: Any = None,
+) -> pd.DataFrame:
+    """Calibrate the same data under other readings of what happened, and compare.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    table : MeasurementTable
+    train : str
+        Condition on the rows that each calibration may see.
+    readings : mapping of str to mapping
+        What each reading changes, as tables of a scenario file; applied to every variant. The key
+        ``calibration`` may name other costs.
+
+    Returns
+    -------
+    DataFrame
+        reading, costs, discrepancy, and the worst relative error of training and held-out points by
+        metric: train_time, held_out_time, train_count, held_out_count.
+    """
+    rows = []
+    for number, (name, changes) in enumerate(readings.items()):
+        problem = build_problem(scenario.everywhere(changes), table, train)
+        fit = calibrate(problem, seed=seed, pages_per_vcpu=pages_per_vcpu, profile=False)
+        row: dict[str, Any] = {
+            "reading": name, "costs": len(problem.names), "discrepancy": fit.estimate.discrepancy,
+        }  # fmt: skip
+        for label, metric in (("time", "dirty_memory_time"), ("count", "contentions")):
+            for split, mask in (("train", fit.fitted["train"]), ("held_out", ~fit.fitted["train"])):
+                chosen = fit.fitted[mask & (fit.fitted["metric"] == metric)]
+                row[f"{split}_{label}"] = float(chosen["error"].abs().max())
+        rows.append(row)
+        if progress is not None:
+            progress("other readings of the data", (number + 1) / len(readings))
+    return pd.DataFrame(rows)
+
+
+def strongest_correlations(fit: Calibrated, count: int = 3) -> list[tuple[str, str, float]]:
+    """Pairs of costs whose estimates depend on each other most.
+
+    Returns
+    -------
+    list of (str, str, float)
+        Strongest first.
+    """
+    names: Sequence[str] = fit.estimate.names
+    matrix = fit.correlation.to_numpy()
+    pairs = [
+        (names[i], names[j], float(matrix[i, j])) for i in range(len(names)) for j in range(i + 1, len(names))
+    ]
+    return sorted(pairs, key=lambda p: -abs(p[2]))[:count]

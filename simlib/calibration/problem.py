@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A calibration problem: measurements beside the scenarios that they belong to, and the unknown costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simlib.engine.simulate import UNITS
+from simlib.errors import CalibrationError, InputError, nearest
+from simlib.measurements import MeasurementTable, parse_condition
+from simlib.model.scenario import Costs, Scenario
+from simlib.predict import CostEstimate, cost_key, evaluate
+
+SPREAD = {"contentions": 2.0}
+"""How much larger than a time's deviation a metric's is taken to be: the published counts come from a kernel
+with CONFIG_LOCK_STAT, the times need not."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Measurements to explain and costs to determine.
+
+    Attributes
+    ----------
+    scenario : Scenario
+    observations : DataFrame
+        variant, vcpus, metric, value (seconds or count), train (bool).
+    names : tuple of str
+        The parameters (see `simlib.predict.cost_key`).
+    bounds : ndarray, shape (n, 2)
+        Natural logarithms of the physical bounds.
+    dataset : str
+        Name of the measurements.
+    """
+
+    scenario: Scenario
+    observations: pd.DataFrame
+    names: tuple[str, ...]
+    bounds: NDArray[np.float64]
+    dataset: str
+
+    def case(self, variant: str, vcpus: int) -> Scenario:
+        """The scenario of one observation."""
+        base = self.scenario.variants[variant] if variant else self.scenario
+        return base.with_vcpus(vcpus)
+
+    @property
+    def train(self) -> pd.DataFrame:
+        """The observations that the calibration may see."""
+        return self.observations[self.observations["train"]]
+
+    def model(
+        self, logs: NDArray[np.float64], rows: pd.DataFrame, pages_per_vcpu: int, seed: int
+    ) -> NDArray[np.float64]:
+        """The model's value of each observation, on common random numbers."""
+        estimate = CostEstimate(self.names, logs, np.zeros((0, 0)), 1, 0.0, {})
+        cases = list(dict.fromkeys(zip(rows["variant"], rows["vcpus"], strict=True)))
+        runs = evaluate(
+            [estimate.apply(self.case(v, n)) for v, n in cases], pages_per_vcpu=pages_per_vcpu, seed=seed
+        )
+        found = {case: run.metrics for case, run in zip(cases, runs, strict=True)}
+        values = zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True)
+        return np.array([found[v, n][metric] for v, n, metric in values])
+
+    def residuals(self, logs: NDArray[np.float64], pages_per_vcpu: int, seed: int) -> NDArray[np.float64]:
+        """Logarithm of model over measured for the training rows, over each metric's spread."""
+        rows = self.train
+        model = np.maximum(self.model(logs, rows, pages_per_vcpu, seed), 1e-9)
+        spread = rows["metric"].map(lambda m: SPREAD.get(m, 1.0)).to_numpy(dtype=float)
+        return np.asarray(np.log(model / rows["value"].to_numpy()) / spread)
+
+
+def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") -> Problem:
+    """Pair a table of measurements with a scenario and its variants.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its `Calibration` names the costs and the metrics. With variants, the table's column ``series``
+        names the variant of each row.
+    table : MeasurementTable
+        With a column ``vcpus`` and one for each metric (``dirty_memory_time_ms``, ``contentions``).
+    train : str
+        Condition on the rows that the calibration may see, such as ``"vcpus <= 8"``; empty: all.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or series and variants do not match.
+    CalibrationError
+        If there are too few observations for the parameters.
+
+    Examples
+    --------
+    >>> from simlib.measurements import data_dir, load
+    >>> from simlib.model.scenario import load_scenario
+    >>> scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
+    >>> problem = build_problem(scenario, load("arm64-dirty-memory-time"), "vcpus <= 8")
+    >>> len(problem.train), len(problem.names)
+    (15, 7)
+    """
+    frame = table.frame
+    if "vcpus" not in frame.columns:
+        raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")
+    variants = _variants(scenario, table)
+    chosen = parse_condition(train).mask(frame)
+    parts = []
+    for metric in scenario.calibration.metrics:
+        if metric not in UNITS:
+            raise InputError("calibration.metrics", metric, "unknown metric", nearest(metric, UNITS))
+        values = table.seconds(metric) if UNITS[metric] == "s" else table.column(metric).astype(float)
+        parts.append(
+            pd.DataFrame(
+                {"variant": variants, "vcpus": frame["vcpus"], "metric": metric, "value": values, "train": chosen}
+            )
+        )
+    rows = pd.concat(parts, ignore_index=True)
+    known = {"", *scenario.variants}
+    rows = rows[rows["variant"].isin(known) & np.isfinite(rows["value"])]
+    # A count of zero has no logarithm; it is shown beside the model's zero, not fitted.
+    rows.loc[rows["value"] <= 0, "train"] = False
+    rows = rows.reset_index(drop=True)
+    names, bounds = _parameters(scenario, sorted(set(rows["variant"])))
+    problem = Problem(scenario, rows, names, bounds, table.name)
+    if len(problem.train) <= len(names):
+        raise CalibrationError(
+            f"{len(names)} costs ({', '.join(names)}) cannot be determined from {len(problem.train)} observations: "
+            "there must be more observations than costs; train on more rows or calibrate fewer costs"
+        )
+    return problem
+
+
+def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
+    frame = table.frame
+    if not scenario.variants:
+        if "series" in frame.columns and frame["series"].nunique() > 1:
+            raise InputError(
+                f"series of {table.name}", ", ".join(sorted(set(frame["series"]))),
+                "the scenario has no variants, so one series must be chosen",
+                "give the condition series == 'NAME', or add [variants.NAME] tables to the scenario",
+            )  # fmt: skip
+        return [""] * len(frame)
+    if "series" not in frame.columns:
+        raise InputError(
+            f"columns of {table.name}", ", ".join(map(str, frame.columns)),
+            "series is missing, which names the scenario's variant of each row",
+            f"known variants: {', '.join(scenario.variants)}",
+        )  # fmt: skip
+    names = [str(s) for s in frame["series"]]
+    if not set(names) & set(scenario.variants):
+        raise InputError(
+            f"series of {table.name}", ", ".join(sorted(set(names))), "none is a variant of the scenario",
+            f"known variants: {', '.join(scenario.variants)}",
+        )  # fmt: skip
+    return names
+
+
+def _parameters(scenario: Scenario, variants: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    groups = list(dict.fromkeys(scenario.variants[v].group for v in variants if v))
+    names = [cost_key(c) for c in scenario.calibration.costs]
+    names += [cost_key(c, g) for c in scenario.calibration.own_costs for g in groups or [""]]
+    bounds = {f.name: f.metadata["bounds"] for f in fields(Costs)}
+    return tuple(names), np.log(np.array([bounds[n.partition("[")[0]] for n in names], dtype=float))

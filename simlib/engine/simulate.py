@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Run a scenario: build its programs, run an engine, name what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from simlib.engine import compiled, reference
+from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.scenario import Costs, Scenario
+from simlib.model.steps import Job
+from simlib.workloads import build
+
+Engine = Literal["compiled", "reference"]
+_ENGINES = {"compiled": compiled.run, "reference": reference.run}
+
+UNITS = {"dirty_memory_time": "s", "populate_time": "s", "clear_dirty_log_time": "s", "contentions": "count",
+         "lock_acquisitions": "count", "mmu_lock_utilisation": "share"}  # fmt: skip
+"""Metrics of a run, with their units."""
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """One simulated run. Nothing in it was measured.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        What was simulated (after sampling, if pages were sampled).
+    job : Job
+        The programs.
+    raw : EngineResult
+        Every counter of the engine.
+    seed : int
+    scale : float
+        Pages of the scenario over pages simulated; 1 if nothing was sampled. Times and counts of
+        `metrics` are multiplied by it.
+    flags : tuple of str
+        What to know before believing the result.
+    """
+
+    scenario: Scenario
+    job: Job
+    raw: EngineResult
+    seed: int
+    scale: float
+    flags: tuple[str, ...]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The run's figures of merit, by the names of `UNITS`."""
+        stamps = dict(zip(self.job.stamps, self.raw.stamp_ps.tolist(), strict=True))
+        dirty = clear = 0
+        before = stamps["enabled"]
+        for i in range(1, self.scenario.workload.iterations + 1):
+            dirty += stamps[f"dirtied {i}"] - before
+            clear += stamps[f"cleared {i}"] - stamps[f"dirtied {i}"]
+            before = stamps[f"cleared {i}"]
+        stats = self.raw.lock_stats[0]
+        return {
+            "dirty_memory_time": dirty * PS * self.scale,
+            "populate_time": stamps["populated"] * PS * self.scale,
+            "clear_dirty_log_time": clear * PS * self.scale,
+            "contentions": float(stats[:, 1].sum() * self.scale * self.scenario.workload.counted_runs),
+            "lock_acquisitions": float(stats[:, 0].sum() * self.scale),
+            "mmu_lock_utilisation": float(self.raw.busy_ps[0] / max(1, self.raw.end_ps)),
+        }
+
+    def table(self) -> pd.DataFrame:
+        """The metrics, tidy: metric, value, unit."""
+        return pd.DataFrame(
+            [{"metric": k, "value": v, "unit": UNITS[k]} for k, v in self.metrics.items()]
+        )
+
+    def locks(self) -> pd.DataFrame:
+        """One row a lock and mode (see `EngineResult.locks`); counts as simulated, not scaled."""
+        return self.raw.locks(self.job)
+
+    def threads(self) -> pd.DataFrame:
+        """One row a thread: seconds by activity, faults by kind."""
+        return self.raw.threads(self.job)
+
+    def time_per_fault(self) -> pd.DataFrame:
+        """Mean microseconds of a vCPU per page fault, by activity: activity, microseconds_per_fault."""
+        vcpus = self.scenario.guest.vcpus
+        faults = max(1, int(self.raw.faults[:vcpus].sum()))
+        spent = self.raw.thread_ps[:vcpus].sum(axis=0) * 1e-6 / faults
+        frame = pd.DataFrame({"activity": ACTIVITIES, "microseconds_per_fault": spent})
+        return frame[frame["activity"] != "idle"].reset_index(drop=True)
+
+    def _repr_html_(self) -> str:
+        flags = "".join(f"<li>{html.escape(f)}</li>" for f in self.flags)
+        return (
+            f"<p><b>Simulated</b>, seed {self.seed}, {self.raw.events:,} events.</p><ul>{flags}</ul>"
+            f"{self.table().to_html(index=False)}{self.locks().to_html(index=False)}"
+        )
+
+
+def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
+    """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
+
+    The selftest's steady state makes its times and counts proportional to the pages; what is lost
+    is the relative weight of start and end.
+
+    Examples
+    --------
+    >>> small, scale = sampled(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
+    >>> small.guest.pages_per_vcpu, scale
+    (4096, 128.0)
+    """
+    guest = scenario.guest
+    unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
+    pages = max(unit, pages_per_vcpu // unit * unit)
+    if pages >= guest.pages_per_vcpu:
+        return scenario, 1.0
+    small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)
+    return dataclasses.replace(scenario, guest=small), guest.pages_per_vcpu / pages
+
+
+def used_costs(scenario: Scenario) -> tuple[str, ...]:
+    """Costs that decide how long the scenario's guest takes, so that a value must be known.
+
+    Examples
+    --------
+    >>> used_costs(Scenario.parse({"policy": {"architecture": "arm64-2022"}}))
+    ('fault_exit', 'fault_hold', 'line_transfer', 'tlb_invalidate')
+    """
+    names = ["fault_exit", "fault_hold", "line_transfer"]
+    if scenario.machine.line_transfer_local is not None:
+        names.remove("line_transfer")
+    if scenario.policy.facts.fault_flush == "broadcast":
+        names.append("tlb_invalidate")
+    return tuple(names)
+
+
+def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
+    """What a reader should know of a scenario's result before believing it."""
+    given = scenario.costs.given()
+    flags = []
+    missing = [n for n in used_costs(scenario) if n not in given]
+    if missing:
+        flags.append(f"no value for {', '.join(missing)}: taken as 0, so times are too short")
+    unknown = [f.name for f in dataclasses.fields(Costs) if f.name not in given and f.name not in used_costs(scenario)]
+    if unknown:
+        flags.append(f"not modelled (no value given): {', '.join(unknown)}")
+    if scenario.guest.vcpus > scenario.machine.cores:
+        flags.append(
+            f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
+        )
+    if scale != 1.0:
+        flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
+    return tuple(flags)
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    engine: Engine = "compiled",
+    seed: int = 1,
+    trace: int = 0,
+    pages_per_vcpu: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SimulationResult:
+    """Simulate a scenario once.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    engine : {"compiled", "reference"}
+        Both give the same result; the reference engine is some hundred times slower.
+    seed : int
+    trace : int
+        Keep up to this many trace events (the run fails if there are more).
+    pages_per_vcpu : int, optional
+        Simulate at most so many pages a vCPU and scale; by default every page.
+    progress : callable, optional
+        Called with (events, simulated picoseconds) from time to time.
+
+    Returns
+    -------
+    SimulationResult
+
+    Raises
+    ------
+    InputError, DeadlockError, HorizonError
+
+    Examples
+    --------
+    >>> s = Scenario.parse({"guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
+    ...                     "policy": {"architecture": "arm64-2022"},
+    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "tlb_invalidate": "480ns"}})
+    >>> result = simulate(s)
+    >>> result.metrics["lock_acquisitions"]
+    8194.0
+    >>> simulate(s, engine="reference").raw == result.raw
+    True
+    """
+    scenario.policy.resolved()
+    small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
+    job = build(small)
+    raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
+    return SimulationResult(small, job, raw, seed, scale, flags_of(scenario, scale))
+
+
+def perfetto_trace(result: SimulationResult) -> dict[str, object]:
+    """The run's trace in the JSON format that Perfetto and chrome://tracing read.
+
+    One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps.
+
+    Raises
+    ------
+    InputError
+        If the run was not traced.
+
+    Examples
+    --------
+    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
+    >>> sorted(perfetto_trace(simulate(s, trace=10_000)))
+    ['displayTimeUnit', 'otherData', 'traceEvents']
+    """
+    from simlib.engine.result import EVENTS  # noqa: PLC0415  # the table of names is needed here only
+
+    rows: list[dict[str, object]] = [
+        {"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": name}}
+        for i, name in enumerate(result.job.thread_names)
+    ]
+    tried: dict[tuple[int, int], int] = {}
+    owned: dict[tuple[int, int], int] = {}
+
+    def piece(thread: int, name: str, begin: int, end: int) -> None:
+        rows.append({"ph": "X", "pid": 1, "tid": thread, "name": name, "ts": begin * 1e-6, "dur": (end - begin) * 1e-6})
+
+    trace = result.raw.trace
+    for time, thread, kind, argument in trace[np.argsort(trace[:, 0], kind="stable")].tolist():
+        name = EVENTS[kind]
+        key = (thread, argument)
+        if name == "try":
+            tried[key] = time
+        elif name == "acquired":
+            lock = result.job.lock_names[argument]
+            if time > tried[key]:
+                piece(thread, f"wait for {lock}", tried[key], time)
+            owned[key] = time
+        elif name == "released":
+            lock = result.job.lock_names[argument]
+            piece(thread, f"hold {lock}", owned.pop(key, tried[key]), time)
+        elif name not in ("mapped", "end"):
+            label = result.job.stamps[argument] if name == "stamp" else f"{name} {argument}"
+            rows.append({"ph": "i", "pid": 1, "tid": thread, "name": label, "ts": time * 1e-6, "s": "t"})
+    return {
+        "displayTimeUnit": "ns",
+        "otherData": {"simulated": True, "seed": result.seed},
+        "traceEvents": rows,
+    }

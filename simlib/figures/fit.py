@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How good a calibration is: held-out errors, costs with intervals, correlations, sensitivities."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from simlib.errors import InputError
+from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.style import (
+    HEIGHT,
+    INK,
+    MODEL_COLOURS,
+    PALETTE,
+    facet_titles,
+    legend_below,
+    log_axis,
+    short_number,
+    titled,
+)
+
+UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
+"""Units of a cost, and the title of their axis."""
+
+
+def held_out_errors(
+    errors: pd.DataFrame, title: str = "Error of the predictions of held-out points"
+) -> go.Figure:
+    """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
+
+    Parameters
+    ----------
+    errors : DataFrame
+        Columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``: predicted
+        over measured, less one, in per cent.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, the table is empty, or a model is not known.
+
+    Examples
+    --------
+    >>> errors = pd.DataFrame({"variant": "a", "vcpus": [16, 32], "model": "simlib", "error_percent": [-2.0, 3.5]})
+    >>> held_out_errors(errors).data[0].text
+    ('−2', '+3.5')
+    """
+    rows = require(errors, ["variant", "vcpus", "model", "error_percent"], "errors")
+    require_words(rows, "model", MODEL_COLOURS, "errors")
+    require_numbers(rows, ["vcpus", "error_percent"], "errors")
+    variants = in_order(rows["variant"])
+    columns = min(3, len(variants))
+    panels = math.ceil(len(variants) / columns)
+    figure = make_subplots(
+        panels,
+        columns,
+        subplot_titles=variants,
+        shared_yaxes=True,
+        horizontal_spacing=0.035,
+        vertical_spacing=0.16,
+    )
+    present = [model for model in MODEL_COLOURS if (rows["model"] == model).any()]
+    for i, variant in enumerate(variants):
+        mine = rows.loc[rows["variant"].astype(str) == variant]
+        vcpus = sorted(mine["vcpus"].unique())
+        for model in present:
+            values = mine.loc[mine["model"] == model].set_index("vcpus")["error_percent"].reindex(vcpus)
+            figure.add_bar(
+                x=[f"{v:g}" for v in vcpus], y=values.to_numpy(dtype=float), name=model, legendgroup=model,
+                marker={"color": MODEL_COLOURS[model]}, showlegend=i == 0, row=i // columns + 1, col=i % columns + 1,
+                text=["" if np.isnan(v) else _signed(v) for v in values], textposition="outside", textangle=0,
+                textfont={"size": 10}, cliponaxis=False,
+                hovertemplate=f"{variant}, %{{x}} vCPUs: {model} %{{y:+.1f}} %<extra></extra>",
+            )  # fmt: skip
+    low, high = min(0.0, rows["error_percent"].min()), max(0.0, rows["error_percent"].max())
+    room = 0.12 * (high - low or 1.0)
+    figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
+    figure.update_yaxes(title="predicted − measured, % of measured", col=1)
+    figure.update_xaxes(type="category")
+    figure.update_xaxes(title="vCPUs", row=panels)
+    figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
+    facet_titles(figure)
+    legend_below(figure, len(present))
+    if panels > 1:
+        figure.update_layout(height=300 * panels + 160)
+    return titled(figure, title, "held-out points only; above 0: predicted slower than measured")
+
+
+def cost_intervals(
+    costs: pd.DataFrame, title: str = "Calibrated costs and their 90 % intervals"
+) -> go.Figure:
+    """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
+
+    Parameters
+    ----------
+    costs : DataFrame
+        Columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
+        calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, the table is empty, or a unit is not known.
+
+    Examples
+    --------
+    >>> costs = pd.DataFrame({"name": ["hold"], "value": [400.0], "low": [380.0], "high": [430.0],
+    ...                       "unit": ["ns"], "fit": ["arm64"]})
+    >>> cost_intervals(costs).data[0].error_x.array
+    array([30.])
+    """
+    rows = require(costs, ["name", "value", "low", "high", "unit", "fit"], "costs")
+    require_words(rows, "unit", UNITS, "costs")
+    require_numbers(rows, ["value"], "costs", least=0)
+    require_numbers(rows, ["low", "high"], "costs", gaps=True, least=0)
+    units = [unit for unit in UNITS if (rows["unit"] == unit).any()]
+    fits = in_order(rows["fit"])
+    names = {unit: in_order(rows.loc[rows["unit"] == unit, "name"]) for unit in units}
+    figure = make_subplots(
+        len(units),
+        1,
+        row_heights=[len(names[unit]) + 0.6 for unit in units],
+        vertical_spacing=0.2 / len(units),
+    )
+    colours = {fit: PALETTE[i % len(PALETTE)] for i, fit in enumerate(fits)}
+    seen: set[str] = set()
+    for row, unit in enumerate(units, start=1):
+        ordered = names[unit]
+        mine = rows.loc[rows["unit"] == unit]
+        axis = log_axis([*mine["value"], *mine["low"], *mine["high"]], UNITS[unit], margin=1.6)
+        left, right = (10**end for end in axis["range"])
+        present = [fit for fit in fits if (mine["fit"].astype(str) == fit).any()]
+        for i, fit in enumerate(present):
+            part = mine.loc[mine["fit"].astype(str) == fit]
+            nudge = (i - (len(present) - 1) / 2) * 0.6 / len(present)
+            value = np.clip(part["value"].to_numpy(dtype=float), left, right)
+            low = np.clip(part["low"].to_numpy(dtype=float), left, right)
+            high = np.clip(part["high"].to_numpy(dtype=float), left, right)
+            zero = part["value"].to_numpy(dtype=float) <= 0
+            exact = [
+                _interval(v, a, b) for v, a, b in zip(part["value"], part["low"], part["high"], strict=True)
+            ]
+            figure.add_scatter(
+                x=value, y=[ordered.index(str(name)) + nudge for name in part["name"]], mode="markers", name=fit,
+                error_x={
+                    "array": np.nan_to_num(high - value), "arrayminus": np.nan_to_num(value - low), "thickness": 2,
+                    "width": 4,
+                },
+                marker={
+                    "color": colours[fit], "size": 10, "symbol": np.where(zero, "triangle-left-open", "circle").tolist()
+                },
+                legendgroup=fit, showlegend=fit not in seen, customdata=part["name"].tolist(), text=exact,
+                hovertemplate=f"%{{customdata}}: %{{text}} {unit if unit == 'ns' else ''}<extra>%{{fullData.name}}</extra>",
+                row=row, col=1,
+            )  # fmt: skip
+            seen.add(fit)
+        figure.update_xaxes(axis, row=row, col=1)
+        figure.update_yaxes(
+            tickmode="array", tickvals=list(range(len(ordered))), ticktext=ordered, range=[len(ordered) - 0.4, -0.6],
+            ticks="", row=row, col=1,
+        )  # fmt: skip
+    legend_below(figure, len(fits))
+    lines = sum(len(names[unit]) for unit in units)
+    figure.update_layout(height=max(HEIGHT, 34 * lines + 90 * len(units) + 170))
+    return titled(figure, title, "calibrated; an interval that runs into the left edge reaches 0")
+
+
+def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrated costs") -> go.Figure:
+    """Correlation matrix as a heat map with its numbers.
+
+    Parameters
+    ----------
+    matrix : DataFrame
+        Square, the same names as index and columns, values from -1 to 1 (NaN where not defined).
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If the matrix is empty, its rows and columns differ, or a value is outside -1 to 1.
+
+    Examples
+    --------
+    >>> names = ["hold", "line"]
+    >>> correlation(pd.DataFrame([[1, -0.9], [-0.9, 1]], names, names)).data[0].text
+    array([['1.00', '−0.90'],
+           ['−0.90', '1.00']], dtype=object)
+    """
+    if not isinstance(matrix, pd.DataFrame):
+        raise InputError("matrix", type(matrix).__name__, "must be a pandas DataFrame")
+    if matrix.empty:
+        raise InputError("matrix", "no rows", "the figure needs at least one name")
+    names = [str(name) for name in matrix.columns]
+    if [str(name) for name in matrix.index] != names:
+        raise InputError("matrix", f"rows {', '.join(map(str, matrix.index))}", f"must be {', '.join(names)}")
+    require_numbers(matrix, matrix.columns, "matrix", gaps=True)
+    values = matrix.to_numpy(dtype=float)
+    if (np.abs(values) > 1 + 1e-9).any():
+        raise InputError("matrix", float(values[np.abs(values) > 1 + 1e-9][0]), "must be from -1 to 1")
+    text = np.array(
+        [["" if np.isnan(v) else f"{v:.2f}".replace("-", "−") for v in row] for row in values], object
+    )
+    figure = go.Figure(
+        go.Heatmap(
+            x=names,
+            y=names,
+            z=values,
+            zmin=-1,
+            zmax=1,
+            colorscale="RdBu",
+            text=text,
+            texttemplate="%{text}",
+            textfont={"size": 12},
+            xgap=1,
+            ygap=1,
+            hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
+            colorbar={"title": {"text": "correlation"}, "tickvals": [-1, -0.5, 0, 0.5, 1], "thickness": 14},
+        )  # fmt: skip
+    )
+    figure.update_xaxes(showgrid=False, tickangle=-35 if len(names) > 5 else 0, type="category")
+    figure.update_yaxes(showgrid=False, autorange="reversed", type="category")
+    figure.update_layout(height=max(HEIGHT, 40 * len(names) + 220))
+    return titled(figure, title, "near ±1: the data determine only a combination of the two")
+
+
+def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Figure:
+    """First-order and total sensitivity of each input, largest total on top.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is half
+        the width of the interval.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing or the table is empty.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"name": ["line", "hold"], "first": [0.1, 0.7], "first_confidence": 0.02,
+    ...                       "total": [0.2, 0.8], "total_confidence": 0.03})
+    >>> sensitivity(frame).data[1].y
+    ('hold', 'line')
+    """
+    columns = ["first", "first_confidence", "total", "total_confidence"]
+    rows = require(frame, ["name", *columns], "sensitivity")
+    require_numbers(rows, ["first", "total"], "sensitivity")
+    require_numbers(rows, ["first_confidence", "total_confidence"], "sensitivity", gaps=True, least=0)
+    rows = rows.sort_values("total", ascending=False, kind="stable")
+    figure = go.Figure()
+    for column, name, colour in (
+        ("total", "total: with interactions", "#9ecae1"),
+        ("first", "first order: alone", "#0072B2"),
+    ):
+        figure.add_bar(
+            y=rows["name"].astype(str).tolist(), x=rows[column].to_numpy(dtype=float), orientation="h", name=name,
+            marker={"color": colour},
+            error_x={"array": rows[f"{column}_confidence"].to_numpy(dtype=float), "thickness": 1.3, "width": 3},
+            hovertemplate="%{y}: %{x:.3f}<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
+    figure.update_layout(
+        barmode="group", bargap=0.3, bargroupgap=0.05, height=max(HEIGHT, 46 * len(rows) + 190)
+    )
+    figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=INK)
+    figure.update_yaxes(autorange="reversed", type="category", ticks="")
+    legend_below(figure, 2)
+    return titled(figure, title, "Sobol indices; bars at the ends are confidence intervals")
+
+
+def _signed(value: float) -> str:
+    """An error in per cent for the end of a bar: one decimal below ten."""
+    text = f"{value:+.0f}" if abs(value) >= 10 else f"{value:+.1f}".removesuffix(".0")
+    return text.replace("-", "−")
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    if np.isnan(low) or np.isnan(high):
+        return short_number(value)
+    return f"{short_number(value)} ({short_number(low)} to {short_number(high)})"

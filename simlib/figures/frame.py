@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What every figure asks of the table that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+import pandas as pd
+
+from simlib.errors import InputError, nearest
+
+
+def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFrame:
+    """The named columns of `frame`, or an error that names the first one that is missing.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table that a figure was given.
+    columns : iterable of str
+        Columns that the figure reads.
+    what : str
+        The name of the table in an error message.
+
+    Raises
+    ------
+    InputError
+        If `frame` is not a table, lacks a column, or has no rows.
+
+    Examples
+    --------
+    >>> require(pd.DataFrame({"vcpu": [1]}), ["vcpus"], "curves")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: curves.vcpus = missing: the figure needs this column; did you mean 'vcpu'? known: vcpu
+    """
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(what, type(frame).__name__, "must be a pandas DataFrame")
+    columns = list(columns)
+    for column in columns:
+        if column not in frame.columns:
+            known = (
+                nearest(column, map(str, frame.columns)) if len(frame.columns) else "the table has no columns"
+            )
+            raise InputError(f"{what}.{column}", "missing", "the figure needs this column", known)
+    if frame.empty:
+        raise InputError(
+            what, "no rows", "the figure needs at least one row", "check the filter that made the table"
+        )
+    return frame[columns]
+
+
+def require_numbers(
+    frame: pd.DataFrame, columns: Iterable[str], what: str, *, gaps: bool = False, least: float = -np.inf
+) -> None:
+    """Check that columns hold finite numbers that are at least `least`.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        A table that has the columns.
+    columns : iterable of str
+        Columns to check.
+    what : str
+        The name of the table in an error message.
+    gaps : bool
+        Whether a column may hold NaN or infinity, as the ends of an interval may.
+    least : float
+        Smallest number allowed.
+
+    Raises
+    ------
+    InputError
+        With the first offending number.
+
+    Examples
+    --------
+    >>> require_numbers(pd.DataFrame({"count": [3, -1]}), ["count"], "histogram", least=0)
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: histogram.count = -1.0: must be at least 0
+    """
+    for column in columns:
+        try:
+            values = frame[column].to_numpy(dtype=float)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{what}.{column}", str(error), "must hold numbers") from error
+        if not gaps and not np.isfinite(values).all():
+            bad = values[~np.isfinite(values)][0]
+            raise InputError(
+                f"{what}.{column}", float(bad), "must be a finite number", "drop the row or fill it"
+            )
+        if (values < least).any():
+            raise InputError(
+                f"{what}.{column}", float(values[values < least][0]), f"must be at least {least:g}"
+            )
+
+
+def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what: str) -> None:
+    """Check that every value of a column is one of `words`.
+
+    Raises
+    ------
+    InputError
+        With the first value that is not known, and the nearest one that is.
+
+    Examples
+    --------
+    >>> require_words(pd.DataFrame({"kind": ["fited"]}), "kind", ["fitted", "measured"], "curves")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: curves.kind = fited: the figure does not know it; did you mean 'fitted'? known: fitted, measured
+    """
+    for word in frame[column].unique():
+        if word not in words:
+            raise InputError(
+                f"{what}.{column}", str(word), "the figure does not know it", nearest(str(word), words)
+            )
+
+
+def in_order(values: Iterable[object]) -> list[str]:
+    """Distinct values as text, in order of first appearance.
+
+    Examples
+    --------
+    >>> in_order(["b", "a", "b"])
+    ['b', 'a']
+    """
+    return list(dict.fromkeys(str(value) for value in values))

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The look that all figures share: template, colours, axes, legends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.io as pio
+from plotly.colors import hex_to_rgb
+
+from simlib.figures.frame import in_order
+
+TEMPLATE = "simlib"
+"""Name under which the template is registered with plotly."""
+
+WIDTH, HEIGHT = 900, 520
+"""Size in pixels for which every figure is laid out."""
+
+INK, MUTED, GRID = "#1a1a1a", "#5f6368", "#e3e6ea"
+
+VARIANT_COLOURS = {
+    "spinlock-old-test": "#0072B2",
+    "rwlock-old-test": "#D55E00",
+    "rwlock-fixed-test": "#009E73",
+}
+"""Variants that keep their colour in every figure, whatever else is drawn."""
+
+PALETTE = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#882255", "#999933", "#44AA99",
+)  # fmt: skip
+"""Okabe and Ito (2008), then Tol's "muted": told apart by colour-blind readers and on grey paper."""
+
+ACTIVITY_COLOURS = {
+    "run": "#BBBBBB",
+    "hold": "#4477AA",
+    "line": "#CCBB44",
+    "broadcast": "#AA3377",
+    "wait": "#EE6677",
+    "idle": "#E8E8E8",
+}
+"""Where a thread's time goes, from the bottom of a bar to its top (Tol's "bright")."""
+
+MODEL_COLOURS = {"simlib": "#1a1a1a", "USL": "#CC79A7", "Amdahl": "#E69F00"}
+"""The model and the two laws it is compared with."""
+
+MODE_COLOURS = {"write": "#D55E00", "read": "#0072B2"}
+
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def variant_colours(variants: Iterable[object]) -> dict[str, str]:
+    """Colour of each variant: fixed for the known ones, else the next colour that is free.
+
+    Examples
+    --------
+    >>> variant_colours(["mine", "rwlock-old-test"])
+    {'mine': '#CC79A7', 'rwlock-old-test': '#D55E00'}
+    """
+    free = [colour for colour in PALETTE if colour not in VARIANT_COLOURS.values()]
+    names = in_order(variants)
+    others = [name for name in names if name not in VARIANT_COLOURS]
+    extra = {name: free[i % len(free)] for i, name in enumerate(others)}
+    return {name: VARIANT_COLOURS.get(name) or extra[name] for name in names}
+
+
+def translucent(colour: str, opacity: float = 0.18) -> str:
+    """A colour for an area that lets lines and points through.
+
+    Examples
+    --------
+    >>> translucent("#0072B2", 0.2)
+    'rgba(0, 114, 178, 0.2)'
+    """
+    red, green, blue = hex_to_rgb(colour)
+    return f"rgba({red}, {green}, {blue}, {opacity:g})"
+
+
+def short_number(value: float) -> str:
+    """A number for a tick: at most three digits, with a prefix from a thousand on.
+
+    Examples
+    --------
+    >>> [short_number(v) for v in (0, 0.05, 20, 5000, 2e8)]
+    ['0', '0.05', '20', '5 k', '200 M']
+    """
+    for factor, prefix in _PREFIXES:
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}"
+    return f"{value:.3g}"
+
+
+def seconds(value: float) -> str:
+    """A time for a tick, in the unit that keeps it short.
+
+    Examples
+    --------
+    >>> [seconds(v) for v in (2e-9, 5e-6, 0.1, 20.0)]
+    ['2 ns', '5 µs', '100 ms', '20 s']
+    """
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")):
+        if abs(value) >= factor * (1 - 1e-9):
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.3g} s"
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks 1, 2, 5, 10 … for a logarithmic axis, more if the axis is short and powers of ten alone if it is long.
+
+    Examples
+    --------
+    >>> log_ticks(0.8, 30)
+    [1.0, 2.0, 5.0, 10.0, 20.0]
+    """
+    decades = math.log10(high / low)
+    digits = range(1, 10) if decades < 0.7 else (1, 2, 5) if decades <= 3 else (1,)
+    step = max(1, math.ceil(decades / 8))
+    first = math.floor(math.log10(low))
+    powers = range(first, math.ceil(math.log10(high)) + 1, step)
+    return [
+        t for t in (float(f"{digit}e{power}") for power in powers for digit in digits) if low <= t <= high
+    ]
+
+
+def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
+    """A logarithmic axis of vCPUs whose ticks are the powers of two.
+
+    Examples
+    --------
+    >>> vcpu_axis([1, 48])["ticktext"]
+    ['1', '2', '4', '8', '16', '32']
+    """
+    values = sorted({float(v) for v in vcpus})
+    low, high = values[0], values[-1]
+    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    ticks = [2.0**power for power in powers]
+    if len(ticks) < 2:
+        ticks = values
+    margin = 1.18
+    return {
+        "type": "log",
+        "title": {"text": "vCPUs"},
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g}" for tick in ticks],
+        "range": [math.log10(low / margin), math.log10(high * margin)],
+    }
+
+
+def log_axis(
+    values: Sequence[float], title: str, text: Any = short_number, margin: float = 1.3
+) -> dict[str, Any]:
+    """A logarithmic axis that holds all positive, finite `values`.
+
+    Examples
+    --------
+    >>> log_axis([1.0, 20.0], "time, s")["ticktext"]
+    ['1', '2', '5', '10', '20']
+    """
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known) & (known > 0)]
+    low, high = (known.min() / margin, known.max() * margin) if len(known) else (0.1, 10.0)
+    ticks = log_ticks(low, high)
+    return {
+        "type": "log",
+        "title": {"text": title},
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [text(tick) for tick in ticks],
+        "range": [math.log10(low), math.log10(high)],
+    }
+
+
+def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
+    """Set the title and the line below it, left aligned.
+
+    Examples
+    --------
+    >>> titled(go.Figure(), "Hold times", "simulated").layout.title.subtitle.text
+    'simulated'
+    """
+    figure.update_layout(template=TEMPLATE, title={"text": title, "subtitle": {"text": subtitle}})
+    return figure
+
+
+def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bool = False) -> go.Figure:
+    """Put the legend below the axes, where it covers nothing, and the key of markers and lines below that.
+
+    Parameters
+    ----------
+    figure : Figure
+    entries : int
+        Number of entries of the first legend.
+    rows_of : int
+        How many of them fit side by side.
+    keyed : bool
+        Whether the figure has a second legend, ``legend2``, that explains markers and lines.
+
+    Examples
+    --------
+    >>> legend_below(go.Figure(), 3, keyed=True).layout.margin.b
+    122
+    """
+    rows = math.ceil(entries / rows_of)
+    key = 26 if keyed else 0
+    bottom = 70 + 26 * rows + key
+    below = {"orientation": "h", "yref": "container", "yanchor": "bottom", "xanchor": "left", "x": 0.0}
+    figure.update_layout(margin_b=bottom, legend=below | {"y": (key + 6) / HEIGHT})
+    if keyed:
+        figure.update_layout(legend2=below | {"y": 4 / HEIGHT, "itemclick": False, "itemdoubleclick": False})
+    return figure
+
+
+def facet_titles(figure: go.Figure) -> None:
+    """Give the titles of small multiples the size and weight of a heading below the main title.
+
+    Examples
+    --------
+    >>> from plotly.subplots import make_subplots
+    >>> figure = make_subplots(1, 1, subplot_titles=["spinlock"])
+    >>> facet_titles(figure)
+    >>> figure.layout.annotations[0].font.size
+    13
+    """
+    figure.update_annotations(font={"size": 13, "color": INK})
+
+
+def _template() -> go.layout.Template:
+    axis = {
+        "gridcolor": GRID,
+        "linecolor": "#8a9099",
+        "showline": True,
+        "ticks": "outside",
+        "tickcolor": "#8a9099",
+        "ticklen": 5,
+        "zeroline": False,
+        "automargin": True,
+        "title": {"font": {"size": 14}, "standoff": 10},
+        "tickfont": {"size": 12},
+    }
+    return go.layout.Template(
+        layout={
+            "font": {"family": "Helvetica Neue, Arial, DejaVu Sans, sans-serif", "size": 13, "color": INK},
+            "title": {
+                "x": 0.01,
+                "xanchor": "left",
+                "xref": "container",
+                "y": 0.965,
+                "yanchor": "top",
+                "font": {"size": 18},
+                "subtitle": {"font": {"size": 13, "color": MUTED}},
+            },
+            "height": HEIGHT,
+            "paper_bgcolor": "#ffffff",
+            "plot_bgcolor": "#ffffff",
+            "colorway": list(PALETTE),
+            "margin": {"l": 76, "r": 24, "t": 92, "b": 70},
+            "hovermode": "closest",
+            "hoverlabel": {"bgcolor": "#ffffff", "font": {"size": 12}},
+            "legend": {"font": {"size": 12}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"},
+            "bargap": 0.25,
+            "xaxis": axis,
+            "yaxis": axis,
+        }
+    )
+
+
+pio.templates[TEMPLATE] = _template()
