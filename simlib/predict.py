@@ -46,9 +46,12 @@ def evaluate(
     """
     # The dearest first, so that the last one to end is short.
     order = sorted(range(len(scenarios)), key=lambda i: -scenarios[i].guest.vcpus)
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+    pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
+    try:
         futures = {i: pool.submit(simulate, scenarios[i], seed=seed, pages_per_vcpu=pages_per_vcpu) for i in order}
         return [futures[i].result() for i in range(len(scenarios))]
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C: do not start what has not begun
 
 
 def cost_key(cost: str, group: str = "") -> str:
@@ -90,12 +93,16 @@ class CostEstimate:
     spread: Mapping[str, float]
 
     def apply(self, scenario: Scenario, logs: NDArray[np.float64] | None = None) -> Scenario:
-        """The scenario with these costs; those of its own group where the estimate has them."""
+        """The scenario with these costs, those of its own group where the estimate has them.
+
+        A cost that the scenario gives by hand keeps its value.
+        """
+        given = scenario.costs.given()
         values = np.exp(self.logs if logs is None else logs)
         mine: dict[str, float] = {}
         for name, value in zip(self.names, values.tolist(), strict=True):
             cost, _, rest = name.partition("[")
-            if not rest or rest.removesuffix("]") == scenario.group:
+            if cost not in given and (not rest or rest.removesuffix("]") == scenario.group):
                 mine[cost] = value
         return scenario.with_costs(**mine)
 
@@ -182,7 +189,7 @@ def predict(
     named = dict(scenario.variants) or {"": scenario}
     cases = [(name, n, variant.with_vcpus(n)) for name, variant in named.items() for n in vcpus]
     for _, _, case in cases:
-        complete(case if estimate is None else estimate.apply(case))
+        complete(case, estimate)
     if estimate is None:
         runs = []
         for r in range(replications):
@@ -203,21 +210,35 @@ def predict(
     return PredictionResult(frame, level, tuple(sorted(flags)))
 
 
-def complete(scenario: Scenario) -> None:
-    """Check that every cost that the scenario's time depends on has a value.
+def complete(scenario: Scenario, estimate: CostEstimate | None = None) -> Scenario:
+    """The scenario with the estimate's costs, once every cost that its time depends on has a value.
 
     Raises
     ------
     InputError
+        If one has none; the message says how to give it.
+
+    Examples
+    --------
+    >>> complete(Scenario())
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: costs = fault_exit, fault_hold, line_transfer: no value, ...
     """
-    missing = [name for name in used_costs(scenario) if name not in scenario.costs.given()]
+    filled = scenario if estimate is None else estimate.apply(scenario)
+    missing = [name for name in used_costs(filled) if name not in filled.costs.given()]
     if missing:
+        cure = "give them under [costs], or calibrate and pass --fit"
+        if estimate is not None and estimate.groups() - {scenario.group}:
+            names = ", ".join(repr(g) for g in sorted(estimate.groups()))
+            cure = f"the fit has them for the groups {names}: write group = \"…\" at the top of the scenario"
         raise InputError(
             "costs", ", ".join(missing),
             f"no value, and no calibrated one for machine {scenario.machine.name!r} with architecture "
             f"{scenario.policy.architecture!r}",
-            "give them under [costs], or calibrate and pass --fit",
+            cure,
         )  # fmt: skip
+    return filled
 
 
 def _tell(progress: Callable[[str, float], None] | None, what: str, share: float) -> None:

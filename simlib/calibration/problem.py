@@ -107,6 +107,12 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
     frame = table.frame
     if "vcpus" not in frame.columns:
         raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")
+    for cost in (*scenario.calibration.costs, *scenario.calibration.own_costs):
+        if any(cost in case.costs.given() for case in (scenario, *scenario.variants.values())):
+            raise InputError(
+                f"costs.{cost}", "given", "the calibration is asked to determine it",
+                f"remove it from [costs], or {cost!r} from [calibration]",
+            )  # fmt: skip
     variants = _variants(scenario, table)
     chosen = parse_condition(train).mask(frame)
     parts = []

@@ -56,7 +56,7 @@ class SimulationResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The run's figures of merit, by the names of `UNITS`."""
+        """The run's figures of merit, by the names of `UNITS`; NaN where a cost that decides it has no value."""
         stamps = dict(zip(self.job.stamps, self.raw.stamp_ps.tolist(), strict=True))
         dirty = clear = 0
         before = stamps["enabled"]
@@ -65,10 +65,11 @@ class SimulationResult:
             clear += stamps[f"cleared {i}"] - stamps[f"dirtied {i}"]
             before = stamps[f"cleared {i}"]
         stats = self.raw.lock_stats[0]
+        costs, unknown = self.scenario.costs, float("nan")
         return {
             "dirty_memory_time": dirty * PS * self.scale,
-            "populate_time": stamps["populated"] * PS * self.scale,
-            "clear_dirty_log_time": clear * PS * self.scale,
+            "populate_time": unknown if costs.populate_block is None else stamps["populated"] * PS * self.scale,
+            "clear_dirty_log_time": unknown if costs.clear_page is None else clear * PS * self.scale,
             "contentions": float(stats[:, 1].sum() * self.scale * self.scenario.workload.counted_runs),
             "lock_acquisitions": float(stats[:, 0].sum() * self.scale),
             "mmu_lock_utilisation": float(self.raw.busy_ps[0] / max(1, self.raw.end_ps)),
@@ -77,7 +78,7 @@ class SimulationResult:
     def table(self) -> pd.DataFrame:
         """The metrics, tidy: metric, value, unit."""
         return pd.DataFrame(
-            [{"metric": k, "value": v, "unit": UNITS[k]} for k, v in self.metrics.items()]
+            [{"metric": k, "value": v, "unit": UNITS[k]} for k, v in self.metrics.items() if v == v]
         )
 
     def locks(self) -> pd.DataFrame:

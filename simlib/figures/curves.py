@@ -67,8 +67,8 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
 
     Examples
     --------
-    >>> point = {"variant": "spinlock-old-test", "vcpus": 1, "metric": "dirty_memory_time", "kind": "measured",
-    ...          "value": 0.926, "low": None, "high": None, "held_out": False}
+    >>> point = {"variant": "spinlock-old-test", "vcpus": 1, "metric": "dirty_memory_time",
+    ...          "kind": "measured", "value": 0.926, "low": None, "high": None, "held_out": False}
     >>> dirty_memory_time(pd.DataFrame([point])).data[0].name
     'spinlock-old-test, measured (calibrated on)'
     """
@@ -170,8 +170,9 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
 
     Examples
     --------
-    >>> curves = pd.DataFrame({"variant": "a", "vcpus": [1, 4], "metric": "dirty_memory_time", "kind": "measured",
-    ...                        "value": [1.0, 2.0], "low": None, "high": None, "held_out": False})
+    >>> curves = pd.DataFrame({"variant": "a", "vcpus": [1, 4], "metric": "dirty_memory_time",
+    ...                        "kind": "measured", "value": [1.0, 2.0], "low": None, "high": None,
+    ...                        "held_out": False})
     >>> speed_up(curves).data[1].y
     array([1., 2.])
     """
@@ -264,9 +265,13 @@ def _rows(
 
 
 def _draw(
-    figure: go.Figure, rows: pd.DataFrame, *, floor: float | None = None, row: int | None = None,
+    figure: go.Figure,
+    rows: pd.DataFrame,
+    *,
+    floor: float | None = None,
+    row: int | None = None,
     col: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Every variant: its band, its lines, its points on top."""
     at = {} if row is None else {"row": row, "col": col}
     for variant, colour in variant_colours(rows["variant"]).items():
@@ -291,10 +296,17 @@ def _draw_points(
             up, down = part["high"] - part["value"], part["value"] - part["low"]
             bars = {"array": up.to_numpy(), "arrayminus": down.to_numpy(), "thickness": 1.2, "width": 3}
         figure.add_scatter(
-            x=part["vcpus"].to_numpy(), y=part["value"].to_numpy(), mode="markers", error_y=bars,
-            marker=marker | {"color": colour}, name=f"{variant}, {what}", legendgroup=variant, showlegend=False,
-            hovertemplate="%{x:g} vCPUs: %{y:.4s}<extra>%{fullData.name}</extra>", **at,
-        )  # fmt: skip
+            x=part["vcpus"].to_numpy(),
+            y=part["value"].to_numpy(),
+            mode="markers",
+            error_y=bars,
+            marker=marker | {"color": colour},
+            name=f"{variant}, {what}",
+            legendgroup=variant,
+            showlegend=False,
+            hovertemplate="%{x:g} vCPUs: %{y:.4s}<extra>%{fullData.name}</extra>",
+            **at,
+        )
 
 
 def _draw_model(
@@ -309,7 +321,7 @@ def _draw_model(
     """Solid through what was fitted, dashed with its interval through what was predicted beyond it."""
     predicted = mine.loc[(mine["kind"] == "predicted")]
     fitted = mine.loc[mine["kind"] == "fitted"]
-    # A prediction at a number of vCPUs that was calibrated on is part of the fitted curve, unless that has its own.
+    # Where vCPUs were calibrated on, a prediction is part of the fitted curve, unless that has its own point.
     inside = predicted.loc[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
     fitted = pd.concat([fitted, inside]).sort_values("vcpus")
     beyond = predicted.loc[predicted["held_out"]].sort_values("vcpus")
@@ -321,10 +333,18 @@ def _draw_model(
     if len(band) > 1:
         low = band["low"].clip(lower=floor)
         figure.add_scatter(
-            x=[*band["vcpus"], *band["vcpus"][::-1]], y=[*band["high"], *low[::-1]], mode="lines", fill="toself",
-            fillcolor=translucent(colour), line={"width": 0}, name=f"{variant}, predicted 90 % interval",
-            legendgroup=variant, showlegend=False, hoverinfo="skip", **at,
-        )  # fmt: skip
+            x=[*band["vcpus"], *band["vcpus"][::-1]],
+            y=[*band["high"], *low[::-1]],
+            mode="lines",
+            fill="toself",
+            fillcolor=translucent(colour),
+            line={"width": 0},
+            name=f"{variant}, predicted 90 % interval",
+            legendgroup=variant,
+            showlegend=False,
+            hoverinfo="skip",
+            **at,
+        )
     if len(fitted):
         _line(figure, fitted, f"{variant}, fitted", _FITTED | {"color": colour}, at, group=variant)
     if len(beyond):
@@ -337,21 +357,29 @@ def _line(
     name: str,
     line: dict[str, Any],
     at: dict[str, Any],
-    group: str | None = None,
+    *,
+    group: str = "",
 ) -> None:
     interval = [
         f" ({short_number(low)} to {short_number(high)})" if np.isfinite(low) and np.isfinite(high) else ""
         for low, high in zip(part["low"], part["high"], strict=True)
     ]
     figure.add_scatter(
-        x=part["vcpus"].to_numpy(), y=part["value"].to_numpy(), mode="lines", line=line, name=name, text=interval,
-        legendgroup=group, showlegend=False,
-        hovertemplate="%{x:g} vCPUs: %{y:.4s}%{text}<extra>%{fullData.name}</extra>", **at,
-    )  # fmt: skip
+        x=part["vcpus"].to_numpy(),
+        y=part["value"].to_numpy(),
+        mode="lines",
+        line=line,
+        name=name,
+        text=interval,
+        legendgroup=group or None,
+        showlegend=False,
+        hovertemplate="%{x:g} vCPUs: %{y:.4s}%{text}<extra>%{fullData.name}</extra>",
+        **at,
+    )
 
 
 def _boundary(figure: go.Figure, rows: pd.DataFrame, row: int | None = None, col: int | None = None) -> None:
-    """A line between the vCPUs that were calibrated on and those beyond, where one line can tell them apart."""
+    """A line between the vCPUs that were calibrated on and those beyond, where one line can do it."""
     trained = rows.loc[~rows["held_out"], "vcpus"]
     held_out = rows.loc[rows["held_out"], "vcpus"]
     if trained.empty or held_out.empty or trained.max() >= held_out.min():
@@ -363,10 +391,18 @@ def _boundary(figure: go.Figure, rows: pd.DataFrame, row: int | None = None, col
     axis = "" if col in (None, 1) else str(col)
     for text, anchor, shift in ((f"calibrated ≤ {last:g}", "right", -5), ("predicted", "left", 5)):
         figure.add_annotation(
-            x=math.log10(x), xref=f"x{axis}", y=1, yref=f"y{axis} domain", text=text, showarrow=False,
-            xanchor=anchor, yanchor="bottom" if row is None else "top", xshift=shift,
-            font={"size": 11, "color": MUTED}, bgcolor="rgba(255,255,255,0.75)",
-        )  # fmt: skip
+            x=math.log10(x),
+            xref=f"x{axis}",
+            y=1,
+            yref=f"y{axis} domain",
+            text=text,
+            showarrow=False,
+            xanchor=anchor,
+            yanchor="bottom" if row is None else "top",
+            xshift=shift,
+            font={"size": 11, "color": MUTED},
+            bgcolor="rgba(255,255,255,0.75)",
+        )
 
 
 def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
@@ -397,9 +433,14 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
             _key_entry(figure, name, look, translucent(MUTED, 0.25) if "interval" in name else MUTED)
     for variant, colour in variant_colours(rows["variant"]).items():
         figure.add_scatter(
-            x=[None], y=[None], mode="lines", line={"color": colour, "width": 6}, name=variant, legendgroup=variant,
+            x=[None],
+            y=[None],
+            mode="lines",
+            line={"color": colour, "width": 6},
+            name=variant,
+            legendgroup=variant,
             hoverinfo="skip",
-        )  # fmt: skip
+        )
     legend_below(figure, rows["variant"].nunique(), rows_of=4, keyed=True)
 
 

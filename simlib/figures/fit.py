@@ -36,8 +36,8 @@ def held_out_errors(
     Parameters
     ----------
     errors : DataFrame
-        Columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``: predicted
-        over measured, less one, in per cent.
+        Columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``:
+        predicted over measured, less one, in per cent.
     title : str
         Title of the figure.
 
@@ -52,7 +52,8 @@ def held_out_errors(
 
     Examples
     --------
-    >>> errors = pd.DataFrame({"variant": "a", "vcpus": [16, 32], "model": "simlib", "error_percent": [-2.0, 3.5]})
+    >>> errors = pd.DataFrame({"variant": "a", "vcpus": [16, 32], "model": "simlib",
+    ...                        "error_percent": [-2.0, 3.5]})
     >>> held_out_errors(errors).data[0].text
     ('−2', '+3.5')
     """
@@ -77,12 +78,21 @@ def held_out_errors(
         for model in present:
             values = mine.loc[mine["model"] == model].set_index("vcpus")["error_percent"].reindex(vcpus)
             figure.add_bar(
-                x=[f"{v:g}" for v in vcpus], y=values.to_numpy(dtype=float), name=model, legendgroup=model,
-                marker={"color": MODEL_COLOURS[model]}, showlegend=i == 0, row=i // columns + 1, col=i % columns + 1,
-                text=["" if np.isnan(v) else _signed(v) for v in values], textposition="outside", textangle=0,
-                textfont={"size": 10}, cliponaxis=False,
+                x=[f"{v:g}" for v in vcpus],
+                y=values.to_numpy(dtype=float),
+                name=model,
+                legendgroup=model,
+                marker={"color": MODEL_COLOURS[model]},
+                showlegend=i == 0,
+                row=i // columns + 1,
+                col=i % columns + 1,
+                text=["" if np.isnan(v) else _signed(v) for v in values],
+                textposition="outside",
+                textangle=0,
+                textfont={"size": 10},
+                cliponaxis=False,
                 hovertemplate=f"{variant}, %{{x}} vCPUs: {model} %{{y:+.1f}} %<extra></extra>",
-            )  # fmt: skip
+            )
     low, high = min(0.0, rows["error_percent"].min()), max(0.0, rows["error_percent"].max())
     room = 0.12 * (high - low or 1.0)
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
@@ -158,24 +168,42 @@ def cost_intervals(
                 _interval(v, a, b) for v, a, b in zip(part["value"], part["low"], part["high"], strict=True)
             ]
             figure.add_scatter(
-                x=value, y=[ordered.index(str(name)) + nudge for name in part["name"]], mode="markers", name=fit,
+                x=value,
+                y=[ordered.index(str(name)) + nudge for name in part["name"]],
+                mode="markers",
+                name=fit,
                 error_x={
-                    "array": np.nan_to_num(high - value), "arrayminus": np.nan_to_num(value - low), "thickness": 2,
+                    "array": np.nan_to_num(high - value),
+                    "arrayminus": np.nan_to_num(value - low),
+                    "thickness": 2,
                     "width": 4,
                 },
                 marker={
-                    "color": colours[fit], "size": 10, "symbol": np.where(zero, "triangle-left-open", "circle").tolist()
+                    "color": colours[fit],
+                    "size": 10,
+                    "symbol": np.where(zero, "triangle-left-open", "circle").tolist(),
                 },
-                legendgroup=fit, showlegend=fit not in seen, customdata=part["name"].tolist(), text=exact,
-                hovertemplate=f"%{{customdata}}: %{{text}} {unit if unit == 'ns' else ''}<extra>%{{fullData.name}}</extra>",
-                row=row, col=1,
-            )  # fmt: skip
+                legendgroup=fit,
+                showlegend=fit not in seen,
+                customdata=part["name"].tolist(),
+                text=exact,
+                hovertemplate="%{customdata}: %{text}"
+                + (" ns" if unit == "ns" else "")
+                + "<extra>%{fullData.name}</extra>",
+                row=row,
+                col=1,
+            )
             seen.add(fit)
         figure.update_xaxes(axis, row=row, col=1)
         figure.update_yaxes(
-            tickmode="array", tickvals=list(range(len(ordered))), ticktext=ordered, range=[len(ordered) - 0.4, -0.6],
-            ticks="", row=row, col=1,
-        )  # fmt: skip
+            tickmode="array",
+            tickvals=list(range(len(ordered))),
+            ticktext=ordered,
+            range=[len(ordered) - 0.4, -0.6],
+            ticks="",
+            row=row,
+            col=1,
+        )
     legend_below(figure, len(fits))
     lines = sum(len(names[unit]) for unit in units)
     figure.update_layout(height=max(HEIGHT, 34 * lines + 90 * len(units) + 170))
@@ -237,7 +265,7 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
             ygap=1,
             hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
             colorbar={"title": {"text": "correlation"}, "tickvals": [-1, -0.5, 0, 0.5, 1], "thickness": 14},
-        )  # fmt: skip
+        )
     )
     figure.update_xaxes(showgrid=False, tickangle=-35 if len(names) > 5 else 0, type="category")
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category")
@@ -251,8 +279,8 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
     Parameters
     ----------
     frame : DataFrame
-        Columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is half
-        the width of the interval.
+        Columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is
+        half the width of the interval.
     title : str
         Title of the figure.
 
@@ -283,11 +311,18 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
         ("first", "first order: alone", "#0072B2"),
     ):
         figure.add_bar(
-            y=rows["name"].astype(str).tolist(), x=rows[column].to_numpy(dtype=float), orientation="h", name=name,
+            y=rows["name"].astype(str).tolist(),
+            x=rows[column].to_numpy(dtype=float),
+            orientation="h",
+            name=name,
             marker={"color": colour},
-            error_x={"array": rows[f"{column}_confidence"].to_numpy(dtype=float), "thickness": 1.3, "width": 3},
+            error_x={
+                "array": rows[f"{column}_confidence"].to_numpy(dtype=float),
+                "thickness": 1.3,
+                "width": 3,
+            },
             hovertemplate="%{y}: %{x:.3f}<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
+        )
     figure.update_layout(
         barmode="group", bargap=0.3, bargroupgap=0.05, height=max(HEIGHT, 46 * len(rows) + 190)
     )

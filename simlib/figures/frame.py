@@ -33,7 +33,7 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFr
     >>> require(pd.DataFrame({"vcpu": [1]}), ["vcpus"], "curves")
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: curves.vcpus = missing: the figure needs this column; did you mean 'vcpu'? known: vcpu
+    simlib.errors.InputError: curves.vcpus = missing: a column is needed; did you mean 'vcpu'? known: vcpu
     """
     if not isinstance(frame, pd.DataFrame):
         raise InputError(what, type(frame).__name__, "must be a pandas DataFrame")
@@ -43,7 +43,7 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFr
             known = (
                 nearest(column, map(str, frame.columns)) if len(frame.columns) else "the table has no columns"
             )
-            raise InputError(f"{what}.{column}", "missing", "the figure needs this column", known)
+            raise InputError(f"{what}.{column}", "missing", "a column is needed", known)
     if frame.empty:
         raise InputError(
             what, "no rows", "the figure needs at least one row", "check the filter that made the table"
@@ -107,16 +107,14 @@ def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what
 
     Examples
     --------
-    >>> require_words(pd.DataFrame({"kind": ["fited"]}), "kind", ["fitted", "measured"], "curves")
+    >>> require_words(pd.DataFrame({"kind": ["fited"]}), "kind", ["fitted", "usl"], "curves")
     Traceback (most recent call last):
     ...
-    simlib.errors.InputError: curves.kind = fited: the figure does not know it; did you mean 'fitted'? known: fitted, measured
+    simlib.errors.InputError: curves.kind = fited: is not known; did you mean 'fitted'? known: fitted, usl
     """
     for word in frame[column].unique():
         if word not in words:
-            raise InputError(
-                f"{what}.{column}", str(word), "the figure does not know it", nearest(str(word), words)
-            )
+            raise InputError(f"{what}.{column}", str(word), "is not known", nearest(str(word), words))
 
 
 def in_order(values: Iterable[object]) -> list[str]:

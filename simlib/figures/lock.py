@@ -38,7 +38,8 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
     Parameters
     ----------
     split : DataFrame
-        Columns ``variant``, ``vcpus``, ``activity`` (of `style.ACTIVITY_COLOURS`), ``microseconds_per_fault``.
+        Columns ``variant``, ``vcpus``, ``activity`` (one of `style.ACTIVITY_COLOURS`),
+        ``microseconds_per_fault``.
     title : str
         Title of the figure.
 
@@ -53,7 +54,8 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
 
     Examples
     --------
-    >>> split = pd.DataFrame({"variant": "a", "vcpus": [1, 2], "activity": "hold", "microseconds_per_fault": [1.0, 1.5]})
+    >>> split = pd.DataFrame({"variant": "a", "vcpus": [1, 2], "activity": "hold",
+    ...                       "microseconds_per_fault": [1.0, 1.5]})
     >>> time_per_page(split).data[0].x
     ('1', '2')
     """
@@ -78,11 +80,16 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
         for activity in present:
             part = mine.loc[mine["activity"] == activity].set_index("vcpus")["microseconds_per_fault"]
             figure.add_bar(
-                x=[f"{v:g}" for v in vcpus], y=part.reindex(vcpus).to_numpy(dtype=float), name=activity,
+                x=[f"{v:g}" for v in vcpus],
+                y=part.reindex(vcpus).to_numpy(dtype=float),
+                name=activity,
                 marker={"color": ACTIVITY_COLOURS[activity], "line": {"color": "white", "width": 0.6}},
-                legendgroup=activity, showlegend=i == 0, row=i // columns + 1, col=i % columns + 1,
+                legendgroup=activity,
+                showlegend=i == 0,
+                row=i // columns + 1,
+                col=i % columns + 1,
                 hovertemplate=f"{variant}, %{{x}} vCPUs: {activity} %{{y:.3g}} µs<extra></extra>",
-            )  # fmt: skip
+            )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(type="category")
     figure.update_xaxes(title="vCPUs", row=panels)
@@ -116,7 +123,8 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
 
     Examples
     --------
-    >>> lock_over_time(pd.DataFrame({"lock": "mmu_lock", "time_s": [0.5, 1.5], "queue": [0.0, 7.0]})).data[0].name
+    >>> queue = pd.DataFrame({"lock": "mmu_lock", "time_s": [0.5, 1.5], "queue": [0.0, 7.0]})
+    >>> lock_over_time(queue).data[0].name
     'mmu_lock'
     """
     rows = require(queue, ["lock", "time_s", "queue"], "queue")
@@ -127,10 +135,16 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
         part = rows.loc[rows["lock"].astype(str) == lock].sort_values("time_s")
         colour = PALETTE[i % len(PALETTE)]
         figure.add_scatter(
-            x=part["time_s"].to_numpy(), y=part["queue"].to_numpy(dtype=float), mode="lines", name=lock, showlegend=True,
-            line={"color": colour, "width": 1.8, "shape": "hvh"}, fill="tozeroy", fillcolor=translucent(colour, 0.1),
+            x=part["time_s"].to_numpy(),
+            y=part["queue"].to_numpy(dtype=float),
+            mode="lines",
+            name=lock,
+            showlegend=True,
+            line={"color": colour, "width": 1.8, "shape": "hvh"},
+            fill="tozeroy",
+            fillcolor=translucent(colour, 0.1),
             hovertemplate="%{x:.4g} s: %{y:.2f} queued<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
+        )
     figure.update_xaxes(title="simulated time, seconds", rangemode="tozero")
     figure.update_yaxes(title="threads queued (mean over a time bin)", rangemode="tozero")
     legend_below(figure, len(locks))
@@ -143,7 +157,8 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
     Parameters
     ----------
     progress : DataFrame
-        Columns ``thread``, ``time_s`` (middle of a bin; bins are equally wide), ``pages`` (done within the bin).
+        Columns ``thread``, ``time_s`` (middle of a bin; bins are equally wide), ``pages`` (done within
+        the bin).
     title : str
         Title of the figure.
 
@@ -172,10 +187,18 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
     for i, thread in enumerate(shown):
         part = rows.loc[rows["thread"].astype(str) == thread].sort_values("time_s")
         figure.add_scatter(
-            x=part["time_s"].to_numpy(), y=part["pages"].to_numpy(dtype=float) / width, mode="lines", name=thread,
-            line={"color": PALETTE[i % len(PALETTE)], "width": 1.5, "dash": "solid" if i < len(PALETTE) else "dot"},
-            showlegend=True, hovertemplate="%{x:.4g} s: %{y:.4s} pages/s<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
+            x=part["time_s"].to_numpy(),
+            y=part["pages"].to_numpy(dtype=float) / width,
+            mode="lines",
+            name=thread,
+            line={
+                "color": PALETTE[i % len(PALETTE)],
+                "width": 1.5,
+                "dash": "solid" if i < len(PALETTE) else "dot",
+            },
+            showlegend=True,
+            hovertemplate="%{x:.4g} s: %{y:.4s} pages/s<extra>%{fullData.name}</extra>",
+        )
     figure.update_xaxes(title="simulated time, seconds", rangemode="tozero")
     figure.update_yaxes(title="pages per second", rangemode="tozero", exponentformat="SI")
     legend_below(figure, len(shown), rows_of=8)
@@ -190,8 +213,8 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
     Parameters
     ----------
     frame : DataFrame
-        Columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that starts at half
-        of it), ``count``.
+        Columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that
+        starts at half of it), ``count``.
     title : str
         Title of the figure.
     what : str
@@ -231,18 +254,30 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
             upper = part["up_to_s"].to_numpy(dtype=float)
             span = [f"{seconds(high / 2)} to {seconds(high)}" for high in upper]
             figure.add_bar(
-                x=upper / 2, width=upper / 2, offset=0, y=part["count"].to_numpy(), name=mode, text=span,
-                textposition="none", legendgroup=mode, showlegend=mode not in seen,
+                x=upper / 2,
+                width=upper / 2,
+                offset=0,
+                y=part["count"].to_numpy(),
+                name=mode,
+                text=span,
+                textposition="none",
+                legendgroup=mode,
+                showlegend=mode not in seen,
                 marker={"color": translucent(colour, 0.55), "line": {"color": colour, "width": 1}},
-                hovertemplate="%{text}: %{y:,}<extra>%{fullData.name}</extra>", row=i + 1, col=1,
-            )  # fmt: skip
+                hovertemplate="%{text}: %{y:,}<extra>%{fullData.name}</extra>",
+                row=i + 1,
+                col=1,
+            )
             seen.add(mode)
     low, high = rows["up_to_s"].min() / 2.6, rows["up_to_s"].max() * 1.3
     ticks = log_ticks(low, high)
     figure.update_xaxes(
-        type="log", range=[math.log10(low), math.log10(high)], tickmode="array", tickvals=ticks,
+        type="log",
+        range=[math.log10(low), math.log10(high)],
+        tickmode="array",
+        tickvals=ticks,
         ticktext=[seconds(tick) for tick in ticks],
-    )  # fmt: skip
+    )
     figure.update_xaxes(title=f"{what} (bins of a factor of two)", row=len(locks))
     figure.update_yaxes(title="count", rangemode="tozero", exponentformat="SI")
     figure.update_layout(barmode="overlay", bargap=0)

@@ -30,7 +30,8 @@ VARIANT_COLOURS = {
 """Variants that keep their colour in every figure, whatever else is drawn."""
 
 PALETTE = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#882255", "#999933", "#44AA99",
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
+    "#56B4E9", "#332288", "#882255", "#999933", "#44AA99",
 )  # fmt: skip
 """Okabe and Ito (2008), then Tol's "muted": told apart by colour-blind readers and on grey paper."""
 
@@ -108,7 +109,7 @@ def seconds(value: float) -> str:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks 1, 2, 5, 10 … for a logarithmic axis, more if the axis is short and powers of ten alone if it is long.
+    """Ticks 1, 2, 5, 10 … of a logarithmic axis: more on a short one, powers of ten alone on a long one.
 
     Examples
     --------

@@ -76,8 +76,25 @@ def _is(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None)
 _DURATION = {"shown": format_duration}
 
 
+class _Checked:
+    """A section whose fields are checked however it is made: from a file, or by a program."""
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]  # every section is a dataclass
+            value, parse = getattr(self, f.name), f.metadata["parse"]
+            what = f"{type(self).__name__.lower()}.{f.name}"
+            if value is None and f.default is None:
+                continue
+            if parse in (parse_duration, parse_size):  # already parsed: picoseconds, bytes
+                low = 0 if parse is parse_duration else 1
+                if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                    raise InputError(what, value, f"must be a whole number, at least {low}")
+            else:
+                parse(value, what)
+
+
 @dataclass(frozen=True)
-class Machine:
+class Machine(_Checked):
     """The host.
 
     Attributes
@@ -99,7 +116,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Guest:
+class Guest(_Checked):
     """The virtual machine.
 
     Attributes
@@ -138,7 +155,7 @@ class Guest:
 
 
 @dataclass(frozen=True)
-class Policy:
+class Policy(_Checked):
     """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
 
     Attributes
@@ -168,7 +185,8 @@ class Policy:
     fault_lock_sections: int = _is(_whole(0, 8), 0)
 
     def __post_init__(self) -> None:
-        """Check what depends on more than one field."""
+        """Check each field, and what depends on more than one."""
+        super().__post_init__()
         if self.clear_batch_pages % WORD_PAGES:
             raise InputError(
                 "policy.clear_batch_pages", self.clear_batch_pages, "must be 0 or a multiple of 64",
@@ -211,7 +229,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(_Checked):
     """What the guest and userspace do.
 
     Attributes
@@ -246,7 +264,7 @@ def _cost(low: str, high: str, default: int | None = None) -> Any:
 
 
 @dataclass(frozen=True)
-class Costs:
+class Costs(_Checked):
     """What each action takes. Times are picoseconds; None: not known (taken as zero, and flagged).
 
     Attributes
@@ -298,7 +316,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(_Checked):
     """Which costs measurements determine, when the scenario is calibrated.
 
     Attributes
@@ -317,6 +335,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Check that the costs exist."""
+        super().__post_init__()
         known = [f.name for f in dataclasses.fields(Costs)]
         for name in (*self.costs, *self.own_costs):
             if name not in known:
@@ -389,7 +408,8 @@ class Scenario:
         """
         tables = dict(tables)
         variants = tables.pop("variants", {})
-        base = cls(**_sections(tables, where))
+        group = _text(tables.pop("group"), f"{where}group") if "group" in tables else ""
+        base = cls(**_sections(tables, where), group=group)
         if not isinstance(variants, Mapping):
             raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
         parsed = {}
@@ -398,8 +418,8 @@ class Scenario:
             if not isinstance(changes, Mapping):
                 raise InputError(here.rstrip("."), changes, f"must be a table: write [{here.rstrip('.')}.policy]")
             rest = dict(changes)
-            group = _text(rest.pop("group", name), f"{here}group")
-            parsed[name] = dataclasses.replace(base.changed(rest, here), group=group)
+            own = _text(rest.pop("group", name), f"{here}group")
+            parsed[name] = dataclasses.replace(base.changed(rest, here), group=own)
         return dataclasses.replace(base, variants=parsed)
 
     def everywhere(self, changes: Mapping[str, Any]) -> Scenario:
@@ -445,7 +465,8 @@ class Scenario:
         vcpus = 4
         memory_per_vcpu = "1G"
         """
-        lines = _toml_tables(self, Scenario(), "")
+        lines = [f"group = {_toml_value(self.group)}", ""] if self.group else []
+        lines += _toml_tables(self, Scenario(), "")
         for name, variant in self.variants.items():
             if variant.group != name:
                 lines += [f"[variants.{_toml_key(name)}]", f"group = {_toml_value(variant.group)}", ""]

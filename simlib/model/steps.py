@@ -15,6 +15,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from simlib.errors import InputError
+
 
 class Step(IntEnum):
     """Kinds of step, and what their arguments mean.
@@ -214,3 +216,49 @@ class Job:
     lock_names: tuple[str, ...] = ("mmu_lock",)
     thread_names: tuple[str, ...] = ()
     barriers: int = 1
+
+    def __post_init__(self) -> None:
+        """Check that no step can leave the tables: the engines trust a job.
+
+        Raises
+        ------
+        InputError
+            Naming the first step that is out of range.
+        """
+        n, threads, locks = len(self.steps), len(self.entry), len(self.locks)
+        if not n or not threads or self.steps.shape != (n, 5) or self.region.shape != (threads, 2):
+            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of five numbers and threads")
+        if self.steps[-1, 0] not in (Step.END, Step.JUMP):
+            raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
+        shared_pages = np.isin(self.steps[:, 0], (Step.ACCESS, Step.MAP, Step.SCAN)).any()
+        first, last = self.region[:, 0], self.region[:, 1]
+        if shared_pages and not ((first >= 0) & (first < last) & (last <= self.pages)).all():
+            raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
+        if self.pages % 64 or self.block_pages < 64 or self.block_pages & (self.block_pages - 1):
+            raise InputError("job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2")
+        if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
+            raise InputError("job", "entry or line times", "must not be negative or out of range")
+        for index, (kind, a, b, c, d) in enumerate(self.steps.tolist()):
+            if not self._in_range(kind, a, b, c, d, n, threads, locks):
+                raise InputError(f"job.steps[{index}]", [kind, a, b, c, d], "an argument is out of range")
+
+    def _in_range(self, kind: int, a: int, b: int, c: int, d: int, n: int, threads: int, locks: int) -> bool:
+        if kind in (Step.RUN, Step.HOLD):
+            return a >= 0 and 0 <= b < len(self.cvs)
+        if kind in (Step.TAKE, Step.DROP):
+            return 0 <= a < locks and b in (0, 1) and (c == 0 or (c == 1 and a + threads <= locks)) and 0 <= d < n
+        if kind == Step.ACCESS:
+            return all(0 <= x < n for x in (a, b, c, d))
+        if kind == Step.NEXT:
+            return 0 <= a < n and b >= 0 and c >= 0
+        if kind in (Step.MORE, Step.JUMP):
+            return 0 <= a < n
+        if kind == Step.REPEAT:
+            return 0 <= a < n and b >= 1 and 0 <= c < 4
+        if kind == Step.BARRIER:
+            return 0 <= a < self.barriers and b >= 1
+        if kind == Step.STAMP:
+            return 0 <= a < len(self.stamps)
+        if kind == Step.SCAN:
+            return a >= 0 and b in (0, 1, 2)
+        return kind == Step.END or (kind == Step.MAP and a in (0, 1, 2) and b in (0, 1))

@@ -50,7 +50,7 @@ def build(scenario: Scenario) -> Job:
     far = machine.line_transfer_remote if machine.line_transfer_remote is not None else near
     threads = guest.vcpus + 1
     lockless = "lockless" in (policy.write_protect_fault, policy.translation_fault)
-    words = guest.vcpus if lockless else 0
+    words = threads if lockless else 0
     return Job(
         steps=np.array(program.rows, dtype=np.int64),
         entry=np.array([vcpu] * guest.vcpus + [main], dtype=np.int64),
@@ -66,7 +66,7 @@ def build(scenario: Scenario) -> Job:
         mapped_as_blocks=guest.mapped_as_blocks,
         write_percent=scenario.workload.write_percent,
         stamps=stamps,
-        lock_names=("mmu_lock", "interconnect", *(f"page table of vcpu {i}" for i in range(words))),
+        lock_names=("mmu_lock", "interconnect", *(f"page tables of thread {i}" for i in range(words))),
         thread_names=(*(f"vcpu {i}" for i in range(guest.vcpus)), "main"),
         barriers=3,
     )

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The report of a run: one HTML file that needs nothing beside it and no network."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from itertools import count
+from pathlib import Path
+
+import jinja2
+import plotly.offline
+from markupsafe import Markup
+
+from simlib.errors import InputError
+from simlib.report.block import Block, Chart, Prose
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it.
+
+    Attributes
+    ----------
+    title : str
+    blocks : sequence of Prose, Note, Table, Chart or str
+        In the order of reading; a string is `Prose`.
+
+    Examples
+    --------
+    >>> Section("Costs", ["Calibrated on `vcpus <= 8`."]).blocks
+    (Prose(text='Calibrated on `vcpus <= 8`.'),)
+    """
+
+    title: str
+    blocks: Sequence[Block | str]
+
+    def __post_init__(self) -> None:
+        """Take strings as prose, and refuse what a report cannot show."""
+        if isinstance(self.blocks, str):
+            raise InputError("section.blocks", self.blocks, "must be a list", "put the text in a list")
+        blocks: tuple[object, ...] = tuple(Prose(block) if isinstance(block, str) else block for block in self.blocks)
+        for block in blocks:
+            if not isinstance(block, Block):
+                kinds = "Prose, Note, Table, Chart or str"
+                raise InputError(f"section {self.title!r}", type(block).__name__, f"a block must be {kinds}")
+        object.__setattr__(self, "blocks", blocks)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole report.
+
+    Attributes
+    ----------
+    title, subtitle : str
+    sections : sequence of Section
+    facts : mapping of str to object
+        What another needs to repeat the run, shown at the top: version, date, data set, seeds.
+
+    Examples
+    --------
+    >>> report = Report("mmu_lock", "a run", [Section("Costs", ["A lock is held for 1 µs."])], {"seed": 7})
+    >>> "<h2>Costs</h2>" in report.to_html()
+    True
+    """
+
+    title: str
+    subtitle: str = ""
+    sections: Sequence[Section] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def to_html(self) -> str:
+        """The report as one HTML document, with plotly.js in it once if there is a chart."""
+        charts = any(isinstance(block, Chart) for section in self.sections for block in section.blocks)
+        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+        template = environment.from_string(_text("page.html.j2"))
+        return template.render(
+            report=self,
+            anchors=_anchors([section.title for section in self.sections]),
+            figure_numbers=count(1),
+            table_numbers=count(1),
+            next=next,
+            style=Markup(_text("page.css")),  # noqa: S704  # a file of this package
+            plotly_js=_plotly_js() if charts else "",
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the report, beside its name first and renamed when complete.
+
+        Parameters
+        ----------
+        path : str or Path
+            The HTML file; missing folders are made.
+
+        Returns
+        -------
+        Path
+            The file that was written.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written there; an earlier report is left as it was.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Report("mmu_lock").write(f"{folder}/run/report.html").name
+        'report.html'
+        """
+        path = Path(path)
+        html = self.to_html()
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                part.write_text(html, encoding="utf-8")
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+        except OSError as error:
+            reason = f"the report cannot be written ({error.strerror})"
+            raise InputError(
+                "report", str(path), reason, "choose a file in a folder that you may write to"
+            ) from error
+        return path
+
+
+def _text(name: str) -> str:
+    return resources.files("simlib.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _plotly_js() -> Markup:
+    """plotly.js from the installed package, unable to ask a content delivery network for maps."""
+    script = plotly.offline.get_plotlyjs().replace("https://cdn", "about:blank#cdn")
+    return Markup(script)  # noqa: S704  # the package's own script
+
+
+def _anchors(titles: list[str]) -> list[str]:
+    """One distinct id a section, readable in an address."""
+    anchors: list[str] = []
+    for title in titles:
+        word = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
+        anchor = f"section-{word}"
+        anchors.append(anchor if anchor not in anchors else f"{anchor}-{len(anchors)}")
+    return anchors
