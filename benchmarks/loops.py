@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is measured: one closed lock loop in several simulators, and scenarios of dirty_log_perf_test.
+
+The lock loop: 64 threads think (exponential, 6.4 us), take one FIFO lock, hold it (exponential, 100 ns) and
+let go. 64 holds are as long as one think, so that the lock is just saturated: it is busy 0.907 of the time
+(machine-repairman queue, exact).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import simpy
+
+from simlib.engine import compiled, reference
+from simlib.engine.result import EngineResult
+from simlib.model.scenario import Scenario
+from simlib.model.steps import Discipline, Job, Mode, Program, Step
+from simlib.theory.machine_repairman import machine_repairman
+
+THREADS = 64
+THINK_PS, HOLD_PS = 6_400_000, 100_000
+THINK, HOLD = THINK_PS * 1e-12, HOLD_PS * 1e-12
+
+COSTS = {
+    "fault_exit": "700ns",
+    "fault_hold": "600ns",
+    "tlb_invalidate": "480ns",
+    "line_transfer": "33ns",
+    "fault_jitter": 0.3,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed run: seconds, what was done in them, and how busy the lock was."""
+
+    seconds: float
+    count: int
+    utilisation: float
+
+    @property
+    def rate(self) -> float:
+        """Acquisitions (or events) per second."""
+        return self.count / self.seconds
+
+
+def lock_loop(acquisitions: int) -> Job:
+    """The lock loop in the step language; a queued spinlock with a free cache line is a plain FIFO lock."""
+    program = Program()
+    top = program.add(Step.RUN, THINK_PS, 1)
+    program.add(Step.TAKE, 0, Mode.WRITE)
+    program.add(Step.HOLD, HOLD_PS, 1)
+    program.add(Step.DROP, 0, Mode.WRITE)
+    program.add(Step.REPEAT, top, acquisitions // THREADS)
+    program.add(Step.END)
+    return Job(
+        steps=np.array(program.rows, dtype=np.int64),
+        entry=np.zeros(THREADS, dtype=np.int64),
+        region=np.zeros((THREADS, 2), dtype=np.int64),
+        locks=np.array([Discipline.QUEUED_SPIN], dtype=np.int64),
+        local_ps=0,
+        near_ps=0,
+        far_ps=0,
+        socket=np.zeros(THREADS, dtype=np.int64),
+        cvs=(0.0, 1.0),
+    )
+
+
+def small_scenario() -> Scenario:
+    """A guest small enough for the reference engine."""
+    return Scenario.parse(
+        {
+            "guest": {"vcpus": 16, "memory_per_vcpu": "4M", "memslot_aligned": False},
+            "policy": {"architecture": "arm64-2022"},
+            "costs": COSTS,
+        }
+    )
+
+
+def published_point(sections: int, memory_per_vcpu: str = "2G") -> Scenario:
+    """The published 64-vCPU point, every page of it; `sections`: times that one fault takes the lock."""
+    return Scenario.parse(
+        {
+            "guest": {"vcpus": 64, "memory_per_vcpu": memory_per_vcpu, "memslot_aligned": False},
+            "policy": {"architecture": "arm64-spinlock", "fault_lock_sections": sections},
+            "costs": COSTS,
+        }
+    )
+
+
+def _loop_sample(seconds: float, result: EngineResult) -> Sample:
+    """An engine's sample of the lock loop.
+
+    A thread stops after its own number of rounds, so that the last ones have the lock to themselves; the
+    utilisation is therefore the threads' throughputs, each over its own life, times the mean hold.
+    """
+    stats = result.lock_stats[0, Mode.WRITE]
+    acquisitions, held_ps = int(stats[0]), int(stats[4])
+    each = acquisitions / len(result.thread_end_ps)
+    rate = float((each / result.thread_end_ps).sum())
+    return Sample(seconds, acquisitions, rate * held_ps / acquisitions)
+
+
+def run_compiled(job: Job) -> Sample:
+    """The lock loop in the compiled engine, its set-up included."""
+    begin = time.perf_counter()
+    result = compiled.run(job)
+    return _loop_sample(time.perf_counter() - begin, result)
+
+
+def run_reference(job: Job) -> Sample:
+    """The lock loop in the reference engine."""
+    begin = time.perf_counter()
+    result = reference.run(job)
+    return _loop_sample(time.perf_counter() - begin, result)
+
+
+def run_simpy(acquisitions: int) -> Sample:
+    """The lock loop with SimPy's own `Resource`."""
+    rng = random.Random(1)  # noqa: S311  # a simulation, not a secret
+    env = simpy.Environment()
+    lock = simpy.Resource(env)
+    done = env.event()
+    taken, held = 0, 0.0
+
+    def thread():  # type: ignore[no-untyped-def]
+        nonlocal taken, held
+        while True:
+            yield env.timeout(rng.expovariate(1 / THINK))
+            with lock.request() as request:
+                yield request
+                hold = rng.expovariate(1 / HOLD)
+                taken, held = taken + 1, held + hold
+                if taken == acquisitions:
+                    done.succeed()
+                yield env.timeout(hold)
+
+    for _ in range(THREADS):
+        env.process(thread())
+    begin = time.perf_counter()
+    env.run(done)
+    return Sample(time.perf_counter() - begin, taken, held / env.now)
+
+
+def run_salabim(acquisitions: int) -> Sample:
+    """The lock loop with salabim's `Resource`, whose monitors keep statistics as they do by default."""
+    import salabim  # noqa: PLC0415  # only make bench installs it
+
+    rng = random.Random(1)  # noqa: S311  # a simulation, not a secret
+    env = salabim.Environment(trace=False, yieldless=False)
+    lock = salabim.Resource("lock", env=env)
+    taken = 0
+
+    class Thread(salabim.Component):
+        def process(self):  # type: ignore[no-untyped-def]
+            nonlocal taken
+            while True:
+                yield self.hold(rng.expovariate(1 / THINK))
+                yield self.request(lock)
+                taken += 1
+                if taken == acquisitions:
+                    env.main().activate()
+                yield self.hold(rng.expovariate(1 / HOLD))
+                self.release(lock)
+
+    for _ in range(THREADS):
+        Thread(env=env)
+    begin = time.perf_counter()
+    env.run(float("inf"))
+    return Sample(time.perf_counter() - begin, taken, lock.claimed_quantity.mean())
+
+
+def run_ciw(acquisitions: int) -> Sample:
+    """The lock loop as a network of Ciw.
+
+    Ciw's networks are open; this one is closed: all threads arrive as one batch at time 0 and none leaves.
+    They go from a node with a server for everybody (they think) to one with a single server (the lock), and
+    back. As nobody ever finishes, the run ends at the time at which the lock has, on average, been taken as
+    often as asked; what counts is how often it was.
+    """
+    import ciw  # noqa: PLC0415  # only make bench installs it
+
+    ciw.seed(1)
+    once = ciw.dists.Sequential([0.0, float("inf")])
+    network = ciw.create_network(
+        arrival_distributions=[once, None],
+        batching_distributions=[ciw.dists.Deterministic(THREADS), ciw.dists.Deterministic(1)],
+        service_distributions=[ciw.dists.Exponential(1 / THINK), ciw.dists.Exponential(1 / HOLD)],
+        routing=[[0.0, 1.0], [1.0, 0.0]],
+        number_of_servers=[float("inf"), 1],
+    )
+    simulation = ciw.Simulation(network)
+    until = acquisitions / exact_throughput()
+    begin = time.perf_counter()
+    simulation.simulate_until_max_time(until)
+    seconds = time.perf_counter() - begin
+    taken = sum(record.node == 2 for record in simulation.get_all_records())
+    return Sample(seconds, taken, simulation.transitive_nodes[1].server_utilisation)
+
+
+def exact_throughput() -> float:
+    """Acquisitions per second of the lock loop, exactly (machine-repairman queue)."""
+    return machine_repairman(THREADS, THINK, HOLD).throughput
+
+
+OTHERS: dict[str, Callable[[int], Sample]] = {"simpy": run_simpy, "salabim": run_salabim, "ciw": run_ciw}
+"""Other simulators, by the name of the package that each needs."""

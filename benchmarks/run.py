@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How fast simlib is, and whether that meets the bars: `make bench`.
+
+What is compared takes turns (A B C A B C …), and a ratio is taken within a round: other load on the machine
+hits both sides. A bar is judged by the median over the rounds. `docs/performance.md` explains the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from loops import (
+    HOLD,
+    HOLD_PS,
+    OTHERS,
+    THINK_PS,
+    THREADS,
+    Sample,
+    exact_throughput,
+    lock_loop,
+    run_compiled,
+    small_scenario,
+)
+
+import simlib
+from simlib.engine import compiled, reference
+from simlib.engine.result import EngineResult
+from simlib.model.steps import Job
+from simlib.workloads.dirty_log_perf_test import build
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = ("numpy", "numba", "llvmlite", "simpy", "salabim", "ciw")
+TOLERANCE = 0.05
+"""Largest relative difference from the exact utilisation of a simulator that simulates the same loop."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    loop: int
+    others: int
+    reference_loop: int
+    rounds: int
+    loop_rounds: int
+    point_rounds: int
+    memory_per_vcpu: str
+
+
+FULL = Size(1_000_000, 20_000, 64_000, rounds=5, loop_rounds=21, point_rounds=3, memory_per_vcpu="2G")
+QUICK = Size(128_000, 6_400, 6_400, rounds=2, loop_rounds=3, point_rounds=1, memory_per_vcpu="8M")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    `values` are those of the rounds; `limit` and `at_most` are the bar, if there is one. A row without
+    values could not be measured, for the reason in `note`: then its bar is not met.
+    """
+
+    name: str
+    unit: str
+    values: tuple[float, ...] = ()
+    limit: float | None = None
+    at_most: bool = True
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bar is met; None without a bar."""
+        if self.limit is None:
+            return None
+        if not self.values:
+            return False
+        middle = median(self.values)
+        return middle <= self.limit if self.at_most else middle >= self.limit
+
+    def as_json(self) -> dict[str, Any]:
+        """The row, with its median and range."""
+        found = {**asdict(self), "met": self.met}
+        if self.values:
+            found |= {"median": median(self.values), "min": min(self.values), "max": max(self.values)}
+        return found
+
+    def cells(self, judged: bool) -> tuple[str, ...]:
+        """The row as texts."""
+        shown, spread = "not measured", ""
+        if self.values:
+            shown = f"{number(median(self.values))} {self.unit}"
+            if len(self.values) > 1:
+                spread = f"{number(min(self.values))} – {number(max(self.values))}"
+        bar = "" if self.limit is None else f"{'≤' if self.at_most else '≥'} {number(self.limit)} {self.unit}"
+        verdict = "" if self.met is None else "not judged" if not judged else "met" if self.met else "MISSED"
+        return self.name, shown, spread, bar, verdict
+
+
+def number(value: float) -> str:
+    """Three digits, or a whole number with its thousands apart."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def say(text: str) -> None:
+    """Say what happens, on the error stream."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def in_turns(
+    contenders: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1
+) -> dict[str, list[Any]]:
+    """Run all contenders in turn, `rounds` times, after `warm_up` turns that do not count."""
+    samples: dict[str, list[Any]] = {name: [] for name in contenders}
+    for turn in range(warm_up + rounds):
+        for name, run in contenders.items():
+            gc.collect()
+            sample = run()
+            if turn >= warm_up:
+                samples[name].append(sample)
+    return samples
+
+
+def ratios(above: list[float], below: list[float]) -> tuple[float, ...]:
+    """Ratio of each round."""
+    return tuple(a / b for a, b in zip(above, below, strict=True))
+
+
+def child(*arguments: str, **environment: str) -> dict[str, Any]:
+    """What `child.py` measures in a process of its own."""
+    command = [sys.executable, str(HERE / "child.py"), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+# -- 1: the lock loop against plain C ------------------------------------------------------------------------
+
+
+def build_c(folder: Path) -> Path | None:
+    """Compile `lock_loop.c` with -O2; None without a compiler."""
+    compiler = c_compiler()
+    if compiler is None:
+        return None
+    program = folder / "lock_loop"
+    source = HERE / "lock_loop.c"
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(program), str(source), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return program
+
+
+def c_compiler() -> str | None:
+    """Path of a C compiler: gcc, or else cc."""
+    return shutil.which("gcc") or shutil.which("cc")
+
+
+def run_c(program: Path, acquisitions: int) -> Sample:
+    """The lock loop in C; it times itself."""
+    arguments = [str(n) for n in (THREADS, acquisitions, THINK_PS, HOLD_PS)]
+    found = json.loads(
+        subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
+    )
+    return Sample(found["seconds"], found["acquisitions"], found["utilisation"])
+
+
+def against_c(size: Size) -> list[Row]:
+    """The compiled engine and the C program on the same lock loop."""
+    say(f"Lock loop, {size.loop:,} acquisitions: C and the compiled engine.")
+    name = "lock loop: compiled engine / C -O2, time"
+    with tempfile.TemporaryDirectory() as folder:
+        program = build_c(Path(folder))
+        if program is None:
+            note = "No C compiler (gcc or cc) is on the path; install one to compare with plain C."
+            say(note)
+            return [Row(name, "×", limit=1.5, note=note)]
+        job = lock_loop(size.loop)
+        samples = in_turns(
+            {"C": lambda: run_c(program, size.loop), "simlib": lambda: run_compiled(job)}, size.loop_rounds
+        )
+    check_same_loop(samples)
+    seconds = {name: [s.seconds for s in found] for name, found in samples.items()}
+    return [
+        Row(name, "×", ratios(seconds["simlib"], seconds["C"]), 1.5),
+        Row("  compiled engine", "s", tuple(seconds["simlib"])),
+        Row("  C", "s", tuple(seconds["C"])),
+    ]
+
+
+def check_same_loop(samples: Mapping[str, list[Sample]]) -> None:
+    """Stop unless everybody's lock is as busy as the machine-repairman queue says."""
+    exact = exact_throughput() * HOLD
+    for name, found in samples.items():
+        for sample in found:
+            if abs(sample.utilisation / exact - 1) > TOLERANCE:
+                sys.exit(
+                    f"{name} does not simulate the same lock loop: its lock is busy {sample.utilisation:.3f} "
+                    f"of the time, where {exact:.3f} is exact; the comparison would mean nothing"
+                )
+
+
+def compilation() -> list[Row]:
+    """A first call in a fresh process, without and with a cache of compiled code."""
+    say("First calls in fresh processes.")
+    with tempfile.TemporaryDirectory() as folder:
+        found = [child("first-call", NUMBA_CACHE_DIR=folder) for _ in range(2)]
+    return [
+        Row("first call, to compile", "s", (found[0]["first"],)),
+        Row("first call, compiled before", "s", (found[1]["first"],)),
+    ]
+
+
+# -- 2: the two engines --------------------------------------------------------------------------------------
+
+
+def engines(size: Size) -> list[Row]:
+    """Events per second of the two engines on the same jobs, whose results must be equal."""
+    say("The reference and the compiled engine.")
+    jobs = {
+        "dirty_log_perf_test, 16 vCPUs": build(small_scenario()),
+        "lock loop": lock_loop(size.reference_loop),
+    }
+    rows = []
+    for name, job in jobs.items():
+        rates = engine_rates(job, size.rounds)
+        rows += [
+            Row(f"{name}: compiled / reference, events/s", "×", ratios(*rates), 60, at_most=False),
+            Row("  compiled engine", "events/s", tuple(rates[0])),
+            Row("  reference engine", "events/s", tuple(rates[1])),
+        ]
+    return rows
+
+
+def engine_rates(job: Job, rounds: int) -> tuple[list[float], list[float]]:
+    """Events per second of the compiled and the reference engine, round by round.
+
+    The compiled engine needs milliseconds, so that one of its turns is twenty runs.
+    """
+    if compiled.run(job) != reference.run(job):
+        sys.exit("the two engines disagree; the comparison would mean nothing (run make test)")
+
+    def rate(run: Callable[[Job], EngineResult], times: int) -> float:
+        begin = time.perf_counter()
+        events = sum(run(job).events for _ in range(times))
+        return events / (time.perf_counter() - begin)
+
+    contenders = {"compiled": lambda: rate(compiled.run, 20), "reference": lambda: rate(reference.run, 1)}
+    samples = in_turns(contenders, rounds)
+    return samples["compiled"], samples["reference"]
+
+
+# -- 3: other simulators -------------------------------------------------------------------------------------
+
+
+def others(size: Size) -> list[Row]:
+    """Acquisitions per second of the lock loop in other simulators."""
+    say(f"Lock loop, {size.others:,} acquisitions: other simulators (compiled engine: {size.loop:,}).")
+    job = lock_loop(size.loop)
+    contenders: dict[str, Callable[[], Sample]] = {"simlib": lambda: run_compiled(job)}
+    missing = [name for name in OTHERS if importlib.util.find_spec(name) is None]
+    for name, run in OTHERS.items():
+        if name not in missing:
+            contenders[name] = partial(run, size.others)
+    samples = in_turns(contenders, size.rounds)
+    check_same_loop(samples)
+    rates = {name: [s.rate for s in found] for name, found in samples.items()}
+    rows = [Row("lock loop: compiled engine", "acquisitions/s", tuple(rates["simlib"]))]
+    for name in OTHERS:
+        if name in missing:
+            say(f"{name} is not installed; make bench installs it.")
+            rows.append(
+                Row(f"lock loop: {name}", "×", note=f"{name} is not installed; make bench installs it")
+            )
+            continue
+        faster = ratios(rates["simlib"], rates[name])
+        rows += [
+            Row(f"lock loop: compiled / {name} {version(name)}, acquisitions/s", "×", faster),
+            Row(f"  {name}", "acquisitions/s", tuple(rates[name])),
+        ]
+    return rows
+
+
+# -- 4: the published point, page by page --------------------------------------------------------------------
+
+
+def published(size: Size) -> list[Row]:
+    """The published 64-vCPU point with nothing sampled, in processes of its own."""
+    say(f"64 vCPUs, {size.memory_per_vcpu} each, page by page.")
+    contenders = {n: partial(child, "point", n, size.memory_per_vcpu) for n in ("1", "3")}
+    rows = []
+    for sections, found in in_turns(contenders, size.point_rounds, warm_up=0).items():
+        plural = "" if sections == "1" else "s"
+        name = f"64 vCPUs × {size.memory_per_vcpu}, {sections} lock section{plural} a fault"
+        rows += [
+            Row(f"{name}: wall time", "s", tuple(f["wall"] for f in found), 90),
+            Row("  peak memory", "GiB", tuple(f["peak_bytes"] / 2**30 for f in found), 1),
+            Row("  processor time", "s", tuple(f["cpu"] for f in found)),
+            Row("  acquisitions of mmu_lock", "", (found[0]["acquisitions"],)),
+            Row("  events", "", (found[0]["events"],)),
+        ]
+    return rows
+
+
+# -- the report ----------------------------------------------------------------------------------------------
+
+
+def machine_facts() -> dict[str, Any]:
+    """What the figures depend on; nothing that names the machine."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cores": os.cpu_count(),
+        "usable_cores": usable,
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "compiler": compiler_version(),
+        "packages": {"simlib": simlib.__version__, **{name: version(name) for name in PACKAGES}},
+    }
+
+
+def compiler_version() -> str | None:
+    """First line of what the C compiler says of itself."""
+    compiler = c_compiler()
+    if compiler is None:
+        return None
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return (done.stdout.splitlines() or [""])[0]
+
+
+def version(package: str) -> str | None:
+    """A package's version, or None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def print_table(rows: list[Row], judged: bool) -> None:
+    """Print the rows in aligned columns."""
+    head = ("what", "median", "min – max", "bar", "")
+    lines = [head, *(row.cells(judged) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    for index, line in enumerate(lines):
+        left, *rest = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        print("  ".join((left, *rest)).rstrip())
+        if index == 0:
+            print("  ".join("-" * width for width in widths))
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON file: the whole of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1, ensure_ascii=False)
+            file.write("\n")
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Measure simlib's speed against plain C, its reference engine and other simulators.",
+        epilog="Exit status: 0 if every bar is met (or with --quick), else 1.",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, to see that all works; judges no bar"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("build/benchmarks.json"),
+        help="where the figures go (default: %(default)s)",
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, write; returns the exit status."""
+    options = parse_arguments(arguments)
+    size = QUICK if options.quick else FULL
+    rows = [*compilation(), *published(size), *against_c(size), *engines(size), *others(size)]
+    print_table(rows, judged=not options.quick)
+    document = {
+        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "quick": options.quick,
+        "size": asdict(size),
+        "machine": machine_facts(),
+        "rows": [row.as_json() for row in rows],
+    }
+    write_json(options.out, document)
+    print(f"\nWritten to {options.out}.")
+    missed = [row.name.strip() for row in rows if row.met is False]
+    if missed and not options.quick:
+        print(f"Missed or not measured: {'; '.join(missed)}.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
