@@ -42,7 +42,7 @@ def sobol_indices(
     Returns
     -------
     DataFrame
-        name, first, first_conf, total, total_conf: shares of the variance, with 90 % half-widths.
+        name, first, first_confidence, total, total_confidence: shares of the variance, with 90 % half-widths.
     """
     if seed < 1:
         raise InputError("seed", seed, "must be at least 1", "SALib takes 0 for no seed")
@@ -56,8 +56,8 @@ def sobol_indices(
     values = np.log(np.array([r.metrics[metric] for r in runs]))
     found = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
     return pd.DataFrame(
-        {"name": names, "first": found["S1"], "first_conf": found["S1_conf"], "total": found["ST"],
-         "total_conf": found["ST_conf"]}
+        {"name": names, "first": found["S1"], "first_confidence": found["S1_conf"], "total": found["ST"],
+         "total_confidence": found["ST_conf"]}
     )  # fmt: skip
 
 

@@ -233,7 +233,7 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     figure.update_yaxes(title=axis["title"], col=1)
     facet_titles(figure)
     entries = _speed_up_legend(figure, set(rows["kind"]), rows)
-    legend_below(figure, entries, rows_of=6)
+    legend_below(figure, entries, rows_of=3)
     if panels > 1:
         figure.update_layout(height=300 * panels + 160)
     return titled(figure, title, "points are measured, lines are models; the thin dotted line is ideal")
@@ -256,6 +256,9 @@ def _rows(
     require_numbers(rows, ["low", "high"], "curves", gaps=True)
     for column in ("vcpus", "value", "low", "high"):
         rows[column] = rows[column].astype(float)
+    for held_out in rows["held_out"]:
+        if not isinstance(held_out, bool | np.bool_):  # "False" as text would be true
+            raise InputError("curves.held_out", str(held_out), "must be True or False")
     rows["held_out"] = rows["held_out"].astype(bool)
     order = {variant: i for i, variant in enumerate(variant_colours(rows["variant"]))}
     rows["variant"] = rows["variant"].astype(str)
@@ -301,6 +304,7 @@ def _draw_points(
             mode="markers",
             error_y=bars,
             marker=marker | {"color": colour},
+            cliponaxis=False,
             name=f"{variant}, {what}",
             legendgroup=variant,
             showlegend=False,
@@ -441,7 +445,7 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
             legendgroup=variant,
             hoverinfo="skip",
         )
-    legend_below(figure, rows["variant"].nunique(), rows_of=4, keyed=True)
+    legend_below(figure, rows["variant"].nunique(), rows_of=3, keyed=True)
 
 
 def _key_entry(

@@ -133,8 +133,9 @@ def cost_intervals(
     --------
     >>> costs = pd.DataFrame({"name": ["hold"], "value": [400.0], "low": [380.0], "high": [430.0],
     ...                       "unit": ["ns"], "fit": ["arm64"]})
-    >>> cost_intervals(costs).data[0].error_x.array
-    array([30.])
+    >>> interval, point = cost_intervals(costs).data
+    >>> interval.x, point.x
+    (array([380., 430.,  nan]), array([400.]))
     """
     rows = require(costs, ["name", "value", "low", "high", "unit", "fit"], "costs")
     require_words(rows, "unit", UNITS, "costs")
@@ -143,71 +144,64 @@ def cost_intervals(
     units = [unit for unit in UNITS if (rows["unit"] == unit).any()]
     fits = in_order(rows["fit"])
     names = {unit: in_order(rows.loc[rows["unit"] == unit, "name"]) for unit in units}
+    height = max(HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(units) + 170)
     figure = make_subplots(
         len(units),
         1,
         row_heights=[len(names[unit]) + 0.6 for unit in units],
-        vertical_spacing=0.2 / len(units),
+        vertical_spacing=80 / (height - 190),
     )
-    colours = {fit: PALETTE[i % len(PALETTE)] for i, fit in enumerate(fits)}
     seen: set[str] = set()
     for row, unit in enumerate(units, start=1):
-        ordered = names[unit]
-        mine = rows.loc[rows["unit"] == unit]
+        mine = rows.loc[rows["unit"] == unit].reset_index(drop=True)
         axis = log_axis([*mine["value"], *mine["low"], *mine["high"]], UNITS[unit], margin=1.6)
         left, right = (10**end for end in axis["range"])
-        present = [fit for fit in fits if (mine["fit"].astype(str) == fit).any()]
-        for i, fit in enumerate(present):
-            part = mine.loc[mine["fit"].astype(str) == fit]
-            nudge = (i - (len(present) - 1) / 2) * 0.6 / len(present)
-            value = np.clip(part["value"].to_numpy(dtype=float), left, right)
-            low = np.clip(part["low"].to_numpy(dtype=float), left, right)
-            high = np.clip(part["high"].to_numpy(dtype=float), left, right)
-            zero = part["value"].to_numpy(dtype=float) <= 0
-            exact = [
-                _interval(v, a, b) for v, a, b in zip(part["value"], part["low"], part["high"], strict=True)
-            ]
+        drawn = mine.assign(**{c: mine[c].astype(float).clip(left, right) for c in ("value", "low", "high")})
+        drawn["y"] = _lines(mine, names[unit])
+        for i, fit in enumerate(fits):
+            part = drawn.loc[drawn["fit"].astype(str) == fit]
+            if part.empty:
+                continue
+            exact = mine.loc[part.index]
+            look = {"name": fit, "legendgroup": fit, "row": row, "col": 1}
+            ends = part[["low", "high"]].assign(gap=np.nan).to_numpy().ravel()
             figure.add_scatter(
-                x=value,
-                y=[ordered.index(str(name)) + nudge for name in part["name"]],
+                x=ends, y=np.repeat(part["y"], 3), mode="lines+markers", showlegend=False, hoverinfo="skip",
+                line={"color": PALETTE[i % len(PALETTE)], "width": 2},
+                marker={"symbol": "line-ns-open", "size": 9}, **look,
+            )  # fmt: skip
+            figure.add_scatter(
+                x=part["value"].to_numpy(),
+                y=part["y"].to_numpy(),
                 mode="markers",
-                name=fit,
-                error_x={
-                    "array": np.nan_to_num(high - value),
-                    "arrayminus": np.nan_to_num(value - low),
-                    "thickness": 2,
-                    "width": 4,
-                },
                 marker={
-                    "color": colours[fit],
+                    "color": PALETTE[i % len(PALETTE)],
                     "size": 10,
-                    "symbol": np.where(zero, "triangle-left-open", "circle").tolist(),
+                    "symbol": np.where(exact["value"] <= 0, "triangle-left", "circle").tolist(),
                 },
-                legendgroup=fit,
+                cliponaxis=False,
                 showlegend=fit not in seen,
-                customdata=part["name"].tolist(),
-                text=exact,
-                hovertemplate="%{customdata}: %{text}"
-                + (" ns" if unit == "ns" else "")
-                + "<extra>%{fullData.name}</extra>",
-                row=row,
-                col=1,
+                text=[
+                    f"{name}: {_interval(*ends)}"
+                    for name, *ends in exact[["name", "value", "low", "high"]].to_numpy()
+                ],
+                hovertemplate=f"%{{text}}{' ns' if unit == 'ns' else ''}<extra>{fit}</extra>",
+                **look,
             )
             seen.add(fit)
         figure.update_xaxes(axis, row=row, col=1)
         figure.update_yaxes(
             tickmode="array",
-            tickvals=list(range(len(ordered))),
-            ticktext=ordered,
-            range=[len(ordered) - 0.4, -0.6],
+            tickvals=list(range(len(names[unit]))),
+            ticktext=names[unit],
+            range=[len(names[unit]) - 0.4, -0.6],
             ticks="",
             row=row,
             col=1,
         )
     legend_below(figure, len(fits))
-    lines = sum(len(names[unit]) for unit in units)
-    figure.update_layout(height=max(HEIGHT, 34 * lines + 90 * len(units) + 170))
-    return titled(figure, title, "calibrated; an interval that runs into the left edge reaches 0")
+    figure.update_layout(height=height)
+    return titled(figure, title, "calibrated; a point or interval that runs into the left edge reaches 0")
 
 
 def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrated costs") -> go.Figure:
@@ -330,6 +324,14 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
     figure.update_yaxes(autorange="reversed", type="category", ticks="")
     legend_below(figure, 2)
     return titled(figure, title, "Sobol indices; bars at the ends are confidence intervals")
+
+
+def _lines(mine: pd.DataFrame, names: list[str]) -> list[float]:
+    """Height of each point: fits of the same cost stand below each other around the cost's line."""
+    name = mine["name"].astype(str)
+    place = name.groupby(name).cumcount()
+    many = name.groupby(name).transform("size")
+    return [names.index(n) + (p - (m - 1) / 2) * 0.6 / m for n, p, m in zip(name, place, many, strict=True)]
 
 
 def _signed(value: float) -> str:

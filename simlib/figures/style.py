@@ -203,15 +203,19 @@ def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bo
     Examples
     --------
     >>> legend_below(go.Figure(), 3, keyed=True).layout.margin.b
-    122
+    140
     """
-    rows = math.ceil(entries / rows_of)
-    key = 26 if keyed else 0
-    bottom = 70 + 26 * rows + key
-    below = {"orientation": "h", "yref": "container", "yanchor": "bottom", "xanchor": "left", "x": 0.0}
-    figure.update_layout(margin_b=bottom, legend=below | {"y": (key + 6) / HEIGHT})
+    key = 44 if keyed else 0  # two lines, since the key wraps in a narrow window
+    below = {"orientation": "h", "yref": "container", "xanchor": "left", "x": 0.0, "font": {"size": 12}}
+    figure.update_layout(
+        margin_b=70 + 26 * math.ceil(entries / rows_of) + key,
+        legend=below | {"yanchor": "bottom", "y": (key + 4) / HEIGHT},
+    )
     if keyed:
-        figure.update_layout(legend2=below | {"y": 4 / HEIGHT, "itemclick": False, "itemdoubleclick": False})
+        figure.update_layout(
+            legend2=below
+            | {"yanchor": "top", "y": key / HEIGHT, "itemclick": False, "itemdoubleclick": False}
+        )
     return figure
 
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
@@ -63,16 +65,15 @@ def number_text(value: object, digits: int = 4) -> str:
     >>> [number_text(v) for v in (201442478, 0.000123456, 1234.56, float("nan"), True, "spin")]
     ['201,442,478', '0.0001235', '1,235', '–', 'yes', 'spin']
     """
-    if isinstance(value, str):
-        return value
-    if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
+    nan = isinstance(value, float | np.floating) and math.isnan(value)
+    if nan or value is None or value is pd.NA or value is pd.NaT:
         return _MISSING
     if pd.api.types.is_bool(value):
         return "yes" if value else "no"
     if pd.api.types.is_integer(value):
         return f"{value:,}".replace("-", "−")
     if pd.api.types.is_float(value):
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)
         text = f"{number:,.0f}" if 10 ** (digits - 1) <= abs(number) < 1e15 else f"{number:,.{digits}g}"
         return text.replace("e-", "e−").replace("-", "−")
     return str(value)

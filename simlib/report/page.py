@@ -42,7 +42,9 @@ class Section:
         """Take strings as prose, and refuse what a report cannot show."""
         if isinstance(self.blocks, str):
             raise InputError("section.blocks", self.blocks, "must be a list", "put the text in a list")
-        blocks: tuple[object, ...] = tuple(Prose(block) if isinstance(block, str) else block for block in self.blocks)
+        blocks: tuple[object, ...] = tuple(
+            Prose(block) if isinstance(block, str) else block for block in self.blocks
+        )
         for block in blocks:
             if not isinstance(block, Block):
                 kinds = "Prose, Note, Table, Chart or str"
