@@ -296,7 +296,7 @@ def tables_of(result: SimulationResult) -> dict[str, pd.DataFrame]:
     """Every table of a run, by the name of its file."""
     raw, job = result.raw, result.job
     return {
-        "metrics": result.table(), "locks": result.locks(), "threads": result.threads(),
+        "metrics": result.table(), "locks": result.locks(), "threads": result.threads(), "phases": result.phases(),
         "queue_over_time": raw.queue_over_time(job), "progress_over_time": raw.progress_over_time(job),
         "wait_histogram": raw.histogram(job, "wait"), "hold_histogram": raw.histogram(job, "hold"),
     }  # fmt: skip

@@ -232,7 +232,7 @@ def _grant(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 def _advance(  # type: ignore[no-untyped-def]
     steps, th, lk, stats, waits, holds, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
-    pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l,
+    pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s,
     local, near, far, socket, budget, tracing,
 ):  # fmt: skip
     """Run until every thread ended, nothing can happen, or `budget` events took place."""
@@ -464,10 +464,16 @@ def _advance(  # type: ignore[no-untyped-def]
             elif kind == _STAMP:
                 which = steps[pc, 1]
                 stamp_t[which] = now
+                stamp_s[which, :] = 0
                 for lock in range(lk.shape[0]):
                     for mode in range(2):
                         stamp_l[which, lock, mode, 0] = stats[lock, mode, 0]
                         stamp_l[which, lock, mode, 1] = stats[lock, mode, 1]
+                for j in range(threads):
+                    for activity in range(6):
+                        stamp_s[which, activity] += th[j, _TIME + activity]
+                    for fault in range(4):
+                        stamp_s[which, 6 + fault] += faults[j, fault]
                 if tracing:
                     _note(trace, sc, now, i, _T_STAMP, which)
                 th[i, _PC] = pc + 1
@@ -566,6 +572,7 @@ def run(
     faults = np.zeros((threads, 4), dtype=np.int64)
     stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
     stamp_l = np.zeros((len(job.stamps), locks, 2, 2), dtype=np.int64)
+    stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
     draws = tables(job.cvs)
     barriers = np.zeros(job.barriers, dtype=np.int64)
     parked = np.full(threads, -1, dtype=np.int64)
@@ -573,7 +580,7 @@ def run(
         _advance(
             job.steps, th, lk, *state.values(), tree, leaves, waiting, sc,
             thread_keys(seed, threads), draws, events,
-            pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked, stamp_t, stamp_l,
+            pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked, stamp_t, stamp_l, stamp_s,
             job.local_ps, job.near_ps, job.far_ps, job.socket, CHUNK, trace > 0,
         )  # fmt: skip
         if progress is not None:
@@ -594,6 +601,7 @@ def run(
         bin_ps=1 << int(sc[_SHIFT]),
         stamp_ps=stamp_t,
         stamp_locks=stamp_l,
+        stamp_sums=stamp_s,
         trace=events[: int(sc[_TRACED])],
     )
 

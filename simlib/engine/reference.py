@@ -143,6 +143,7 @@ class Simulation:
         self.queue = np.zeros((len(self.locks), BINS), dtype=np.int64)
         self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
         self.stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
+        self.stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
         self.stamp_l = np.zeros((len(job.stamps), len(self.locks), 2, 2), dtype=np.int64)
 
     # -- time and records ----------------------------------------------------------------------------
@@ -440,6 +441,8 @@ class Simulation:
         self.stamp_t[which] = self.env.now
         for index, lock in enumerate(self.locks):
             self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
+        self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
+        self.stamp_s[which, 6:] = np.sum([t.faults for t in self.threads], axis=0)
         self.note(int(self.env.now), thread, "stamp", which)
         thread.pc += 1
         return int(self.env.now)
@@ -473,6 +476,7 @@ class Simulation:
             bin_ps=1 << self.shift,
             stamp_ps=self.stamp_t,
             stamp_locks=self.stamp_l,
+            stamp_sums=self.stamp_s,
             trace=np.array(self.trace, dtype=np.int64).reshape(-1, 4),
         )
 

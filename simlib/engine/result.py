@@ -61,6 +61,8 @@ class EngineResult:
     stamp_ps : ndarray of int64, shape (n_stamps,)
     stamp_locks : ndarray of int64, shape (n_stamps, n_locks, 2, 2)
         Acquisitions and contended acquisitions up to each stamp.
+    stamp_sums : ndarray of int64, shape (n_stamps, 10)
+        Up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults by kind.
     trace : ndarray of int64, shape (n_events, 4)
         Time, thread, `EVENTS` number, argument; empty unless asked for.
     """
@@ -79,6 +81,7 @@ class EngineResult:
     bin_ps: int
     stamp_ps: NDArray[np.int64]
     stamp_locks: NDArray[np.int64]
+    stamp_sums: NDArray[np.int64]
     trace: NDArray[np.int64]
 
     def __eq__(self, other: object) -> bool:

@@ -315,7 +315,7 @@ def _prediction(found: Study, every_page: pd.DataFrame) -> Section:
                 f"mean absolute error {mean['simlib']:.1f} % (universal scalability law {mean['usl']:.1f} %, Amdahl "
                 f"{mean['amdahl']:.1f} %, fitted to the same points); largest "
                 f"{held['simlib_percent'].abs().max():.1f} %.",
-                digits=3,
+                digits=4,
             ),
             Chart(figures.held_out_errors(errors), "Error of each prediction, beside the two scaling laws."),
             Chart(
@@ -345,8 +345,8 @@ def _contention(found: Study, readings: pd.DataFrame) -> Section:
                 "could not map 2 MiB blocks, hugetlbfs or not: every page faults by itself when it is populated "
                 "and once more after CLEAR has write-protected it. Under KVM_DIRTY_LOG_INITIALLY_SET, which the test "
                 "asks for, the first iteration faults nothing. So a page takes the lock twice. With many vCPUs every "
-                "acquisition finds the lock held, and the count is a whole number a page: 2 a run. Six means that "
-                "the counters had summed three runs. With 2 and 4 vCPUs the passes differ: populating holds the lock "
+                "acquisition finds the lock held, and the count is a whole number a page: 2 a run. Six would "
+                "mean that the counters had summed three runs, which is inferred: the source does not say. With 2 and 4 vCPUs the passes differ: populating holds the lock "
                 "for less time (no entry was valid, so nothing is broadcast to the TLBs) and contends less."
             ),
             Chart(
@@ -381,10 +381,10 @@ def _where_time_goes(found: Study) -> Section:
         [
             Chart(
                 figures.time_per_page(found.split),
-                "Simulated mean time of a vCPU per fault, over all passes: outside the lock (run), queued for "
-                "mmu_lock (wait), working under it (hold), moving cache lines (line), queued for the interconnect's "
-                "broadcast invalidation (broadcast). The rwlock removes the queue for the lock; the queue for the "
-                "interconnect is what remains in the measured pass (populating still takes the lock for write).",
+                "Simulated mean time of a fault while the guest dirties its memory: outside the lock (run), queued "
+                "for mmu_lock (wait), working under it (hold), moving cache lines (line), queued for the "
+                "interconnect's broadcast invalidation (broadcast). The rwlock removes the queue for the lock; the "
+                "queue for the interconnect takes its place.",
             ),
         ],
     )
