@@ -122,9 +122,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def in_turns(
-    contenders: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1
-) -> dict[str, list[Any]]:
+def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> dict[str, list[Any]]:
     """Run all contenders in turn, `rounds` times, after `warm_up` turns that do not count."""
     samples: dict[str, list[Any]] = {name: [] for name in contenders}
     for turn in range(warm_up + rounds):
@@ -144,9 +142,7 @@ def ratios(above: list[float], below: list[float]) -> tuple[float, ...]:
 def child(*arguments: str, **environment: str) -> dict[str, Any]:
     """What `child.py` measures in a process of its own."""
     command = [sys.executable, str(HERE / "child.py"), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
     return json.loads(done.stdout)
@@ -177,9 +173,7 @@ def c_compiler() -> str | None:
 def run_c(program: Path, acquisitions: int) -> Sample:
     """The lock loop in C; it times itself."""
     arguments = [str(n) for n in (THREADS, acquisitions, THINK_PS, HOLD_PS)]
-    found = json.loads(
-        subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
-    )
+    found = json.loads(subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout)
     return Sample(found["seconds"], found["acquisitions"], found["utilisation"])
 
 
@@ -287,9 +281,7 @@ def others(size: Size) -> list[Row]:
     for name in OTHERS:
         if name in missing:
             say(f"{name} is not installed; make bench installs it.")
-            rows.append(
-                Row(f"lock loop: {name}", "×", note=f"{name} is not installed; make bench installs it")
-            )
+            rows.append(Row(f"lock loop: {name}", "×", note=f"{name} is not installed; make bench installs it"))
             continue
         faster = ratios(rates["simlib"], rates[name])
         rows += [
@@ -387,9 +379,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         description="Measure simlib's speed against plain C, its reference engine and other simulators.",
         epilog="Exit status: 0 if every bar is met (or with --quick), else 1.",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, to see that all works; judges no bar"
-    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all works; judges no bar")
     parser.add_argument(
         "--out",
         type=Path,

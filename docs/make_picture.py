@@ -14,4 +14,4 @@ if __name__ == "__main__":
         found.curves, title="arm64, Ampere Altra: calibrated on at most 8 vCPUs, predicted to 64"
     )
     figure.write_image(TARGET, width=900, height=520)
-    print(TARGET)  # noqa: T201
+    print(TARGET)

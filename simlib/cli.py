@@ -24,7 +24,7 @@ import simlib
 from simlib import calibration, measurements
 from simlib.calibration import Fit
 from simlib.engine.simulate import SimulationResult, perfetto_trace
-from simlib.errors import InputError, SimlibError
+from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.files import write_text
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import LEVEL, METRICS, complete
@@ -75,6 +75,8 @@ SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
 
 def show(frame: pd.DataFrame, how: Format) -> None:
     """Print a result on stdout."""
+    # Whole numbers with a missing one among them are floats in pandas; print them as whole numbers.
+    frame = frame.convert_dtypes()
     if how is Format.CSV:
         text = frame.to_csv(index=False)
     elif how is Format.JSON:
@@ -102,7 +104,16 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A progress display on stderr; without a terminal, a line for each stage."""
+    """A progress display on stderr; without a terminal, a line for each stage. Ctrl-C ends in one sentence."""
+    try:
+        with _display() as progress:
+            yield progress
+    except KeyboardInterrupt:
+        raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
+
+
+@contextmanager
+def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
         stages: list[str] = []
 
@@ -135,7 +146,7 @@ def version(
 ) -> None:
     """Options of the command itself."""
     if show_version:
-        print(simlib.__version__)  # noqa: T201
+        print(simlib.__version__)
         raise typer.Exit
 
 
@@ -197,9 +208,7 @@ def calibrate(
     is_file = table.endswith(".csv") or Path(table).exists()
     source = measurements.read(table) if is_file else measurements.load(table)
     with progress_bar() as progress:
-        fit = calibration.calibrate(
-            subject, source.select(select), train, level=level, seed=seed, progress=progress
-        )
+        fit = calibration.calibrate(subject, source.select(select), train, level=level, seed=seed, progress=progress)
     calibration.save_fit(fit, out, train)
     counts = f"{len(fit.problem.train)} observations, {len(fit.estimate.names)} costs"
     say(f"{counts}, discrepancy {fit.estimate.discrepancy:.1%}; written to {out}")
@@ -250,9 +259,7 @@ def simulate(
         EngineName.COMPILED
     ),
     seed: SeedOption = 1,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Write a trace that Perfetto reads.")
-    ] = None,
+    trace: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Write a trace that Perfetto reads.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write all tables of the run as CSV files.")
     ] = None,
@@ -262,7 +269,10 @@ def simulate(
     subject = load_scenario(scenario)
     if subject.variants and variant not in subject.variants:
         raise InputError(
-            "--variant", variant, "the scenario has variants; name one", f"known: {', '.join(subject.variants)}"
+            "--variant",
+            variant,
+            "the scenario has variants; name one",
+            f"known: {', '.join(subject.variants)}",
         )
     if variant and not subject.variants:
         raise InputError("--variant", variant, "the scenario has no variants")
@@ -350,9 +360,6 @@ def main(arguments: list[str] | None = None) -> None:
     except SimlibError as error:
         say(str(error))
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        say("interrupted; nothing half-written is left behind")
-        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

@@ -64,6 +64,12 @@ class HorizonError(SimlibError):
     """The run would pass the simulated-time horizon or its event limit. Exit code 1."""
 
 
+class RunInterruptedError(SimlibError):
+    """The user stopped a run (Ctrl-C). Exit code 130."""
+
+    exit_code = 130
+
+
 class CalibrationError(SimlibError):
     """The measurements do not determine the costs that were asked for. Exit code 1."""
 

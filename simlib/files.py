@@ -44,11 +44,14 @@ def write_text(path: str | Path, text: str) -> Path:
             stream.write(text)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101  # mkstemp's 0600 is for secrets
-        os.replace(temporary, path)  # noqa: PTH105
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 is for secrets
+        os.replace(temporary, path)
     except OSError as error:
         raise InputError(
-            "output", str(path), f"cannot be written ({error.strerror})", "choose a folder that you may write to"
+            "output",
+            str(path),
+            f"cannot be written ({error.strerror})",
+            "choose a folder that you may write to",
         ) from None
     finally:
         if temporary is not None:

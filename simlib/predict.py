@@ -225,13 +225,14 @@ def complete(scenario: Scenario, estimate: CostEstimate | None = None) -> Scenar
     ...
     simlib.errors.InputError: costs = fault_exit, fault_hold, line_transfer: no value, ...
     """
+    scenario.policy.resolved()
     filled = scenario if estimate is None else estimate.apply(scenario)
     missing = [name for name in used_costs(filled) if name not in filled.costs.given()]
     if missing:
         cure = "give them under [costs], or calibrate and pass --fit"
         if estimate is not None and estimate.groups() - {scenario.group}:
             names = ", ".join(repr(g) for g in sorted(estimate.groups()))
-            cure = f"the fit has them for the groups {names}: write group = \"…\" at the top of the scenario"
+            cure = f'the fit has them for the groups {names}: write group = "…" at the top of the scenario'
         raise InputError(
             "costs", ", ".join(missing),
             f"no value, and no calibrated one for machine {scenario.machine.name!r} with architecture "

@@ -27,6 +27,7 @@ STARTS = 12
 REFINED = 3
 """How many of them are followed to a minimum."""
 
+FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
 
 
@@ -114,15 +115,15 @@ def calibrate(
     tell("calibrating", 0.6)
     logs = final[1]
 
-    def residuals(point: NDArray[np.float64]) -> NDArray[np.float64]:
+    def residuals(point: FloatArray) -> FloatArray:
         return problem.residuals(point, pages_per_vcpu, seed)
 
     base = residuals(logs)
     jacobian = _jacobian(residuals, logs)
     dof = len(base) - len(logs)
-    variance = float(base @ base) / dof
+    variance = float(base @ base) / dof + _simulation_variance(problem, logs, pages_per_vcpu, seed)
     information = jacobian.T @ jacobian
-    covariance = np.linalg.pinv(information, rcond=1e-8) * variance
+    covariance = np.asarray(np.linalg.pinv(information, rcond=1e-8) * variance, dtype=np.float64)
     deviations = np.sqrt(np.diag(covariance))
     estimate = CostEstimate(problem.names, logs, covariance, dof, float(np.sqrt(variance)), SPREAD)
     limits = _profile(problem, residuals, estimate, jacobian, base, level, tell) if profile else None
@@ -151,12 +152,10 @@ def calibrate(
         "all_determined": bool(determined.all()),
     }
     tell("calibrated", 1.0)
-    return Calibrated(
-        problem, estimate, intervals, correlation, rows, starts, level, pages_per_vcpu, seed, valid
-    )
+    return Calibrated(problem, estimate, intervals, correlation, rows, starts, level, pages_per_vcpu, seed, valid)
 
 
-def first_guess(problem: Problem) -> NDArray[np.float64]:
+def first_guess(problem: Problem) -> FloatArray:
     """Logarithms of costs from the asymptotes of a closed lock: time alone, and time each when saturated.
 
     With one vCPU a fault takes think plus service, with many vCPUs it takes their number times the
@@ -167,21 +166,28 @@ def first_guess(problem: Problem) -> NDArray[np.float64]:
     if times.empty:
         return np.asarray(problem.bounds.mean(axis=1))
     pages = problem.scenario.guest.pages_per_vcpu
-    few, many = times.loc[times["vcpus"].idxmin()], times.loc[times["vcpus"].idxmax()]
-    service = max(many["value"] / many["vcpus"] / pages * 1e12, 1e3)
-    alone = max(few["value"] / pages * 1e12 - service, 0.3 * service)
+    n, seconds = times["vcpus"].to_numpy(dtype=float), times["value"].to_numpy(dtype=float)
+    few, many = int(n.argmin()), int(n.argmax())
+    service = max(seconds[many] / n[many] / pages * 1e12, 1e3)
+    alone = max(seconds[few] / pages * 1e12 - service, 0.3 * service)
     guess = {
         "fault_exit": alone, "fault_hold": 0.5 * service, "tlb_invalidate": 0.4 * service,
         "line_transfer": 0.05 * service, "fault_jitter": 0.4,
     }  # fmt: skip
     names = [name.partition("[")[0] for name in problem.names]
     logs = [np.log(guess[n]) if n in guess else problem.bounds[i].mean() for i, n in enumerate(names)]
-    return np.clip(logs, problem.bounds[:, 0] + 0.01, problem.bounds[:, 1] - 0.01)
+    return np.asarray(np.clip(logs, problem.bounds[:, 0] + 0.01, problem.bounds[:, 1] - 0.01), dtype=np.float64)
+
+
+def _simulation_variance(problem: Problem, logs: FloatArray, pages: int, seed: int) -> float:
+    """Largest variance of a residual over seeds: what simulating a sample of the pages leaves open."""
+    again = [problem.residuals(logs, pages, seed + k) for k in range(1, 5)]
+    return float(np.var(again, axis=0, ddof=1).max())
 
 
 def _multi_start(
     problem: Problem, seed: int, pages: int, tell: Progress
-) -> tuple[pd.DataFrame, list[tuple[float, NDArray[np.float64], bool]]]:
+) -> tuple[pd.DataFrame, list[tuple[float, FloatArray, bool]]]:
     guess = first_guess(problem)
     cube = qmc.LatinHypercube(len(guess), rng=np.random.default_rng(seed)).random(STARTS - 1)
     points = np.vstack([guess, guess + 1.2 * (2 * cube - 1)])
@@ -202,14 +208,12 @@ def _multi_start(
     return starts, results
 
 
-def _minimise(
-    problem: Problem, start: NDArray[np.float64], pages: int, seed: int, steps: int
-) -> tuple[float, NDArray[np.float64], bool]:
+def _minimise(problem: Problem, start: FloatArray, pages: int, seed: int, steps: int) -> tuple[float, FloatArray, bool]:
     parameters = lmfit.Parameters()
     for i, (value, (low, high)) in enumerate(zip(start, problem.bounds, strict=True)):
         parameters.add(f"p{i}", value=float(value), min=float(low), max=float(high))
 
-    def residuals(p: lmfit.Parameters) -> NDArray[np.float64]:
+    def residuals(p: lmfit.Parameters) -> FloatArray:
         return problem.residuals(np.array([p[f"p{i}"].value for i in range(len(start))]), pages, seed)
 
     result = lmfit.minimize(
@@ -220,9 +224,7 @@ def _minimise(
     return float(np.sum(result.residual**2)), logs, bool(result.success)
 
 
-def _jacobian(
-    residuals: Callable[[NDArray[np.float64]], NDArray[np.float64]], point: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _jacobian(residuals: Callable[[FloatArray], FloatArray], point: FloatArray) -> FloatArray:
     columns = []
     for k in range(len(point)):
         step = np.zeros(len(point))
@@ -233,13 +235,13 @@ def _jacobian(
 
 def _profile(
     problem: Problem,
-    residuals: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    residuals: Callable[[FloatArray], FloatArray],
     estimate: CostEstimate,
-    jacobian: NDArray[np.float64],
-    base: NDArray[np.float64],
+    jacobian: FloatArray,
+    base: FloatArray,
     level: float,
     tell: Progress,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Where the sum of squares, minimised over the other costs, has grown by t² times the variance.
 
     The inner minimisation takes Gauss-Newton steps with the Jacobian of the optimum.
@@ -249,7 +251,7 @@ def _profile(
     room = t**2 * estimate.discrepancy**2
     least = float(base @ base)
 
-    def growth(k: int, distance: float, inverse: NDArray[np.float64], others: list[int]) -> float:
+    def growth(k: int, distance: float, inverse: FloatArray, others: list[int]) -> float:
         point = estimate.logs.copy()
         point[k] += distance
         point[others] -= inverse @ (jacobian[:, k] * distance)
@@ -264,7 +266,7 @@ def _profile(
     limits = np.empty((n, 2))
     for k in range(n):
         others = [i for i in range(n) if i != k]
-        inverse = np.linalg.pinv(jacobian[:, others], rcond=1e-6)
+        inverse = np.asarray(np.linalg.pinv(jacobian[:, others], rcond=1e-6), dtype=np.float64)
         width = max(t * float(np.sqrt(estimate.covariance[k, k])), 1e-3)
         for side, sign in enumerate((-1.0, 1.0)):
             inside, outside, reach = 0.0, np.inf, width

@@ -116,7 +116,5 @@ def strongest_correlations(fit: Calibrated, count: int = 3) -> list[tuple[str, s
     """
     names: Sequence[str] = fit.estimate.names
     matrix = fit.correlation.to_numpy()
-    pairs = [
-        (names[i], names[j], float(matrix[i, j])) for i in range(len(names)) for j in range(i + 1, len(names))
-    ]
+    pairs = [(names[i], names[j], float(matrix[i, j])) for i in range(len(names)) for j in range(i + 1, len(names))]
     return sorted(pairs, key=lambda p: -abs(p[2]))[:count]

@@ -60,9 +60,7 @@ class Problem:
         """The model's value of each observation, on common random numbers."""
         estimate = CostEstimate(self.names, logs, np.zeros((0, 0)), 1, 0.0, {})
         cases = list(dict.fromkeys(zip(rows["variant"], rows["vcpus"], strict=True)))
-        runs = evaluate(
-            [estimate.apply(self.case(v, n)) for v, n in cases], pages_per_vcpu=pages_per_vcpu, seed=seed
-        )
+        runs = evaluate([estimate.apply(self.case(v, n)) for v, n in cases], pages_per_vcpu=pages_per_vcpu, seed=seed)
         found = {case: run.metrics for case, run in zip(cases, runs, strict=True)}
         values = zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True)
         return np.array([found[v, n][metric] for v, n, metric in values])
@@ -122,7 +120,13 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
         values = table.seconds(metric) if UNITS[metric] == "s" else table.column(metric).astype(float)
         parts.append(
             pd.DataFrame(
-                {"variant": variants, "vcpus": frame["vcpus"], "metric": metric, "value": values, "train": chosen}
+                {
+                    "variant": variants,
+                    "vcpus": frame["vcpus"],
+                    "metric": metric,
+                    "value": values,
+                    "train": chosen,
+                }
             )
         )
     rows = pd.concat(parts, ignore_index=True)
@@ -144,7 +148,7 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
 def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
     frame = table.frame
     if not scenario.variants:
-        if "series" in frame.columns and frame["series"].nunique() > 1:
+        if "series" in frame.columns and len(set(frame["series"])) > 1:
             raise InputError(
                 f"series of {table.name}", ", ".join(sorted(set(frame["series"]))),
                 "the scenario has no variants, so one series must be chosen",

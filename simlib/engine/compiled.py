@@ -62,7 +62,7 @@ _NEVER = np.iinfo(np.int64).max
 _T_TRY, _T_ACQUIRED, _T_RELEASED, _T_FAULT, _T_MAPPED, _T_RETRY, _T_BARRIER, _T_SCAN, _T_STAMP, _T_END = range(10)
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _bit_length(typingctx: Any, value: Any) -> Any:
     """Bits that a non-negative int64 needs (`int.bit_length`)."""
 
@@ -143,8 +143,7 @@ def _wake(tree, leaves, i, key):  # type: ignore[no-untyped-def]
     tree[node] = key
     while node > np.uint64(1):
         rival = tree[node ^ np.uint64(1)]
-        if rival < key:
-            key = rival
+        key = min(key, rival)
         node >>= np.uint64(1)
         tree[node] = key
 
@@ -170,8 +169,7 @@ def _acquired(lk, stats, waits, th, lock, mode, i, now, t):  # type: ignore[no-u
     wait = t - th[i, _TRIED]
     stats[lock, mode, 0] += 1
     stats[lock, mode, 2] += wait
-    if wait > stats[lock, mode, 3]:
-        stats[lock, mode, 3] = wait
+    stats[lock, mode, 3] = max(stats[lock, mode, 3], wait)
     waits[lock, mode, _bit_length(wait)] += 1
 
 
@@ -370,8 +368,7 @@ def _advance(  # type: ignore[no-untyped-def]
                     if lk[lock, _HOLDERS] == 0:
                         lk[lock, _BUSY] += t - lk[lock, _BUSY_SINCE]
                 stats[lock, mode, 4] += held
-                if held > stats[lock, mode, 5]:
-                    stats[lock, mode, 5] = held
+                stats[lock, mode, 5] = max(stats[lock, mode, 5], held)
                 holds[lock, mode, _bit_length(held)] += 1
                 if tracing:
                     _note(trace, sc, t, i, _T_RELEASED, lock)
@@ -580,7 +577,8 @@ def run(
         _advance(
             job.steps, th, lk, *state.values(), tree, leaves, waiting, sc,
             thread_keys(seed, threads), draws, events,
-            pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked, stamp_t, stamp_l, stamp_s,
+            pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked,
+            stamp_t, stamp_l, stamp_s,
             job.local_ps, job.near_ps, job.far_ps, job.socket, CHUNK, trace > 0,
         )  # fmt: skip
         if progress is not None:

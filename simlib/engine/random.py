@@ -118,7 +118,8 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
     edges = special.gammaincinv(shape, np.linspace(0.0, 1.0, size + 1))
     # E[X | bin] of a gamma variable: its density times x is a gamma density of shape + 1.
     partial = np.diff(special.gammainc(shape + 1.0, edges))
-    return np.rint(partial * size * one).astype(np.int64)
+    table: NDArray[np.int64] = np.rint(partial * size * one).astype(np.int64)
+    return table
 
 
 def tables(cvs: tuple[float, ...]) -> NDArray[np.int64]:

@@ -407,12 +407,12 @@ class Simulation:
                     self.pages[p] = int(Page.DIRTY if action == Scan.SET else Page.ABSENT)
         else:
             for p in word:
-                state, dirty = self.pages[p] & ~Page.DIRTY, self.pages[p] & Page.DIRTY
+                state, marked = self.pages[p] & ~Page.DIRTY, self.pages[p] & Page.DIRTY
                 if action == Scan.SET:
                     self.pages[p] |= Page.DIRTY
-                elif (action == Scan.CLEAR and dirty) or (action == Scan.PROTECT and state == Page.WRITABLE):
+                elif (action == Scan.CLEAR and marked) or (action == Scan.PROTECT and state == Page.WRITABLE):
                     entries += 1
-                    kept = dirty if action == Scan.PROTECT else 0
+                    kept = marked if action == Scan.PROTECT else 0
                     self.pages[p] = kept | (Page.PROTECTED if state == Page.WRITABLE else state)
         thread.spent[HOLD] += entries * cost
         self.note(int(self.env.now), thread, "scan", entries)
@@ -458,7 +458,12 @@ class Simulation:
         if self.live:
             stuck = self.env.peek() == simpy.core.Infinity
             compiled.check_end(
-                self.job, 2 if stuck else 3, int(self.env.now), 0, 0, np.array([t.ended for t in self.threads])
+                self.job,
+                2 if stuck else 3,
+                int(self.env.now),
+                0,
+                0,
+                np.array([t.ended for t in self.threads]),
             )
         compiled.check_end(self.job, 1, 0, self.traced, self.room, np.zeros(0, dtype=np.int64))
         return EngineResult(

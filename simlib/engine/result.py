@@ -94,9 +94,7 @@ class EngineResult:
 
     def differences(self, other: EngineResult) -> list[str]:
         """Names of the fields in which two runs differ, for a test's message."""
-        return [
-            f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))
-        ]
+        return [f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))]
 
     def locks(self, job: Job) -> pd.DataFrame:
         """One row a lock and mode that was used: counts, times in seconds, utilisation, mean queue length."""
@@ -127,7 +125,12 @@ class EngineResult:
         frame = pd.DataFrame(self.thread_ps * PS, columns=[f"{a}_s" for a in ACTIVITIES])
         frame.insert(0, "thread", list(job.thread_names))
         frame["end_s"] = self.thread_end_ps * PS
-        kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults")
+        kinds = (
+            "translation_faults",
+            "permission_faults",
+            "block_permission_faults",
+            "block_translation_faults",
+        )
         for i, kind in enumerate(kinds):
             frame[kind] = self.faults[:, i]
         return frame

@@ -78,7 +78,7 @@ class SimulationResult:
     def table(self) -> pd.DataFrame:
         """The metrics, tidy: metric, value, unit."""
         return pd.DataFrame(
-            [{"metric": k, "value": v, "unit": UNITS[k]} for k, v in self.metrics.items() if v == v]
+            [{"metric": k, "value": v, "unit": UNITS[k]} for k, v in self.metrics.items() if np.isfinite(v)]
         )
 
     def locks(self) -> pd.DataFrame:
@@ -258,7 +258,16 @@ def perfetto_trace(result: SimulationResult) -> dict[str, object]:
     owned: dict[tuple[int, int], int] = {}
 
     def piece(thread: int, name: str, begin: int, end: int) -> None:
-        rows.append({"ph": "X", "pid": 1, "tid": thread, "name": name, "ts": begin * 1e-6, "dur": (end - begin) * 1e-6})
+        rows.append(
+            {
+                "ph": "X",
+                "pid": 1,
+                "tid": thread,
+                "name": name,
+                "ts": begin * 1e-6,
+                "dur": (end - begin) * 1e-6,
+            }
+        )
 
     trace = result.raw.trace
     for time, thread, kind, argument in trace[np.argsort(trace[:, 0], kind="stable")].tolist():

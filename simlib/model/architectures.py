@@ -137,7 +137,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         Architecture(
             "ppc-radix", "POWER, HV radix", "spin", "none", "write", "write", "write", 1,
-            "none", "after every dirty entry: the lock is taken once per entry", "broadcast", "per dirty entry, under the lock",
+            "none", "after every dirty entry: the lock is taken once per entry", "broadcast",
+            "per dirty entry, under the lock",
             "5.8 (locking re-read in 6.12)",
             ("arch/powerpc/kvm/book3s_64_mmu_radix.c kvm_radix_test_clear_dirty",
              "arch/powerpc/kvm/book3s_64_mmu_radix.c kvmppc_hv_handle_set_rc"),

@@ -521,7 +521,9 @@ def _toml_tables(scenario: Scenario, base: Scenario, prefix: str) -> list[str]:
         rows = []
         for f in dataclasses.fields(kind):
             value = getattr(section, f.name)
-            if value is None or (value == getattr(default, f.name) and not (f.name == "memory_per_vcpu" and not prefix)):
+            if value is None or (
+                value == getattr(default, f.name) and not (f.name == "memory_per_vcpu" and not prefix)
+            ):
                 continue
             shown = f.metadata["show"]
             rows.append(f"{f.name} = {_toml_value(shown(value) if shown else value)}")

@@ -235,14 +235,18 @@ class Job:
         if shared_pages and not ((first >= 0) & (first < last) & (last <= self.pages)).all():
             raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
         if self.pages % 64 or self.block_pages < 64 or self.block_pages & (self.block_pages - 1):
-            raise InputError("job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2")
+            raise InputError(
+                "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
+            )
         if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
             raise InputError("job", "entry or line times", "must not be negative or out of range")
         for index, (kind, a, b, c, d) in enumerate(self.steps.tolist()):
             if not self._in_range(kind, a, b, c, d, n, threads, locks):
                 raise InputError(f"job.steps[{index}]", [kind, a, b, c, d], "an argument is out of range")
 
-    def _in_range(self, kind: int, a: int, b: int, c: int, d: int, n: int, threads: int, locks: int) -> bool:
+    def _in_range(  # noqa: PLR0911  # one line a kind of step reads best
+        self, kind: int, a: int, b: int, c: int, d: int, n: int, threads: int, locks: int
+    ) -> bool:
         if kind in (Step.RUN, Step.HOLD):
             return a >= 0 and 0 <= b < len(self.cvs)
         if kind in (Step.TAKE, Step.DROP):

@@ -184,11 +184,9 @@ def page_by_page(found: Study, *, seed: int = 1, progress: Progress | None = Non
     rows = []
     for number, variant in enumerate(found.fit.problem.scenario.variants):
         case = found.fit.estimate.apply(found.fit.problem.case(variant, 64))
-        share = number / len(found.fit.problem.scenario.variants)
-        run = simulate(
-            case, seed=seed,
-            progress=None if progress is None else lambda e, _now, s=share: progress("64 vCPUs, page by page", s),
-        )  # fmt: skip
+        if progress is not None:
+            progress("64 vCPUs, page by page", number / len(found.fit.problem.scenario.variants))
+        run = simulate(case, seed=seed)
         at = found.held_out[(found.held_out["variant"] == variant) & (found.held_out["vcpus"] == 64)].iloc[0]
         rows.append(
             {"variant": variant, "faults": int(run.raw.faults.sum()),
@@ -214,9 +212,7 @@ def sections(found: Study, *, seed: int = 1, progress: Progress | None = None) -
 
 
 def _question(found: Study) -> Section:
-    wide = found.table.frame.pivot_table(
-        index="vcpus", columns="series", values="dirty_memory_time_ms"
-    ).reset_index()
+    wide = found.table.frame.pivot_table(index="vcpus", columns="series", values="dirty_memory_time_ms").reset_index()
     counts = found.table.frame[found.table.frame["series"] == "spinlock-old-test"][["vcpus", "contentions"]]
     wide = wide.merge(counts, on="vcpus")[
         ["vcpus", "spinlock-old-test", "contentions", "rwlock-old-test", "rwlock-fixed-test"]
@@ -345,8 +341,9 @@ def _contention(found: Study, readings: pd.DataFrame) -> Section:
                 "could not map 2 MiB blocks, hugetlbfs or not: every page faults by itself when it is populated "
                 "and once more after CLEAR has write-protected it. Under KVM_DIRTY_LOG_INITIALLY_SET, which the test "
                 "asks for, the first iteration faults nothing. So a page takes the lock twice. With many vCPUs every "
-                "acquisition finds the lock held, and the count is a whole number a page: 2 a run. Six would "
-                "mean that the counters had summed three runs, which is inferred: the source does not say. With 2 and 4 vCPUs the passes differ: populating holds the lock "
+                "acquisition finds the lock held, and the count is a whole number a page: 2 a run. Six would mean "
+                "that the counters had summed three runs, which is inferred: the source does not say. With 2 and 4 "
+                "vCPUs the passes differ: populating holds the lock "
                 "for less time (no entry was valid, so nothing is broadcast to the TLBs) and contends less."
             ),
             Chart(

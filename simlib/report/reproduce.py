@@ -87,9 +87,7 @@ def _checks(found: arm64.Study, seed: int) -> Section:
         job = build(small)
         same = reference.run(job, seed, trace=200_000) == compiled.run(job, seed, trace=200_000)
         if not same:
-            raise SimlibError(
-                f"the two engines disagree on {variant}; please report this with the seed {seed}"
-            )
+            raise SimlibError(f"the two engines disagree on {variant}; please report this with the seed {seed}")
         run = simulate(small, seed=seed)
         spent, ended = run.raw.thread_ps.sum(axis=1), run.raw.thread_end_ps
         rows.append({"variant": variant, "events": len(compiled.run(job, seed, trace=200_000).trace),

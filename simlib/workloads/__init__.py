@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Job
 from simlib.workloads import dirty_log_perf_test
 
-_WORKLOADS = {"dirty_log_perf_test": dirty_log_perf_test}
+_WORKLOADS: dict[str, Callable[[Scenario], Job]] = {"dirty_log_perf_test": dirty_log_perf_test.build}
 
 
 def build(scenario: Scenario) -> Job:
@@ -18,4 +20,4 @@ def build(scenario: Scenario) -> Job:
     >>> build(Scenario()).lock_names
     ('mmu_lock', 'interconnect')
     """
-    return _WORKLOADS[scenario.workload.kind].build(scenario)
+    return _WORKLOADS[scenario.workload.kind](scenario)

@@ -81,7 +81,14 @@ def _lock(policy: Policy, mode: str) -> tuple[int, Mode, int]:
 
 
 def _fault(
-    program: Program, costs: Costs, policy: Policy, mode: str, hold: int, invalidate: int, action: Map, logging: bool
+    program: Program,
+    costs: Costs,
+    policy: Policy,
+    mode: str,
+    hold: int,
+    invalidate: int,
+    action: Map,
+    logging: bool,
 ) -> int:
     """One fault, up to the jump back, which the caller patches; returns the fault's first step."""
     lock, how, own = _lock(policy, mode)

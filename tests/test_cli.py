@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command line: its contracts, and one clear sentence for every fault."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simlib.cli import main
+from simlib.measurements import data_dir
+
+ARM64 = data_dir() / "scenarios" / "arm64-ampere-altra.toml"
+SMALL = """
+[guest]
+vcpus = 2
+memory_per_vcpu = "2M"
+[policy]
+architecture = "arm64-spinlock"
+[costs]
+fault_exit = "700ns"
+fault_hold = "600ns"
+tlb_invalidate = "480ns"
+line_transfer = "47ns"
+fault_jitter = 0.3
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of a command."""
+    code = 0
+    try:
+        main([str(a) for a in arguments])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_predict_has_the_contract_columns(capsys, small):
+    code, out, _ = run(capsys, "predict", small, "--vcpus", "1,4", "--format", "csv")
+    frame = pd.read_csv(io.StringIO(out))
+    assert code == 0
+    assert frame.columns.tolist() == ["vcpus", "metric", "estimate", "low", "high", "unit"]
+    assert set(frame["vcpus"]) == {1, 4}
+    assert (frame["low"] <= frame["estimate"]).all()
+    assert (frame["estimate"] <= frame["high"]).all()
+
+
+def test_shipped_fit_predicts_each_variant(capsys):
+    code, out, err = run(capsys, "predict", ARM64, "--vcpus", "16", "--format", "json")
+    rows = json.loads(out)
+    assert code == 0
+    assert "shipped fit for ampere-altra" in err
+    assert {r["variant"] for r in rows} == {"spinlock-old-test", "rwlock-old-test", "rwlock-fixed-test"}
+    time = next(r for r in rows if r["variant"] == "spinlock-old-test" and r["metric"] == "dirty_memory_time")
+    assert time["low"] < 10.340 < time["high"]  # published, held out
+
+
+def test_both_engines_print_the_same(capsys, small):
+    results = [run(capsys, "simulate", small, "--engine", e, "--seed", 0)[:2] for e in ("compiled", "reference")]
+    assert results[0] == results[1]
+    assert results[0][0] == 0
+
+
+def test_simulate_writes_trace_and_tables(capsys, small, tmp_path):
+    trace, folder = tmp_path / "t" / "trace.json", tmp_path / "tables"
+    code, _, _ = run(capsys, "simulate", small, "--trace", trace, "--out", folder)
+    events = json.loads(trace.read_text())["traceEvents"]
+    holds = [e for e in events if e["name"] == "hold mmu_lock"]
+    locks = pd.read_csv(folder / "locks.csv")
+    assert code == 0
+    assert len(holds) == locks.loc[locks["lock"] == "mmu_lock", "acquisitions"].sum()
+    assert abs(sum(e["dur"] for e in holds) * 1e-6 - locks.loc[locks["lock"] == "mmu_lock", "hold_s"].sum()) < 1e-9
+    assert {p.stem for p in folder.iterdir()} >= {
+        "metrics",
+        "threads",
+        "phases",
+        "wait_histogram",
+        "queue_over_time",
+    }
+
+
+def test_calibrate_own_numbers(capsys, small, tmp_path):
+    steady = SMALL.replace("fault_jitter = 0.3", "fault_jitter = 0.05")  # else 512 pages are too noisy a measurement
+    small.write_text(steady)
+    rows = ["vcpus,dirty_memory_time_s"]
+    for n in (1, 2, 3, 4, 6, 8):
+        _, out, _ = run(capsys, "simulate", small, "--vcpus", n, "--format", "csv", "--seed", 7)
+        value = pd.read_csv(io.StringIO(out)).set_index("metric").loc["dirty_memory_time", "value"]
+        rows.append(f"{n},{value}")
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(rows) + "\n")
+    unknown = small.with_name("unknown.toml")
+    text = steady.replace('fault_exit = "700ns"\n', "").replace('fault_hold = "600ns"\n', "")
+    unknown.write_text(text + '[calibration]\ncosts = ["fault_exit", "fault_hold"]\n')
+    fit = tmp_path / "fit.json"
+    code, out, err = run(capsys, "calibrate", unknown, table, "--out", fit, "--format", "csv")
+    costs = pd.read_csv(io.StringIO(out)).set_index("name")
+    assert code == 0, err
+    assert costs.loc["fault_hold", "low"] < 600_000 < costs.loc["fault_hold", "high"]
+    assert costs.loc["fault_exit", "low"] < 700_000 < costs.loc["fault_exit", "high"]
+    assert run(capsys, "predict", unknown, "--fit", fit, "--vcpus", "16")[0] == 0
+
+
+def test_data_commands(capsys):
+    code, out, _ = run(capsys, "data", "list", "--format", "json")
+    names = [row["name"] for row in json.loads(out)]
+    assert code == 0
+    assert "arm64-dirty-memory-time" in names
+    code, out, err = run(capsys, "data", "show", "arm64-dirty-memory-time", "--where", "vcpus == 64", "--format", "csv")
+    assert code == 0
+    assert "spinlock-old-test,64,40994,201442478" in out
+    assert "caveat" in err
+    assert run(capsys, "data", "check", data_dir() / "published" / "arm64-dirty-memory-time.csv")[0] == 0
+
+
+BAD = {
+    "unknown key": ("[guest]\nvcpu = 2\n", "did you mean 'vcpus'"),
+    "unknown table": ("[gest]\nvcpus = 2\n", "did you mean 'guest'"),
+    "unit": ('[costs]\nfault_exit = "7 parsecs"\n', "unknown unit 'parsecs'"),
+    "no vcpus": ("[guest]\nvcpus = 0\n", "guest.vcpus = 0"),
+    "negative cost": ('[costs]\nfault_exit = "-1us"\n', "must not be negative"),
+    "not a number": ("[costs]\nfault_jitter = nan\n", "finite"),
+    "not TOML": ("[guest\n", "not valid TOML"),
+    "costs unknown": ("[guest]\nvcpus = 2\n", "no value"),
+    "no mmu_lock": ('[policy]\narchitecture = "s390"\n', "does not take mmu_lock"),
+    "batch": ("[policy]\nclear_batch_pages = 65\n", "multiple of 64"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_scenario(capsys, tmp_path, fault):
+    text, sentence = BAD[fault]
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    code, out, err = run(capsys, "simulate", path)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "Traceback" not in err
+    assert err.strip().count("\n") == 0
+
+
+def test_bad_arguments(capsys, small, tmp_path):
+    for arguments, sentence in (
+        (("predict", small, "--vcpus", "16,many"), "whole numbers"),
+        (("predict", small, "--vcpus", "16", "--metrics", "speed"), "must be one of"),
+        (("predict", small, "--vcpus", "16", "--fit", small), "not JSON"),
+        (("simulate", ARM64), "name one"),
+        (("simulate", small, "--vcpus", "2000"), "from 1 to 1023"),
+        (("calibrate", small, "no-such-table", "--out", tmp_path / "f.json"), "no-such-table"),
+        (("data", "show", "arm64-dirty-memory-tim"), "did you mean"),
+        (("simulate", tmp_path), "cannot be read"),
+        (("simulate", small, "--out", small / "below-a-file"), "cannot be written"),
+        (("reproduce", "--out", small / "below-a-file"), "cannot be written"),
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert code == 2, (arguments, err)
+        assert sentence in err, (arguments, err)
+        assert "Traceback" not in err + out
+
+
+def test_interrupt_leaves_nothing_half_written(tmp_path):
+    """Ctrl-C in a long run: one sentence, exit code 130, no file."""
+    scenario = tmp_path / "long.toml"
+    text = SMALL.replace('memory_per_vcpu = "2M"', 'memory_per_vcpu = "8G"').replace("vcpus = 2", "vcpus = 64")
+    scenario.write_text(text)
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from simlib.cli import main; main()", "simulate", str(scenario), "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    first = process.stderr.readline()  # the run reports progress, so it has begun
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130, first + rest
+    assert "interrupted" in rest
+    assert "Traceback" not in first + rest
+    assert not out.exists()
+
+
+def test_help_teaches(capsys):
+    for command in ([], ["calibrate"], ["predict"], ["simulate"], ["reproduce"], ["explore"], ["data"]):
+        code, out, _ = run(capsys, *command, "--help")
+        assert code == 0
+        assert "Usage" in out
