@@ -126,7 +126,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
+        task = bar.add_task("starting (the first run compiles the engine)", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
 
 

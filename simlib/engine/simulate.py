@@ -14,6 +14,7 @@ import pandas as pd
 
 from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.errors import HorizonError
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.scenario import Costs, Scenario
 from simlib.model.steps import Job
@@ -227,9 +228,42 @@ def simulate(
     """
     scenario.policy.resolved()
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
+    check_horizon(small)
     job = build(small)
     raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
     return SimulationResult(small, job, raw, seed, scale, flags_of(scenario, scale))
+
+
+def check_horizon(scenario: Scenario) -> None:
+    """Refuse at once what would run past the simulated-time horizon.
+
+    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978).
+
+    Raises
+    ------
+    HorizonError
+
+    Examples
+    --------
+    >>> check_horizon(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
+    ...                               "costs": {"fault_exit": "1us"}}))
+    Traceback (most recent call last):
+    ...
+    simlib.errors.HorizonError: the run would take at least 268167 s of simulated time, ...
+    """
+    costs, workload = scenario.costs, scenario.workload
+    passes = 1 + workload.iterations - (1 if workload.initially_set else 0)
+    written = workload.write_percent / 100
+    fault = (costs.fault_exit or 0) + (costs.fault_hold or 0)
+    blocks = PageTable(scenario.guest.page_size).pages_per_block() if scenario.guest.mapped_as_blocks else 1
+    pages = scenario.guest.pages_per_vcpu
+    least = pages * (fault / blocks + (passes - 1) * written * fault + passes * (costs.guest_access or 0))
+    if least > compiled.HORIZON_PS:
+        raise HorizonError(
+            f"the run would take at least {least * PS:.0f} s of simulated time, more than the "
+            f"{compiled.HORIZON_PS * PS:.0f} s that are simulated; take less memory or fewer iterations, or sample "
+            "the pages (--pages)"
+        )
 
 
 def perfetto_trace(result: SimulationResult) -> dict[str, object]:
