@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 from simlib import measurements
 from simlib.calibration import Calibrated, Fit, calibrate, load_fit, save_fit
 from simlib.engine.simulate import SimulationResult, perfetto_trace, simulate
 from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import CostEstimate, PredictionResult, predict
+from simlib.version import __version__
 
 __all__ = [
     "Calibrated",
@@ -24,6 +23,7 @@ __all__ = [
     "Scenario",
     "SimlibError",
     "SimulationResult",
+    "__version__",
     "calibrate",
     "load_fit",
     "load_scenario",

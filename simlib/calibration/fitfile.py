@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import simlib
 from simlib.calibration.fit import Calibrated
 from simlib.errors import InputError
 from simlib.files import write_text
 from simlib.measurements import data_dir
 from simlib.model.scenario import Scenario
 from simlib.predict import CostEstimate
+from simlib.version import __version__
 
 SCHEMA = "simlib-fit"
 VERSION = 1
@@ -87,7 +87,7 @@ def save_fit(fit: Calibrated, path: str | Path, train: str, date: datetime.date 
     content = {
         "schema": SCHEMA,
         "version": VERSION,
-        "simlib": simlib.__version__,
+        "simlib": __version__,
         "date": (date or datetime.datetime.now(datetime.UTC).date()).isoformat(),
         "dataset": fit.problem.dataset,
         "train": train,

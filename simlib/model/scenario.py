@@ -10,91 +10,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from simlib.errors import InputError, nearest
+from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_duration, format_size, parse_duration, parse_size
 
-Parser = Callable[[Any, str], Any]
-
-
-def _whole(low: int, high: int) -> Parser:
-    def parse(value: Any, what: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InputError(what, value, f"must be a whole number from {low} to {high}")
-        return value
-
-    return parse
-
-
-def _number(low: float, high: float) -> Parser:
-    def parse(value: Any, what: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise InputError(what, value, f"must be a number from {low:g} to {high:g}")
-        return float(value)
-
-    return parse
-
-
-def _choice(*words: str) -> Parser:
-    def parse(value: Any, what: str) -> str:
-        if value not in words:
-            raise InputError(what, value, "unknown word", nearest(str(value), words))
-        return str(value)
-
-    return parse
-
-
-def _flag(value: Any, what: str) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(what, value, "must be true or false")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise InputError(what, value, "must be a non-empty text")
-    return value
-
-
-def _names(value: Any, what: str) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise InputError(what, value, "must be a list of texts")
-    return tuple(value)
-
-
-def _is(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None) -> Any:
-    """A field with its rule, and how it is written back."""
-    return field(default=default, metadata={"parse": parser, "show": shown})
-
-
-_DURATION = {"shown": format_duration}
-
-
-class _Checked:
-    """A section whose fields are checked however it is made: from a file, or by a program."""
-
-    def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):  # type: ignore[arg-type]  # every section is a dataclass
-            value, parse = getattr(self, f.name), f.metadata["parse"]
-            what = f"{type(self).__name__.lower()}.{f.name}"
-            if value is None and f.default is None:
-                continue
-            if parse in (parse_duration, parse_size):  # already parsed: picoseconds, bytes
-                low = 0 if parse is parse_duration else 1
-                if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                    raise InputError(what, value, f"must be a whole number, at least {low}")
-            else:
-                parse(value, what)
-
 
 @dataclass(frozen=True)
-class Machine(_Checked):
+class Machine(rules.Checked):
     """The host.
 
     Attributes
@@ -108,15 +37,15 @@ class Machine(_Checked):
         the calibrated cost `Costs.line_transfer` stands for both.
     """
 
-    name: str = _is(_text, "unnamed")
-    cores: int = _is(_whole(1, 1024), 64)
-    sockets: int = _is(_whole(1, 16), 1)
-    line_transfer_local: int | None = _is(parse_duration, None, **_DURATION)
-    line_transfer_remote: int | None = _is(parse_duration, None, **_DURATION)
+    name: str = rules.rule(rules.text, "unnamed")
+    cores: int = rules.rule(rules.whole(1, 1024), 64)
+    sockets: int = rules.rule(rules.whole(1, 16), 1)
+    line_transfer_local: int | None = rules.rule(parse_duration, None, format_duration)
+    line_transfer_remote: int | None = rules.rule(parse_duration, None, format_duration)
 
 
 @dataclass(frozen=True)
-class Guest(_Checked):
+class Guest(rules.Checked):
     """The virtual machine.
 
     Attributes
@@ -135,12 +64,12 @@ class Guest(_Checked):
         base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
     """
 
-    vcpus: int = _is(_whole(1, 1023), 1)
-    memory_per_vcpu: int | None = _is(parse_size, None, format_size)
-    memory: int | None = _is(parse_size, None, format_size)
-    page_size: int = _is(parse_size, 4096, format_size)
-    backing: str = _is(_choice("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "hugetlb_2mb")
-    memslot_aligned: bool = _is(_flag, True)
+    vcpus: int = rules.rule(rules.whole(1, 1023), 1)
+    memory_per_vcpu: int | None = rules.rule(parse_size, None, format_size)
+    memory: int | None = rules.rule(parse_size, None, format_size)
+    page_size: int = rules.rule(parse_size, 4096, format_size)
+    backing: str = rules.rule(rules.choice("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "hugetlb_2mb")
+    memslot_aligned: bool = rules.rule(rules.flag, True)
 
     @property
     def pages_per_vcpu(self) -> int:
@@ -155,7 +84,7 @@ class Guest(_Checked):
 
 
 @dataclass(frozen=True)
-class Policy(_Checked):
+class Policy(rules.Checked):
     """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
 
     Attributes
@@ -175,14 +104,14 @@ class Policy(_Checked):
         Times that one fault takes the lock; the hold is divided over them.
     """
 
-    architecture: str = _is(_choice(*ARCHITECTURES), "arm64")
-    lock: str = _is(_choice("default", "spin", "ticket", "rwlock"), "default")
-    write_protect_fault: str = _is(_choice("default", "lockless", "read", "write"), "default")
-    translation_fault: str = _is(_choice("default", "lockless", "read", "write"), "default")
-    split_fault: str = _is(_choice("default", "read", "write"), "default")
-    clear_lock: str = _is(_choice("default", "read", "write"), "default")
-    clear_batch_pages: int = _is(_whole(0, 2**40), 0)
-    fault_lock_sections: int = _is(_whole(0, 8), 0)
+    architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
+    lock: str = rules.rule(rules.choice("default", "spin", "ticket", "rwlock"), "default")
+    write_protect_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
+    translation_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
+    split_fault: str = rules.rule(rules.choice("default", "read", "write"), "default")
+    clear_lock: str = rules.rule(rules.choice("default", "read", "write"), "default")
+    clear_batch_pages: int = rules.rule(rules.whole(0, 2**40), 0)
+    fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
 
     def __post_init__(self) -> None:
         """Check each field, and what depends on more than one."""
@@ -229,7 +158,7 @@ class Policy(_Checked):
 
 
 @dataclass(frozen=True)
-class Workload(_Checked):
+class Workload(rules.Checked):
     """What the guest and userspace do.
 
     Attributes
@@ -248,12 +177,12 @@ class Workload(_Checked):
         Runs of the test over which the published lock counters were added up.
     """
 
-    kind: str = _is(_choice("dirty_log_perf_test"), "dirty_log_perf_test")
-    iterations: int = _is(_whole(1, 1000), 2)
-    write_percent: int = _is(_whole(1, 100), 100)
-    initially_set: bool = _is(_flag, True)
-    clear_chunk: int | None = _is(parse_size, None, format_size)
-    counted_runs: int = _is(_whole(1, 100), 1)
+    kind: str = rules.rule(rules.choice("dirty_log_perf_test"), "dirty_log_perf_test")
+    iterations: int = rules.rule(rules.whole(1, 1000), 2)
+    write_percent: int = rules.rule(rules.whole(1, 100), 100)
+    initially_set: bool = rules.rule(rules.flag, True)
+    clear_chunk: int | None = rules.rule(parse_size, None, format_size)
+    counted_runs: int = rules.rule(rules.whole(1, 100), 1)
 
 
 def _cost(low: str, high: str, default: int | None = None) -> Any:
@@ -264,7 +193,7 @@ def _cost(low: str, high: str, default: int | None = None) -> Any:
 
 
 @dataclass(frozen=True)
-class Costs(_Checked):
+class Costs(rules.Checked):
     """What each action takes. Times are picoseconds; None: not known (taken as zero, and flagged).
 
     Attributes
@@ -307,7 +236,7 @@ class Costs(_Checked):
     enable_page: int | None = _cost("500ps", "2us")
     flush: int | None = _cost("100ns", "10ms")
     fault_jitter: float | None = field(
-        default=None, metadata={"parse": _number(0, 8), "show": None, "bounds": (0.05, 1.5)}
+        default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
     )
 
     def given(self) -> dict[str, float]:
@@ -316,7 +245,7 @@ class Costs(_Checked):
 
 
 @dataclass(frozen=True)
-class Calibration(_Checked):
+class Calibration(rules.Checked):
     """Which costs measurements determine, when the scenario is calibrated.
 
     Attributes
@@ -329,9 +258,11 @@ class Calibration(_Checked):
         Measured quantities to explain.
     """
 
-    costs: tuple[str, ...] = _is(_names, ("fault_exit", "fault_hold", "line_transfer", "fault_jitter"), list)
-    own_costs: tuple[str, ...] = _is(_names, (), list)
-    metrics: tuple[str, ...] = _is(_names, ("dirty_memory_time",), list)
+    costs: tuple[str, ...] = rules.rule(
+        rules.names, ("fault_exit", "fault_hold", "line_transfer", "fault_jitter"), list
+    )
+    own_costs: tuple[str, ...] = rules.rule(rules.names, (), list)
+    metrics: tuple[str, ...] = rules.rule(rules.names, ("dirty_memory_time",), list)
 
     def __post_init__(self) -> None:
         """Check that the costs exist."""
@@ -408,7 +339,7 @@ class Scenario:
         """
         tables = dict(tables)
         variants = tables.pop("variants", {})
-        group = _text(tables.pop("group"), f"{where}group") if "group" in tables else ""
+        group = rules.text(tables.pop("group"), f"{where}group") if "group" in tables else ""
         base = cls(**_sections(tables, where), group=group)
         if not isinstance(variants, Mapping):
             raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
@@ -418,7 +349,7 @@ class Scenario:
             if not isinstance(changes, Mapping):
                 raise InputError(here.rstrip("."), changes, f"must be a table: write [{here.rstrip('.')}.policy]")
             rest = dict(changes)
-            own = _text(rest.pop("group", name), f"{here}group")
+            own = rules.text(rest.pop("group", name), f"{here}group")
             parsed[name] = dataclasses.replace(base.changed(rest, here), group=own)
         return dataclasses.replace(base, variants=parsed)
 
@@ -488,14 +419,14 @@ def _sections(tables: Mapping[str, Any], where: str, base: Scenario | None = Non
         if not isinstance(table, Mapping):
             raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
         kind = _SECTIONS[name]
-        rules = {f.name: f.metadata["parse"] for f in dataclasses.fields(kind)}
+        parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(kind)}
         values = {}
         for key, value in table.items():
-            if key not in rules:
-                raise InputError(f"{where}{name}.{key}", value, "unknown key", nearest(key, rules))
+            if key not in parsers:
+                raise InputError(f"{where}{name}.{key}", value, "unknown key", nearest(key, parsers))
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"{where}{name}.{key}", value, "must be a finite number")
-            values[key] = rules[key](value, f"{where}{name}.{key}")
+            values[key] = parsers[key](value, f"{where}{name}.{key}")
         if name == "guest" and base is not None and "memory" in values:
             values.setdefault("memory_per_vcpu", None)
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)

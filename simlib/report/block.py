@@ -41,9 +41,7 @@ def prose_html(text: str) -> Markup:
     >>> print(prose_html("- one\\n- two"))
     <ul><li>one</li><li>two</li></ul>
     """
-    return Markup("\n").join(
-        part for block in re.split(r"\n\s*\n", text.strip()) if block for part in _parts(block)
-    )
+    return Markup("\n").join(part for block in re.split(r"\n\s*\n", text.strip()) if block for part in _parts(block))
 
 
 def number_text(value: object, digits: int = 4) -> str:
@@ -174,9 +172,7 @@ class Table:
     @property
     def rows(self) -> list[list[str]]:
         """Every cell as text."""
-        columns = [
-            [number_text(v, self.digits) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])
-        ]
+        columns = [[number_text(v, self.digits) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])]
         return [list(row) for row in zip(*columns, strict=True)]
 
     @property

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import plotly.offline
 from markupsafe import Markup
 
 from simlib.errors import InputError
+from simlib.files import write_text
 from simlib.report.block import Block, Chart, Prose
 
 
@@ -42,9 +42,7 @@ class Section:
         """Take strings as prose, and refuse what a report cannot show."""
         if isinstance(self.blocks, str):
             raise InputError("section.blocks", self.blocks, "must be a list", "put the text in a list")
-        blocks: tuple[object, ...] = tuple(
-            Prose(block) if isinstance(block, str) else block for block in self.blocks
-        )
+        blocks: tuple[object, ...] = tuple(Prose(block) if isinstance(block, str) else block for block in self.blocks)
         for block in blocks:
             if not isinstance(block, Block):
                 kinds = "Prose, Note, Table, Chart or str"
@@ -115,22 +113,7 @@ class Report:
         ...     Report("mmu_lock").write(f"{folder}/run/report.html").name
         'report.html'
         """
-        path = Path(path)
-        html = self.to_html()
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                part.write_text(html, encoding="utf-8")
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
-        except OSError as error:
-            reason = f"the report cannot be written ({error.strerror})"
-            raise InputError(
-                "report", str(path), reason, "choose a file in a folder that you may write to"
-            ) from error
-        return path
+        return write_text(path, self.to_html())
 
 
 def _text(name: str) -> str:

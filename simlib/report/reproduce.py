@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import scipy
 
-import simlib
 from simlib import calibration, theory
 from simlib.engine import compiled, reference
 from simlib.engine.simulate import simulate
@@ -23,6 +22,7 @@ from simlib.files import write_text
 from simlib.report import arm64
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
+from simlib.version import __version__
 from simlib.workloads import build
 
 
@@ -59,7 +59,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "arm64 dirty logging: from at most 8 vCPUs to 64",
         sections,
         {
-            "simlib": simlib.__version__,
+            "simlib": __version__,
             "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "data": f"{found.table.name}, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…",
             "seed": seed,

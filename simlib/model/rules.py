@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Rules of a scenario's fields: each reads a value from a file and says what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.model.quantities import parse_duration, parse_size
+
+Parser = Callable[[Any, str], Any]
+"""Reads a value as a file has it; the second argument names it in an error."""
+
+
+def whole(low: int, high: int) -> Parser:
+    """A whole number within bounds."""
+
+    def parse(value: Any, what: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise InputError(what, value, f"must be a whole number from {low} to {high}")
+        return value
+
+    return parse
+
+
+def number(low: float, high: float) -> Parser:
+    """A number within bounds."""
+
+    def parse(value: Any, what: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise InputError(what, value, f"must be a number from {low:g} to {high:g}")
+        return float(value)
+
+    return parse
+
+
+def choice(*words: str) -> Parser:
+    """One of some words."""
+
+    def parse(value: Any, what: str) -> str:
+        if value not in words:
+            raise InputError(what, value, "unknown word", nearest(str(value), words))
+        return str(value)
+
+    return parse
+
+
+def flag(value: Any, what: str) -> bool:
+    """True or false."""
+
+    if not isinstance(value, bool):
+        raise InputError(what, value, "must be true or false")
+    return value
+
+
+def text(value: Any, what: str) -> str:
+    """A non-empty text."""
+
+    if not isinstance(value, str) or not value:
+        raise InputError(what, value, "must be a non-empty text")
+    return value
+
+
+def names(value: Any, what: str) -> tuple[str, ...]:
+    """A list of texts."""
+
+    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+        raise InputError(what, value, "must be a list of texts")
+    return tuple(value)
+
+
+def rule(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None) -> Any:
+    """A field with its rule, and how it is written back."""
+    return field(default=default, metadata={"parse": parser, "show": shown})
+
+
+class Checked:
+    """A section whose fields are checked however it is made: from a file, or by a program."""
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]  # every section is a dataclass
+            value, parse = getattr(self, f.name), f.metadata["parse"]
+            what = f"{type(self).__name__.lower()}.{f.name}"
+            if value is None and f.default is None:
+                continue
+            if parse in (parse_duration, parse_size):  # already parsed: picoseconds, bytes
+                low = 0 if parse is parse_duration else 1
+                if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                    raise InputError(what, value, f"must be a whole number, at least {low}")
+            else:
+                parse(value, what)
