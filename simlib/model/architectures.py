@@ -39,7 +39,8 @@ class Architecture:
         Where a long hold lets go.
     fault_flush : str
         Invalidation that a permission fault needs, under the lock: ``none`` (lockless or not needed),
-        ``local`` (this CPU's TLB) or ``broadcast`` (all CPUs of the inner shareable domain).
+        ``local`` (this CPU's TLB) or ``broadcast`` (all CPUs: arm64's inner shareable TLBI, riscv's remote
+        fence, POWER's tlbie).
     flush : str
         When TLBs are flushed, and with the lock held or not.
     version : str
@@ -120,13 +121,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             "riscv", "riscv (2026)", "rwlock", "read", "write", "write", "write", 1,
             "at enable, or at CLEAR with KVM_DIRTY_LOG_INITIALLY_SET, under the write lock",
             "in eager splitting, on need_resched or contention or an empty cache, after flushing",
-            "local", _FLUSH_AFTER, "tree of 2026",
+            "broadcast", _FLUSH_AFTER, "tree of 2026",
             ("arch/riscv/kvm/mmu.c kvm_riscv_mmu_dirty_log_write_fault_fast", "arch/riscv/kvm/mmu.c kvm_riscv_mmu_map",
              "arch/riscv/kvm/mmu.c mmu_split_huge_pages", _GENERIC),
         ),
         Architecture(
             "riscv-spinlock", "riscv as of 6.12", "spin", "write", "write", "write", "write", 1,
-            "none", _ONE_HOLD, "local", _FLUSH_AFTER, "6.12",
+            "none", _ONE_HOLD, "broadcast", _FLUSH_AFTER, "6.12",
             ("arch/riscv/kvm/mmu.c kvm_riscv_gstage_map", _GENERIC),
         ),
         Architecture(

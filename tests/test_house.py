@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The house's own rules: which part may import which, and a licence line in every file."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ORDER = [
+    "errors", "version", "files", "model", "workloads", "engine", "theory", "measurements", "lab", "predict",
+    "calibration", "decision", "sweep", "figures", "explorer", "report", "cli",
+]  # fmt: skip
+"""From the ground up; a part imports only from parts before it."""
+
+
+def imported_parts(path: Path) -> set[str]:
+    """Parts of simlib that a module imports, at the top or inside a function."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            if node.module == "simlib":
+                parts |= {alias.name for alias in node.names}
+            elif node.module.startswith("simlib."):
+                parts.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            parts |= {a.name.split(".")[1] for a in node.names if a.name.startswith("simlib.")}
+    return parts
+
+
+def test_a_part_imports_only_from_parts_below():
+    faults = []
+    for path in (ROOT / "simlib").rglob("*.py"):
+        part = path.relative_to(ROOT / "simlib").parts[0].removesuffix(".py")
+        if part in ("__init__", "cli"):
+            continue
+        for other in imported_parts(path) - {part}:
+            if other not in ORDER:
+                faults.append(f"{path.relative_to(ROOT)} imports simlib.{other}, which is no part")
+            elif ORDER.index(other) > ORDER.index(part):
+                faults.append(f"{path.relative_to(ROOT)}: {part} imports {other}")
+    assert not faults
+
+
+def test_every_source_file_says_its_licence():
+    files = [
+        p
+        for folder in ("simlib", "tests", "benchmarks", "docs", ".ci", "data/scenarios")
+        for p in (ROOT / folder).rglob("*")
+        if p.suffix in {".py", ".c", ".toml", ".md", ""} and p.is_file() and "__pycache__" not in p.parts
+    ]
+    bare = [str(p.relative_to(ROOT)) for p in files if "SPDX-License-Identifier" not in p.read_text("utf-8")[:300]]
+    assert len(files) > 50
+    assert not bare
