@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Costs that are known come back from the measurements that they make; bad problems are refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simlib import calibrate, measurements, predict, simulate
+from simlib.calibration import build_problem, sobol_indices, strongest_correlations
+from simlib.errors import CalibrationError, InputError
+from simlib.model.scenario import Scenario
+
+PAGES = 1024
+FILE = {
+    "guest": {"vcpus": 4, "memory_per_vcpu": "8M", "memslot_aligned": False},
+    "costs": {"fault_jitter": 0.5},
+    "calibration": {"costs": ["fault_hold", "line_transfer"], "own_costs": ["fault_exit"],
+                    "metrics": ["dirty_memory_time", "contentions"]},
+    "variants": {"old": {"policy": {"architecture": "x86-shadow-paging"}},
+                 "new": {"policy": {"architecture": "arm64"}}},
+}  # fmt: skip
+KNOWN = {
+    "fault_exit[old]": 900_000.0, "fault_exit[new]": 650_000.0, "fault_hold": 400_000.0, "line_transfer": 60_000.0
+}  # fmt: skip
+
+
+def measured(tmp_path, text, name="simulated"):
+    path = tmp_path / f"{name}.csv"
+    path.write_text(text, encoding="utf-8")
+    return measurements.read(path)
+
+
+@pytest.fixture(scope="module")
+def scenario():
+    return Scenario.parse(FILE)
+
+
+@pytest.fixture(scope="module")
+def table(scenario, tmp_path_factory):
+    """What a machine with the known costs would show, with a seed that no calibration uses, and 0.5 % of noise."""
+    noise = np.random.default_rng(11)
+    rows = ["series,vcpus,dirty_memory_time_s,contentions"]
+    for series, variant in scenario.variants.items():
+        costs = {k.partition("[")[0]: v for k, v in KNOWN.items() if "[" not in k or f"[{series}]" in k}
+        for vcpus in (1, 2, 4, 6, 8, 12, 16):
+            found = simulate(variant.with_vcpus(vcpus).with_costs(**costs), seed=987).metrics
+            time = found["dirty_memory_time"] * np.exp(0.005 * noise.standard_normal())
+            rows.append(f"{series},{vcpus},{time!r},{int(found['contentions'])}")
+    return measured(tmp_path_factory.mktemp("data"), "\n".join(rows).replace("np.float64(", "").replace(")", "") + "\n")
+
+
+@pytest.fixture(scope="module")
+def fit(scenario, table):
+    return calibrate(scenario, table, "vcpus <= 8", pages_per_vcpu=PAGES)
+
+
+def test_known_costs_come_back(fit):
+    assert set(fit.estimate.names) == set(KNOWN)
+    found = fit.intervals.set_index("name")
+    for name, value in KNOWN.items():
+        row = found.loc[name]
+        assert row["low"] <= value <= row["high"], f"{name}: {value} not in {row['low']:.0f} … {row['high']:.0f}"
+        assert row["value"] == pytest.approx(value, rel=0.15 if name == "line_transfer" else 0.05), name
+        assert row["low"] < row["value"] < row["high"]
+    assert all(fit.valid.values()), fit.valid
+    assert fit.estimate.discrepancy < 0.02
+
+
+def test_what_was_held_out_lies_in_the_predicted_intervals(fit, scenario):
+    held_out = fit.fitted[~fit.fitted["train"] & (fit.fitted["metric"] == "dirty_memory_time")]
+    curves = predict(
+        scenario, [12, 16], estimate=fit.estimate, metrics=["dirty_memory_time"], pages_per_vcpu=PAGES
+    ).frame
+    both = held_out.merge(curves, on=["variant", "vcpus", "metric"], validate="1:1")
+    assert len(both) == 4
+    assert ((both["low"] <= both["value"]) & (both["value"] <= both["high"])).all()
+    # Readers are limited by the cache line there, which the training points show less of.
+    assert (both["high"] / both["low"] < both["variant"].map({"old": 1.10, "new": 1.25})).all()
+    assert both.loc[both["variant"] == "old", "error"].abs().max() < 0.02
+
+
+def test_a_count_of_zero_is_shown_but_not_fitted(fit):
+    """It has no logarithm."""
+    zeros = fit.fitted[fit.fitted["value"] == 0]
+    assert set(zeros["variant"]) == {"old", "new"}
+    assert not zeros["train"].any()
+    assert zeros["model"].tolist() == [0] * len(zeros)
+    assert zeros["error"].isna().all()
+
+
+def test_a_calibration_repeats_bit_for_bit(scenario, table):
+    one, two = (calibrate(scenario, table, "vcpus <= 8", pages_per_vcpu=512, profile=False) for _ in range(2))
+    assert one.estimate.logs.tolist() == two.estimate.logs.tolist()
+    pd.testing.assert_frame_equal(one.intervals, two.intervals, check_exact=True)
+
+
+def test_correlations_are_sorted_by_strength(fit):
+    pairs = strongest_correlations(fit, 6)
+    assert len(pairs) == 6
+    strengths = [abs(r) for _, _, r in pairs]
+    assert strengths == sorted(strengths, reverse=True)
+    assert all(fit.correlation.loc[a, b] == r for a, b, r in pairs)
+
+
+def test_sobol_indices_name_every_cost_and_refuse_seed_zero(fit):
+    with pytest.raises(InputError, match="seed = 0: must be at least 1; SALib takes 0 for no seed"):
+        sobol_indices(fit, "old", 16, seed=0)
+    one, two = (sobol_indices(fit, "old", 16, seed=seed) for seed in (1, 1))
+    pd.testing.assert_frame_equal(one, two, check_exact=True)
+    total = one.set_index("name")["total"]
+    assert set(total.index) == set(KNOWN)
+    assert total["fault_exit[new]"] == 0  # a cost of the other variant decides nothing here
+    assert 0.7 < one["first"].sum() < 1.3
+
+
+# Counts of zero do not count: nobody contends alone, nor do readers among themselves (variant "new").
+@pytest.mark.parametrize(("train", "count"), [("vcpus <= 1", 2), ("vcpus > 12", 3), ("vcpus > 100", 0)])
+def test_too_few_observations_are_refused(scenario, table, train, count):
+    with pytest.raises(CalibrationError) as caught:
+        build_problem(scenario, table, train)
+    assert str(caught.value).startswith("4 costs (fault_hold, line_transfer, fault_exit[new], fault_exit[old])")
+    assert f"cannot be determined from {count} observations" in str(caught.value)
+    assert "train on more rows or calibrate fewer costs" in str(caught.value)
+
+
+TIMES = "series,vcpus,dirty_memory_time_s\nold,1,1\nold,2,1.1\nold,4,1.5\nnew,1,1\nnew,2,1.1\nnew,4,1.5\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "what", "rule", "cure"),
+    [
+        ({}, "vcpus,dirty_memory_time_s,contentions\n1,1,2\n", "columns of", "series is missing", "variants: old, new"),
+        ({}, "series,vcpus,dirty_memory_time_s,contentions\nx,1,1,2\n", "series of", "none is a variant", "old, new"),
+        ({"variants": {}}, TIMES, "series of", "one series must be chosen", "give the condition series == 'NAME'"),
+        ({"calibration": {"costs": ["flush"], "metrics": ["dirty_time"]}}, TIMES, "calibration.metrics",
+         "unknown metric", "'dirty_memory_time'"),
+        ({"costs": {"fault_hold": "1us"}}, TIMES, "costs.fault_hold", "asked to determine it", "remove it"),
+        ({}, "series,dirty_memory_time_s\nold,1\n", "columns of", "vcpus is missing", ""),
+    ],
+)  # fmt: skip
+def test_a_table_that_does_not_belong_to_the_scenario_is_refused(tmp_path, changes, text, what, rule, cure):
+    table = measured(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        build_problem(Scenario.parse({**FILE, **changes}), table)
+    assert caught.value.what.startswith(what)
+    assert rule in caught.value.rule
+    assert cure in caught.value.cure
+
+
+def test_a_metric_that_was_not_measured_is_refused(scenario, tmp_path):
+    with pytest.raises(InputError, match="contentions"):
+        build_problem(scenario, measured(tmp_path, TIMES))

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What hypothesis may build for the engines' tests: whole scenarios, and raw programs over every lock."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from simlib.model.architectures import ARCHITECTURES
+from simlib.model.scenario import Costs, Guest, Machine, Policy, Scenario, Workload
+from simlib.model.steps import Discipline, Job, Map, Mode, Program, Scan, Step
+
+TRACE = 200_000
+"""Room for trace events: more than any job made here has."""
+
+SEEDS = st.sampled_from([0, 1, 2, 12345, 2**63 - 1])
+DURATIONS = st.sampled_from([None, 0, 1, 1_000, 47_000, 600_000, 3_000_001])
+# Few and small values, so that ties are the rule; zeros, so that several things happen at once.
+TIMES = st.sampled_from([0, 0, 1, 2, 3, 5, 1_000, 1_001, 700_000])
+MOST_PAGES = 1_024
+STAMPS = 3
+
+
+@st.composite
+def scenarios(draw):
+    """A whole scenario, small enough for the reference engine."""
+    page_size = draw(st.sampled_from([4096, 4096, 4096, 16384]))
+    backing = draw(st.sampled_from(["4k", "hugetlb_2mb"]))
+    unit = 64 if backing == "4k" else page_size // 8  # a block has as many pages as a table has entries
+    units = draw(st.integers(1, max(1, min(4, MOST_PAGES // unit))))
+    name = draw(st.sampled_from(sorted(ARCHITECTURES)))
+    # What an architecture that does not take mmu_lock would do with one must be said.
+    modes = ["lockless", "read", "write"] + ["default"] * (name not in ("s390", "ppc-radix"))
+    costs = {cost: draw(DURATIONS) for cost in Costs.__dataclass_fields__ if cost != "fault_jitter"}
+    return Scenario(
+        machine=Machine(
+            cores=draw(st.sampled_from([2, 4, 64])),
+            sockets=draw(st.integers(1, 2)),
+            line_transfer_local=draw(DURATIONS),
+            line_transfer_remote=draw(DURATIONS),
+        ),
+        guest=Guest(
+            vcpus=draw(st.integers(1, min(8, max(1, MOST_PAGES // (unit * units))))),
+            memory_per_vcpu=units * unit * page_size,
+            page_size=page_size,
+            backing=backing,
+            memslot_aligned=draw(st.booleans()),
+        ),
+        policy=Policy(
+            architecture=name,
+            lock=draw(st.sampled_from(["spin", "ticket", "rwlock"])),
+            write_protect_fault=draw(st.sampled_from(modes)),
+            translation_fault=draw(st.sampled_from(modes)),
+            split_fault=draw(st.sampled_from(["read", "write"])),
+            clear_lock=draw(st.sampled_from(["read", "write"])),
+            clear_batch_pages=draw(st.sampled_from([0, 64, 128, 192, 512])),
+            fault_lock_sections=draw(st.integers(1, 3)),
+        ),
+        workload=Workload(
+            iterations=draw(st.integers(1, 3)),
+            write_percent=draw(st.sampled_from([100, 100, 99, 50, 7, 1])),
+            initially_set=draw(st.booleans()),
+            clear_chunk=draw(st.sampled_from([None, 64 * page_size, 192 * page_size])),
+        ),
+        costs=Costs(**costs, fault_jitter=draw(st.sampled_from([None, 0.0, 0.3, 1.0, 1.5]))),
+    )
+
+
+class _Writer:
+    """Writes the programs of a job; every choice is hypothesis's."""
+
+    def __init__(self, draw, threads, locks, own, stamped):
+        self.draw, self.threads, self.locks, self.own, self.stamped = draw, threads, locks, own, stamped
+        self.program = Program()
+        self.servers = [i for i, kind in enumerate(locks) if kind == Discipline.SERVER]
+
+    def time(self, kind):
+        self.program.add(kind, self.draw(TIMES), self.draw(st.integers(0, 2)))
+
+    def drop(self, lock, mode, own, take):
+        if self.stamped:
+            self.program.add(Step.STAMP, mode)
+        elif self.draw(st.booleans()):
+            self.program.add(Step.STAMP, self.draw(st.integers(0, STAMPS - 1)))
+        self.program.add(Step.DROP, lock, mode, own, take)
+
+    def section(self, body=None):
+        """Take one of the locks, or the thread's own; a server may be nested inside."""
+        own = self.own is not None and self.draw(st.booleans())
+        lock = len(self.locks) if own else self.draw(st.integers(0, len(self.locks) - 1))
+        kind = self.own if own else self.locks[lock]
+        modes = [Mode.READ, Mode.READ, Mode.WRITE] if kind == Discipline.QUEUED_RW else [Mode.WRITE]
+        mode = self.draw(st.sampled_from(modes))
+        take = self.program.add(Step.TAKE, lock, mode, own)
+        for _ in range(self.draw(st.integers(0, 2))):
+            self.time(Step.HOLD)
+        if self.servers and kind != Discipline.SERVER and self.draw(st.booleans()):
+            server = self.draw(st.sampled_from(self.servers))
+            inner = self.program.add(Step.TAKE, server, Mode.WRITE)
+            self.time(Step.HOLD)
+            self.drop(server, Mode.WRITE, 0, inner)
+        if body is not None:
+            body()
+        self.drop(lock, mode, own, take)
+
+    def walk(self):
+        """Touch the region's pages; the faults of other threads on the same pages race with these."""
+        start = self.program.add(Step.JUMP)
+        faults, jumps = [], []
+        for action in (Map.PAGE, Map.PAGE, Map.SPLIT, Map.BLOCK):
+            faults.append(self.program.here())
+            self.time(Step.RUN)
+            logging = self.draw(st.integers(0, 1))
+            self.section(lambda a=action, n=logging: self.program.add(Step.MAP, a, n))
+            jumps.append(self.program.add(Step.JUMP))
+        top = self.program.add(Step.ACCESS, *faults)
+        stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([0, 64]))
+        after = self.program.add(Step.NEXT, top, stride, batch)
+        self.program.add(Step.MORE, top)
+        self.program.patch(start, a=top)
+        for jump in jumps:
+            self.program.patch(jump, a=after)
+
+    def scan(self):
+        word = self.program.add(Step.SCAN, self.draw(TIMES), self.draw(st.sampled_from(list(Scan))))
+        self.program.add(Step.NEXT, word, 64)
+        self.program.add(Step.MORE, word)
+
+    def life(self, phases):
+        """A thread's whole program: phases with a barrier of all threads behind each; returns its first step."""
+        entry = self.program.here()
+        for phase in range(phases):
+            top = self.program.here()
+            self.time(Step.RUN)
+            for _ in range(self.draw(st.integers(0, 3))):
+                what = self.draw(st.sampled_from(["section", "section", "section", "walk", "scan", "loop"]))
+                inner = self.program.here()
+                if what in ("walk", "scan"):
+                    getattr(self, what)()
+                else:
+                    self.section()
+                if what == "loop":
+                    self.time(Step.RUN)
+                    self.program.add(Step.REPEAT, inner, self.draw(st.integers(2, 20)), 1)
+            self.program.add(Step.REPEAT, top, self.draw(st.integers(1, 4)), 0)
+            self.program.add(Step.BARRIER, phase % 2, self.threads)
+        self.program.add(Step.END)
+        return entry
+
+
+@st.composite
+def jobs(draw, stamped=False):
+    """Raw programs over several locks; with `stamped`, a STAMP right before every DROP tells its mode."""
+    threads = draw(st.integers(1, 8))
+    locks = draw(st.lists(st.sampled_from(list(Discipline)), min_size=1, max_size=4))
+    own = draw(st.sampled_from([None, Discipline.LOCKLESS, Discipline.QUEUED_SPIN, Discipline.QUEUED_RW]))
+    writer = _Writer(draw, threads, locks, own, stamped)
+    phases = draw(st.integers(1, 3))
+    entries = [writer.life(phases) for _ in range(draw(st.integers(1, min(3, threads))))]
+    all_locks = [*locks, *([own] * threads if own is not None else [])]
+    return Job(
+        steps=np.array(writer.program.rows, dtype=np.int64),
+        entry=np.array([draw(st.sampled_from(entries)) for _ in range(threads)], dtype=np.int64),
+        region=np.array([draw(st.sampled_from([(0, 64), (0, 128), (64, 128), (64, 256)])) for _ in range(threads)]),
+        locks=np.array(all_locks, dtype=np.int64),
+        local_ps=draw(TIMES),
+        near_ps=draw(TIMES),
+        far_ps=draw(TIMES),
+        socket=np.array([draw(st.integers(0, 1)) for _ in range(threads)], dtype=np.int64),
+        cvs=(0.0, 1.0, 0.4),
+        pages=256,
+        block_pages=draw(st.sampled_from([64, 128, 512])),
+        mapped_as_blocks=draw(st.booleans()),
+        write_percent=draw(st.sampled_from([100, 50, 3])),
+        stamps=tuple(f"stamp {i}" for i in range(STAMPS)),
+        lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),
+        thread_names=tuple(f"thread {i}" for i in range(threads)),
+        barriers=2,
+    )

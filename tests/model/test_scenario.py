@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Scenario files: they read back equal, and every fault is one sentence: where, what, which rule, what to do."""
+
+import dataclasses
+import pickle
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simlib.errors import InputError
+from simlib.measurements import data_dir
+from simlib.model.architectures import ARCHITECTURES
+from simlib.model.scenario import Costs, Guest, Machine, Policy, Scenario, Workload, load_scenario
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
+SIZES = st.integers(1, 4096).map(lambda n: f"{2 * n}M")
+PS = st.integers(0, 10**10).map(lambda n: f"{n}ps")
+
+
+def table(**keys):
+    return st.fixed_dictionaries({}, optional=keys)
+
+
+SECTIONS = {
+    "machine": table(
+        name=WORDS, cores=st.integers(4, 1024), sockets=st.integers(1, 4), line_transfer_local=PS,
+        line_transfer_remote=PS,
+    ),
+    "guest": table(vcpus=st.sampled_from([1, 2, 8, 1023]), backing=st.sampled_from(["4k", "thp", "hugetlb_2mb"]),
+                   memslot_aligned=st.booleans(), memory_per_vcpu=SIZES),
+    "policy": table(
+        architecture=st.sampled_from(sorted(ARCHITECTURES)), lock=st.sampled_from(["default", "ticket", "rwlock"]),
+        write_protect_fault=st.sampled_from(["default", "lockless", "read"]),
+        clear_lock=st.sampled_from(["read", "write"]),
+        clear_batch_pages=st.integers(0, 9).map(lambda n: 64 * n), fault_lock_sections=st.integers(0, 8),
+    ),
+    "workload": table(iterations=st.integers(1, 9), write_percent=st.integers(1, 100), initially_set=st.booleans(),
+                      clear_chunk=SIZES, counted_runs=st.integers(1, 9)),
+    "costs": table(**dict.fromkeys(["fault_exit", "fault_hold", "flush", "clear_page"], PS),
+                   fault_jitter=st.one_of(st.integers(0, 8), st.floats(0, 8))),
+    "calibration": table(costs=st.lists(st.sampled_from(["fault_exit", "flush"]), max_size=2),
+                         own_costs=st.just(["fault_hold"]), metrics=st.just(["contentions"])),
+}  # fmt: skip
+FILES = st.fixed_dictionaries({}, optional=SECTIONS)
+VARIANTS = st.dictionaries(WORDS, st.fixed_dictionaries({}, optional={**SECTIONS, "group": WORDS}), max_size=3)
+
+
+@given(file=FILES, variants=VARIANTS)
+@settings(max_examples=200)
+def test_a_scenario_reads_back_equal(file, variants):
+    scenario = Scenario.parse({**file, "variants": variants})
+    again = Scenario.parse(tomllib.loads(scenario.to_toml()))
+    assert again == scenario
+    assert list(again.variants) == list(variants)  # nor is one lost, or their order
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param({"costs": {"fault_exit": "1.234567us"}}, id="more than six digits"),
+        pytest.param({"variants": {"as-is": {}}}, id="a variant that changes nothing"),
+        pytest.param({"variants": {"größe": {"guest": {"vcpus": 2}}}}, id="a key beyond ASCII"),
+        pytest.param({"variants": {'2" disk': {"guest": {"vcpus": 2}}}}, id="a quote in a key"),
+        pytest.param({"machine": {"name": 'the "big" one'}}, id="quotes in a text"),
+        pytest.param({"machine": {"name": "two\nlines\\"}}, id="control characters in a text"),
+    ],
+)
+def test_what_is_awkward_to_write_reads_back(file):
+    scenario = Scenario.parse(file)
+    assert Scenario.parse(tomllib.loads(scenario.to_toml())) == scenario
+
+
+def test_memory_in_all_reads_back_in_base_and_variant():
+    scenario = Scenario.parse({
+        "guest": {"vcpus": 2, "memory": "4G"},
+        "variants": {"large": {"guest": {"memory": "8G"}}, "more": {"guest": {"vcpus": 4}}},
+    })  # fmt: skip
+    assert scenario.variants["more"].guest.pages_per_vcpu == 2**18
+    assert Scenario.parse(tomllib.loads(scenario.to_toml())) == scenario
+    each = Scenario.parse({"guest": {"memory_per_vcpu": "4G"}, "variants": {"all": {"guest": {"memory": "8G"}}}})
+    assert each.variants["all"].guest == Guest(memory=2**33)
+    assert Scenario.parse(tomllib.loads(each.to_toml())) == each
+
+
+def test_a_variant_may_give_memory_per_vcpu_where_the_base_gives_memory():
+    scenario = Scenario.parse({"guest": {"memory": "4G"}, "variants": {"each": {"guest": {"memory_per_vcpu": "2G"}}}})
+    assert scenario.variants["each"].guest.pages_per_vcpu == 2**19
+
+
+def test_the_shipped_scenario():
+    scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
+    assert list(scenario.variants) == ["spinlock-old-test", "rwlock-old-test", "rwlock-fixed-test"]
+    assert [v.group for v in scenario.variants.values()] == ["old test", "old test", "fixed test"]
+    assert [v.policy.facts.lock for v in scenario.variants.values()] == ["spin", "rwlock", "rwlock"]
+    assert scenario.guest.pages_per_vcpu == 2**19
+    assert not scenario.guest.mapped_as_blocks
+    assert Scenario.parse(tomllib.loads(scenario.to_toml())) == scenario
+
+
+def test_every_shipped_scenario_loads():
+    files = sorted((data_dir() / "scenarios").glob("*.toml"))
+    assert files
+    for file in files:
+        load_scenario(file)
+
+
+BAD = [
+    # text, what, value, part of the rule, part of the cure
+    ("[guest]\nvcpu = 8", "guest.vcpu", 8, "unknown key", "did you mean 'vcpus'?"),
+    ("[costs]\nfault_hol = '1us'", "costs.fault_hol", "1us", "unknown key", "did you mean 'fault_hold'?"),
+    ("[guests]\nvcpus = 8", "guests", "…", "unknown table", "did you mean 'guest'?"),
+    ("vcpus = 8", "vcpus", "…", "unknown table", "known: calibration, costs, guest"),
+    ("guest = 8", "guest", 8, "must be a table: write [guest]", ""),
+    ("[guest]\nvcpus = 0", "guest.vcpus", 0, "must be a whole number from 1 to 1023", ""),
+    ("[guest]\nvcpus = 1024", "guest.vcpus", 1024, "from 1 to 1023", ""),
+    ("[guest]\nvcpus = 8.0", "guest.vcpus", 8.0, "whole number", ""),
+    ("[guest]\nvcpus = true", "guest.vcpus", True, "whole number", ""),
+    ("[guest]\nvcpus = '8'", "guest.vcpus", "8", "whole number", ""),
+    ("[guest]\nmemslot_aligned = 1", "guest.memslot_aligned", 1, "must be true or false", ""),
+    ("[guest]\nbacking = '2m'", "guest.backing", "2m", "unknown word", "known: 4k, hugetlb_1gb, hugetlb_2mb, thp"),
+    ("[guest]\nmemory_per_vcpu = '2Q'", "guest.memory_per_vcpu", "2Q", "unknown unit 'Q'", ""),
+    ("[guest]\nmemory_per_vcpu = '3M'", "guest.memory_per_vcpu", "3M", "must be a multiple of 2M", ""),
+    ("[guest]\nmemory_per_vcpu = 2097153", "guest.memory_per_vcpu", "2097153", "must be a multiple of 2M", ""),
+    ("[guest]\nbacking = '4k'\nmemory_per_vcpu = '4K'", "guest.memory_per_vcpu", "4K", "a multiple of 256K", ""),
+    ("[guest]\nvcpus = 3\nmemory = '2G'", "guest.memory", "2G", "must be a multiple of", ""),
+    (
+        "[guest]\nmemory = '2G'\nmemory_per_vcpu = '2G'",
+        "guest.memory",
+        "2G",
+        "memory_per_vcpu is given too",
+        "one of them",
+    ),
+    ("[guest]\npage_size = '8K'", "guest.page_size", "8K", "must be 4K, 16K or 64K", ""),
+    ("[guest]\nmemory = nan", "guest.memory", float("nan"), "must be a finite number", ""),
+    ("[costs]\nfault_jitter = inf", "costs.fault_jitter", float("inf"), "must be a finite number", ""),
+    ("[costs]\nfault_jitter = -0.1", "costs.fault_jitter", -0.1, "must be a number from 0 to 8", ""),
+    ("[costs]\nfault_exit = '-1us'", "costs.fault_exit", "-1us", "must not be negative", ""),
+    ("[costs]\nfault_exit = 1.5", "costs.fault_exit", 1.5, "needs a unit", ""),
+    ("[costs]\nfault_exit = '1 hour'", "costs.fault_exit", "1 hour", "unknown unit 'hour'", ""),
+    (
+        "[policy]\nclear_batch_pages = 65",
+        "policy.clear_batch_pages",
+        65,
+        "must be 0 or a multiple of 64",
+        "bitmap word",
+    ),
+    ("[policy]\nclear_batch_pages = -64", "policy.clear_batch_pages", -64, "whole number from 0", ""),
+    ("[policy]\narchitecture = 'arm'", "policy.architecture", "arm", "unknown word", "did you mean 'arm64'?"),
+    ("[policy]\nlock = 'mutex'", "policy.lock", "mutex", "unknown word", "rwlock, spin, ticket"),
+    ("[machine]\nname = ''", "machine.name", "", "must be a non-empty text", ""),
+    ("[machine]\ncores = 2\nsockets = 4", "machine.sockets", 4, "must not be more than the cores", ""),
+    ("[workload]\nwrite_percent = 0", "workload.write_percent", 0, "from 1 to 100", ""),
+    ("[workload]\niterations = 0", "workload.iterations", 0, "from 1 to 1000", ""),
+    ("[workload]\nclear_chunk = '400K'", "workload.clear_chunk", "400K", "must be a multiple of 256K", ""),
+    ("[workload]\nclear_chunk = '2000'", "workload.clear_chunk", "2000", "must be a multiple of 256K", ""),
+    ("[calibration]\ncosts = ['fault_hould']", "calibration.costs", "fault_hould", "unknown cost", "'fault_hold'?"),
+    ("[calibration]\nown_costs = ['fault_hould']", "calibration.own_costs", "fault_hould", "unknown cost", ""),
+    ("[calibration]\nmetrics = 'contentions'", "calibration.metrics", "contentions", "must be a list of texts", ""),
+    ("variants = 3", "variants", 3, "must be tables such as [variants.NAME.policy]", ""),
+    ("[variants]\na = 3", "variants.a", 3, "must be a table: write [variants.a.policy]", ""),
+    ("[variants.a]\ngroup = 3", "variants.a.group", 3, "must be a non-empty text", ""),
+    ("[variants.a.guest]\nvcpu = 3", "variants.a.guest.vcpu", 3, "unknown key", "did you mean 'vcpus'?"),
+    ("[variants.a.variants.b]", "variants.a.variants", "…", "unknown table", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "what", "value", "rule", "cure"), BAD, ids=[b[0].replace("\n", " ") for b in BAD])
+def test_a_bad_file_gives_one_sentence(tmp_path, text, what, value, rule, cure):
+    path = tmp_path / "bad.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_scenario(path)
+    error = caught.value
+    assert error.what == what
+    assert repr(error.value) == repr(value)  # which also holds for NaN
+    assert rule in error.rule
+    assert cure in error.cure
+    assert "\n" not in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301  # workers send their errors home
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (b"\xff\xfe[guest]", r"is not UTF-8 \(byte 0\); save it as UTF-8"),
+        (b"[guest]\nname = '\xe4'", r"is not UTF-8 \(byte 16\)"),
+        (b"[guest\nvcpus = 1", r"is not valid TOML: Expected ']' .* \(at line 1, column 7\)"),
+        (b"[guest]\nvcpus = 1\nvcpus = 2", r"is not valid TOML: Cannot overwrite a value"),
+    ],
+)
+def test_a_file_that_is_no_toml(tmp_path, content, rule):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"scenario file = .*bad.toml: {rule}"):
+        load_scenario(path)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    for path, reason in ((tmp_path / "none.toml", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(InputError, match=rf"scenario file = {path}: cannot be read \({reason}\)"):
+            load_scenario(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: Guest(vcpus=0), "guest.vcpus"),
+        (lambda: Scenario().with_vcpus(-1), "guest.vcpus"),
+        (lambda: Guest(memory_per_vcpu=2.5), "guest.memory_per_vcpu"),
+        (lambda: Machine(line_transfer_local=-1), "machine.line_transfer_local"),
+        (lambda: Costs(fault_exit=-1), "costs.fault_exit"),
+        (lambda: Scenario().with_costs(fault_hold=-5.0), "costs.fault_hold"),
+        (lambda: Costs(fault_jitter=float("nan")), "costs.fault_jitter"),
+        (lambda: Policy(lock="mutex"), "policy.lock"),
+        (lambda: Workload(clear_chunk=0), "workload.clear_chunk"),
+        (lambda: Scenario().changed({"policy": {"clear_batch_pages": 1}}), "policy.clear_batch_pages"),
+    ],
+)
+def test_a_program_is_held_to_the_same_rules(make, what):
+    with pytest.raises(InputError) as caught:
+        make()
+    assert caught.value.what == what
+
+
+def test_a_change_reaches_every_variant():
+    scenario = Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}, "b": {"policy": {"lock": "spin"}}}})
+    changed = scenario.everywhere({"workload": {"iterations": 5}})
+    assert [s.workload.iterations for s in (changed, *changed.variants.values())] == [5, 5, 5]
+    assert changed.variants["a"].guest.vcpus == 2
+    assert scenario.workload.iterations == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        scenario.guest.vcpus = 3  # type: ignore[misc]
