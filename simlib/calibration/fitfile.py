@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
@@ -18,7 +19,7 @@ from simlib.calibration.fit import Calibrated
 from simlib.errors import InputError
 from simlib.files import write_text
 from simlib.measurements import data_dir
-from simlib.model.scenario import Scenario
+from simlib.model.scenario import Costs, Scenario
 from simlib.predict import CostEstimate
 from simlib.version import __version__
 
@@ -135,7 +136,7 @@ def load_fit(path: str | Path) -> Fit:
         raise InputError("fit file", str(path), f"lacks {', '.join(missing)}", "it may have been cut short")
     try:
         return _fit(content)
-    except (KeyError, TypeError, ValueError, tomllib.TOMLDecodeError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError("fit file", str(path), f"is damaged ({error})", "calibrate again") from None
@@ -145,6 +146,10 @@ def _fit(content: dict[str, Any]) -> Fit:
     parameters = pd.DataFrame(content["parameters"])
     values = parameters["value"].to_numpy(dtype=float)
     covariance = np.array(content["log_covariance"], dtype=float)
+    known = {f.name for f in dataclasses.fields(Costs)}
+    for name in parameters["name"]:
+        if not isinstance(name, str) or name.partition("[")[0] not in known:
+            raise ValueError(f"{name!r} is no cost")
     if not (values > 0).all() or covariance.shape != (len(values), len(values)):
         raise ValueError("parameters must be positive and the covariance square")
     if not math.isfinite(float(content["discrepancy"])) or int(content["dof"]) < 1:
@@ -163,7 +168,7 @@ def find_fit(scenario: Scenario) -> Fit | None:
 
     Examples
     --------
-    >>> from simlib.model.scenario import Scenario
+    >>> from simlib.model.scenario import Costs, Scenario
     >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
     True
     """

@@ -30,8 +30,14 @@ MAX_THREADS = 1 << THREAD_BITS
 HORIZON_PS = (1 << (62 - THREAD_BITS)) - 1
 """Longest simulated time: 2**52 ps, about 75 minutes."""
 
+OWN_STEPS = 1 << 26
+"""Steps that a thread may take without one that others can see; more is an endless loop."""
+
 CHUNK = 2_000_000
 """Events between two looks at the keyboard and the progress display."""
+
+PADDING = 64
+"""Pages beyond the last one, which a thread that is done with its region may look at but never owns."""
 
 # Numba turns module-level integers into constants.
 _RUN, _HOLD, _TAKE, _DROP, _ACCESS, _MAP, _NEXT = (int(s) for s in list(Step)[:7])
@@ -56,7 +62,7 @@ _LOCK_COLUMNS = 10
 # Scalars that live through chunks.
 _NOW, _EVENTS, _LIVE, _SHIFT, _TRACED, _STATUS = range(6)
 _SCALARS = 6
-_RUNNING, _FINISHED, _DEADLOCK, _PAST_HORIZON = range(4)
+_RUNNING, _FINISHED, _DEADLOCK, _PAST_HORIZON, _RUNAWAY = range(5)
 
 _NEVER = np.iinfo(np.int64).max
 _T_TRY, _T_ACQUIRED, _T_RELEASED, _T_FAULT, _T_MAPPED, _T_RETRY, _T_BARRIER, _T_SCAN, _T_STAMP, _T_END = range(10)
@@ -149,6 +155,12 @@ def _wake(tree, leaves, i, key):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always", _nrt=False)
+def _key(t, i):  # type: ignore[no-untyped-def]
+    """Key of a wake-up; a time past the horizon is cut, so that it cannot overflow."""
+    return (min(t, HORIZON_PS + 1) << THREAD_BITS) | i
+
+
+@njit(inline="always", _nrt=False)
 def _note(trace, sc, t, i, kind, arg):  # type: ignore[no-untyped-def]
     n = sc[_TRACED]
     if n < trace.shape[0]:
@@ -209,7 +221,7 @@ def _grant(  # type: ignore[no-untyped-def]
             # Every waiter polls the word: the read of the one whose turn it is comes, on average, halfway.
             sweep = near * (left + 1)
             owner = t + (sweep >> 1)
-            lk[lock, _LINE_FREE] = t + sweep
+            lk[lock, _LINE_FREE] = owner
             lk[lock, _LINE_OWNER] = j
         else:
             owner = _line(lk, lock, j, t, local, near, far, socket)
@@ -221,7 +233,7 @@ def _grant(  # type: ignore[no-untyped-def]
         if tracing:
             _note(trace, sc, owner, j, _T_ACQUIRED, lock)
         clock = _go_on(steps, th, keys, tables, j, owner)
-        _wake(tree, leaves, j, (clock << THREAD_BITS) | j)
+        _wake(tree, leaves, j, _key(clock, j))
         t = owner
         if mode == _WRITE:
             return
@@ -250,21 +262,34 @@ def _advance(  # type: ignore[no-untyped-def]
         sc[_NOW] = now
         t = now
         asleep = False
+        own_steps = 0
         while True:
             pc = th[i, _PC]
             kind = steps[pc, 0]
+            own_steps += 1
+            if own_steps > OWN_STEPS:
+                sc[_STATUS] = _RUNAWAY
+                return
             if kind <= _HOLD:
                 t = _go_on(steps, th, keys, tables, i, t)
+                if t > HORIZON_PS:
+                    break
                 continue
             if kind == _NEXT:
                 stride = steps[pc, 2]
                 batch = steps[pc, 3]
-                page = th[i, _PAGE] + stride
+                page = min(th[i, _PAGE] + stride, th[i, _LAST])
                 th[i, _PAGE] = page
                 while (t >> sc[_SHIFT]) >= BINS:
                     _widen(sc, progress, queue)
                 progress[i, t >> sc[_SHIFT]] += stride
-                if page >= th[i, _LAST] or (batch > 0 and (page - th[i, _FIRST]) % batch == 0):
+                done = page >= th[i, _LAST]
+                if batch > 0 and not done:
+                    offset = page - th[i, _FIRST]
+                    if steps[pc, 4] > 0:
+                        offset %= steps[pc, 4]
+                    done = offset % batch == 0
+                if done:
                     th[i, _PC] = pc + 1
                 else:
                     th[i, _PC] = steps[pc, 1]
@@ -291,6 +316,7 @@ def _advance(  # type: ignore[no-untyped-def]
             if t > now:
                 break  # what follows is shared: come back at that time
             sc[_EVENTS] += 1
+            own_steps = 0
 
             if kind == _ACCESS:
                 page = th[i, _PAGE]
@@ -388,7 +414,7 @@ def _advance(  # type: ignore[no-untyped-def]
                 if action == _MAP_SPLIT and blocks[block] != _TABLE:
                     blocks[block] = _TABLE
                     first = block << block_shift
-                    for p in range(first, min(first + (1 << block_shift), pages.shape[0])):
+                    for p in range(first, min(first + (1 << block_shift), pages.shape[0] - PADDING)):
                         pages[p] = pages[p] & _DIRTY
                 if action == _MAP_PAGE or action == _MAP_SPLIT:
                     dirty = pages[page] & _DIRTY
@@ -429,7 +455,7 @@ def _advance(  # type: ignore[no-untyped-def]
                         elif action == _SCAN_PROTECT:
                             if state == _WRITABLE:
                                 entries += 1
-                                pages[p] = _PROTECTED
+                                pages[p] = _PROTECTED | (pages[p] & _DIRTY)
                         else:
                             pages[p] = state | _DIRTY
                 d = entries * steps[pc, 1]
@@ -456,7 +482,7 @@ def _advance(  # type: ignore[no-untyped-def]
                         parked[j] = -1
                         th[j, _T_IDLE] += now - th[j, _TRIED]
                         clock = _go_on(steps, th, keys, tables, j, now)
-                        _wake(tree, leaves, j, (clock << THREAD_BITS) | j)
+                        _wake(tree, leaves, j, _key(clock, j))
 
             elif kind == _STAMP:
                 which = steps[pc, 1]
@@ -482,7 +508,7 @@ def _advance(  # type: ignore[no-untyped-def]
                     _note(trace, sc, now, i, _T_END, 0)
                 asleep = True
                 break
-        _wake(tree, leaves, i, _NEVER if asleep else (t << THREAD_BITS) | i)
+        _wake(tree, leaves, i, _NEVER if asleep else _key(t, i))
 
 
 def run(
@@ -547,6 +573,7 @@ def run(
     locks = len(job.locks)
     th = np.zeros((threads, _THREAD_COLUMNS), dtype=np.int64)
     th[:, _PC] = job.entry
+    th[:, _ENDED] = -1
     th[:, _FIRST], th[:, _LAST] = job.region[:, 0], job.region[:, 1]
     th[:, _PAGE] = job.region[:, 0]
     lk = np.zeros((locks, _LOCK_COLUMNS), dtype=np.int64)
@@ -563,14 +590,15 @@ def run(
     }
     waiting = np.zeros((locks, threads), dtype=np.int64)
     events = np.zeros((trace, 4), dtype=np.int64)
-    pages = np.zeros(job.pages, dtype=np.uint8)
+    pages = np.zeros(job.pages + PADDING, dtype=np.uint8)
     first = int(Block.ABSENT if job.mapped_as_blocks else Block.TABLE)
-    blocks = np.full(-(-job.pages // job.block_pages), first, dtype=np.uint8)
+    blocks = np.full(-(-(job.pages + PADDING) // job.block_pages), first, dtype=np.uint8)
     faults = np.zeros((threads, 4), dtype=np.int64)
     stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
     stamp_l = np.zeros((len(job.stamps), locks, 2, 2), dtype=np.int64)
     stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
     draws = tables(job.cvs)
+    check_times(job, draws)
     barriers = np.zeros(job.barriers, dtype=np.int64)
     parked = np.full(threads, -1, dtype=np.int64)
     while sc[_STATUS] == _RUNNING:
@@ -604,10 +632,29 @@ def run(
     )
 
 
+def check_times(job: Job, draws: NDArray[np.int64]) -> None:
+    """Refuse steps whose time, or whose longest draw, is past the horizon.
+
+    Raises
+    ------
+    HorizonError
+    """
+    longest = draws.max(axis=1)
+    for index, (kind, a, b, _c, _d) in enumerate(job.steps.tolist()):
+        worst = 64 * a if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD) else 0
+        jittered = kind in (Step.RUN, Step.HOLD) and b > 0
+        if worst > HORIZON_PS or (jittered and a * int(longest[b]) >= 2**62):
+            limit = min(HORIZON_PS, 2**62 // int(longest[b])) if jittered else HORIZON_PS
+            raise HorizonError(
+                f"step {index} ({Step(kind).name}) takes {worst * 1e-12:.6g} s on average, longer than is simulated "
+                f"({limit * 1e-12:.0f} s); shorten it"
+            )
+
+
 def check_end(job: Job, status: int, now: int, traced: int, room: int, ended: NDArray[np.int64]) -> None:
     """Raise what a run that did not end well deserves."""
     if status == _DEADLOCK:
-        stuck = [name for name, t in zip(job.thread_names or map(str, range(len(ended))), ended, strict=True) if t == 0]
+        stuck = [name for name, t in zip(job.thread_names or map(str, range(len(ended))), ended, strict=True) if t < 0]
         names = ", ".join(stuck[:4]) + (" …" if len(stuck) > 4 else "")
         raise DeadlockError(
             f"deadlock at {now * 1e-12:.6g} s of simulated time: {len(stuck)} thread(s) wait for a lock or a "
@@ -618,6 +665,11 @@ def check_end(job: Job, status: int, now: int, traced: int, room: int, ended: ND
         raise HorizonError(
             f"the run is still going after {HORIZON_PS * 1e-12:.0f} s of simulated time, the most that is "
             "simulated; take less memory, fewer iterations or fewer vCPUs"
+        )
+    if status == _RUNAWAY:
+        raise HorizonError(
+            f"a program takes more than {OWN_STEPS} steps without one that others can see, at {now * 1e-12:.6g} s of "
+            "simulated time: it loops for ever; check its JUMP and REPEAT steps"
         )
     if room and traced > room:
         raise HorizonError(

@@ -113,7 +113,7 @@ class Thread:
     mode: int = 0
     spent: list[int] = field(default_factory=lambda: [0] * 6)
     faults: list[int] = field(default_factory=lambda: [0] * 4)
-    ended: int = 0
+    ended: int = -1
     wake: simpy.Event | None = None
 
 
@@ -127,15 +127,16 @@ class Simulation:
         self.job, self.room, self.report = job, trace, progress
         self.env = simpy.Environment(initial_time=0)
         self.tables = tables(job.cvs)
+        compiled.check_times(job, self.tables)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [
             Thread(i, int(job.entry[i]), int(job.region[i, 0]), int(job.region[i, 1]), int(keys[i]))
             for i in range(len(job.entry))
         ]
         self.locks = [Lock(Discipline(int(k)), Line(job, absent=k == Discipline.SERVER)) for k in job.locks]
-        self.pages = [int(Page.ABSENT)] * job.pages
+        self.pages = [int(Page.ABSENT)] * (job.pages + compiled.PADDING)
         first = Block.ABSENT if job.mapped_as_blocks else Block.TABLE
-        self.blocks = [first] * -(-job.pages // job.block_pages)
+        self.blocks = [first] * -(-(job.pages + compiled.PADDING) // job.block_pages)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
         self.trace: list[tuple[int, int, int, int]] = []
         self.traced = self.events = self.live = 0
@@ -208,10 +209,14 @@ class Simulation:
         wake = self.sleep(thread)
         self.rouse(thread, 0)
         yield wake
-        clock = 0
+        clock = own_steps = 0
         while True:
             kind, a, b, c, d = (int(x) for x in self.job.steps[thread.pc])
+            own_steps += 1
+            if own_steps > compiled.OWN_STEPS:
+                compiled.check_end(self.job, 4, int(self.env.now), 0, 0, np.zeros(0, dtype=np.int64))
             if kind in SHARED:
+                own_steps = 0
                 if clock > self.env.now:
                     wake = self.sleep(thread)
                     self.rouse(thread, clock)
@@ -231,9 +236,21 @@ class Simulation:
                 else:
                     clock = done
             else:
-                clock = self.own_step(thread, clock, kind, a, b, c)
+                clock = self.own_step(thread, clock, kind, a, b, c, d)
+                if clock > compiled.HORIZON_PS:  # never to be reached
+                    wake = self.sleep(thread)
+                    self.rouse(thread, clock)
+                    yield wake
 
-    def own_step(self, thread: Thread, clock: int, kind: int, a: int, b: int, c: int) -> int:
+    def run_ahead(self, thread: Thread, clock: int) -> int:
+        """Spend the time of the RUN and HOLD steps ahead; nobody can interfere with them."""
+        while True:
+            kind, a, b, c, d = (int(x) for x in self.job.steps[thread.pc])
+            if kind not in (Step.RUN, Step.HOLD):
+                return clock
+            clock = self.own_step(thread, clock, kind, a, b, c, d)
+
+    def own_step(self, thread: Thread, clock: int, kind: int, a: int, b: int, c: int, d: int) -> int:
         """RUN, HOLD and the jumps: nobody else can see them. Returns the thread's clock."""
         thread.pc += 1
         if kind in (Step.RUN, Step.HOLD):
@@ -241,10 +258,11 @@ class Simulation:
             thread.spent[RUN if kind == Step.RUN else HOLD] += time
             return clock + time
         if kind == Step.NEXT:
-            thread.page += b
+            thread.page = min(thread.page + b, thread.last)
             self.progress[thread.number, self.bin_of(clock)] += b
-            done = thread.page >= thread.last or (c > 0 and (thread.page - thread.first) % c == 0)
-            if not done:
+            offset = thread.page - thread.first
+            offset = offset % d if d > 0 else offset
+            if thread.page < thread.last and not (c > 0 and offset % c == 0):
                 thread.pc = a
         elif kind == Step.MORE:
             if thread.page < thread.last:
@@ -344,7 +362,7 @@ class Simulation:
                 # All waiters poll the word; the read of the one whose turn it is comes, on average, halfway.
                 sweep = self.job.near_ps * (left + 1)
                 owned = at + sweep // 2
-                lock.line.free, lock.line.owner = at + sweep, thread.number
+                lock.line.free, lock.line.owner = owned, thread.number
             else:
                 owned = lock.line.use(thread.number, at)
                 if left and lock.discipline is not Discipline.SERVER:
@@ -352,7 +370,7 @@ class Simulation:
             thread.spent[BROADCAST if lock.discipline is Discipline.SERVER else WAIT] += at - thread.tried
             thread.spent[LINE] += owned - at
             self.own(index, thread, thread.mode, owned)
-            self.rouse(thread, owned)
+            self.rouse(thread, self.run_ahead(thread, owned))
             at = owned
 
     def access(self, thread: Thread, a: int, b: int, c: int, d: int) -> int:
@@ -432,7 +450,7 @@ class Simulation:
             return None
         for other in parked:
             other.spent[IDLE] += now - other.tried
-            self.rouse(other, now)
+            self.rouse(other, self.run_ahead(other, now))
         parked.clear()
         return now
 

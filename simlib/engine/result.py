@@ -43,7 +43,7 @@ class EngineResult:
         Steps with a shared effect that took place.
     lock_stats : ndarray of int64, shape (n_locks, 2, 6)
         Lock, mode (read, write), `LOCK_COLUMNS`.
-    wait_histogram, hold_histogram : ndarray of int64, shape (n_locks, 2, 64)
+    wait_histogram, hold_histogram : ndarray of int64, shape (n_locks, 2, 65)
         Count of waits and holds whose picoseconds have that many bits.
     busy_ps : ndarray of int64, shape (n_locks,)
         Time during which anyone held the lock.

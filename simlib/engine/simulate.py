@@ -145,7 +145,16 @@ def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     if pages >= guest.pages_per_vcpu:
         return scenario, 1.0
     small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)
-    return dataclasses.replace(scenario, guest=small), guest.pages_per_vcpu / pages
+    total, was = pages * guest.vcpus * guest.page_size, guest.pages_per_vcpu * guest.vcpus * guest.page_size
+    workload, costs = scenario.workload, scenario.costs
+    chunk = workload.clear_chunk or was
+    if chunk > total:
+        # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike.
+        if workload.clear_chunk is not None:
+            workload = dataclasses.replace(workload, clear_chunk=total)
+        costs = dataclasses.replace(costs, flush=None if costs.flush is None else costs.flush * total // chunk)
+    less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
+    return less, guest.pages_per_vcpu / pages
 
 
 def used_costs(scenario: Scenario) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from simlib.errors import InputError
 
@@ -71,17 +72,18 @@ def parse_duration(text: str | int, what: str = "duration") -> int:
 
 
 def format_duration(ps: float) -> str:
-    """A duration for a reader, in the largest unit that keeps the number at or above one.
+    """A duration in the largest unit that keeps the number at or above one; whole picoseconds exactly.
 
     Examples
     --------
     >>> format_duration(1_200_000), format_duration(47_000), format_duration(0)
     ('1.2us', '47ns', '0ps')
     """
-    for unit in ("s", "ms", "us", "ns"):
-        if abs(ps) >= _DURATION_PS[unit]:
-            return f"{ps / _DURATION_PS[unit]:.6g}{unit}"
-    return f"{ps:.6g}ps"
+    unit = next((u for u in ("s", "ms", "us", "ns") if abs(ps) >= _DURATION_PS[u]), "ps")
+    if ps != int(ps):
+        return f"{ps / _DURATION_PS[unit]:.6g}{unit}"
+    exact = Decimal(int(ps)) / Decimal(_DURATION_PS[unit])  # a power of ten, so that it reads back equal
+    return f"{exact.normalize():f}{unit}"
 
 
 def parse_size(text: str | int, what: str = "size") -> int:
@@ -100,13 +102,15 @@ def parse_size(text: str | int, what: str = "size") -> int:
     rule = "a size is a number with K, M, G or T"
     if isinstance(text, bool) or not isinstance(text, (str, int)):
         raise InputError(what, text, rule)
+    if isinstance(text, int) and not 0 < text < 2**62:
+        raise InputError(what, text, "must be a whole, positive number of bytes below 2**62")
     value, unit = (float(text), "") if isinstance(text, int) else _split(text, what, rule)
     short = unit.removesuffix("iB").removesuffix("B") or ""
     if short.upper() not in _SIZE_BYTES:
         raise InputError(what, str(text), f"unknown unit {unit!r}; {rule}")
     size = value * _SIZE_BYTES[short.upper()]
-    if size <= 0 or size != int(size):
-        raise InputError(what, str(text), "must be a whole, positive number of bytes")
+    if not 0 < size < 2**62 or size != int(size):
+        raise InputError(what, str(text), "must be a whole, positive number of bytes below 2**62")
     return int(size)
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import tomli_w
+
 from simlib.errors import InputError, nearest
 from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
@@ -268,9 +270,10 @@ class Calibration(rules.Checked):
         """Check that the costs exist."""
         super().__post_init__()
         known = [f.name for f in dataclasses.fields(Costs)]
-        for name in (*self.costs, *self.own_costs):
-            if name not in known:
-                raise InputError("calibration.costs", name, "unknown cost", nearest(name, known))
+        for key, names in (("costs", self.costs), ("own_costs", self.own_costs)):
+            for name in names:
+                if name not in known:
+                    raise InputError(f"calibration.{key}", name, "unknown cost", nearest(name, known))
 
 
 Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
@@ -319,12 +322,20 @@ class Scenario:
             guest = self.guest
         table = PageTable(guest.page_size)
         unit = table.pages_per_block() if guest.backing != "4k" else WORD_PAGES
-        pages = guest.pages_per_vcpu
-        if pages < unit or pages % unit:
+        key = "memory_per_vcpu" if guest.memory_per_vcpu is not None else "memory"
+        given = guest.memory_per_vcpu if guest.memory_per_vcpu is not None else guest.memory
+        whole = unit * guest.page_size * (1 if key == "memory_per_vcpu" else guest.vcpus)
+        if given is None or given % whole:
+            each = "" if key == "memory_per_vcpu" else f" for {guest.vcpus} vCPUs"
             raise InputError(
-                "guest.memory_per_vcpu", format_size(pages * guest.page_size),
-                f"must be a multiple of {format_size(unit * guest.page_size)} with backing {guest.backing!r}",
+                f"guest.{key}", format_size(given or 0),
+                f"must be a multiple of {format_size(whole)}{each} with backing {guest.backing!r}",
             )  # fmt: skip
+        chunk, word = self.workload.clear_chunk, WORD_PAGES * guest.page_size
+        if chunk is not None and chunk % word:
+            raise InputError(
+                "workload.clear_chunk", format_size(chunk), f"must be a multiple of {format_size(word)} (64 pages)"
+            )
         if self.machine.sockets > self.machine.cores:
             raise InputError("machine.sockets", self.machine.sockets, "must not be more than the cores")
 
@@ -394,15 +405,14 @@ class Scenario:
         >>> print(Scenario(guest=Guest(vcpus=4)).to_toml())
         [guest]
         vcpus = 4
-        memory_per_vcpu = "1G"
         """
-        lines = [f"group = {_toml_value(self.group)}", ""] if self.group else []
-        lines += _toml_tables(self, Scenario(), "")
+        tables: dict[str, Any] = {"group": self.group} if self.group else {}
+        tables |= _tables(self, Scenario())
+        variants = {}
         for name, variant in self.variants.items():
-            if variant.group != name:
-                lines += [f"[variants.{_toml_key(name)}]", f"group = {_toml_value(variant.group)}", ""]
-            lines += _toml_tables(variant, self, f"variants.{_toml_key(name)}.")
-        return "\n".join(lines).strip()
+            own: dict[str, Any] = {"group": variant.group} if variant.group != name else {}
+            variants[name] = own | _tables(variant, self)
+        return tomli_w.dumps(tables | ({"variants": variants} if variants else {})).strip()
 
 
 _SECTIONS: dict[str, type] = {
@@ -427,40 +437,27 @@ def _sections(tables: Mapping[str, Any], where: str, base: Scenario | None = Non
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"{where}{name}.{key}", value, "must be a finite number")
             values[key] = parsers[key](value, f"{where}{name}.{key}")
-        if name == "guest" and base is not None and "memory" in values:
+        if name == "guest" and base is not None and len({"memory", "memory_per_vcpu"} & set(values)) == 1:
             values.setdefault("memory_per_vcpu", None)
+            values.setdefault("memory", None)
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
     return out
 
 
-def _toml_key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() else f'"{name}"'
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(v) for v in value) + "]"
-    return repr(value) if isinstance(value, (int, float)) else '"' + str(value).replace("\\", "\\\\") + '"'
-
-
-def _toml_tables(scenario: Scenario, base: Scenario, prefix: str) -> list[str]:
-    lines: list[str] = []
+def _tables(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
+    """What differs from the base, as a TOML file has it; of the memory, always the key that was given."""
+    tables = {}
     for name, kind in _SECTIONS.items():
         section, default = getattr(scenario, name), getattr(base, name)
-        rows = []
+        rows = {}
         for f in dataclasses.fields(kind):
             value = getattr(section, f.name)
-            if value is None or (
-                value == getattr(default, f.name) and not (f.name == "memory_per_vcpu" and not prefix)
-            ):
-                continue
-            shown = f.metadata["show"]
-            rows.append(f"{f.name} = {_toml_value(shown(value) if shown else value)}")
-        if rows and not (rows == ['memory_per_vcpu = "1G"'] and section == default):
-            lines += [f"[{prefix}{name}]", *rows, ""]
-    return lines
+            if value is not None and value != getattr(default, f.name):
+                shown = f.metadata["show"]
+                rows[f.name] = shown(value) if shown else value
+        if rows:
+            tables[name] = rows
+    return tables
 
 
 def load_scenario(path: str | Path) -> Scenario:

@@ -42,8 +42,8 @@ class Step(IntEnum):
     MAP = 5
     """Change the page table entry of the current page. a: a `Map` value."""
     NEXT = 6
-    """Go on by b pages; to a unless the region is done or, with c > 0, a multiple of c pages
-    is done. b may be 0, to ask only."""
+    """Go on by b pages, at most to the region's end; to a unless the region is done or, with c > 0, a multiple
+    of c pages is done (counted anew after every d pages, with d > 0). b may be 0, to ask only."""
     MORE = 7
     """To a if pages of the region remain; else back to the region's first page and fall through."""
     REPEAT = 8
@@ -234,6 +234,12 @@ class Job:
         first, last = self.region[:, 0], self.region[:, 1]
         if shared_pages and not ((first >= 0) & (first < last) & (last <= self.pages)).all():
             raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
+        if len(self.socket) != threads:
+            raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
+        if (self.steps[:, 0] == Step.SCAN).any() and (self.region % 64).any():
+            raise InputError(
+                "job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN"
+            )
         if self.pages % 64 or self.block_pages < 64 or self.block_pages & (self.block_pages - 1):
             raise InputError(
                 "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
@@ -254,7 +260,7 @@ class Job:
         if kind == Step.ACCESS:
             return all(0 <= x < n for x in (a, b, c, d))
         if kind == Step.NEXT:
-            return 0 <= a < n and b >= 0 and c >= 0
+            return 0 <= a < n and b >= 0 and c >= 0 and d >= 0
         if kind in (Step.MORE, Step.JUMP):
             return 0 <= a < n
         if kind == Step.REPEAT:

@@ -187,7 +187,7 @@ def _main(program: Program, scenario: Scenario, policy: Policy) -> tuple[int, tu
         stamp(f"dirtied {iteration}")
         take = program.add(Step.TAKE, lock, mode)
         word = program.add(Step.SCAN, costs.clear_page or 0, Scan.CLEAR)
-        program.add(Step.NEXT, word, WORD_PAGES, batch)
+        program.add(Step.NEXT, word, WORD_PAGES, batch, chunk)
         program.add(Step.DROP, lock, mode)
         program.add(Step.NEXT, take, 0, chunk)
         program.add(Step.RUN, costs.flush or 0)

@@ -135,9 +135,8 @@ def test_a_lock_and_then_a_server_are_two_stations(n, think, first, second):
 
 
 # The ticket lock's theory lets the hand-off grow with every arrival during it; the engine fixes the sweep over the
-# waiters when the lock is let go, adds the transfer that the release itself needs, and makes the next release wait
-# for the sweep's end. They describe one thing while a hold is long beside a sweep: within 2 % here (measured
-# 0.4 to 1.8 %). Where the sweep is longer than the hold, the engine's lock is slower still, as the test below says.
+# waiters when the lock is let go, and adds the transfer that the release itself needs. So they agree to a few percent
+# only: measured up to 2.2 % in these cases.
 @pytest.mark.parametrize(
     ("n", "think", "service", "transfer"),
     [(4, 4000, 1000, 20), (8, 8000, 1000, 20), (8, 8000, 1000, 50), (16, 16_000, 1000, 50), (32, 40_000, 1000, 50)],
@@ -148,7 +147,7 @@ def test_the_ticket_lock_is_close_to_its_chain(n, think, service, transfer):
     job = loop(n, think * NS, [[(0, Mode.WRITE, service * NS)]], [Discipline.TICKET], rounds=ROUNDS, line=line)
     mean, half = interval([steady(job, seed)[0] for seed in SEEDS])
     assert half < 0.005 * exact.throughput
-    assert mean == pytest.approx(exact.throughput, rel=0.02)
+    assert mean == pytest.approx(exact.throughput, rel=0.03)
 
 
 @pytest.mark.parametrize(("n", "hold"), [(3, 5000), (9, 5000), (9, 300), (33, 300), (33, 1700)])
@@ -159,8 +158,7 @@ def test_a_saturated_ticket_lock_hands_on_in_a_sweep(n, hold):
     rows = compiled.run(job, trace=200 * n).trace
     acquired = rows[rows[:, 2] == ACQUIRED][5 * n : -5 * n, 0]
     sweep = near * (n - 1)
-    # The thread that let go comes back behind the sweep, and the next release behind its try.
-    assert set(np.diff(acquired)) == {near + max(hold + sweep // 2, sweep + near)}
+    assert set(np.diff(acquired)) == {near + hold + sweep // 2}
 
 
 @pytest.mark.parametrize("transfer", [0, 40])

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""JupyterLab on the notebooks: on loopback only, always with a token, and nothing fetched from outside."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from simlib.errors import InputError, SimlibError
+
+ADDRESS = "127.0.0.1"
+NOTEBOOK = "01-arm64-rwlock.ipynb"
+"""The notebook that opens first."""
+
+COPIES = "simlib-notebooks"
+"""Folder, below the current one, to which an installed package copies its notebooks."""
+
+INTERRUPTED = 130
+_GRACE_S = 10.0
+
+
+def explore(port: int = 0, browser: bool = True) -> int:
+    """Open the notebooks in JupyterLab and stay until it ends.
+
+    Ctrl-C, SIGTERM and a closed terminal end it, with its kernels.
+
+    Parameters
+    ----------
+    port : int
+        TCP port on loopback; 0: any free one.
+    browser : bool
+        Whether to open a browser.
+
+    Returns
+    -------
+    int
+        0 if JupyterLab was shut down from its menu, 130 if it was interrupted.
+
+    Raises
+    ------
+    SimlibError
+        If JupyterLab is not installed, or failed.
+    InputError
+        If the port cannot be had.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise SimlibError(f"JupyterLab is not installed: run {sys.executable} -m pip install jupyterlab")
+    folder = notebooks_folder()
+    port = free_port(port)
+    with tempfile.TemporaryDirectory(prefix="simlib-explore-") as private:
+        token = secrets.token_hex(24)
+        config = write_config(Path(private), token)
+        _say(f"http://{ADDRESS}:{port}/lab/tree/{NOTEBOOK}?token={token}")
+        _say(f"notebooks in {folder}; Ctrl-C ends JupyterLab")
+        code = _run(command(folder, port, config, browser=browser))
+    if code not in (0, INTERRUPTED):
+        raise SimlibError(f"JupyterLab failed with exit code {code}; its messages stand above")
+    return code
+
+
+def notebooks_folder(package: Path | None = None, below: Path | None = None) -> Path:
+    """The folder of notebooks: the source tree's, or a writable copy of the installed package's.
+
+    Parameters
+    ----------
+    package : Path, optional
+        Folder of the package ``simlib``; by default this one.
+    below : Path, optional
+        Where a copy goes; by default the current folder. Notebooks that are there already are left alone.
+
+    Raises
+    ------
+    SimlibError
+        If there are no notebooks, or they cannot be copied.
+
+    Examples
+    --------
+    >>> (notebooks_folder() / NOTEBOOK).is_file()
+    True
+    """
+    package = Path(__file__).resolve().parents[1] if package is None else package
+    source = package.parent / "notebooks"
+    if (source / NOTEBOOK).is_file():
+        return source
+    packaged = package / "_notebooks"
+    if not (packaged / NOTEBOOK).is_file():
+        raise SimlibError(f"no {NOTEBOOK} in {source} or {packaged}: install simlib again")
+    target = (Path.cwd() if below is None else below) / COPIES
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for notebook in sorted(packaged.glob("*.ipynb")):
+            if not (target / notebook.name).exists():
+                shutil.copyfile(notebook, target / notebook.name)
+    except OSError as error:
+        raise SimlibError(
+            f"cannot copy the notebooks to {target} ({error.strerror}): change to a folder that you may write"
+        ) from None
+    return target
+
+
+def free_port(port: int = 0) -> int:
+    """A port of loopback that nobody listens on.
+
+    Parameters
+    ----------
+    port : int
+        The one wanted; 0: any.
+
+    Raises
+    ------
+    InputError
+        If the port is taken, or may not be used.
+
+    Examples
+    --------
+    >>> free_port() > 0
+    True
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
+        try:
+            probe.bind((ADDRESS, port))
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise InputError(
+                "--port", port, f"cannot be used on {ADDRESS} ({why})", "give another, or 0 for any free one"
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def write_config(folder: Path, token: str) -> Path:
+    """A configuration that only this user can read, with the token.
+
+    Neither the environment nor the arguments of a process would do: a user's own configuration could switch
+    the token off there, and everybody may read arguments. With it, JupyterLab reads no other configuration.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = write_config(Path(folder), "secret")
+    ...     print(oct(path.stat().st_mode & 0o777), path.read_text())
+    0o600 {"IdentityProvider": {"token": "secret"}}
+    """
+    path = folder / "simlib_explore_config.json"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump({"IdentityProvider": {"token": token}}, file)
+    return path
+
+
+def command(folder: Path, port: int, config: Path, *, browser: bool) -> list[str]:
+    """The command line of JupyterLab.
+
+    Examples
+    --------
+    >>> line = command(Path("notebooks"), 8888, Path("config.json"), browser=False)
+    >>> "--ServerApp.ip=127.0.0.1" in line, "--no-browser" in line
+    (True, True)
+    """
+    options: Mapping[str, object] = {
+        "config": config,
+        "ServerApp.ip": ADDRESS,
+        "ServerApp.port": port,
+        "ServerApp.port_retries": 0,
+        "ServerApp.allow_remote_access": False,
+        "ServerApp.root_dir": folder,
+        "ServerApp.log_level": "WARN",
+        "LabApp.log_level": "WARN",
+        "LabApp.default_url": f"/lab/tree/{NOTEBOOK}",
+        # It would ask jupyter.org for news, and whether there is a newer version.
+        "LabApp.news_url": None,
+        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+    }
+    line = [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in options.items())]
+    if not browser:
+        line.append("--no-browser")
+    if os.geteuid() == 0:
+        line.append("--allow-root")  # containers; JupyterLab refuses otherwise
+    return line
+
+
+def _run(line: list[str]) -> int:
+    """Run JupyterLab until it ends or this process is told to end."""
+    # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order.
+    with _ended_by(signal.SIGTERM, signal.SIGHUP):
+        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # made above
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            _say("ending JupyterLab")
+            return INTERRUPTED
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, by force if it does not within `_GRACE_S`."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def _ended_by(*signals: signal.Signals) -> Iterator[None]:
+    """Treat these signals as Ctrl-C, so that nothing started here is left behind."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"simlib: {text}\n")
+    sys.stderr.flush()

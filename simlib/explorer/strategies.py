@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lock policies beside each other, at equal costs: a tidy table, and its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from simlib import figures
+from simlib.calibration import Fit, find_fit
+from simlib.engine.simulate import UNITS
+from simlib.errors import InputError, nearest
+from simlib.measurements import data_dir
+from simlib.model.scenario import Scenario, load_scenario
+from simlib.predict import CostEstimate, complete, evaluate
+
+Policies = Mapping[str, Mapping[str, object]]
+
+STRATEGIES: dict[str, dict[str, object]] = {
+    "queued spinlock": {"architecture": "arm64-spinlock", "lock": "spin", "write_protect_fault": "write"},
+    "ticket lock": {"architecture": "arm64-spinlock", "lock": "ticket", "write_protect_fault": "write"},
+    "rwlock, faults for read": {"architecture": "arm64-2022", "lock": "rwlock", "write_protect_fault": "read"},
+    "lockless faults": {"architecture": "arm64-2022", "lock": "rwlock", "write_protect_fault": "lockless"},
+}
+"""Policy tables of a scenario file, by the name of the curve. In all of them a permission fault broadcasts a TLB
+invalidation (simlib.model.architectures, ``fault_flush``): without a lock it still queues for the interconnect."""
+
+MEASURED_AS = {"queued spinlock": "spinlock-old-test", "rwlock, faults for read": "rwlock-old-test"}
+"""Strategies that somebody measured, and the variant of the shipped fit that they are."""
+
+VCPUS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of vCPUs of the published table."""
+
+PAGES = 2048
+"""Pages a vCPU that a point simulates, so that a redraw takes a fraction of a second; against 4096 pages no
+point of `STRATEGIES` moves by 1 % at the calibrated costs."""
+
+
+def shipped_fit() -> Fit:
+    """The fit that simlib brings along for the machine of seed 000.
+
+    Raises
+    ------
+    InputError
+        If the data package has none.
+
+    Examples
+    --------
+    >>> shipped_fit().scenario.machine.name
+    'ampere-altra'
+    """
+    path = data_dir() / "scenarios" / "arm64-ampere-altra.toml"
+    scenario = load_scenario(path)
+    fit = find_fit(scenario)
+    if fit is None:
+        raise InputError(
+            "data/fits", scenario.machine.name, "no calibrated costs for this machine",
+            f"write them with simlib calibrate {path}",
+        )  # fmt: skip
+    return fit
+
+
+def starting_point(estimate: CostEstimate | None = None) -> Scenario:
+    """The published selftest with the test of the spinlock's row, and every cost filled in.
+
+    Parameters
+    ----------
+    estimate : CostEstimate, optional
+        Calibrated costs; by default those of `shipped_fit`.
+
+    Returns
+    -------
+    Scenario
+
+    Examples
+    --------
+    >>> starting_point().group
+    'old test'
+    """
+    fit = shipped_fit()
+    return complete(fit.scenario.variants[MEASURED_AS["queued spinlock"]], estimate or fit.estimate)
+
+
+def compare(
+    scenario: Scenario,
+    vcpus: Sequence[int] = VCPUS,
+    *,
+    strategies: Policies = STRATEGIES,
+    metrics: Sequence[str] = ("dirty_memory_time",),
+    pages_per_vcpu: int = PAGES,
+    seed: int = 1,
+) -> pd.DataFrame:
+    """Simulate every strategy at every number of vCPUs, at the scenario's costs and on the same random numbers.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Machine, guest, workload and costs; of its policy, what a strategy does not replace.
+    vcpus : sequence of int
+    strategies : mapping of str to mapping
+        Policy tables by name.
+    metrics : sequence of str
+        Names of `simlib.engine.simulate.UNITS`.
+    pages_per_vcpu, seed : int
+
+    Returns
+    -------
+    DataFrame
+        variant, vcpus, metric, kind (``predicted``), value, low, high (both NaN: one run, no interval), held_out
+        (True: no row was fitted at these costs). The table that `simlib.figures` draws.
+
+    Raises
+    ------
+    InputError
+        If a cost has no value, a metric is unknown, or there is nothing to compare.
+
+    Examples
+    --------
+    >>> frame = compare(starting_point(), [1, 64], pages_per_vcpu=512)
+    >>> frame.groupby("variant")["value"].last().idxmax()
+    'ticket lock'
+    """
+    if not vcpus or not strategies:
+        raise InputError("vcpus" if not vcpus else "strategies", "", "must name at least one")
+    for metric in metrics:
+        if metric not in UNITS:
+            raise InputError("metric", metric, "unknown metric", nearest(metric, UNITS))
+    cases = [
+        (name, n, complete(scenario.changed({"policy": policy}).with_vcpus(n)))
+        for name, policy in strategies.items()
+        for n in vcpus
+    ]
+    runs = evaluate([case for _, _, case in cases], pages_per_vcpu=pages_per_vcpu, seed=seed)
+    rows = [
+        (name, n, metric, "predicted", run.metrics[metric], np.nan, np.nan, True)
+        for (name, n, _), run in zip(cases, runs, strict=True)
+        for metric in metrics
+    ]
+    return pd.DataFrame(rows, columns=["variant", "vcpus", "metric", "kind", "value", "low", "high", "held_out"])
+
+
+def published(fit: Fit | None = None) -> pd.DataFrame:
+    """Measured times of the strategies that somebody measured, in the same table as `compare`.
+
+    Parameters
+    ----------
+    fit : Fit, optional
+        By default `shipped_fit`, which keeps the rows that it was fitted to.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `compare`; kind is ``measured``, held_out says that the fit did not see the row.
+
+    Examples
+    --------
+    >>> published()["variant"].unique().tolist()
+    ['queued spinlock', 'rwlock, faults for read']
+    """
+    rows = (shipped_fit() if fit is None else fit).observations
+    names = {variant: name for name, variant in MEASURED_AS.items()}
+    rows = rows[(rows["metric"] == "dirty_memory_time") & rows["variant"].isin(list(names))]
+    return pd.DataFrame(
+        {"variant": rows["variant"].map(names), "vcpus": rows["vcpus"], "metric": rows["metric"], "kind": "measured",
+         "value": rows["value"], "low": np.nan, "high": np.nan, "held_out": ~rows["train"].astype(bool)}
+    ).reset_index(drop=True)  # fmt: skip
+
+
+def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault") -> go.Figure:
+    """Dirty memory time over vCPUs, a curve a strategy.
+
+    Parameters
+    ----------
+    curves : DataFrame
+        Rows of `compare`, with those of `published` or without.
+    title : str
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Examples
+    --------
+    >>> figure(compare(starting_point(), [1, 2], pages_per_vcpu=512)).layout.title.subtitle.text
+    'lines are simulated at equal costs, only the lock policy differs'
+    """
+    drawn = figures.dirty_memory_time(curves, title)
+    subtitle = "lines are simulated at equal costs, only the lock policy differs"
+    if (curves["kind"] == "measured").any():
+        subtitle += "; points are published measurements"
+    return drawn.update_layout(title_subtitle_text=subtitle)

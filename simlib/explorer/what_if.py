@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sliders on the comparison of lock strategies: what if a cost were different?"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from typing import Any
+
+import ipywidgets as widgets
+import pandas as pd
+import plotly.graph_objects as go
+
+from simlib.errors import SimlibError
+from simlib.explorer.strategies import PAGES, compare, figure, published, starting_point
+from simlib.model.scenario import Costs, Scenario
+from simlib.predict import CostEstimate
+
+SLIDERS = {
+    "fault_hold": "hold, ns",
+    "fault_exit": "think, ns",
+    "line_transfer": "line transfer, ns",
+    "tlb_invalidate": "broadcast, ns",
+}
+"""Costs that have a slider, and what stands beside it."""
+
+_PS_PER_NS = 1000
+_NOTE = (
+    "<b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the lock policy differs. "
+    "Hold: a fault's work under the lock. Think: the rest of the fault, outside it. Line transfer: moving the lock "
+    "word's cache line. Broadcast: one TLB invalidation, for which the interconnect serves one CPU at a time; "
+    "a fault pays it under any lock, and without one."
+)
+
+
+def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
+    """A figure of all strategies with a slider a cost; letting a slider go draws the curves anew.
+
+    Parameters
+    ----------
+    estimate : CostEstimate, optional
+        Where the sliders start and what Reset goes back to; by default the shipped fit.
+
+    Returns
+    -------
+    ipywidgets.Widget
+        A box: note, sliders, Reset, figure.
+
+    Examples
+    --------
+    >>> box = what_if()
+    >>> [round(slider.value) for slider in box.children[1].children]
+    [582, 717, 47, 478]
+    """
+    start = starting_point(estimate)
+    measured = published()
+    shown = go.FigureWidget(figure(_curves(start, measured)))
+    sliders = {name: _slider(name, getattr(start.costs, name)) for name in SLIDERS}
+    calibrated = {name: slider.value for name, slider in sliders.items()}
+    reset = widgets.Button(description="Reset", tooltip="Back to the calibrated costs", icon="undo")
+    status = widgets.HTML(_status(calibrated, start))
+
+    def redraw(_change: Any = None) -> None:
+        costs = {name: slider.value * _PS_PER_NS for name, slider in sliders.items()}
+        try:
+            fresh = figure(_curves(start.with_costs(**costs), measured))
+        except SimlibError as error:
+            status.value = f"<b>{html.escape(str(error))}</b>"
+            return
+        status.value = _status(calibrated, start)
+        with shown.batch_update():
+            for old, new in zip(shown.data, fresh.data, strict=True):
+                old.update(x=new.x, y=new.y)
+            shown.layout.yaxis.update(fresh.layout.yaxis)
+
+    def back(_button: Any) -> None:
+        _listen(sliders, redraw, on=False)  # four sliders move, one redraw
+        for name, slider in sliders.items():
+            slider.value = calibrated[name]
+        _listen(sliders, redraw, on=True)
+        redraw()
+
+    _listen(sliders, redraw, on=True)
+    reset.on_click(back)
+    row = widgets.Layout(display="flex", flex_flow="row wrap", align_items="center")
+    return widgets.VBox(
+        [
+            widgets.HTML(_NOTE.format(pages=PAGES)),
+            widgets.Box(list(sliders.values()), layout=row),
+            widgets.Box([reset, status], layout=row),
+            shown,
+        ]
+    )
+
+
+def _curves(scenario: Scenario, measured: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([compare(scenario), measured], ignore_index=True)
+
+
+def _slider(name: str, value_ps: int) -> Any:
+    """A slider over the range in which a calibration looks for the cost."""
+    bounds = next(f for f in dataclasses.fields(Costs) if f.name == name).metadata["bounds"]
+    low, high = (math.log10(bound / _PS_PER_NS) for bound in bounds)
+    return widgets.FloatLogSlider(
+        value=value_ps / _PS_PER_NS, base=10, min=low, max=high, step=0.01, description=SLIDERS[name],
+        readout_format=".1f", continuous_update=False, style={"description_width": "8em"},
+        layout=widgets.Layout(width="26em"),
+    )  # fmt: skip
+
+
+def _listen(sliders: dict[str, Any], redraw: Any, *, on: bool) -> None:
+    for slider in sliders.values():
+        (slider.observe if on else slider.unobserve)(redraw, names="value")
+
+
+def _status(calibrated: dict[str, float], start: Scenario) -> str:
+    values = ", ".join(f"{SLIDERS[name].removesuffix(', ns')} {value:.3g} ns" for name, value in calibrated.items())
+    return f"Calibrated ({start.machine.name}, {start.group}): {values}."
