@@ -62,9 +62,10 @@ def explore(port: int = 0, browser: bool = True) -> int:
     with tempfile.TemporaryDirectory(prefix="simlib-explore-") as private:
         token = secrets.token_hex(24)
         config = write_config(Path(private), token)
+        environment = quiet(Path(private), os.environ)
         _say(f"http://{ADDRESS}:{port}/lab/tree/{NOTEBOOK}?token={token}")
         _say(f"notebooks in {folder}; Ctrl-C ends JupyterLab")
-        code = _run(command(folder, port, config, browser=browser))
+        code = _run(command(folder, port, config, browser=browser), environment)
     if code not in (0, INTERRUPTED):
         raise SimlibError(f"JupyterLab failed with exit code {code}; its messages stand above")
     return code
@@ -190,11 +191,30 @@ def command(folder: Path, port: int, config: Path, *, browser: bool) -> list[str
     return line
 
 
-def _run(line: list[str]) -> int:
+def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which JupyterLab does not even ask whether it may fetch news, unless the user said yes.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"].endswith(":/etc/mine")
+    True
+    """
+    defaults = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+    path = folder / "labconfig" / "default_setting_overrides.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(defaults), encoding="utf-8")
+    before = environment.get("JUPYTER_CONFIG_PATH")
+    return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, (str(folder), before)))}
+
+
+def _run(line: list[str], environment: Mapping[str, str]) -> int:
     """Run JupyterLab until it ends or this process is told to end."""
     # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order.
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
-        process = subprocess.Popen(line, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # made above
+        process = subprocess.Popen(  # noqa: S603  # made above
+            line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment)
+        )
         try:
             return process.wait()
         except KeyboardInterrupt:

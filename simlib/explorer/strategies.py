@@ -13,6 +13,7 @@ from simlib import figures
 from simlib.calibration import Fit, find_fit
 from simlib.engine.simulate import UNITS
 from simlib.errors import InputError, nearest
+from simlib.figures.style import HEIGHT
 from simlib.measurements import data_dir
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import CostEstimate, complete, evaluate
@@ -188,7 +189,10 @@ def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault"
     'lines are simulated at equal costs, only the lock policy differs'
     """
     drawn = figures.dirty_memory_time(curves, title)
+    lines = [trace for trace in drawn.data if trace.mode == "lines" and trace.name.endswith(", predicted")]
+    for above, trace in enumerate(reversed(lines)):  # curves that coincide show below each other
+        trace.line.update(width=2 + 1.6 * above, dash="9px,5px")
     subtitle = "lines are simulated at equal costs, only the lock policy differs"
     if (curves["kind"] == "measured").any():
         subtitle += "; points are published measurements"
-    return drawn.update_layout(title_subtitle_text=subtitle)
+    return drawn.update_layout(title_subtitle_text=subtitle, height=HEIGHT, autosize=True)

@@ -27,10 +27,10 @@ SLIDERS = {
 
 _PS_PER_NS = 1000
 _NOTE = (
-    "<b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the lock policy differs. "
+    "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the lock policy differs. "
     "Hold: a fault's work under the lock. Think: the rest of the fault, outside it. Line transfer: moving the lock "
     "word's cache line. Broadcast: one TLB invalidation, for which the interconnect serves one CPU at a time; "
-    "a fault pays it under any lock, and without one."
+    "a fault pays it under any lock, and without one.</div>"
 )
 
 
@@ -83,12 +83,12 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
 
     _listen(sliders, redraw, on=True)
     reset.on_click(back)
-    row = widgets.Layout(display="flex", flex_flow="row wrap", align_items="center")
+    two_columns = widgets.Layout(grid_template_columns="repeat(2, minmax(0, 1fr))", max_width="900px")
     return widgets.VBox(
         [
             widgets.HTML(_NOTE.format(pages=PAGES)),
-            widgets.Box(list(sliders.values()), layout=row),
-            widgets.Box([reset, status], layout=row),
+            widgets.GridBox(list(sliders.values()), layout=two_columns),
+            widgets.HBox([reset, status]),
             shown,
         ]
     )
@@ -105,7 +105,7 @@ def _slider(name: str, value_ps: int) -> Any:
     return widgets.FloatLogSlider(
         value=value_ps / _PS_PER_NS, base=10, min=low, max=high, step=0.01, description=SLIDERS[name],
         readout_format=".1f", continuous_update=False, style={"description_width": "8em"},
-        layout=widgets.Layout(width="26em"),
+        layout=widgets.Layout(width="auto"),
     )  # fmt: skip
 
 

@@ -270,7 +270,7 @@ def _costs(found: Study, seed: int) -> Section:
                 f"The cost of moving the lock's cache line comes out at {line['value']:.0f} ns "
                 f"({line['low']:.0f} to {line['high']:.0f}). The published compare-and-swap latency between cores "
                 f"of a Graviton2, which has the same Neoverse N1 cores, is {peer['latency_ns']} ns. It "
-                "was not used in the calibration.",
+                "was not used in the calibration. The interval is wide, so this is agreement and no proof.",
                 title="An independent check",
             ),
             Chart(
