@@ -85,9 +85,7 @@ def direct(name: str, environment: dict[str, str]) -> list[Requirement]:
 
 def tracked_files() -> Iterator[Path]:
     """The files of the checkout, without what .gitignore names (asks no git: an archive has none)."""
-    ignored = [
-        line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/")
-    ]
+    ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/")]
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [f for f in folders if f != ".git" and not any(fnmatch.fnmatch(f, i) for i in ignored)]
         yield from (Path(folder, file) for file in files)
@@ -142,9 +140,7 @@ def test_every_pin_is_exact_and_has_hashes(name):
         assert re.fullmatch(r"==[^*,]+", str(pin.specifier)), f"{pin} is not one version"
         assert pin.url is None, f"{pin} has an address"
         assert hashes, f"{pin} has no hash"
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", h.strip()) for h in hashes), (
-            f"{pin} has a broken hash"
-        )
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", h.strip()) for h in hashes), f"{pin} has a broken hash"
 
 
 def test_conda_allows_the_same_pythons(conda):

@@ -192,7 +192,9 @@ def command(folder: Path, port: int, config: Path, *, browser: bool) -> list[str
 
 
 def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which JupyterLab does not even ask whether it may fetch news, unless the user said yes.
+    """The environment in which JupyterLab neither asks to fetch news nor writes to a notebook unasked.
+
+    These are defaults: what the user has set in JupyterLab stands.
 
     Examples
     --------
@@ -200,7 +202,11 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"].endswith(":/etc/mine")
     True
     """
-    defaults = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
+    defaults = {
+        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/docmanager-extension:plugin": {"autosave": False},  # the notebook is kept without outputs
+        "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": False},  # megabytes
+    }
     path = folder / "labconfig" / "default_setting_overrides.json"
     path.parent.mkdir()
     path.write_text(json.dumps(defaults), encoding="utf-8")
@@ -238,12 +244,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """Treat these signals as Ctrl-C, so that nothing started here is left behind."""
+    """Treat these signals as Ctrl-C, so that nothing started here is left behind; nohup's choice stands."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in signals}
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:

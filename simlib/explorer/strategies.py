@@ -13,7 +13,7 @@ from simlib import figures
 from simlib.calibration import Fit, find_fit
 from simlib.engine.simulate import UNITS
 from simlib.errors import InputError, nearest
-from simlib.figures.style import HEIGHT
+from simlib.figures.style import HEIGHT, INK, VARIANT_COLOURS
 from simlib.measurements import data_dir
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import CostEstimate, complete, evaluate
@@ -31,6 +31,14 @@ invalidation (simlib.model.architectures, ``fault_flush``): without a lock it st
 
 MEASURED_AS = {"queued spinlock": "spinlock-old-test", "rwlock, faults for read": "rwlock-old-test"}
 """Strategies that somebody measured, and the variant of the shipped fit that they are."""
+
+COLOURS = {
+    "queued spinlock": VARIANT_COLOURS["spinlock-old-test"],
+    "ticket lock": "#CC79A7",
+    "rwlock, faults for read": VARIANT_COLOURS["rwlock-old-test"],
+    "lockless faults": INK,
+}
+"""What was measured keeps the colour that it has in the other figures."""
 
 VCPUS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of vCPUs of the published table."""
@@ -191,7 +199,11 @@ def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault"
     drawn = figures.dirty_memory_time(curves, title)
     lines = [trace for trace in drawn.data if trace.mode == "lines" and trace.name.endswith(", predicted")]
     for above, trace in enumerate(reversed(lines)):  # curves that coincide show below each other
-        trace.line.update(width=2 + 1.6 * above, dash="9px,5px")
+        trace.line.update(width=2 + above, dash="9px,5px")
+    for trace in drawn.data:
+        if trace.legendgroup in COLOURS:
+            part = trace.marker if trace.mode == "markers" else trace.line
+            part.color = COLOURS[trace.legendgroup]
     subtitle = "lines are simulated at equal costs, only the lock policy differs"
     if (curves["kind"] == "measured").any():
         subtitle += "; points are published measurements"

@@ -27,10 +27,10 @@ SLIDERS = {
 
 _PS_PER_NS = 1000
 _NOTE = (
-    "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the lock policy differs. "
-    "Hold: a fault's work under the lock. Think: the rest of the fault, outside it. Line transfer: moving the lock "
-    "word's cache line. Broadcast: one TLB invalidation, for which the interconnect serves one CPU at a time; "
-    "a fault pays it under any lock, and without one.</div>"
+    "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the "
+    "lock policy differs. Hold: a fault's work under the lock. Think: the rest of the fault, outside it. Line "
+    "transfer: moving the lock word's cache line. Broadcast: one TLB invalidation, for which the interconnect serves "
+    "one CPU at a time; a fault pays it under any lock, and without one.</div>"
 )
 
 
@@ -45,13 +45,13 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     Returns
     -------
     ipywidgets.Widget
-        A box: note, sliders, Reset, figure.
+        A box: note; sliders; Reset beside the calibrated values; figure.
 
     Examples
     --------
-    >>> box = what_if()
-    >>> [round(slider.value) for slider in box.children[1].children]
-    [582, 717, 47, 478]
+    >>> note, sliders, reset, figure = what_if().children
+    >>> [slider.description for slider in sliders.children]
+    ['hold, ns', 'think, ns', 'line transfer, ns', 'broadcast, ns']
     """
     start = starting_point(estimate)
     measured = published()

@@ -77,9 +77,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
         raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
     figure = go.Figure()
     _draw(figure, rows, floor=rows["value"].min() / 4)
-    low = np.maximum(
-        rows["low"], rows["value"].min() / 2
-    )  # an interval that reaches 0 must not flatten the rest
+    low = np.maximum(rows["low"], rows["value"].min() / 2)  # an interval that reaches 0 must not flatten the rest
     figure.update_xaxes(vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(log_axis([*rows["value"], *low, *rows["high"]], "dirty memory time, seconds"))
     _boundary(figure, rows)
@@ -87,9 +85,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     return titled(figure, title, "points are measured, lines are the model")
 
 
-def contentions(
-    curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock contentions over vCPUs"
-) -> go.Figure:
+def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock contentions over vCPUs") -> go.Figure:
     """Contentions over vCPUs, and beside it contentions per page, which saturate.
 
     Parameters
@@ -140,9 +136,7 @@ def contentions(
     hidden = sorted(set(rows.loc[(rows["value"] <= 0) & (rows["kind"] == "measured"), "vcpus"]))
     subtitle = "points are measured, lines are the model"
     if hidden:
-        subtitle += (
-            f"; 0 measured at {', '.join(f'{v:g}' for v in hidden)} vCPU cannot stand on the left axis"
-        )
+        subtitle += f"; 0 measured at {', '.join(f'{v:g}' for v in hidden)} vCPU cannot stand on the left axis"
     return titled(figure, title, subtitle)
 
 
@@ -248,9 +242,7 @@ def _rows(
     rows = frame.loc[(frame["metric"] == metric) & frame["kind"].isin(kinds)].copy()
     if rows.empty:
         found = ", ".join(in_order(frame["metric"]))
-        raise InputError(
-            "curves.metric", found, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}"
-        )
+        raise InputError("curves.metric", found, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}")
     require_numbers(rows, ["vcpus"], "curves", least=1)
     require_numbers(rows, ["value"], "curves", least=0)
     require_numbers(rows, ["low", "high"], "curves", gaps=True)
@@ -283,9 +275,7 @@ def _draw(
         _draw_points(figure, mine, variant, colour, at)
 
 
-def _draw_points(
-    figure: go.Figure, mine: pd.DataFrame, variant: str, colour: str, at: dict[str, Any]
-) -> None:
+def _draw_points(figure: go.Figure, mine: pd.DataFrame, variant: str, colour: str, at: dict[str, Any]) -> None:
     measured = mine.loc[mine["kind"] == "measured"]
     for held_out, marker, what in (
         (False, _TRAINED, "measured (calibrated on)"),
@@ -448,16 +438,12 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
     legend_below(figure, rows["variant"].nunique(), rows_of=3, keyed=True)
 
 
-def _key_entry(
-    figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2"
-) -> None:
+def _key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
     look = dict(look)
     for part in ("marker", "line"):
         if part in look:
             look[part] = look[part] | {"color": colour}
-    figure.add_scatter(
-        x=[None], y=[None], name=name, legend=legend, showlegend=True, hoverinfo="skip", **look
-    )
+    figure.add_scatter(x=[None], y=[None], name=name, legend=legend, showlegend=True, hoverinfo="skip", **look)
 
 
 def _speed_up_legend(figure: go.Figure, kinds: set[str], rows: pd.DataFrame) -> int:

@@ -28,9 +28,7 @@ UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
 
 
-def held_out_errors(
-    errors: pd.DataFrame, title: str = "Error of the predictions of held-out points"
-) -> go.Figure:
+def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions of held-out points") -> go.Figure:
     """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
 
     Parameters
@@ -107,9 +105,7 @@ def held_out_errors(
     return titled(figure, title, "held-out points only; above 0: predicted slower than measured")
 
 
-def cost_intervals(
-    costs: pd.DataFrame, title: str = "Calibrated costs and their 90 % intervals"
-) -> go.Figure:
+def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their 90 % intervals") -> go.Figure:
     """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
 
     Parameters
@@ -182,8 +178,7 @@ def cost_intervals(
                 cliponaxis=False,
                 showlegend=fit not in seen,
                 text=[
-                    f"{name}: {_interval(*ends)}"
-                    for name, *ends in exact[["name", "value", "low", "high"]].to_numpy()
+                    f"{name}: {_interval(*ends)}" for name, *ends in exact[["name", "value", "low", "high"]].to_numpy()
                 ],
                 hovertemplate=f"%{{text}}{' ns' if unit == 'ns' else ''}<extra>{fit}</extra>",
                 **look,
@@ -241,9 +236,7 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     values = matrix.to_numpy(dtype=float)
     if (np.abs(values) > 1 + 1e-9).any():
         raise InputError("matrix", float(values[np.abs(values) > 1 + 1e-9][0]), "must be from -1 to 1")
-    text = np.array(
-        [["" if np.isnan(v) else f"{v:.2f}".replace("-", "−") for v in row] for row in values], object
-    )
+    text = np.array([["" if np.isnan(v) else f"{v:.2f}".replace("-", "−") for v in row] for row in values], object)
     figure = go.Figure(
         go.Heatmap(
             x=names,
@@ -317,9 +310,7 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
             },
             hovertemplate="%{y}: %{x:.3f}<extra>%{fullData.name}</extra>",
         )
-    figure.update_layout(
-        barmode="group", bargap=0.3, bargroupgap=0.05, height=max(HEIGHT, 46 * len(rows) + 190)
-    )
+    figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(HEIGHT, 46 * len(rows) + 190))
     figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=INK)
     figure.update_yaxes(autorange="reversed", type="category", ticks="")
     legend_below(figure, 2)

@@ -40,14 +40,10 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFr
     columns = list(columns)
     for column in columns:
         if column not in frame.columns:
-            known = (
-                nearest(column, map(str, frame.columns)) if len(frame.columns) else "the table has no columns"
-            )
+            known = nearest(column, map(str, frame.columns)) if len(frame.columns) else "the table has no columns"
             raise InputError(f"{what}.{column}", "missing", "a column is needed", known)
     if frame.empty:
-        raise InputError(
-            what, "no rows", "the figure needs at least one row", "check the filter that made the table"
-        )
+        raise InputError(what, "no rows", "the figure needs at least one row", "check the filter that made the table")
     return frame[columns]
 
 
@@ -88,13 +84,9 @@ def require_numbers(
             raise InputError(f"{what}.{column}", str(error), "must hold numbers") from error
         if not gaps and not np.isfinite(values).all():
             bad = values[~np.isfinite(values)][0]
-            raise InputError(
-                f"{what}.{column}", float(bad), "must be a finite number", "drop the row or fill it"
-            )
+            raise InputError(f"{what}.{column}", float(bad), "must be a finite number", "drop the row or fill it")
         if (values < least).any():
-            raise InputError(
-                f"{what}.{column}", float(values[values < least][0]), f"must be at least {least:g}"
-            )
+            raise InputError(f"{what}.{column}", float(values[values < least][0]), f"must be at least {least:g}")
 
 
 def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what: str) -> None:

@@ -240,15 +240,11 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
     require_numbers(rows, ["up_to_s"], "histogram", least=np.finfo(float).tiny)
     require_numbers(rows, ["count"], "histogram", least=0)
     locks = in_order(rows["lock"])
-    figure = make_subplots(
-        len(locks), 1, subplot_titles=locks, shared_xaxes=True, vertical_spacing=0.3 / len(locks)
-    )
+    figure = make_subplots(len(locks), 1, subplot_titles=locks, shared_xaxes=True, vertical_spacing=0.3 / len(locks))
     seen: set[str] = set()
     for i, lock in enumerate(locks):
         for mode, colour in MODE_COLOURS.items():
-            part = rows.loc[(rows["lock"].astype(str) == lock) & (rows["mode"] == mode)].sort_values(
-                "up_to_s"
-            )
+            part = rows.loc[(rows["lock"].astype(str) == lock) & (rows["mode"] == mode)].sort_values("up_to_s")
             if part.empty:
                 continue
             upper = part["up_to_s"].to_numpy(dtype=float)

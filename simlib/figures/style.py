@@ -121,9 +121,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     step = max(1, math.ceil(decades / 8))
     first = math.floor(math.log10(low))
     powers = range(first, math.ceil(math.log10(high)) + 1, step)
-    return [
-        t for t in (float(f"{digit}e{power}") for power in powers for digit in digits) if low <= t <= high
-    ]
+    return [t for t in (float(f"{digit}e{power}") for power in powers for digit in digits) if low <= t <= high]
 
 
 def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
@@ -151,9 +149,7 @@ def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
     }
 
 
-def log_axis(
-    values: Sequence[float], title: str, text: Any = short_number, margin: float = 1.3
-) -> dict[str, Any]:
+def log_axis(values: Sequence[float], title: str, text: Any = short_number, margin: float = 1.3) -> dict[str, Any]:
     """A logarithmic axis that holds all positive, finite `values`.
 
     Examples
@@ -184,6 +180,8 @@ def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
     'simulated'
     """
     figure.update_layout(template=TEMPLATE, title={"text": title, "subtitle": {"text": subtitle}})
+    if figure.layout.height is None:  # JupyterLab does not take it from the template
+        figure.update_layout(height=HEIGHT)
     return figure
 
 
@@ -213,8 +211,7 @@ def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bo
     )
     if keyed:
         figure.update_layout(
-            legend2=below
-            | {"yanchor": "top", "y": key / HEIGHT, "itemclick": False, "itemdoubleclick": False}
+            legend2=below | {"yanchor": "top", "y": key / HEIGHT, "itemclick": False, "itemdoubleclick": False}
         )
     return figure
 

@@ -78,9 +78,7 @@ def read_text(path: Path, kind: str) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise InputError(
-            where, error.strerror or "unreadable", "must be readable", "check its permissions"
-        ) from error
+        raise InputError(where, error.strerror or "unreadable", "must be readable", "check its permissions") from error
     if not raw.strip():
         raise InputError(where, "an empty file", f"must be {kind}", "write it again")
     try:
@@ -150,9 +148,7 @@ def read_cells(path: Path) -> Cells:
 def _header(where: str, header: list[str]) -> list[str]:
     """Check the names of the columns."""
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-        raise InputError(
-            f"{where}, header", header[0], "columns must be separated by commas", "save the file as CSV"
-        )
+        raise InputError(f"{where}, header", header[0], "columns must be separated by commas", "save the file as CSV")
     for name in header:
         if not name:
             raise InputError(f"{where}, header", ",".join(header), "every column must have a name", "name it")

@@ -210,9 +210,7 @@ def _clause_mask(clause: Clause, frame: pd.DataFrame) -> NDArray[np.bool_]:
         have = series.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         if clause.op not in ("==", "!=", "in"):
-            raise InputError(
-                f"condition {clause}", clause.op, "the column holds text", "compare it with ==, != or in"
-            )
+            raise InputError(f"condition {clause}", clause.op, "the column holds text", "compare it with ==, != or in")
         wanted = list(clause.literals)
         have = series.astype(object).map(str).to_numpy(dtype=object)
     holds = np.zeros(len(frame), dtype=np.bool_)

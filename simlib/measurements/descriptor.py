@@ -285,9 +285,7 @@ def _fault(cells: Cells, fault: Any, primary: list[str]) -> InputError:
         row = dict(zip(cells.header, cells.rows[at - 2], strict=True))
         key = ", ".join(f"{name}={row[name]}" for name in primary)
         if any(not row[name] for name in primary):
-            return InputError(
-                where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell"
-            )
+            return InputError(where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell")
         return InputError(
             where,
             key,

@@ -138,9 +138,7 @@ class MeasurementTable:
         times = [str(column) for column in self.frame.columns if is_time(str(column))]
         fits = [column for column in times if stem in (column, stem_of(column))]
         if not fits:
-            raise InputError(
-                f"time of {self.name}", stem, "no column holds it", nearest(stem, map(stem_of, times))
-            )
+            raise InputError(f"time of {self.name}", stem, "no column holds it", nearest(stem, map(stem_of, times)))
         if len(fits) > 1:
             raise InputError(
                 f"time of {self.name}",
@@ -186,9 +184,7 @@ class MeasurementTable:
 
     def _repr_html_(self) -> str:
         """Table, source and caveats for a notebook."""
-        source = ", ".join(
-            html.escape(self.source[key]) for key in ("subject", "author", "date") if key in self.source
-        )
+        source = ", ".join(html.escape(self.source[key]) for key in ("subject", "author", "date") if key in self.source)
         caveats = "".join(f"<li>{html.escape(caveat)}</li>" for caveat in self.caveats)
         return (
             f"<p><b>{html.escape(self.title)}</b><br>Source: {source}<br>"
@@ -231,9 +227,7 @@ def read(path: str | Path) -> MeasurementTable:
     if descriptor is None:
         descriptor = implied_descriptor(cells)
     check_cells(cells, descriptor)
-    return MeasurementTable(
-        str(descriptor.get("name", path.stem)), _frame(cells, descriptor), descriptor, path
-    )
+    return MeasurementTable(str(descriptor.get("name", path.stem)), _frame(cells, descriptor), descriptor, path)
 
 
 def check(path: str | Path) -> list[str]:
@@ -267,9 +261,7 @@ def check(path: str | Path) -> list[str]:
     table = read(path)
     beside = table.path.with_suffix(".json").exists()
     origin = "from its descriptor" if beside else "from the names of its columns"
-    report = [
-        f"{table.name}: {len(table)} rows, {len(table.frame.columns)} columns, types and units {origin}"
-    ]
+    report = [f"{table.name}: {len(table)} rows, {len(table.frame.columns)} columns, types and units {origin}"]
     report.append(f"key: {', '.join(table.key) or 'none'}")
     for name, unit in table.units.items():
         values = table.column(name)

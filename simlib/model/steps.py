@@ -237,9 +237,7 @@ class Job:
         if len(self.socket) != threads:
             raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
         if (self.steps[:, 0] == Step.SCAN).any() and (self.region % 64).any():
-            raise InputError(
-                "job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN"
-            )
+            raise InputError("job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN")
         if self.pages % 64 or self.block_pages < 64 or self.block_pages & (self.block_pages - 1):
             raise InputError(
                 "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"

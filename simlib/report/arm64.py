@@ -236,13 +236,31 @@ def _question(found: Study) -> Section:
     )
 
 
+def cost_table(fit: Calibrated) -> pd.DataFrame:
+    """The calibrated costs in nanoseconds, as `simlib.figures.cost_intervals` draws them.
+
+    Parameters
+    ----------
+    fit : Calibrated
+
+    Returns
+    -------
+    DataFrame
+        name, value, low, high, unit (``ns`` or ``dimensionless``), at_bound, determined, fit (the data set).
+    """
+    scale = np.where(fit.intervals["name"].str.startswith("fault_jitter"), 1.0, 1e-3)
+    return fit.intervals.assign(
+        value=fit.intervals["value"] * scale,
+        low=fit.intervals["low"] * scale,
+        high=fit.intervals["high"] * scale,
+        unit=np.where(scale == 1.0, "dimensionless", "ns"),
+        fit=fit.problem.dataset,
+    )
+
+
 def _costs(found: Study, seed: int) -> Section:
     fit = found.fit
-    scale = np.where(fit.intervals["name"].str.startswith("fault_jitter"), 1.0, 1e-3)
-    shown = fit.intervals.assign(
-        value=fit.intervals["value"] * scale, low=fit.intervals["low"] * scale, high=fit.intervals["high"] * scale,
-        unit=np.where(scale == 1.0, "dimensionless", "ns"), fit=found.table.name,
-    )  # fmt: skip
+    shown = cost_table(fit)
     pairs = calibration.strongest_correlations(fit)
     latency = measurements.load("core-to-core-latency").frame
     peer = latency[latency["processor"] == "Graviton2"].iloc[0]
@@ -269,7 +287,7 @@ def _costs(found: Study, seed: int) -> Section:
             Note(
                 f"The cost of moving the lock's cache line comes out at {line['value']:.0f} ns "
                 f"({line['low']:.0f} to {line['high']:.0f}). The published compare-and-swap latency between cores "
-                f"of a Graviton2, which has the same Neoverse N1 cores, is {peer['latency_ns']} ns. It "
+                f"of a Graviton2, which has the same Neoverse N1 cores, is {peer['latency_ns']:.0f} ns. It "
                 "was not used in the calibration. The interval is wide, so this is agreement and no proof.",
                 title="An independent check",
             ),

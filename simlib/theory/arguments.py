@@ -120,9 +120,7 @@ def check_vector(what: str, values: ArrayLike, *, positive: bool) -> NDArray[np.
     except (TypeError, ValueError):
         raise InputError(what, values, "must be a vector of numbers", "give a list or an array") from None
     if vector.ndim != 1 or vector.size == 0:
-        raise InputError(
-            what, values, "must be a vector with at least one element", "give a list or an array"
-        )
+        raise InputError(what, values, "must be a vector with at least one element", "give a list or an array")
     good = np.isfinite(vector) & ((vector > 0) if positive else (vector >= 0))
     if not good.all():
         worst = int(np.argmin(good))

@@ -19,9 +19,7 @@ from simlib.errors import InputError
 from simlib.theory.arguments import check_probability, check_time, check_vector
 
 _Vector = NDArray[np.float64]
-_NEGLIGIBLE = (
-    1e-6  # relative effect on the largest point below which a parameter counts as lying on its bound
-)
+_NEGLIGIBLE = 1e-6  # relative effect on the largest point below which a parameter counts as lying on its bound
 
 
 def amdahl(n: ArrayLike, serial: float) -> _Vector:
@@ -210,9 +208,7 @@ class ScalabilityFit:
             raise InputError("level", level, "must be inside (0, 1)", "0.95 is usual")
         if self.degrees_of_freedom < 1:
             least = len(self.standard_errors) + 1
-            raise InputError(
-                "points", self.points, f"must be at least {least} for an interval", "measure more"
-            )
+            raise InputError("points", self.points, f"must be at least {least} for an interval", "measure more")
         threads = check_vector("n", n, positive=True)
         gradient = _gradient(threads, self)
         variance = self.residual_std**2 + np.einsum("ij,jk,ik->i", gradient, self.covariance, gradient)
@@ -372,9 +368,7 @@ def _least_squares_of_logarithms(terms: _Vector) -> _Vector:
     for start in starts:
         inside = np.maximum(start / np.exp(residuals(start + lower).mean()), lower)
         options = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14, "max_nfev": 200}
-        results.append(
-            optimize.least_squares(residuals, inside, jacobian, (lower, np.inf), method="dogbox", **options)
-        )
+        results.append(optimize.least_squares(residuals, inside, jacobian, (lower, np.inf), method="dogbox", **options))
     best: _Vector = min(results, key=lambda result: float(result.cost)).x
     return best
 

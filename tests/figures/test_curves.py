@@ -65,9 +65,7 @@ def test_dirty_memory_time_keeps_measured_fitted_and_predicted_apart(curves: pd.
     assert held_out.marker.symbol == "diamond-open"
     assert fitted.line.dash is None
     assert predicted.line.dash == "dash"
-    assert (
-        len({trace.marker.color or trace.line.color for trace in (trained, held_out, fitted, predicted)}) == 1
-    )
+    assert len({trace.marker.color or trace.line.color for trace in (trained, held_out, fitted, predicted)}) == 1
     assert "calibrated ≤ 8" in [note.text for note in figure.layout.annotations]
     key = [trace.name for trace in figure.data if trace.legend == "legend2"]
     assert key == [

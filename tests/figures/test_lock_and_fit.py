@@ -25,9 +25,7 @@ QUEUE = pd.DataFrame({"lock": ["mmu_lock", "mmu_lock"], "time_s": [1.5, 0.5], "q
 PROGRESS = pd.DataFrame(
     [(f"vcpu {i}", t, 10 * i) for i in range(20) for t in (0.25, 0.75)], columns=["thread", "time_s", "pages"]
 )
-HISTOGRAM = pd.DataFrame(
-    {"lock": "mmu_lock", "mode": ["write", "read"], "up_to_s": [2e-6, 4e-6], "count": [5, 9]}
-)
+HISTOGRAM = pd.DataFrame({"lock": "mmu_lock", "mode": ["write", "read"], "up_to_s": [2e-6, 4e-6], "count": [5, 9]})
 COSTS = pd.DataFrame(
     [("hold", 400.0, 380.0, 430.0, "ns", "spin"), ("line", 0.0, 0.0, 30.0, "ns", "spin"),
      ("growth", 0.1, 0.05, 0.2, "dimensionless", "spin"), ("hold", 200.0, 150.0, 300.0, "ns", "rw")],

@@ -125,9 +125,7 @@ def message(path: Path) -> str:
             "a.csv, row 3 = spin,2,1189,4732: the last line must end with a newline",
             id="last line cut",
         ),
-        pytest.param(
-            GOOD + '"spin,4,2503,7\n', "a.csv, row 4 = unexpected end of data: must be CSV", id="open quote"
-        ),
+        pytest.param(GOOD + '"spin,4,2503,7\n', "a.csv, row 4 = unexpected end of data: must be CSV", id="open quote"),
         pytest.param(
             GOOD.replace(",", ";"),
             "a.csv, header = series;vcpus;dirty_memory_time_ms;contentions: columns must be separated",
@@ -138,9 +136,7 @@ def message(path: Path) -> str:
             "a.csv, header = vcpus: a column must occur once",
             id="column twice",
         ),
-        pytest.param(
-            GOOD.replace("contentions", ""), "a.csv, header = series,vcpus", id="column without a name"
-        ),
+        pytest.param(GOOD.replace("contentions", ""), "a.csv, header = series,vcpus", id="column without a name"),
     ],
 )
 def test_a_bad_file_is_one_sentence(tmp_path: Path, content: str, expected: str, described: bool) -> None:
@@ -213,10 +209,7 @@ def test_a_bad_descriptor_is_one_sentence(tmp_path: Path, descriptor: str, expec
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    assert (
-        message(tmp_path / "no.csv")
-        == "no.csv = missing: a measurement file (CSV) must exist; check the path"
-    )
+    assert message(tmp_path / "no.csv") == "no.csv = missing: a measurement file (CSV) must exist; check the path"
 
 
 def test_a_directory(tmp_path: Path) -> None:
@@ -230,9 +223,7 @@ def test_a_device() -> None:
 
 def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(GOOD.encode() + b"sp\xefn,4,2503,7\n")
-    assert (
-        message(tmp_path / "a.csv") == "a.csv, row 4 = byte 0xef: must be UTF-8 text; save the file as UTF-8"
-    )
+    assert message(tmp_path / "a.csv") == "a.csv, row 4 = byte 0xef: must be UTF-8 text; save the file as UTF-8"
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,7 @@ def test_nothing_is_executed() -> None:
 
 _columns = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 _literals = st.text(st.characters(codec="ascii", exclude_characters="'", min_codepoint=32), max_size=8)
-_single = st.builds(
-    Clause, _columns, st.sampled_from(["==", "!=", "<=", ">=", "<", ">"]), st.tuples(_literals)
-)
+_single = st.builds(Clause, _columns, st.sampled_from(["==", "!=", "<=", ">=", "<", ">"]), st.tuples(_literals))
 _several = st.builds(Clause, _columns, st.just("in"), st.lists(_literals, min_size=1, max_size=3).map(tuple))
 
 

@@ -151,9 +151,7 @@ def test_published_averages_are_those_of_the_published_runs() -> None:
     average = load("x86-clear-dirty-log-160-vcpus-average")
     for variant in ("before", "after"):
         mean = runs.select(f"variant == {variant}").seconds("clear_time").mean()
-        assert mean == pytest.approx(
-            average.select(f"variant == {variant}").seconds("clear_time")[0], abs=2e-9
-        )
+        assert mean == pytest.approx(average.select(f"variant == {variant}").seconds("clear_time")[0], abs=2e-9)
 
 
 def test_an_unknown_table_names_the_nearest() -> None:
@@ -182,9 +180,7 @@ def test_the_folder_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("listing", ["{", "[]", "{}", '{"resources": [{"name": "a"}]}', '{"resources": 3}'])
-def test_a_broken_listing_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str
-) -> None:
+def test_a_broken_listing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str) -> None:
     (tmp_path / "datapackage.json").write_text(listing)
     monkeypatch.setenv("SIMLIB_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"datapackage\.json"):

@@ -40,16 +40,12 @@ class Page(HTMLParser):
 @pytest.fixture
 def report() -> Report:
     figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 4], name=EVIL)).update_layout(title=EVIL)
-    frame = pd.DataFrame(
-        {f"{EVIL}": [EVIL, "x"], "contentions": [201442478, 0], "time_s": [0.000123456, None]}
-    )
+    frame = pd.DataFrame({f"{EVIL}": [EVIL, "x"], "contentions": [201442478, 0], "time_s": [0.000123456, None]})
     return Report(
         f"Run {EVIL}",
         EVIL,
         [
-            Section(
-                EVIL, [f"words {EVIL}\n\n- `{EVIL}`\n- **{EVIL}**", Table(frame, EVIL), Note(EVIL, EVIL)]
-            ),
+            Section(EVIL, [f"words {EVIL}\n\n- `{EVIL}`\n- **{EVIL}**", Table(frame, EVIL), Note(EVIL, EVIL)]),
             Section("Same", [Chart(figure, EVIL)]),
             Section(
                 "Same",
@@ -98,9 +94,7 @@ def test_a_report_without_charts_is_small() -> None:
     assert len(Report("title", "", [Section("one", ["words"])]).to_html()) < 10_000
 
 
-def test_a_report_is_whole_or_not_there(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_whole_or_not_there(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "folder" / "report.html"
     assert report.write(path) == path
     assert path.read_text(encoding="utf-8") == report.to_html()

@@ -65,9 +65,7 @@ def test_bad_argument(function, name, wrong):
     assert caught.value.cure
 
 
-@pytest.mark.parametrize(
-    "function", ["deterministic_lock", "machine_repairman", "ticket_lock", "reader_writer_bounds"]
-)
+@pytest.mark.parametrize("function", ["deterministic_lock", "machine_repairman", "ticket_lock", "reader_writer_bounds"])
 def test_a_cycle_takes_time(function):
     nothing = {name: 0.0 if isinstance(value, float) else value for name, value in GOOD[function].items()}
     with pytest.raises(InputError, match="must not all be 0"):

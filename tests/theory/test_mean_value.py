@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from simlib.theory import asymptotic_bounds, balanced_job_bounds, machine_repairman, mean_value_analysis
 
 times = st.floats(1e-9, 1e3)
-networks = st.tuples(
-    st.integers(1, 60), st.one_of(st.just(0.0), times), st.lists(times, min_size=1, max_size=4)
-)
+networks = st.tuples(st.integers(1, 60), st.one_of(st.just(0.0), times), st.lists(times, min_size=1, max_size=4))
 
 
 def test_two_stations_by_hand():
@@ -28,9 +26,7 @@ def test_two_stations_by_hand():
 def test_balanced_network_without_think_time_has_the_textbook_throughput():
     # K equal stations, Z = 0: X(N) = N / (D (N + K - 1)).
     n = np.arange(1, 101)
-    np.testing.assert_allclose(
-        mean_value_analysis(100, 0.0, [0.5] * 7).throughput, n / (0.5 * (n + 6)), rtol=1e-13
-    )
+    np.testing.assert_allclose(mean_value_analysis(100, 0.0, [0.5] * 7).throughput, n / (0.5 * (n + 6)), rtol=1e-13)
 
 
 @given(n=st.integers(1, 300), think=times, service=times)

@@ -75,9 +75,7 @@ def test_bounds_of_the_means_enclose_a_simulated_lock(n, share, line, spread):
 
 def test_the_batch_limit_is_tight_for_a_crowd_of_constant_holds():
     rng, times = np.random.default_rng(7), {"think": 0.0, "read": 1.0, "write": 0.5}
-    bounds = reader_writer_bounds(
-        256, 0.0, read_hold=1.0, write_hold=0.5, write_share=0.3, independent_fifo=True
-    )
+    bounds = reader_writer_bounds(256, 0.0, read_hold=1.0, write_hold=0.5, write_share=0.3, independent_fifo=True)
     assert bounds.limited_by == "batch"
     measured = simulated_throughput(times.__getitem__, 256, lambda _: rng.random() < 0.3)
     assert measured == pytest.approx(bounds.high, rel=0.02)

@@ -66,9 +66,7 @@ def log_law(n, single, contention, coherency=0.0):
     return np.log(single * n / (1 + contention * (n - 1) + coherency * n * (n - 1)))
 
 
-@pytest.mark.parametrize(
-    ("law", "start"), [(fit_amdahl, [2, 0.4]), (fit_universal_scalability, [2, 0.2, 0.01])]
-)
+@pytest.mark.parametrize(("law", "start"), [(fit_amdahl, [2, 0.4]), (fit_universal_scalability, [2, 0.2, 0.01])])
 def test_standard_errors_agree_with_scipy_curve_fit(law, start):
     data = noisy(1)
     fit = law(VCPUS, data)

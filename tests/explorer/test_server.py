@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""JupyterLab is started on loopback only, never without its token, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import simlib
+from simlib.errors import InputError, SimlibError
+from simlib.explorer import server
+
+START = "import sys; from simlib.explorer.server import explore; sys.exit(explore(browser=False))"
+URL = re.compile(r"(http://127\.0\.0\.1:\d+)/lab/tree/\S+\?token=([0-9a-f]{48})\n")
+LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback is not asked of a proxy
+
+
+def status(url: str) -> int:
+    """HTTP status of a GET."""
+    try:
+        with LOCAL.open(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return int(error.code)
+
+
+def answers(base: str, process: subprocess.Popen[str]) -> bool:
+    """Wait until the server answers; False if it ended before."""
+    for _ in range(300):
+        try:
+            return status(f"{base}/api") == 200
+        except OSError:
+            pass
+        try:
+            process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        return False
+    return False
+
+
+def test_command_binds_loopback_and_keeps_the_token() -> None:
+    line = server.command(Path("/books"), 8901, Path("/private/config.json"), browser=False)
+    assert line[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--ServerApp.ip=127.0.0.1" in line
+    assert "--ServerApp.port=8901" in line
+    assert "--ServerApp.root_dir=/books" in line
+    assert "--no-browser" in line
+    assert "--LabApp.news_url=None" in line
+    assert "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate" in line
+    assert not any("token" in word or "password" in word for word in line)  # others may read arguments
+    assert "--no-browser" not in server.command(Path("/books"), 1, Path("c"), browser=True)
+
+
+def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
+    """A real start, against a user's configuration that would open it to everybody."""
+    settings = tmp_path / "jupyter"
+    settings.mkdir()
+    for name in ("jupyter_config", "jupyter_server_config", "jupyter_lab_config"):
+        (settings / f"{name}.json").write_text(
+            json.dumps({"IdentityProvider": {"token": ""}, "ServerApp": {"ip": "0.0.0.0", "open_browser": True}})  # noqa: S104
+        )
+    environment = os.environ | {
+        "JUPYTER_CONFIG_DIR": str(settings), "JUPYTER_DATA_DIR": str(tmp_path), "IPYTHONDIR": str(tmp_path),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": str(Path(simlib.__file__).parents[1]),
+        "TMPDIR": str(tmp_path),
+    }  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as process:
+        try:
+            assert process.stderr is not None
+            found = URL.search(process.stderr.readline())
+            assert found is not None
+            base, token = found.groups()
+            assert answers(base, process)
+            assert status(f"{base}/api/status") == 403
+            assert status(f"{base}/api/status?token={token}") == 200
+            assert status(f"{base}/api/contents/{server.NOTEBOOK}?content=0&token={token}") == 200
+            assert status(f"{base}/api/contents/{server.NOTEBOOK}?content=0") == 403
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest = process.stderr.read() if process.stderr is not None else ""
+        assert process.wait(30) == 130
+    assert "Traceback" not in rest
+    assert token not in rest
+    with pytest.raises(OSError, match="refused"):
+        status(f"{base}/api")
+    assert not list(tmp_path.glob("simlib-explore-*"))
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(InputError, match=rf"--port = {port}: cannot be used on 127.0.0.1 \(.*in use\)"):
+            server.explore(port=port, browser=False)
+
+
+def test_a_port_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InputError, match="--port = 70000"):
+        server.free_port(70000)
+
+
+def test_missing_jupyterlab_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SimlibError, match=r"JupyterLab is not installed: run .* pip install jupyterlab"):
+        server.explore(browser=False)
+
+
+def test_a_server_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = [sys.executable, "-c", "raise SystemExit(3)"]
+    monkeypatch.setattr(server, "command", lambda *_arguments, **_options: fails)
+    with pytest.raises(SimlibError, match="exit code 3"):
+        server.explore(browser=False)
+
+
+def test_a_server_shut_down_from_its_menu_is_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "command", lambda *_arguments, **_options: [sys.executable, "-c", ""])
+    assert server.explore(browser=False) == 0
+
+
+def test_an_installed_package_copies_its_notebooks_once(tmp_path: Path) -> None:
+    packaged = tmp_path / "site" / "simlib" / "_notebooks"
+    packaged.mkdir(parents=True)
+    (packaged / server.NOTEBOOK).write_text("{}")
+    folder = server.notebooks_folder(tmp_path / "site" / "simlib", tmp_path)
+    assert (folder / server.NOTEBOOK).read_text() == "{}"
+    (folder / server.NOTEBOOK).write_text("mine")
+    assert server.notebooks_folder(tmp_path / "site" / "simlib", tmp_path) == folder
+    assert (folder / server.NOTEBOOK).read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    packaged = tmp_path / "site" / "simlib" / "_notebooks"
+    packaged.mkdir(parents=True)
+    (packaged / server.NOTEBOOK).write_text("{}")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SimlibError, match="cannot copy the notebooks"):
+        server.notebooks_folder(tmp_path / "site" / "simlib", tmp_path / "file")
+
+
+def test_missing_notebooks_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SimlibError, match="install simlib again"):
+        server.notebooks_folder(tmp_path / "simlib", tmp_path)
+
+
+def test_defaults_are_quiet_and_the_user_s_own_paths_stay(tmp_path: Path) -> None:
+    environment = server.quiet(tmp_path, {"HOME": "/home/me"})
+    assert environment == {"HOME": "/home/me", "JUPYTER_CONFIG_PATH": str(tmp_path)}
+    defaults = json.loads((tmp_path / "labconfig" / "default_setting_overrides.json").read_text())
+    assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    assert defaults["@jupyterlab/docmanager-extension:plugin"]["autosave"] is False
