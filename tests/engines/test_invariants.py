@@ -225,7 +225,7 @@ def test_a_deadlock_is_named(engine, programs, expected):
     ],
 )
 def test_the_horizon_ends_a_run(engine, rows):
-    with pytest.raises(HorizonError, match="still going after 4504 s of simulated time|longer than is simulated"):
+    with pytest.raises(HorizonError, match=r"still going after 4504 s of simulated time|longer than is simulated"):
         engine.run(job_of(rows, stamps=("s",), cvs=(0.0, 1.0)))
 
 
