@@ -135,7 +135,7 @@ def assemble(folder: Path) -> dict[str, Any]:
     ----------
     folder : pathlib.Path
         The package: its ``datapackage.json`` gives all but the list of resources, every
-        ``*/*.json`` below it describes the CSV beside it.
+        ``*/*.json`` below it with a CSV beside it describes that CSV.
 
     Returns
     -------
@@ -150,6 +150,8 @@ def assemble(folder: Path) -> dict[str, Any]:
     """
     resources = []
     for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem):
+        if not path.with_suffix(".csv").exists():
+            continue
         described = _json(path)
         entry = {key: described[key] for key in _STANDARD if key in described}
         entry["path"] = path.with_suffix(".csv").relative_to(folder).as_posix()
