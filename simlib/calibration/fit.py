@@ -24,7 +24,7 @@ from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate
 STARTS = 12
 """Points of the first screening, by Latin hypercube around a guess from the asymptotes."""
 
-REFINED = 3
+REFINED = 4
 """How many of them are followed to a minimum."""
 
 FloatArray = NDArray[np.float64]
@@ -47,7 +47,7 @@ class Calibrated:
     fitted : DataFrame
         The observations with the model's value: variant, vcpus, metric, value, train, model, error.
     starts : DataFrame
-        start, first and last objective, agrees with the best.
+        start, first and last objective (of the coarse runs), agrees with the best: as likely, at the level.
     level : float
     pages_per_vcpu, seed : int
     valid : dict of str to bool
@@ -143,7 +143,9 @@ def calibrate(
     rows["model"] = problem.model(logs, rows, pages_per_vcpu, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         rows["error"] = np.where(rows["value"] > 0, rows["model"] / rows["value"] - 1, np.nan)
-    starts["agrees"] = starts["last"] < 1.1 * starts["last"].min() + 1e-9
+    # A start agrees if its minimum is as likely as the best one, at the level of the intervals.
+    least = float(starts["last"].min())
+    starts["agrees"] = starts["last"] <= least * (1 + t**2 / dof) + 1e-9
     valid = {
         "converged": bool(final[2]),
         "starts_agree": int(starts["agrees"].sum()) >= 2,
@@ -200,7 +202,7 @@ def _multi_start(
     order = np.argsort(first)[:REFINED]
     results = []
     for k, i in enumerate(order):
-        results.append(_minimise(problem, points[i], pages, seed, 12))
+        results.append(_minimise(problem, points[i], pages, seed, 30))
         tell("calibrating", 0.1 + 0.4 * (k + 1) / REFINED)
     if not any(np.isfinite(r[0]) for r in results):
         raise CalibrationError("no starting point leads to finite residuals; check the measurements' units")
@@ -217,8 +219,8 @@ def _minimise(problem: Problem, start: FloatArray, pages: int, seed: int, steps:
         return problem.residuals(np.array([p[f"p{i}"].value for i in range(len(start))]), pages, seed)
 
     result = lmfit.minimize(
-        residuals, parameters, method="least_squares", diff_step=0.003, max_nfev=steps * (len(start) + 1),
-        calc_covar=False, ftol=1e-4, xtol=1e-5,
+        residuals, parameters, method="least_squares", diff_step=0.01, max_nfev=steps * (len(start) + 1),
+        calc_covar=False, ftol=1e-5, xtol=1e-6,
     )  # fmt: skip
     logs = np.array([result.params[f"p{i}"].value for i in range(len(start))])
     return float(np.sum(result.residual**2)), logs, bool(result.success)
