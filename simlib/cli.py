@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -42,6 +43,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="List, show and check measurement tables.")
 app.add_typer(data_app, name="data")
+
+QUIET_S = 10.0
+"""Without a terminal, longest silence of a stage, s."""
 
 TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""
@@ -115,11 +119,14 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 @contextmanager
 def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
-        stages: list[str] = []
+        last_stage, last_time = "", 0.0
 
         def line(what: str, share: float) -> None:
-            if not stages or stages[-1] != what:
-                stages.append(what)
+            """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage."""
+            nonlocal last_stage, last_time
+            stage, now = what.partition(":")[0], time.monotonic()
+            if stage != last_stage or now - last_time > QUIET_S:
+                last_stage, last_time = stage, now
                 say(f"{what} …")
 
         yield line
@@ -132,12 +139,20 @@ def _display() -> Iterator[Callable[[str, float], None]]:
 
 def fit_for(scenario: Scenario, path: Path | None) -> Fit | None:
     """The fit that the user names, or the shipped one for the scenario's machine."""
-    if path is not None:
-        return calibration.load_fit(path)
-    found = calibration.find_fit(scenario)
-    if found is not None:
+    found = calibration.find_fit(scenario) if path is None else calibration.load_fit(path)
+    if found is not None and path is None:
         say(f"costs: the shipped fit for {scenario.machine.name} ({found.meta['dataset']}, {found.meta['date']})")
+    if found is not None:
+        warn_foreign(scenario, found)
     return found
+
+
+def warn_foreign(scenario: Scenario, fit: Fit) -> None:
+    """Say so if costs of one architecture are used for another."""
+    fitted = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
+    asked = {case.policy.architecture for case in scenario.variants.values() or (scenario,)}
+    for name in sorted(asked - fitted):
+        say(f"warning: the costs were calibrated on {', '.join(sorted(fitted))}; that they hold for {name} is assumed")
 
 
 @app.callback(invoke_without_command=True)
@@ -283,7 +298,9 @@ def simulate(
     with progress_bar() as progress:
         result = simlib.simulate(
             filled, engine=engine.value, seed=seed, trace=TRACE_EVENTS if trace else 0, pages_per_vcpu=pages or None,
-            progress=lambda events, now: progress(f"{events / 1e6:.0f} M events, {now * 1e-12:.2f} s simulated", 0.5),
+            progress=lambda events, now: progress(
+                f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.5
+            ),
         )  # fmt: skip
     if trace is not None:
         write_text(trace, json.dumps(perfetto_trace(result)))

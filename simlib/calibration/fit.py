@@ -169,7 +169,7 @@ def first_guess(problem: Problem) -> FloatArray:
         return np.asarray(problem.bounds.mean(axis=1))
     pages = problem.scenario.guest.pages_per_vcpu
     n, seconds = times["vcpus"].to_numpy(dtype=float), times["value"].to_numpy(dtype=float)
-    few, many = int(n.argmin()), int(n.argmax())
+    few, many = int(np.argmin(n)), int(np.argmax(n))
     service = max(seconds[many] / n[many] / pages * 1e12, 1e3)
     alone = max(seconds[few] / pages * 1e12 - service, 0.3 * service)
     guess = {
@@ -184,7 +184,7 @@ def first_guess(problem: Problem) -> FloatArray:
 def _simulation_variance(problem: Problem, logs: FloatArray, pages: int, seed: int) -> float:
     """Largest variance of a residual over seeds: what simulating a sample of the pages leaves open."""
     again = [problem.residuals(logs, pages, seed + k) for k in range(1, 5)]
-    return float(np.var(again, axis=0, ddof=1).max())
+    return float(np.max(np.var(again, axis=0, ddof=1)))
 
 
 def _multi_start(

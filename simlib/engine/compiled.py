@@ -613,7 +613,7 @@ def run(
             progress(int(sc[_EVENTS]), int(sc[_NOW]))
     check_end(job, int(sc[_STATUS]), int(sc[_NOW]), int(sc[_TRACED]), trace, th[:, _ENDED])
     return EngineResult(
-        end_ps=int(th[:, _ENDED].max()),
+        end_ps=int(np.max(th[:, _ENDED])),
         events=int(sc[_EVENTS]),
         lock_stats=state["stats"],
         wait_histogram=state["waits"],

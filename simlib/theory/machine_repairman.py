@@ -120,7 +120,7 @@ class Collapse:
     @property
     def retained(self) -> float:
         """Throughput at the largest population over the peak throughput: 1 means no collapse."""
-        return float(self.throughput[-1] / self.throughput.max())
+        return float(self.throughput[-1] / np.max(self.throughput))
 
     @property
     def collapses(self) -> bool:
@@ -179,7 +179,7 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
     scale[1:] = np.rint(np.cumsum(np.log2(digits) + power))
     weights = np.ones(reached + 1)
     weights[1:] = np.cumprod(np.ldexp(digits, power - np.diff(scale)))
-    weights = np.ldexp(weights, scale - scale.max())
+    weights = np.ldexp(weights, scale - np.max(scale))
     probabilities[: reached + 1] = weights / weights.sum()
     return probabilities
 

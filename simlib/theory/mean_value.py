@@ -179,7 +179,7 @@ def asymptotic_bounds(n: int, think: float, demands: ArrayLike) -> ThroughputBou
     n, think = check_count("n", n), check_time("think", think)
     demand = check_vector("demands", demands, positive=False)
     check_cycle("think, demands", think, *demand.tolist())
-    total, largest = float(demand.sum()), float(demand.max())
+    total, largest = float(demand.sum()), float(np.max(demand))
     high = n / (think + total)
     return ThroughputBounds(n / (think + n * total), min(high, 1 / largest) if largest > 0 else high)
 
@@ -230,7 +230,7 @@ def balanced_job_bounds(n: int, think: float, demands: ArrayLike) -> ThroughputB
     n, think = check_count("n", n), check_time("think", think)
     demand = check_vector("demands", demands, positive=False)
     check_cycle("think, demands", think, *demand.tolist())
-    total, largest = float(demand.sum()), float(demand.max())
+    total, largest = float(demand.sum()), float(np.max(demand))
     if largest == 0:
         return ThroughputBounds(n / think, n / think)
     base, others = think + total, n - 1
