@@ -10,6 +10,9 @@
  * Times are whole picoseconds. Draws are SplitMix64 of a counter, one stream a
  * thread, through the same kind of quantile table as simlib's.
  *
+ * With -DWINNER_TREE the calendar is simlib's own, a winner tree over threads,
+ * which is faster here because no thread has more than one event pending.
+ *
  * usage: lock_loop THREADS ACQUISITIONS THINK_PS HOLD_PS
  */
 #include <inttypes.h>
@@ -32,8 +35,6 @@ struct stats {
 	int64_t wait_hist[65], hold_hist[65];
 };
 
-static struct event heap[MAX_THREADS];
-static int heap_size;
 static int64_t table[TABLE];
 static uint64_t key[MAX_THREADS], draws[MAX_THREADS];
 
@@ -50,6 +51,59 @@ static int64_t sample(int thread, int64_t mean)
 
 	return (mean * table[z >> 53]) >> 16;
 }
+
+#ifdef WINNER_TREE
+
+static int64_t tree[2 * MAX_THREADS];
+static int arriving[MAX_THREADS];
+static int leaves = 1;
+
+static void set_key(int thread, int64_t key)
+{
+	unsigned int node = (unsigned int)(leaves + thread);
+
+	tree[node] = key;
+	while (node > 1) {
+		int64_t rival = tree[node ^ 1];
+
+		if (rival < key)
+			key = rival;
+		node >>= 1;
+		tree[node] = key;
+	}
+}
+
+static void prepare(int threads)
+{
+	while (leaves < threads)
+		leaves *= 2;
+	for (int i = 0; i < 2 * leaves; i++)
+		tree[i] = INT64_MAX;
+}
+
+static void push(int64_t time, int thread, int arrives)
+{
+	arriving[thread] = arrives;
+	set_key(thread, time << 10 | thread);
+}
+
+/* The event stays in the tree until its thread gets another one, or waits. */
+static struct event pop(void)
+{
+	int thread = (int)(tree[1] & (MAX_THREADS - 1));
+
+	return (struct event){ tree[1] >> 10, thread, arriving[thread] };
+}
+
+static void waits(int thread)
+{
+	set_key(thread, INT64_MAX);
+}
+
+#else
+
+static struct event heap[MAX_THREADS];
+static int heap_size;
 
 static int earlier(struct event a, struct event b)
 {
@@ -89,6 +143,18 @@ static struct event pop(void)
 	return top;
 }
 
+static void prepare(int threads)
+{
+	(void)threads;
+}
+
+static void waits(int thread)
+{
+	(void)thread;
+}
+
+#endif
+
 static int bits(int64_t value)
 {
 	return value ? 64 - __builtin_clzll((uint64_t)value) : 0;
@@ -117,6 +183,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < threads; i++)
 		key[i] = mix(0x9E3779B97F4A7C15ULL * (uint64_t)(i + 1));
 
+	prepare(threads);
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	for (int i = 0; i < threads; i++)
 		push(sample(i, think), i, 1);
@@ -134,6 +201,7 @@ int main(int argc, char **argv)
 				waiting[(head + length) % threads] = i;
 				queue_area += length++ * (now - changed);
 				changed = now;
+				waits(i);
 			}
 		} else {
 			int64_t held = now - acquired[i];

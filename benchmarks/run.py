@@ -151,14 +151,14 @@ def child(*arguments: str, **environment: str) -> dict[str, Any]:
 # -- 1: the lock loop against plain C ------------------------------------------------------------------------
 
 
-def build_c(folder: Path) -> Path | None:
+def build_c(folder: Path, *flags: str) -> Path | None:
     """Compile `lock_loop.c` with -O2; None without a compiler."""
     compiler = c_compiler()
     if compiler is None:
         return None
-    program = folder / "lock_loop"
+    program = folder / f"lock_loop{''.join(flags)}"
     source = HERE / "lock_loop.c"
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(program), str(source), "-lm"]
+    command = [compiler, "-O2", "-Wall", "-Wextra", *flags, "-o", str(program), str(source), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -182,14 +182,19 @@ def against_c(size: Size) -> list[Row]:
     say(f"Lock loop, {size.loop:,} acquisitions: C and the compiled engine.")
     name = "lock loop: compiled engine / C -O2, time"
     with tempfile.TemporaryDirectory() as folder:
-        program = build_c(Path(folder))
-        if program is None:
+        program, tree = build_c(Path(folder)), build_c(Path(folder), "-DWINNER_TREE")
+        if program is None or tree is None:
             note = "No C compiler (gcc or cc) is on the path; install one to compare with plain C."
             say(note)
             return [Row(name, "×", limit=1.5, note=note)]
         job = lock_loop(size.loop)
         samples = in_turns(
-            {"C": lambda: run_c(program, size.loop), "simlib": lambda: run_compiled(job)}, size.loop_rounds
+            {
+                "C": lambda: run_c(program, size.loop),
+                "simlib": lambda: run_compiled(job),
+                "C, winner tree": lambda: run_c(tree, size.loop),
+            },
+            size.loop_rounds,
         )
     check_same_loop(samples)
     seconds = {name: [s.seconds for s in found] for name, found in samples.items()}
@@ -197,6 +202,7 @@ def against_c(size: Size) -> list[Row]:
         Row(name, "×", ratios(seconds["simlib"], seconds["C"]), 1.5),
         Row("  compiled engine", "s", tuple(seconds["simlib"])),
         Row("  C", "s", tuple(seconds["C"])),
+        Row("  compiled engine / C with simlib's calendar", "×", ratios(seconds["simlib"], seconds["C, winner tree"])),
     ]
 
 
