@@ -232,6 +232,11 @@ def calibrate(
             say(f"warning: not {name.replace('_', ' ')}")
     for a, b, r in calibration.strongest_correlations(fit, 1):
         say(f"strongest correlation: {a} with {b}, {r:+.2f}")
+    for variant in dict.fromkeys(fit.sensitivity["variant"].astype(str)) if len(fit.sensitivity) else ():
+        rows = fit.sensitivity[fit.sensitivity["variant"] == variant]
+        first = rows.sort_values("total", ascending=False).iloc[0]
+        where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
+        say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
     units = [calibration.fitfile.unit_of(n) for n in fit.intervals["name"]]
     show(fit.intervals[["name", "value", "low", "high", "determined"]].assign(unit=units), how)
 

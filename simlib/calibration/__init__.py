@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from simlib.calibration import fit as _fit
 from simlib.calibration.fit import Calibrated
 from simlib.calibration.fitfile import Fit, find_fit, load_fit, save_fit
-from simlib.calibration.identifiability import alternatives, sobol_indices, strongest_correlations
+from simlib.calibration.identifiability import alternatives, sensitivity, sobol_indices, strongest_correlations
 from simlib.calibration.problem import Problem, build_problem
 from simlib.measurements import MeasurementTable
 from simlib.model.scenario import Scenario
@@ -24,6 +25,7 @@ __all__ = [
     "find_fit",
     "load_fit",
     "save_fit",
+    "sensitivity",
     "sobol_indices",
     "strongest_correlations",
 ]
@@ -66,7 +68,12 @@ def calibrate(
     >>> fit.valid["more_data_than_costs"], bool(fit.estimate.discrepancy < 0.05)
     (True, True)
     """
-    return _fit.calibrate(
-        build_problem(scenario, table, train), level=level, seed=seed, pages_per_vcpu=pages_per_vcpu,
-        profile=profile, progress=progress,
-    )  # fmt: skip
+    found = _fit.calibrate(
+        build_problem(scenario, table, train),
+        level=level,
+        seed=seed,
+        pages_per_vcpu=pages_per_vcpu,
+        profile=profile,
+        progress=progress,
+    )
+    return dataclasses.replace(found, sensitivity=sensitivity(found)) if profile else found

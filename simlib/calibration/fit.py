@@ -8,7 +8,7 @@ that two trial points differ by their costs only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import lmfit
 import numpy as np
@@ -53,6 +53,9 @@ class Calibrated:
     valid : dict of str to bool
         Named flags: ``converged``, ``starts_agree``, ``inside_bounds``, ``more_data_than_costs``,
         ``all_determined``.
+    sensitivity : DataFrame
+        variant, vcpus, name, first, total and their confidences: Sobol indices of each variant's time in the
+        middle of the training vCPUs, over the costs' intervals. Empty without profile intervals.
     """
 
     problem: Problem
@@ -65,6 +68,7 @@ class Calibrated:
     pages_per_vcpu: int
     seed: int
     valid: dict[str, bool]
+    sensitivity: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def _repr_html_(self) -> str:
         flags = "".join(f"<li>{name}: {value}</li>" for name, value in self.valid.items())

@@ -102,6 +102,8 @@ def save_fit(fit: Calibrated, path: str | Path, train: str, date: datetime.date 
         "discrepancy": fit.estimate.discrepancy,
         "spread": dict(fit.estimate.spread),
         "valid": fit.valid,
+        "correlation": fit.correlation.to_numpy().round(4).tolist(),
+        "sensitivity": json.loads(fit.sensitivity.to_json(orient="records", double_precision=4)),
         "observations": json.loads(fit.fitted.to_json(orient="records", double_precision=10)),
     }
     write_text(path, json.dumps(content, indent=1) + "\n")

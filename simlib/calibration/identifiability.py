@@ -61,6 +61,25 @@ def sobol_indices(
     )  # fmt: skip
 
 
+def sensitivity(fit: Calibrated) -> pd.DataFrame:
+    """Sobol indices of each variant's dirty memory time in the middle of the training vCPUs.
+
+    Returns
+    -------
+    DataFrame
+        variant, vcpus and the columns of `sobol_indices`.
+    """
+    train = fit.problem.train
+    vcpus = sorted(set(train["vcpus"]))
+    middle = int(vcpus[len(vcpus) // 2])
+    parts = []
+    for variant in dict.fromkeys(train["variant"]):
+        found = sobol_indices(fit, variant, middle, seed=max(1, fit.seed))
+        parts.append(found.assign(variant=variant, vcpus=middle))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[["variant", "vcpus", "name", "first", "first_confidence", "total", "total_confidence"]]
+
+
 def alternatives(
     scenario: Scenario,
     table: MeasurementTable,

@@ -204,7 +204,7 @@ def sections(found: Study, *, seed: int = 1, progress: Progress | None = None) -
     every_page = page_by_page(found, seed=seed, progress=progress)
     return [
         _question(found),
-        _costs(found, seed),
+        _costs(found),
         _prediction(found, every_page),
         _contention(found, readings),
         _where_time_goes(found),
@@ -258,14 +258,14 @@ def cost_table(fit: Calibrated) -> pd.DataFrame:
     )
 
 
-def _costs(found: Study, seed: int) -> Section:
+def _costs(found: Study) -> Section:
     fit = found.fit
     shown = cost_table(fit)
     pairs = calibration.strongest_correlations(fit)
     latency = measurements.load("core-to-core-latency").frame
     peer = latency[latency["processor"] == "Graviton2"].iloc[0]
     line = shown[shown["name"] == "line_transfer"].iloc[0]
-    sobol = calibration.sobol_indices(fit, "spinlock-old-test", 2, seed=max(1, seed))
+    sobol = fit.sensitivity[fit.sensitivity["variant"] == "spinlock-old-test"]
     return Section(
         "Calibrated costs",
         [
@@ -300,7 +300,8 @@ def _costs(found: Study, seed: int) -> Section:
             ),
             Chart(
                 figures.sensitivity(sobol),
-                "Sobol indices of the spinlock's time at 2 vCPUs over the intervals above: which cost's "
+                f"Sobol indices of the spinlock's time at {sobol['vcpus'].iloc[0]} vCPUs over the intervals above: "
+                "which cost's "
                 "uncertainty moves the answer. At many vCPUs the serial part alone decides.",
             ),
         ],
