@@ -11,7 +11,6 @@ import pandas as pd
 
 from simlib import calibration, figures, measurements
 from simlib.calibration import Calibrated
-from simlib.engine.simulate import simulate
 from simlib.measurements import MeasurementTable, data_dir
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import LEVEL, PredictionResult, evaluate, predict
@@ -181,12 +180,13 @@ def page_by_page(found: Study, *, seed: int = 1, progress: Progress | None = Non
     DataFrame
         variant, faults, lock_acquisitions, published_s, every_page_s, sampled_s.
     """
+    if progress is not None:
+        progress("64 vCPUs, page by page", 0.5)
+    names = list(found.fit.problem.scenario.variants)
+    cases = [found.fit.estimate.apply(found.fit.problem.case(variant, 64)) for variant in names]
+    runs = evaluate(cases, pages_per_vcpu=cases[0].guest.pages_per_vcpu, seed=seed)
     rows = []
-    for number, variant in enumerate(found.fit.problem.scenario.variants):
-        case = found.fit.estimate.apply(found.fit.problem.case(variant, 64))
-        if progress is not None:
-            progress("64 vCPUs, page by page", number / len(found.fit.problem.scenario.variants))
-        run = simulate(case, seed=seed)
+    for variant, run in zip(names, runs, strict=True):
         at = found.held_out[(found.held_out["variant"] == variant) & (found.held_out["vcpus"] == 64)].iloc[0]
         rows.append(
             {"variant": variant, "faults": int(run.raw.faults.sum()),
