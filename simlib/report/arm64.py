@@ -276,9 +276,9 @@ def _costs(found: Study) -> Section:
                 f"{fit.estimate.discrepancy:.1%} of a time, stands for noise and model error together and widens "
                 "every interval; contention counts are taken to deviate twice as much. Spinlock and rwlock of the "
                 "old test share every cost: between them only the lock policy changes. The fixed test has its own "
-                "time outside the lock and its own cost of a broadcast TLB invalidation. Why a change of the test should "
-                "change the cost of a broadcast the model does not explain: the two plateaus demand it (last reading in "
-                "the table of readings)."
+                "time outside the lock and its own cost of a broadcast TLB invalidation. Why a change of the test "
+                "should change the cost of a broadcast the model does not explain: the two plateaus demand it (last "
+                "reading in the table of readings)."
             ),
             Chart(
                 figures.cost_intervals(shown),
