@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import simpy
 
-from simlib.engine import compiled, reference
+from simlib.engine import compiled
 from simlib.engine.result import EngineResult
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Discipline, Job, Mode, Program, Step
@@ -113,13 +113,6 @@ def run_compiled(job: Job) -> Sample:
     return _loop_sample(time.perf_counter() - begin, result)
 
 
-def run_reference(job: Job) -> Sample:
-    """The lock loop in the reference engine."""
-    begin = time.perf_counter()
-    result = reference.run(job)
-    return _loop_sample(time.perf_counter() - begin, result)
-
-
 def run_simpy(acquisitions: int) -> Sample:
     """The lock loop with SimPy's own `Resource`."""
     rng = random.Random(1)  # noqa: S311  # a simulation, not a secret
@@ -128,7 +121,7 @@ def run_simpy(acquisitions: int) -> Sample:
     done = env.event()
     taken, held = 0, 0.0
 
-    def thread():  # type: ignore[no-untyped-def]
+    def thread():
         nonlocal taken, held
         while True:
             yield env.timeout(rng.expovariate(1 / THINK))
@@ -157,7 +150,7 @@ def run_salabim(acquisitions: int) -> Sample:
     taken = 0
 
     class Thread(salabim.Component):
-        def process(self):  # type: ignore[no-untyped-def]
+        def process(self):
             nonlocal taken
             while True:
                 yield self.hold(rng.expovariate(1 / THINK))

@@ -80,7 +80,7 @@ def _bit_length(typingctx: Any, value: Any) -> Any:
 
 
 @njit(inline="always", _nrt=False)
-def _sample(th, i, keys, tables, mean, table):  # type: ignore[no-untyped-def]
+def _sample(th, i, keys, tables, mean, table):
     if table == 0:
         return mean
     z = keys[i] + np.uint64(th[i, _DRAWS] + 1) * np.uint64(GAMMA)
@@ -92,7 +92,7 @@ def _sample(th, i, keys, tables, mean, table):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always", _nrt=False)
-def _line(lk, lock, i, t, local, near, far, socket):  # type: ignore[no-untyped-def]
+def _line(lk, lock, i, t, local, near, far, socket):
     """One atomic operation by thread i on the lock word's cache line, asked for at t; returns its end."""
     if lk[lock, _KIND] == _SERVER:
         return t
@@ -110,7 +110,7 @@ def _line(lk, lock, i, t, local, near, far, socket):  # type: ignore[no-untyped-
 
 
 @njit(_nrt=False)
-def _widen(sc, progress, queue):  # type: ignore[no-untyped-def]
+def _widen(sc, progress, queue):
     """Double the width of the time bins."""
     sc[_SHIFT] += 1
     half = BINS // 2
@@ -122,7 +122,7 @@ def _widen(sc, progress, queue):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always", _nrt=False)
-def _queue_changes(lk, sc, queue, progress, lock, now, change):  # type: ignore[no-untyped-def]
+def _queue_changes(lk, sc, queue, progress, lock, now, change):
     """Add the queue's length since its last change to the time bins, then change it."""
     while (now >> sc[_SHIFT]) >= BINS:
         _widen(sc, progress, queue)
@@ -143,7 +143,7 @@ def _queue_changes(lk, sc, queue, progress, lock, now, change):  # type: ignore[
 
 
 @njit(inline="always", _nrt=False)
-def _wake(tree, leaves, i, key):  # type: ignore[no-untyped-def]
+def _wake(tree, leaves, i, key):
     """Set a thread's key and play its matches again up to the root."""
     node = np.uint64(leaves + i)
     tree[node] = key
@@ -155,13 +155,13 @@ def _wake(tree, leaves, i, key):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always", _nrt=False)
-def _key(t, i):  # type: ignore[no-untyped-def]
+def _key(t, i):
     """Key of a wake-up; a time past the horizon is cut, so that it cannot overflow."""
     return (min(t, HORIZON_PS + 1) << THREAD_BITS) | i
 
 
 @njit(inline="always", _nrt=False)
-def _note(trace, sc, t, i, kind, arg):  # type: ignore[no-untyped-def]
+def _note(trace, sc, t, i, kind, arg):
     n = sc[_TRACED]
     if n < trace.shape[0]:
         trace[n, 0] = t
@@ -172,7 +172,7 @@ def _note(trace, sc, t, i, kind, arg):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always", _nrt=False)
-def _acquired(lk, stats, waits, th, lock, mode, i, now, t):  # type: ignore[no-untyped-def]
+def _acquired(lk, stats, waits, th, lock, mode, i, now, t):
     """Thread i owns the lock from t on, after waiting since it tried."""
     if lk[lock, _HOLDERS] == 0:
         lk[lock, _BUSY_SINCE] = t
@@ -186,7 +186,7 @@ def _acquired(lk, stats, waits, th, lock, mode, i, now, t):  # type: ignore[no-u
 
 
 @njit(inline="always", _nrt=False)
-def _go_on(steps, th, keys, tables, i, t):  # type: ignore[no-untyped-def]
+def _go_on(steps, th, keys, tables, i, t):
     """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
     while True:
         pc = th[i, _PC]
@@ -200,7 +200,7 @@ def _go_on(steps, th, keys, tables, i, t):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always", _nrt=False)
-def _grant(  # type: ignore[no-untyped-def]
+def _grant(
     steps, th, lk, stats, waits, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
     lock, now, t, local, near, far, socket, tracing,
 ):  # fmt: skip
@@ -240,7 +240,7 @@ def _grant(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
-def _advance(  # type: ignore[no-untyped-def]
+def _advance(
     steps, th, lk, stats, waits, holds, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
     pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s,
     local, near, far, socket, budget, tracing,

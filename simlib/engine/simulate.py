@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.engine import compiled, reference
-from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, EVENTS, PS, EngineResult
 from simlib.errors import HorizonError
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.scenario import Costs, Scenario
@@ -291,8 +291,6 @@ def perfetto_trace(result: SimulationResult) -> dict[str, object]:
     >>> sorted(perfetto_trace(simulate(s, trace=10_000)))
     ['displayTimeUnit', 'otherData', 'traceEvents']
     """
-    from simlib.engine.result import EVENTS  # noqa: PLC0415  # the table of names is needed here only
-
     rows: list[dict[str, object]] = [
         {"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": name}}
         for i, name in enumerate(result.job.thread_names)

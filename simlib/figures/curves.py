@@ -25,6 +25,7 @@ from simlib.figures.frame import in_order, require, require_numbers, require_wor
 from simlib.figures.style import (
     MUTED,
     facet_titles,
+    facets,
     legend_below,
     log_axis,
     short_number,
@@ -188,20 +189,11 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
         parts.append(part.assign(value=speed, low=np.nan, high=np.nan))
     relative = pd.concat(parts)
     variants = in_order(rows["variant"])
-    columns = min(3, len(variants))
-    panels = math.ceil(len(variants) / columns)
-    figure = make_subplots(
-        panels,
-        columns,
-        subplot_titles=variants,
-        shared_yaxes=True,
-        horizontal_spacing=0.035,
-        vertical_spacing=0.16,
-    )
+    figure, place = facets(variants)
     most = float(rows["vcpus"].max())
     colours = variant_colours(variants)
     for i, variant in enumerate(variants):
-        at = {"row": i // columns + 1, "col": i % columns + 1}
+        at = place(i)
         ideal = {"color": "#b5bac1", "width": 1, "dash": "dot"}
         figure.add_scatter(
             x=[1, most],
@@ -221,15 +213,12 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
                 _line(figure, part, f"{variant}, {name}", {"color": colour, "width": 2, "dash": dash}, at)
         _draw_model(figure, mine, variant, colours[variant], at, floor=None)
     figure.update_xaxes(vcpu_axis(rows["vcpus"]) | {"title": None})
-    figure.update_xaxes(title="vCPUs", row=panels)
     axis = log_axis([1.0, *relative["value"]], "throughput relative to one vCPU")
     figure.update_yaxes(axis | {"title": None})
     figure.update_yaxes(title=axis["title"], col=1)
     facet_titles(figure)
     entries = _speed_up_legend(figure, set(rows["kind"]), rows)
     legend_below(figure, entries, rows_of=3)
-    if panels > 1:
-        figure.update_layout(height=300 * panels + 160)
     return titled(figure, title, "points are measured, lines are models; the thin dotted line is ideal")
 
 

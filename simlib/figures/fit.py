@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -18,6 +16,7 @@ from simlib.figures.style import (
     MODEL_COLOURS,
     PALETTE,
     facet_titles,
+    facets,
     legend_below,
     log_axis,
     short_number,
@@ -59,16 +58,7 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     require_words(rows, "model", MODEL_COLOURS, "errors")
     require_numbers(rows, ["vcpus", "error_percent"], "errors")
     variants = in_order(rows["variant"])
-    columns = min(3, len(variants))
-    panels = math.ceil(len(variants) / columns)
-    figure = make_subplots(
-        panels,
-        columns,
-        subplot_titles=variants,
-        shared_yaxes=True,
-        horizontal_spacing=0.035,
-        vertical_spacing=0.16,
-    )
+    figure, place = facets(variants)
     present = [model for model in MODEL_COLOURS if (rows["model"] == model).any()]
     for i, variant in enumerate(variants):
         mine = rows.loc[rows["variant"].astype(str) == variant]
@@ -82,8 +72,7 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
                 legendgroup=model,
                 marker={"color": MODEL_COLOURS[model]},
                 showlegend=i == 0,
-                row=i // columns + 1,
-                col=i % columns + 1,
+                **place(i),
                 text=["" if np.isnan(v) else _signed(v) for v in values],
                 textposition="outside",
                 textangle=0,
@@ -96,12 +85,9 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
     figure.update_yaxes(title="predicted − measured, % of measured", col=1)
     figure.update_xaxes(type="category")
-    figure.update_xaxes(title="vCPUs", row=panels)
     figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
     facet_titles(figure)
     legend_below(figure, len(present))
-    if panels > 1:
-        figure.update_layout(height=300 * panels + 160)
     return titled(figure, title, "held-out points only; above 0: predicted slower than measured")
 
 

@@ -21,6 +21,7 @@ from simlib.figures.style import (
     MODE_COLOURS,
     PALETTE,
     facet_titles,
+    facets,
     legend_below,
     log_ticks,
     seconds,
@@ -63,16 +64,7 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
     require_words(rows, "activity", ACTIVITY_COLOURS, "split")
     require_numbers(rows, ["vcpus", "microseconds_per_fault"], "split", least=0)
     variants = in_order(rows["variant"])
-    columns = min(3, len(variants))
-    panels = math.ceil(len(variants) / columns)
-    figure = make_subplots(
-        panels,
-        columns,
-        subplot_titles=variants,
-        shared_yaxes=True,
-        horizontal_spacing=0.035,
-        vertical_spacing=0.16,
-    )
+    figure, place = facets(variants)
     present = [activity for activity in ACTIVITY_COLOURS if (rows["activity"] == activity).any()]
     for i, variant in enumerate(variants):
         mine = rows.loc[rows["variant"].astype(str) == variant]
@@ -86,19 +78,15 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
                 marker={"color": ACTIVITY_COLOURS[activity], "line": {"color": "white", "width": 0.6}},
                 legendgroup=activity,
                 showlegend=i == 0,
-                row=i // columns + 1,
-                col=i % columns + 1,
+                **place(i),
                 hovertemplate=f"{variant}, %{{x}} vCPUs: {activity} %{{y:.3g}} µs<extra></extra>",
             )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(type="category")
-    figure.update_xaxes(title="vCPUs", row=panels)
     figure.update_yaxes(rangemode="tozero")
     figure.update_yaxes(title="time per fault, µs", col=1)
     facet_titles(figure)
     legend_below(figure, len(present), rows_of=6)
-    if panels > 1:
-        figure.update_layout(height=300 * panels + 160)
     return titled(figure, title, "simulated; mean over the faults of all vCPUs")
 
 

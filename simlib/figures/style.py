@@ -4,21 +4,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.colors import hex_to_rgb
+from plotly.subplots import make_subplots
 
 from simlib.figures.frame import in_order
 
 TEMPLATE = "simlib"
 """Name under which the template is registered with plotly."""
 
-WIDTH, HEIGHT = 900, 520
-"""Size in pixels for which every figure is laid out."""
+HEIGHT = 520
+"""Height of a figure, pixels."""
 
 INK, MUTED, GRID = "#1a1a1a", "#5f6368", "#e3e6ea"
 
@@ -214,6 +215,42 @@ def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bo
             legend2=below | {"yanchor": "top", "y": key / HEIGHT, "itemclick": False, "itemdoubleclick": False}
         )
     return figure
+
+
+def facets(variants: Sequence[str]) -> tuple[go.Figure, Callable[[int], dict[str, int]]]:
+    """Small multiples over vCPUs, a panel a variant, at most three side by side.
+
+    Parameters
+    ----------
+    variants : sequence of str
+        At least one.
+
+    Returns
+    -------
+    figure : plotly.graph_objects.Figure
+    place : callable
+        ``row`` and ``col`` of the panel with an index.
+
+    Examples
+    --------
+    >>> figure, place = facets(["a", "b", "c", "d"])
+    >>> place(3)
+    {'row': 2, 'col': 1}
+    """
+    columns = min(3, len(variants))
+    rows = -(-len(variants) // columns)
+    figure = make_subplots(
+        rows,
+        columns,
+        subplot_titles=list(variants),
+        shared_yaxes=True,
+        horizontal_spacing=0.035,
+        vertical_spacing=0.16,
+    )
+    figure.update_xaxes(title="vCPUs", row=rows)
+    if rows > 1:
+        figure.update_layout(height=300 * rows + 160)
+    return figure, lambda index: {"row": index // columns + 1, "col": index % columns + 1}
 
 
 def facet_titles(figure: go.Figure) -> None:

@@ -256,8 +256,8 @@ def _check_column(cells: Cells, name: str, field: dict[str, Any], missing: froze
 def _check_schema(cells: Cells, descriptor: dict[str, Any], fields: list[dict[str, Any]]) -> None:
     """Let Frictionless check types, constraints and the primary key."""
     # Imported here because it is heavy and only reading needs it.
-    from frictionless import FrictionlessException, Schema  # noqa: PLC0415
-    from frictionless.resources import TableResource  # noqa: PLC0415
+    from frictionless import FrictionlessException, Schema  # noqa: PLC0415  # slow to import
+    from frictionless.resources import TableResource  # noqa: PLC0415  # the same
 
     missing = sorted(missing_values(descriptor))
     primary = descriptor["schema"].get("primaryKey", [])

@@ -395,7 +395,7 @@ class Scenario:
     def with_costs(self, **costs: float) -> Scenario:
         """The same scenario with some costs replaced (picoseconds)."""
         values = {k: (v if k == "fault_jitter" else round(v)) for k, v in costs.items()}
-        return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **values))  # type: ignore[arg-type]
+        return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **values))  # type: ignore[arg-type]  # checked by Costs
 
     def to_toml(self) -> str:
         """The scenario as a TOML file that reads back equal; only what differs from the defaults.
@@ -466,7 +466,7 @@ def load_scenario(path: str | Path) -> Scenario:
     Parameters
     ----------
     path : str or Path
-        A TOML file; see DESIGN's contract in ``docs/scenario.md`` for its keys.
+        A TOML file; ``docs/scenario.md`` lists its keys.
 
     Raises
     ------

@@ -69,7 +69,7 @@ def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
     settings.mkdir()
     for name in ("jupyter_config", "jupyter_server_config", "jupyter_lab_config"):
         (settings / f"{name}.json").write_text(
-            json.dumps({"IdentityProvider": {"token": ""}, "ServerApp": {"ip": "0.0.0.0", "open_browser": True}})  # noqa: S104
+            json.dumps({"IdentityProvider": {"token": ""}, "ServerApp": {"ip": "0.0.0.0", "open_browser": True}})  # noqa: S104  # the hostile case
         )
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": str(settings), "JUPYTER_DATA_DIR": str(tmp_path), "IPYTHONDIR": str(tmp_path),

@@ -134,7 +134,7 @@ def test_start_has_the_calibrated_costs(start: Scenario) -> None:
 )
 def test_wrong_input_is_named(start: Scenario, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        compare(start, **({"vcpus": [1]} | arguments))  # type: ignore[arg-type]
+        compare(start, **({"vcpus": [1]} | arguments))
     assert message in str(caught.value)
 
 

@@ -123,7 +123,7 @@ def test_speed_up_divides_each_curve_by_its_own_first_point(curves: pd.DataFrame
 @pytest.mark.parametrize("draw", [figures.dirty_memory_time, figures.speed_up])
 def test_a_missing_column_is_named(curves: pd.DataFrame, draw: object, column: str) -> None:
     with pytest.raises(InputError, match=rf"curves\.{column} = missing"):
-        draw(curves.drop(columns=column))  # type: ignore[operator]
+        draw(curves.drop(columns=column))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_rows_and_selection(arm64: MeasurementTable) -> None:
 
 def test_a_table_is_frozen_and_its_columns_are_copies(arm64: MeasurementTable) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        arm64.name = "other"  # type: ignore[misc]  # the point of the test
+        arm64.name = "other"
     arm64.seconds("dirty_memory_time")[:] = 0
     arm64.column("vcpus")[:] = 0
     assert arm64.column("vcpus").min() == 1

@@ -231,4 +231,4 @@ def test_a_change_reaches_every_variant():
     assert changed.variants["a"].guest.vcpus == 2
     assert scenario.workload.iterations == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
-        scenario.guest.vcpus = 3  # type: ignore[misc]
+        scenario.guest.vcpus = 3

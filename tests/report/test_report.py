@@ -130,4 +130,4 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 )
 def test_what_a_report_cannot_show_is_refused(make: object) -> None:
     with pytest.raises(InputError):
-        make()  # type: ignore[operator]
+        make()

@@ -12,8 +12,6 @@ from simlib.model.scenario import Scenario
 from simlib.model.steps import Mode
 
 READ, WRITE = Mode.READ, Mode.WRITE
-FAULTS = ("page", "permission", "block permission", "block")
-"""Page translation, page permission, block permission, block translation, as the columns of `faults`."""
 
 
 def run(architecture="arm64", **tables):
