@@ -212,7 +212,9 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
             if len(part):
                 _line(figure, part, f"{variant}, {name}", {"color": colour, "width": 2, "dash": dash}, at)
         _draw_model(figure, mine, variant, colours[variant], at, floor=None)
-    figure.update_xaxes(vcpu_axis(rows["vcpus"]) | {"title": None})
+    ticks = vcpu_axis(rows["vcpus"])
+    ticks.pop("title")  # stands below the last row of panels only
+    figure.update_xaxes(ticks)
     axis = log_axis([1.0, *relative["value"]], "throughput relative to one vCPU")
     figure.update_yaxes(axis | {"title": None})
     figure.update_yaxes(title=axis["title"], col=1)

@@ -382,11 +382,13 @@ def _contention(found: Study, readings: pd.DataFrame) -> Section:
             Note(
                 "The first two readings cannot be told apart by these data: they differ in how many passes fault "
                 "and, inversely, in how many runs were counted, and fit equally well. They give different costs of a "
-                "fault by a factor of two. The first follows the selftest's source. What the data rule out: blocks "
-                "in stage 2 (the rwlock could not have helped), more than one lock section a fault, and a plateau of "
-                "the rwlock made by the lock word's line alone, without a serial resource that is paid with one vCPU "
-                "too. That such a resource exists is in the data; that it is the broadcast TLB invalidation under "
-                "the lock is a reading, supported by the kernel's later change to local invalidation there.",
+                "fault by a factor of two. The first follows the selftest's source. The data rule out blocks in stage "
+                "2 (the rwlock could not have helped), a plateau of the rwlock made by the lock word's line alone, "
+                "without a serial resource that is paid with one vCPU too, and equal costs of both versions of the "
+                "test: each leaves a discrepancy about four times as large, or more. More than one lock section a "
+                "fault leaves about twice as much: with eight degrees of freedom that speaks against it and does not "
+                "exclude it. That a serial resource exists is in the data; that it is the broadcast TLB invalidation "
+                "under the lock is a reading, supported by the kernel's later change to local invalidation there.",
                 title="What the data cannot decide, and what they rule out",
                 level="warning",
             ),

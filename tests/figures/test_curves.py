@@ -115,6 +115,7 @@ def test_speed_up_divides_each_curve_by_its_own_first_point(curves: pd.DataFrame
     np.testing.assert_allclose(traces(figure, "rwlock-old-test, USL")[0].y, np.sqrt(VCPUS))
     np.testing.assert_allclose(traces(figure, "rwlock-old-test, Amdahl")[0].y, np.sqrt(VCPUS))
     assert {note.text for note in figure.layout.annotations} == {"spinlock-old-test", "rwlock-old-test"}
+    assert {axis.title.text for axis in figure.select_xaxes()} == {"vCPUs"}
     with pytest.raises(InputError, match="no 1 for measured"):
         figures.speed_up(curves[(curves["vcpus"] > 1) & (curves["kind"] == "measured")])
 
