@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simlib.engine.random import FIXED_POINT_BITS, GAMMA, TABLE_BITS, tables, thread_keys
 from simlib.engine.result import BINS, FIRST_SHIFT, EngineResult
 from simlib.errors import DeadlockError, HorizonError, InputError
-from simlib.model.steps import Block, Discipline, Job, Map, Mode, Page, Scan, Step
+from simlib.model.steps import FLAGS, Block, Discipline, Job, Map, Mode, Page, Scan, Step
 
 THREAD_BITS = 10
 """Low bits of a key that hold the thread's number."""
@@ -41,7 +41,7 @@ PADDING = 64
 
 # Numba turns module-level integers into constants.
 _RUN, _HOLD, _TAKE, _DROP, _ACCESS, _MAP, _NEXT = (int(s) for s in list(Step)[:7])
-_MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END = (int(s) for s in list(Step)[7:])
+_MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END, _LAP, _SIGNAL, _UNLESS = (int(s) for s in list(Step)[7:])
 _TICKET, _LOCKLESS, _SERVER = int(Discipline.TICKET), int(Discipline.LOCKLESS), int(Discipline.SERVER)
 _READ, _WRITE = int(Mode.READ), int(Mode.WRITE)
 _ABSENT, _PROTECTED, _WRITABLE, _DIRTY = (int(p) for p in Page)
@@ -54,18 +54,21 @@ _PC, _PAGE, _FIRST, _LAST, _DRAWS, _TRIED, _SEEN, _MODE, _ENDED = range(9)
 _ACQUIRED = 9  # when the thread got the lock, and when the server, that it holds
 _TIME = 11  # activities, in the order of `simlib.engine.result.ACTIVITIES`
 _COUNTER = 17  # four counter registers
-_THREAD_COLUMNS = 21
+_LAP_FROM, _LAP_MAX = 21, 22
+_THREAD_COLUMNS = 23
 _T_RUN, _T_WAIT, _T_HOLD, _T_LINE, _T_BROADCAST, _T_IDLE = range(_TIME, _TIME + 6)
 # Columns of the lock table.
 _KIND, _HOLDERS, _HEAD, _LENGTH, _LINE_FREE, _LINE_OWNER, _VERSION, _BUSY_SINCE, _BUSY, _CHANGED = range(10)
 _LOCK_COLUMNS = 10
 # Scalars that live through chunks.
-_NOW, _EVENTS, _LIVE, _SHIFT, _TRACED, _STATUS = range(6)
-_SCALARS = 6
+_NOW, _EVENTS, _LIVE, _SHIFT, _TRACED, _STATUS, _RUNNING_THREADS, _CLOCK_BASE, _CLOCK_SINCE = range(9)
+_FLAG = 9  # the flags that SIGNAL raises
+_SCALARS = _FLAG + FLAGS
 _RUNNING, _FINISHED, _DEADLOCK, _PAST_HORIZON, _RUNAWAY = range(5)
 
 _NEVER = np.iinfo(np.int64).max
 _T_TRY, _T_ACQUIRED, _T_RELEASED, _T_FAULT, _T_MAPPED, _T_RETRY, _T_BARRIER, _T_SCAN, _T_STAMP, _T_END = range(10)
+_T_LAP, _T_SIGNAL = 10, 11
 
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
@@ -161,6 +164,21 @@ def _key(t, i):
 
 
 @njit(inline="always", _nrt=False)
+def _clock(sc, now):
+    """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
+    return sc[_CLOCK_BASE] + sc[_RUNNING_THREADS] * (now - sc[_CLOCK_SINCE])
+
+
+@njit(inline="always", _nrt=False)
+def _starts(sc, now, threads, serial):
+    """So many more threads run from now on; fewer, if negative."""
+    if serial:
+        sc[_CLOCK_BASE] = _clock(sc, now)
+        sc[_CLOCK_SINCE] = now
+        sc[_RUNNING_THREADS] += threads
+
+
+@njit(inline="always", _nrt=False)
 def _note(trace, sc, t, i, kind, arg):
     n = sc[_TRACED]
     if n < trace.shape[0]:
@@ -242,8 +260,8 @@ def _grant(
 @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 def _advance(
     steps, th, lk, stats, waits, holds, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
-    pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s,
-    local, near, far, socket, budget, tracing,
+    pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s, laps,
+    local, near, far, socket, serial, budget, tracing,
 ):  # fmt: skip
     """Run until every thread ended, nothing can happen, or `budget` events took place."""
     threads = th.shape[0]
@@ -458,7 +476,7 @@ def _advance(
                                 pages[p] = _PROTECTED | (pages[p] & _DIRTY)
                         else:
                             pages[p] = state | _DIRTY
-                d = entries * steps[pc, 1]
+                d = entries * steps[pc, 1] + (steps[pc, 3] if entries else 0)
                 th[i, _T_HOLD] += d
                 t += d
                 if tracing:
@@ -474,8 +492,10 @@ def _advance(
                 if barrier_count[which] < steps[pc, 2]:
                     parked[i] = which
                     th[i, _TRIED] = now
+                    _starts(sc, now, -1, serial)
                     asleep = True
                     break
+                _starts(sc, now, barrier_count[which] - 1, serial)
                 barrier_count[which] = 0
                 for j in range(threads):
                     if parked[j] == which:
@@ -486,7 +506,7 @@ def _advance(
 
             elif kind == _STAMP:
                 which = steps[pc, 1]
-                stamp_t[which] = now
+                stamp_t[which] = _clock(sc, now)
                 stamp_s[which, :] = 0
                 for lock in range(lk.shape[0]):
                     for mode in range(2):
@@ -501,9 +521,30 @@ def _advance(
                     _note(trace, sc, now, i, _T_STAMP, which)
                 th[i, _PC] = pc + 1
 
+            elif kind == _LAP:
+                shown = _clock(sc, now)
+                if steps[pc, 1]:
+                    gap = shown - th[i, _LAP_FROM]
+                    th[i, _LAP_MAX] = max(th[i, _LAP_MAX], gap)
+                    laps[i, _bit_length(gap)] += 1
+                    if tracing:
+                        _note(trace, sc, now, i, _T_LAP, gap)
+                th[i, _LAP_FROM] = shown
+                th[i, _PC] = pc + 1
+
+            elif kind == _SIGNAL:
+                sc[_FLAG + steps[pc, 1]] = 1
+                if tracing:
+                    _note(trace, sc, now, i, _T_SIGNAL, steps[pc, 1])
+                th[i, _PC] = pc + 1
+
+            elif kind == _UNLESS:
+                th[i, _PC] = pc + 1 if sc[_FLAG + steps[pc, 2]] else steps[pc, 1]
+
             else:  # END
                 th[i, _ENDED] = now
                 sc[_LIVE] -= 1
+                _starts(sc, now, -1, serial)
                 if tracing:
                     _note(trace, sc, now, i, _T_END, 0)
                 asleep = True
@@ -581,6 +622,7 @@ def run(
     lk[:, _LINE_OWNER] = -1
     sc = np.zeros(_SCALARS, dtype=np.int64)
     sc[_LIVE], sc[_SHIFT] = threads, FIRST_SHIFT
+    sc[_RUNNING_THREADS] = threads if job.serial else 1
     state = {
         "stats": np.zeros((locks, 2, 6), dtype=np.int64),
         "waits": np.zeros((locks, 2, 65), dtype=np.int64),
@@ -597,6 +639,7 @@ def run(
     stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
     stamp_l = np.zeros((len(job.stamps), locks, 2, 2), dtype=np.int64)
     stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
+    laps = np.zeros((threads, 65), dtype=np.int64)
     draws = tables(job.cvs)
     check_times(job, draws)
     barriers = np.zeros(job.barriers, dtype=np.int64)
@@ -606,8 +649,8 @@ def run(
             job.steps, th, lk, *state.values(), tree, leaves, waiting, sc,
             thread_keys(seed, threads), draws, events,
             pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked,
-            stamp_t, stamp_l, stamp_s,
-            job.local_ps, job.near_ps, job.far_ps, job.socket, CHUNK, trace > 0,
+            stamp_t, stamp_l, stamp_s, laps,
+            job.local_ps, job.near_ps, job.far_ps, job.socket, job.serial, CHUNK, trace > 0,
         )  # fmt: skip
         if progress is not None:
             progress(int(sc[_EVENTS]), int(sc[_NOW]))
@@ -628,6 +671,8 @@ def run(
         stamp_ps=stamp_t,
         stamp_locks=stamp_l,
         stamp_sums=stamp_s,
+        lap_histogram=laps,
+        lap_max_ps=th[:, _LAP_MAX].copy(),
         trace=events[: int(sc[_TRACED])],
     )
 
@@ -640,8 +685,8 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     HorizonError
     """
     longest = draws.max(axis=1)
-    for index, (kind, a, b, _c, _d) in enumerate(job.steps.tolist()):
-        worst = 64 * a if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD) else 0
+    for index, (kind, a, b, c, _d) in enumerate(job.steps.tolist()):
+        worst = 64 * a + c if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD) else 0
         jittered = kind in (Step.RUN, Step.HOLD) and b > 0
         if worst > HORIZON_PS or (jittered and a * int(longest[b]) >= 2**62):
             limit = min(HORIZON_PS, 2**62 // int(longest[b])) if jittered else HORIZON_PS

@@ -18,7 +18,7 @@ from simlib.engine import compiled
 from simlib.engine.random import FIXED_POINT_BITS, TABLE_BITS, draw, tables, thread_keys
 from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, EngineResult
 from simlib.errors import InputError
-from simlib.model.steps import SHARED, Block, Discipline, Job, Map, Mode, Page, Scan, Step
+from simlib.model.steps import FLAGS, SHARED, Block, Discipline, Job, Map, Mode, Page, Scan, Step
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
@@ -113,6 +113,9 @@ class Thread:
     mode: int = 0
     spent: list[int] = field(default_factory=lambda: [0] * 6)
     faults: list[int] = field(default_factory=lambda: [0] * 4)
+    lap_from: int = 0
+    lap_max: int = 0
+    laps: list[int] = field(default_factory=lambda: [0] * 65)
     ended: int = -1
     wake: simpy.Event | None = None
 
@@ -139,7 +142,10 @@ class Simulation:
         self.blocks = [first] * -(-(job.pages + compiled.PADDING) // job.block_pages)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
         self.trace: list[tuple[int, int, int, int]] = []
+        self.flags = [False] * FLAGS
         self.traced = self.events = self.live = 0
+        self.clock_base = self.clock_since = 0
+        self.running = len(job.entry) if job.serial else 1
         self.shift = FIRST_SHIFT
         self.queue = np.zeros((len(self.locks), BINS), dtype=np.int64)
         self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
@@ -160,6 +166,16 @@ class Simulation:
         assert event is not None  # noqa: S101  # a thread is roused only while it sleeps
         event._ok, event._value = True, None
         self.env.schedule(event, priority=thread.number + 2, delay=at - self.env.now)
+
+    def clock(self) -> int:
+        """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
+        return self.clock_base + self.running * (int(self.env.now) - self.clock_since)
+
+    def starts(self, threads: int) -> None:
+        """So many more threads run from now on; fewer, if negative."""
+        if self.job.serial:
+            self.clock_base, self.clock_since = self.clock(), int(self.env.now)
+            self.running += threads
 
     def note(self, time: int, thread: Thread, kind: str, argument: int) -> None:
         """Write down one trace event, if a trace is wanted."""
@@ -227,6 +243,7 @@ class Simulation:
                 if kind == Step.END:
                     thread.ended = int(self.env.now)
                     self.live -= 1
+                    self.starts(-1)
                     self.note(thread.ended, thread, "end", 0)
                     return
                 done = SHARED_STEPS[Step(kind)](self, thread, a, b, c, d)
@@ -409,8 +426,8 @@ class Simulation:
         thread.pc += 1
         return int(self.env.now)
 
-    def scan(self, thread: Thread, cost: int, action: int, _c: int, _d: int) -> int:
-        """Walk the 64 pages of a bitmap word; every entry acted on costs time."""
+    def scan(self, thread: Thread, cost: int, action: int, word_cost: int, _d: int) -> int:
+        """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
         word = range(thread.page, thread.page + 64)
         block = thread.page // self.job.block_pages
         entries = 0
@@ -432,10 +449,11 @@ class Simulation:
                     entries += 1
                     kept = marked if action == Scan.PROTECT else 0
                     self.pages[p] = kept | (Page.PROTECTED if state == Page.WRITABLE else state)
-        thread.spent[HOLD] += entries * cost
+        time = entries * cost + (word_cost if entries else 0)
+        thread.spent[HOLD] += time
         self.note(int(self.env.now), thread, "scan", entries)
         thread.pc += 1
-        return int(self.env.now) + entries * cost
+        return int(self.env.now) + time
 
     def barrier(self, thread: Thread, which: int, parties: int, _c: int, _d: int) -> int | None:
         """Wait for the others; the last one wakes them and goes on at once."""
@@ -446,8 +464,10 @@ class Simulation:
         if len(parked) + 1 < parties:
             parked.append(thread)
             thread.tried = now
+            self.starts(-1)
             self.sleep(thread)
             return None
+        self.starts(len(parked))
         for other in parked:
             other.spent[IDLE] += now - other.tried
             self.rouse(other, self.run_ahead(other, now))
@@ -456,13 +476,36 @@ class Simulation:
 
     def stamp(self, thread: Thread, which: int, _b: int, _c: int, _d: int) -> int:
         """Write down the time and the lock counters."""
-        self.stamp_t[which] = self.env.now
+        self.stamp_t[which] = self.clock()
         for index, lock in enumerate(self.locks):
             self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
         self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
         self.stamp_s[which, 6:] = np.sum([t.faults for t in self.threads], axis=0)
         self.note(int(self.env.now), thread, "stamp", which)
         thread.pc += 1
+        return int(self.env.now)
+
+    def lap(self, thread: Thread, reads: int, _b: int, _c: int, _d: int) -> int:
+        """Start the stopwatch, or write down its time."""
+        if reads:
+            gap = self.clock() - thread.lap_from
+            thread.lap_max = max(thread.lap_max, gap)
+            thread.laps[gap.bit_length()] += 1
+            self.note(int(self.env.now), thread, "lap", gap)
+        thread.lap_from = self.clock()
+        thread.pc += 1
+        return int(self.env.now)
+
+    def signal(self, thread: Thread, flag: int, _b: int, _c: int, _d: int) -> int:
+        """Raise a flag."""
+        self.flags[flag] = True
+        self.note(int(self.env.now), thread, "signal", flag)
+        thread.pc += 1
+        return int(self.env.now)
+
+    def unless(self, thread: Thread, target: int, flag: int, _c: int, _d: int) -> int:
+        """Jump unless a flag was raised."""
+        thread.pc = thread.pc + 1 if self.flags[flag] else target
         return int(self.env.now)
 
     def run(self) -> EngineResult:
@@ -500,6 +543,8 @@ class Simulation:
             stamp_ps=self.stamp_t,
             stamp_locks=self.stamp_l,
             stamp_sums=self.stamp_s,
+            lap_histogram=np.array([t.laps for t in self.threads]),
+            lap_max_ps=np.array([t.lap_max for t in self.threads]),
             trace=np.array(self.trace, dtype=np.int64).reshape(-1, 4),
         )
 
@@ -512,6 +557,9 @@ SHARED_STEPS: dict[Step, Callable[[Simulation, Thread, int, int, int, int], int 
     Step.SCAN: Simulation.scan,
     Step.BARRIER: Simulation.barrier,
     Step.STAMP: Simulation.stamp,
+    Step.LAP: Simulation.lap,
+    Step.SIGNAL: Simulation.signal,
+    Step.UNLESS: Simulation.unless,
 }
 
 

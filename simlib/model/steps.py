@@ -53,15 +53,29 @@ class Step(IntEnum):
     BARRIER = 10
     """Wait until b threads have come. a: barrier."""
     SCAN = 11
-    """Walk the 64 pages of the current bitmap word. a: cost of a page, ps; b: a `Scan` value."""
+    """Walk the 64 pages of the current bitmap word. a: cost of a page, ps; b: a `Scan` value; c: cost of a word in
+    which anything is acted on, ps."""
     STAMP = 12
     """Write down the time and the lock counters. a: which stamp."""
     END = 13
     """The thread is done."""
+    LAP = 14
+    """The thread's stopwatch. a: 0 starts it; 1 writes down the time since it was last looked at, and goes on."""
+    SIGNAL = 15
+    """Raise a flag, for good. a: flag."""
+    UNLESS = 16
+    """To a unless a flag was raised. b: flag."""
 
 
-SHARED = (Step.TAKE, Step.DROP, Step.ACCESS, Step.MAP, Step.BARRIER, Step.SCAN, Step.STAMP, Step.END)
+SHARED = (
+    Step.TAKE, Step.DROP, Step.ACCESS, Step.MAP, Step.BARRIER, Step.SCAN, Step.STAMP, Step.END, Step.LAP, Step.SIGNAL,
+    Step.UNLESS,
+)  # fmt: skip
 """Steps that read or write what other threads see."""
+
+
+FLAGS = 4
+"""Flags that `Step.SIGNAL` may raise."""
 
 
 class Map(IntEnum):
@@ -197,6 +211,10 @@ class Job:
         Names of the threads.
     barriers : int
         Number of barriers.
+    serial : bool
+        Whether one processor runs all threads in turns so short that they all advance together. The clock that
+        STAMP and LAP read is then that processor's: it goes as many times as fast as threads run (a thread that
+        waits for a lock spins, so it runs; at a barrier it sleeps).
     """
 
     steps: NDArray[np.int64]
@@ -216,6 +234,7 @@ class Job:
     lock_names: tuple[str, ...] = ("mmu_lock",)
     thread_names: tuple[str, ...] = ()
     barriers: int = 1
+    serial: bool = False
 
     def __post_init__(self) -> None:
         """Check that no step can leave the tables: the engines trust a job.
@@ -248,7 +267,7 @@ class Job:
             if not self._in_range(kind, a, b, c, d, n, threads, locks):
                 raise InputError(f"job.steps[{index}]", [kind, a, b, c, d], "an argument is out of range")
 
-    def _in_range(  # noqa: PLR0911  # one line a kind of step reads best
+    def _in_range(  # noqa: C901, PLR0911, PLR0912  # one line a kind of step reads best
         self, kind: int, a: int, b: int, c: int, d: int, n: int, threads: int, locks: int
     ) -> bool:
         if kind in (Step.RUN, Step.HOLD):
@@ -268,5 +287,11 @@ class Job:
         if kind == Step.STAMP:
             return 0 <= a < len(self.stamps)
         if kind == Step.SCAN:
-            return a >= 0 and b in (0, 1, 2)
+            return a >= 0 and b in (0, 1, 2) and c >= 0
+        if kind == Step.LAP:
+            return a in (0, 1)
+        if kind == Step.SIGNAL:
+            return 0 <= a < FLAGS
+        if kind == Step.UNLESS:
+            return 0 <= a < n and 0 <= b < FLAGS
         return kind == Step.END or (kind == Step.MAP and a in (0, 1, 2) and b in (0, 1))

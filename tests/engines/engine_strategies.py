@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.scenario import Costs, Guest, Machine, Policy, Scenario, Workload
-from simlib.model.steps import Discipline, Job, Map, Mode, Program, Scan, Step
+from simlib.model.steps import FLAGS, Discipline, Job, Map, Mode, Program, Scan, Step
 
 TRACE = 200_000
 """Room for trace events: more than any job made here has."""
@@ -69,7 +69,7 @@ class _Writer:
 
     def __init__(self, draw, threads, locks, own, stamped):
         self.draw, self.threads, self.locks, self.own, self.stamped = draw, threads, locks, own, stamped
-        self.program = Program()
+        self.program, self.flag = Program(), None
         self.servers = [i for i, kind in enumerate(locks) if kind == Discipline.SERVER]
 
     def time(self, kind):
@@ -120,13 +120,27 @@ class _Writer:
             self.program.patch(jump, a=after)
 
     def scan(self):
-        word = self.program.add(Step.SCAN, self.draw(TIMES), self.draw(st.sampled_from(list(Scan))))
+        word = self.program.add(Step.SCAN, self.draw(TIMES), self.draw(st.sampled_from(list(Scan))), self.draw(TIMES))
         self.program.add(Step.NEXT, word, 64)
         self.program.add(Step.MORE, word)
 
-    def life(self, phases):
+    def prologue(self, signals):
+        """One thread raises a flag; the others look at their stopwatches until it is up."""
+        flag = self.draw(st.integers(0, FLAGS - 1)) if self.flag is None else self.flag
+        self.flag = flag
+        self.program.add(Step.LAP, self.draw(st.integers(0, 1)))
+        top = self.program.add(Step.RUN, 1_000, self.draw(st.integers(0, 1)))
+        self.section()
+        self.program.add(Step.LAP, 1)
+        if signals:
+            self.program.add(Step.SIGNAL, flag)
+        self.program.add(Step.UNLESS, top, flag)
+
+    def life(self, phases, signals=None):
         """A thread's whole program: phases with a barrier of all threads behind each; returns its first step."""
         entry = self.program.here()
+        if signals is not None:
+            self.prologue(signals)
         for phase in range(phases):
             top = self.program.here()
             self.time(Step.RUN)
@@ -154,11 +168,14 @@ def jobs(draw, stamped=False):
     own = draw(st.sampled_from([None, Discipline.LOCKLESS, Discipline.QUEUED_SPIN, Discipline.QUEUED_RW]))
     writer = _Writer(draw, threads, locks, own, stamped)
     phases = draw(st.integers(1, 3))
-    entries = [writer.life(phases) for _ in range(draw(st.integers(1, min(3, threads))))]
+    flagged = draw(st.booleans())
+    first = writer.life(phases, True if flagged else None)
+    others = [writer.life(phases, False if flagged else None) for _ in range(draw(st.integers(0, 2)))]
+    entries = [first, *others]
     all_locks = [*locks, *([own] * threads if own is not None else [])]
     return Job(
         steps=np.array(writer.program.rows, dtype=np.int64),
-        entry=np.array([draw(st.sampled_from(entries)) for _ in range(threads)], dtype=np.int64),
+        entry=np.array([first] + [draw(st.sampled_from(entries)) for _ in range(threads - 1)], dtype=np.int64),
         region=np.array([draw(st.sampled_from([(0, 64), (0, 128), (64, 128), (64, 256)])) for _ in range(threads)]),
         locks=np.array(all_locks, dtype=np.int64),
         local_ps=draw(TIMES),
@@ -174,4 +191,5 @@ def jobs(draw, stamped=False):
         lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),
         thread_names=tuple(f"thread {i}" for i in range(threads)),
         barriers=2,
+        serial=draw(st.booleans()),
     )
