@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,7 @@ import simlib
 from simlib import calibration, measurements
 from simlib.calibration import Fit
 from simlib.engine.simulate import SimulationResult, perfetto_trace
-from simlib.errors import InputError, RunInterruptedError, SimlibError
+from simlib.errors import InputError, RunInterruptedError, SimlibError, nearest
 from simlib.files import write_text
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import LEVEL, METRICS, complete
@@ -41,11 +41,17 @@ app = typer.Typer(
     "A model of dirty logging, calibrated on measurements.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="List, show and check measurement tables.")
+data_app = typer.Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
 app.add_typer(data_app, name="data")
 
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
+
+PATIENCE_S = 2.0
+"""What is read faster than this shows no progress, s."""
+
+PRINTED_ROWS = 60
+"""Most rows of an imported table that are printed as a table."""
 
 TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""
@@ -137,6 +143,25 @@ def _display() -> Iterator[Callable[[str, float], None]]:
         yield lambda what, share: bar.update(task, description=what, completed=share)
 
 
+@contextmanager
+def patient_progress() -> Iterator[Callable[[str, float], None]]:
+    """A progress display that appears only when it takes longer than `PATIENCE_S`."""
+    began, report = time.monotonic(), None
+    with ExitStack() as stack:
+
+        def progress(what: str, share: float) -> None:
+            nonlocal report
+            if report is None and time.monotonic() - began > PATIENCE_S:
+                report = stack.enter_context(progress_bar())
+            if report is not None:
+                report(f"{what}: {share:.0%}", share)
+
+        try:
+            yield progress
+        except KeyboardInterrupt:
+            raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
+
+
 def fit_for(scenario: Scenario, path: Path | None) -> Fit | None:
     """The fit that the user names, or the shipped one for the scenario's machine."""
     found = calibration.find_fit(scenario) if path is None else calibration.load_fit(path)
@@ -197,6 +222,82 @@ def data_check(
     """Check a measurement file against its schema and the rules of docs/data.md."""
     for line in measurements.check(path):
         sys.stdout.write(line + "\n")
+
+
+@data_app.command(
+    "import",
+    epilog="\b\nKINDs:\n" + "\n".join(f"  {name:20} {kind.description}" for name, kind in measurements.KINDS.items()),
+)
+def data_import(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the written files. Default: that of the file.")] = "",
+    table: Annotated[
+        str, typer.Option(help="Print this table. Default: with --format table all, else the first.")
+    ] = "",
+    lock: Annotated[
+        str, typer.Option(help="lock-stat: part of the classes' names, or all. Default: those that are mmu_lock.")
+    ] = "",
+    histograms: Annotated[
+        bool, typer.Option("--histograms", help="kvm-stats, contention-test: the histograms too.")
+    ] = False,
+    add: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="COLUMN=VALUE", help="Add a column that the file does not say; may be repeated."),
+    ] = None,
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Make a tidy table of what another tool printed: lock_stat, traces, perf, selftests, KVM statistics.
+
+    Examples: simlib data import lock-stat /proc/lock_stat
+
+    trace-cmd report | simlib data import trace-cmd - --format csv > waits.csv
+
+    simlib data import dirty-log-perf-test run8.log --set vcpus=8 --out mine; simlib data check mine/run8.csv
+    """
+    options = {key: value for key, value in (("lock", lock), ("histograms", histograms)) if value}
+    with patient_progress() as progress:
+        imported = measurements.import_log(kind, path, progress=progress, **options).with_columns(settings(add or []))
+    if table and table not in imported.tables:
+        raise InputError("--table", table, f"is not among the tables of {path}", nearest(table, imported.tables))
+    if out is not None:
+        for written in measurements.write_imported(imported, out, name):
+            say(f"{written} and its descriptor written")
+    for warning in imported.warnings:
+        say(f"warning: {warning}")
+    if how is not Format.TABLE:
+        others = [other for other in imported.tables if other != (table or imported.main.name)]
+        show(imported.tables[table or imported.main.name].frame, how)
+        if others and not table and out is None:
+            say(f"more with --table: {', '.join(others)}")
+        return
+    for number, chosen in enumerate([table] if table else list(imported.tables)):
+        rows = imported.tables[chosen].frame
+        sys.stdout.write("\n" if number else "")
+        say(f"{chosen}: {imported.tables[chosen].title}; {len(rows)} rows")
+        show(rows.head(PRINTED_ROWS), how)
+        if len(rows) > PRINTED_ROWS:
+            say(f"… and {len(rows) - PRINTED_ROWS} more rows; --out or --format csv gives them all")
+
+
+def settings(texts: list[str]) -> dict[str, str]:
+    """Names and values of ``NAME=VALUE`` arguments.
+
+    Examples
+    --------
+    >>> settings(["vcpus=8"])
+    {'vcpus': '8'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name in found:
+            raise InputError("--set", text, "must be COLUMN=VALUE, each column once", "write --set vcpus=8")
+        found[name] = value
+    return found
 
 
 @app.command()

@@ -41,7 +41,9 @@ PADDING = 64
 
 # Numba turns module-level integers into constants.
 _RUN, _HOLD, _TAKE, _DROP, _ACCESS, _MAP, _NEXT = (int(s) for s in list(Step)[:7])
-_MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END, _LAP, _SIGNAL, _UNLESS = (int(s) for s in list(Step)[7:])
+_MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END, _LAP, _SIGNAL, _UNLESS, _SLEEP, _WAKE = (
+    int(s) for s in list(Step)[7:]
+)
 _TICKET, _LOCKLESS, _SERVER = int(Discipline.TICKET), int(Discipline.LOCKLESS), int(Discipline.SERVER)
 _READ, _WRITE = int(Mode.READ), int(Mode.WRITE)
 _ABSENT, _PROTECTED, _WRITABLE, _DIRTY = (int(p) for p in Page)
@@ -166,7 +168,7 @@ def _key(t, i):
 @njit(inline="always", _nrt=False)
 def _clock(sc, now):
     """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
-    return sc[_CLOCK_BASE] + sc[_RUNNING_THREADS] * (now - sc[_CLOCK_SINCE])
+    return sc[_CLOCK_BASE] + max(1, sc[_RUNNING_THREADS]) * (now - sc[_CLOCK_SINCE])
 
 
 @njit(inline="always", _nrt=False)
@@ -541,6 +543,17 @@ def _advance(
             elif kind == _UNLESS:
                 th[i, _PC] = pc + 1 if sc[_FLAG + steps[pc, 2]] else steps[pc, 1]
 
+            elif kind == _SLEEP:
+                _starts(sc, now, -1, serial)
+                d = -(-steps[pc, 1] // max(1, sc[_RUNNING_THREADS]))
+                th[i, _T_IDLE] += d
+                t += d
+                th[i, _PC] = pc + 1
+
+            elif kind == _WAKE:
+                _starts(sc, now, 1, serial)
+                th[i, _PC] = pc + 1
+
             else:  # END
                 th[i, _ENDED] = now
                 sc[_LIVE] -= 1
@@ -686,7 +699,7 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     """
     longest = draws.max(axis=1)
     for index, (kind, a, b, c, _d) in enumerate(job.steps.tolist()):
-        worst = 64 * a + c if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD) else 0
+        worst = 64 * a + c if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD, Step.SLEEP) else 0
         jittered = kind in (Step.RUN, Step.HOLD) and b > 0
         if worst > HORIZON_PS or (jittered and a * int(longest[b]) >= 2**62):
             limit = min(HORIZON_PS, 2**62 // int(longest[b])) if jittered else HORIZON_PS

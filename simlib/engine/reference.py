@@ -169,7 +169,7 @@ class Simulation:
 
     def clock(self) -> int:
         """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
-        return self.clock_base + self.running * (int(self.env.now) - self.clock_since)
+        return self.clock_base + max(1, self.running) * (int(self.env.now) - self.clock_since)
 
     def starts(self, threads: int) -> None:
         """So many more threads run from now on; fewer, if negative."""
@@ -508,6 +508,20 @@ class Simulation:
         thread.pc = thread.pc + 1 if self.flags[flag] else target
         return int(self.env.now)
 
+    def rest(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
+        """Sleep: the clock goes on with one thread less."""
+        self.starts(-1)
+        wait = -(-time // max(1, self.running))
+        thread.spent[IDLE] += wait
+        thread.pc += 1
+        return int(self.env.now) + wait
+
+    def awake(self, thread: Thread, _a: int, _b: int, _c: int, _d: int) -> int:
+        """Run again."""
+        self.starts(1)
+        thread.pc += 1
+        return int(self.env.now)
+
     def run(self) -> EngineResult:
         """Let every thread live, and collect what they left."""
         self.live = len(self.threads)
@@ -560,6 +574,8 @@ SHARED_STEPS: dict[Step, Callable[[Simulation, Thread, int, int, int, int], int 
     Step.LAP: Simulation.lap,
     Step.SIGNAL: Simulation.signal,
     Step.UNLESS: Simulation.unless,
+    Step.SLEEP: Simulation.rest,
+    Step.WAKE: Simulation.awake,
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measurements: the published tables of ``data/``, and the user's own files.
+"""Measurements: the published tables of ``data/``, the user's own files, and other tools' logs.
 
 Examples
 --------
@@ -10,18 +10,24 @@ array([2.31898811, 1.79447016, 1.79166863])
 """
 
 from simlib.measurements.condition import Clause, Condition, parse_condition
+from simlib.measurements.importers import KINDS, Imported, import_log, import_text, write_imported
 from simlib.measurements.package import assemble, data_dir, list_tables, load
 from simlib.measurements.table import MeasurementTable, check, read
 
 __all__ = [
+    "KINDS",
     "Clause",
     "Condition",
+    "Imported",
     "MeasurementTable",
     "assemble",
     "check",
     "data_dir",
+    "import_log",
+    "import_text",
     "list_tables",
     "load",
     "parse_condition",
     "read",
+    "write_imported",
 ]

@@ -65,11 +65,15 @@ class Step(IntEnum):
     """Raise a flag, for good. a: flag."""
     UNLESS = 16
     """To a unless a flag was raised. b: flag."""
+    SLEEP = 17
+    """Sleep until the clock shows a more, ps, as fast as it goes now. The step behind must be WAKE."""
+    WAKE = 18
+    """Awake again."""
 
 
 SHARED = (
     Step.TAKE, Step.DROP, Step.ACCESS, Step.MAP, Step.BARRIER, Step.SCAN, Step.STAMP, Step.END, Step.LAP, Step.SIGNAL,
-    Step.UNLESS,
+    Step.UNLESS, Step.SLEEP, Step.WAKE,
 )  # fmt: skip
 """Steps that read or write what other threads see."""
 
@@ -213,8 +217,8 @@ class Job:
         Number of barriers.
     serial : bool
         Whether one processor runs all threads in turns so short that they all advance together. The clock that
-        STAMP and LAP read is then that processor's: it goes as many times as fast as threads run (a thread that
-        waits for a lock spins, so it runs; at a barrier it sleeps).
+        STAMP, LAP and SLEEP read is then that processor's: it goes as many times as fast as threads run (a thread
+        that waits for a lock spins, so it runs; at a barrier it sleeps), and on by itself when none does.
     """
 
     steps: NDArray[np.int64]
@@ -263,6 +267,9 @@ class Job:
             )
         if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
             raise InputError("job", "entry or line times", "must not be negative or out of range")
+        after_sleep = np.flatnonzero(self.steps[:-1, 0] == Step.SLEEP) + 1
+        if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] == Step.SLEEP:
+            raise InputError("job", "SLEEP", "must be followed by WAKE")
         for index, (kind, a, b, c, d) in enumerate(self.steps.tolist()):
             if not self._in_range(kind, a, b, c, d, n, threads, locks):
                 raise InputError(f"job.steps[{index}]", [kind, a, b, c, d], "an argument is out of range")
@@ -288,10 +295,12 @@ class Job:
             return 0 <= a < len(self.stamps)
         if kind == Step.SCAN:
             return a >= 0 and b in (0, 1, 2) and c >= 0
+        if kind == Step.SLEEP:
+            return a >= 0
         if kind == Step.LAP:
             return a in (0, 1)
         if kind == Step.SIGNAL:
             return 0 <= a < FLAGS
         if kind == Step.UNLESS:
             return 0 <= a < n and 0 <= b < FLAGS
-        return kind == Step.END or (kind == Step.MAP and a in (0, 1, 2) and b in (0, 1))
+        return kind in (Step.END, Step.WAKE) or (kind == Step.MAP and a in (0, 1, 2) and b in (0, 1))

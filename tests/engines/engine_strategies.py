@@ -132,6 +132,9 @@ class _Writer:
         top = self.program.add(Step.RUN, 1_000, self.draw(st.integers(0, 1)))
         self.section()
         self.program.add(Step.LAP, 1)
+        if self.draw(st.booleans()):
+            self.program.add(Step.SLEEP, self.draw(TIMES))
+            self.program.add(Step.WAKE)
         if signals:
             self.program.add(Step.SIGNAL, flag)
         self.program.add(Step.UNLESS, top, flag)
