@@ -23,7 +23,8 @@ from simlib.workloads import build
 Engine = Literal["compiled", "reference"]
 _ENGINES = {"compiled": compiled.run, "reference": reference.run}
 
-UNITS = {"dirty_memory_time": "s", "populate_time": "s", "clear_dirty_log_time": "s", "contentions": "count",
+UNITS = {"dirty_memory_time": "s", "populate_time": "s", "clear_dirty_log_time": "s",
+         "longest_stall": "s", "contentions": "count",
          "lock_acquisitions": "count", "mmu_lock_utilisation": "share"}  # fmt: skip
 """Metrics of a run, with their units."""
 
@@ -59,22 +60,24 @@ class SimulationResult:
     def metrics(self) -> dict[str, float]:
         """The run's figures of merit, by the names of `UNITS`; NaN where a cost that decides it has no value."""
         stamps = dict(zip(self.job.stamps, self.raw.stamp_ps.tolist(), strict=True))
-        dirty = clear = 0
-        before = stamps["enabled"]
-        for i in range(1, self.scenario.workload.iterations + 1):
-            dirty += stamps[f"dirtied {i}"] - before
-            clear += stamps[f"cleared {i}"] - stamps[f"dirtied {i}"]
-            before = stamps[f"cleared {i}"]
+        spent = {"dirtied": 0, "cleared": 0}
+        for phase, end, begin in zip(self.job.stamps[1:], self.raw.stamp_ps[1:], self.raw.stamp_ps, strict=False):
+            kind = phase.partition(" ")[0]
+            spent[kind] = spent.get(kind, 0) + int(end - begin)
         stats = self.raw.lock_stats[0]
         costs, unknown = self.scenario.costs, float("nan")
-        return {
-            "dirty_memory_time": dirty * PS * self.scale,
+        values = {
+            "dirty_memory_time": spent["dirtied"] * PS * self.scale,
             "populate_time": unknown if costs.populate_block is None else stamps["populated"] * PS * self.scale,
-            "clear_dirty_log_time": unknown if costs.clear_page is None else clear * PS * self.scale,
+            "clear_dirty_log_time": unknown if costs.clear_page is None else spent["cleared"] * PS * self.scale,
             "contentions": float(stats[:, 1].sum() * self.scale * self.scenario.workload.counted_runs),
             "lock_acquisitions": float(stats[:, 0].sum() * self.scale),
             "mmu_lock_utilisation": float(self.raw.busy_ps[0] / max(1, self.raw.end_ps)),
         }
+        if self.scenario.workload.kind == "clear_under_load":
+            values["dirty_memory_time"] = unknown
+            values["longest_stall"] = float(self.raw.lap_max_ps.max() * PS)
+        return values
 
     def table(self) -> pd.DataFrame:
         """The metrics, tidy: metric, value, unit."""
@@ -130,8 +133,8 @@ class SimulationResult:
 def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
 
-    The selftest's steady state makes its times and counts proportional to the pages; what is lost
-    is the relative weight of start and end.
+    For dirty_log_perf_test, whose steady state makes its times and counts proportional to the pages; what is
+    lost is the relative weight of start and end. Other workloads stay whole.
 
     Examples
     --------
@@ -140,6 +143,8 @@ def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     (4096, 128.0)
     """
     guest = scenario.guest
+    if scenario.workload.kind != "dirty_log_perf_test":  # what takes its time from a pause is not proportional
+        return scenario, 1.0
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
     pages = max(unit, pages_per_vcpu // unit * unit)
     if pages >= guest.pages_per_vcpu:

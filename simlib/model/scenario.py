@@ -37,6 +37,9 @@ class Machine(rules.Checked):
     line_transfer_local, line_transfer_remote : int or None
         Picoseconds to move a contended cache line within a socket and between sockets. Without a value
         the calibrated cost `Costs.line_transfer` stands for both.
+    clock : str
+        ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
+        is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md).
     """
 
     name: str = rules.rule(rules.text, "unnamed")
@@ -44,6 +47,7 @@ class Machine(rules.Checked):
     sockets: int = rules.rule(rules.whole(1, 16), 1)
     line_transfer_local: int | None = rules.rule(parse_duration, None, format_duration)
     line_transfer_remote: int | None = rules.rule(parse_duration, None, format_duration)
+    clock: str = rules.rule(rules.choice("wall", "serial"), "wall")
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,8 @@ class Workload(rules.Checked):
     Attributes
     ----------
     kind : str
-        ``dirty_log_perf_test``: KVM's selftest.
+        ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
+        ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/).
     iterations : int
         Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
     write_percent : int
@@ -175,15 +180,18 @@ class Workload(rules.Checked):
         KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty.
     clear_chunk : int or None
         Bytes of one CLEAR ioctl; None: the whole slot.
+    pause : int
+        Picoseconds for which the clearing thread sleeps before each round of ``clear_under_load``.
     counted_runs : int
         Runs of the test over which the published lock counters were added up.
     """
 
-    kind: str = rules.rule(rules.choice("dirty_log_perf_test"), "dirty_log_perf_test")
+    kind: str = rules.rule(rules.choice("clear_under_load", "dirty_log_perf_test"), "dirty_log_perf_test")
     iterations: int = rules.rule(rules.whole(1, 1000), 2)
     write_percent: int = rules.rule(rules.whole(1, 100), 100)
     initially_set: bool = rules.rule(rules.flag, True)
     clear_chunk: int | None = rules.rule(parse_size, None, format_size)
+    pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
     counted_runs: int = rules.rule(rules.whole(1, 100), 1)
 
 
@@ -218,6 +226,12 @@ class Costs(rules.Checked):
         One access of the guest that needs no fault.
     clear_page : int
         CLEAR, for each page (or block) that it write-protects, under the lock.
+    clear_word : int
+        CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
+    clear_ioctl : int
+        One CLEAR ioctl, outside the lock.
+    reacquire : int
+        Between letting the lock go within a CLEAR and asking for it again.
     enable_page : int
         Enabling the log, for each page that it write-protects, under the lock.
     flush : int
@@ -235,6 +249,9 @@ class Costs(rules.Checked):
     line_local: int | None = _cost("1ns", "100ns")
     guest_access: int | None = _cost("1ns", "1us")
     clear_page: int | None = _cost("500ps", "2us")
+    clear_word: int | None = _cost("1ns", "20us")
+    clear_ioctl: int | None = _cost("10ns", "100us")
+    reacquire: int | None = _cost("1ns", "10us")
     enable_page: int | None = _cost("500ps", "2us")
     flush: int | None = _cost("100ns", "10ms")
     fault_jitter: float | None = field(

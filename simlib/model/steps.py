@@ -274,7 +274,7 @@ class Job:
             if not self._in_range(kind, a, b, c, d, n, threads, locks):
                 raise InputError(f"job.steps[{index}]", [kind, a, b, c, d], "an argument is out of range")
 
-    def _in_range(  # noqa: C901, PLR0911, PLR0912  # one line a kind of step reads best
+    def _in_range(  # noqa: PLR0911, PLR0912  # one line a kind of step reads best
         self, kind: int, a: int, b: int, c: int, d: int, n: int, threads: int, locks: int
     ) -> bool:
         if kind in (Step.RUN, Step.HOLD):

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What KVM does, as pieces of programs: faults, enabling the log, CLEAR. Every workload is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.scenario import Costs, Policy, Scenario
+from simlib.model.steps import Discipline, Job, Map, Mode, Program, Scan, Step
+
+MMU_LOCK, INTERCONNECT, PAGE_TABLES = range(3)
+"""Indices among a job's locks: mmu_lock; broadcast invalidations; the first vCPU's own page-table word."""
+
+_JITTER = 1
+_DISCIPLINES = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
+
+
+@dataclass
+class Kernel:
+    """A scenario's kernel, writing its steps into a program.
+
+    Parameters
+    ----------
+    scenario : Scenario
+
+    Attributes
+    ----------
+    program : Program
+    policy : Policy
+        With every default replaced.
+    stamps : list of str
+        Names of the stamps so far.
+    """
+
+    scenario: Scenario
+    program: Program = field(default_factory=Program)
+    stamps: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Resolve what the scenario leaves to the architecture."""
+        self.policy: Policy = self.scenario.policy.resolved()
+        self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
+
+    @property
+    def costs(self) -> Costs:
+        """What actions cost."""
+        return self.scenario.costs
+
+    @property
+    def slot_pages(self) -> int:
+        """Pages of the whole slot."""
+        return self.scenario.guest.pages_per_vcpu * self.scenario.guest.vcpus
+
+    def stamp(self, name: str) -> None:
+        """Write down the time under a name."""
+        self.program.add(Step.STAMP, len(self.stamps))
+        self.stamps.append(name)
+
+    def lock(self, mode: str) -> tuple[int, Mode, int]:
+        """Lock, mode and whether the lock is the thread's own, for one of the policy's words."""
+        if mode == "lockless":
+            return PAGE_TABLES, Mode.WRITE, 1
+        exclusive = mode == "write" or self.policy.lock != "rwlock"
+        return MMU_LOCK, Mode.WRITE if exclusive else Mode.READ, 0
+
+    def faults(self, logging: bool) -> tuple[tuple[int, ...], list[int]]:
+        """The four kinds of fault, in the order of `Step.ACCESS`.
+
+        Returns
+        -------
+        entries : tuple of int
+            First step of each.
+        ends : list of int
+            Their last steps: jumps whose target the caller fills in.
+        """
+        costs, policy = self.costs, self.policy
+        hold = costs.fault_hold or 0
+        split = costs.split_hold if costs.split_hold is not None else hold
+        # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast.
+        flush = costs.tlb_invalidate or 0 if policy.facts.fault_flush == "broadcast" else 0
+        kinds = (
+            (policy.translation_fault, hold, 0, Map.PAGE),
+            (policy.write_protect_fault, hold, flush, Map.PAGE),
+            (policy.split_fault, split, flush, Map.SPLIT),
+            (policy.translation_fault, hold, 0, Map.BLOCK),
+        )
+        entries, ends = [], []
+        for mode, time, invalidate, action in kinds:
+            entries.append(self.program.here())
+            ends.append(self._fault(mode, time, invalidate, action, logging))
+        return tuple(entries), ends
+
+    def _fault(self, mode: str, hold: int, invalidate: int, action: Map, logging: bool) -> int:
+        """One fault; returns the jump at its end."""
+        program = self.program
+        lock, how, own = self.lock(mode)
+        program.add(Step.RUN, self.costs.fault_exit or 0, _JITTER)
+        sections = self.policy.fault_lock_sections
+        for section in range(sections):
+            take = program.add(Step.TAKE, lock, how, own)
+            program.add(Step.HOLD, hold // sections, _JITTER)
+            if section == sections - 1:
+                if invalidate:
+                    program.add(Step.TAKE, INTERCONNECT, Mode.WRITE)
+                    program.add(Step.HOLD, invalidate, _JITTER)
+                    program.add(Step.DROP, INTERCONNECT, Mode.WRITE)
+                program.add(Step.MAP, action, logging)
+            program.add(Step.DROP, lock, how, own, take)
+        return program.add(Step.JUMP)
+
+    def touch_region(self, logging: bool) -> None:
+        """Touch every page of the region once; the first time, the host finds the memory block by block."""
+        program, costs = self.program, self.costs
+        start = program.add(Step.JUMP)
+        faults, ends = self.faults(logging)
+        top = program.here()
+        program.patch(start, a=top)
+        batch = 0
+        if not logging:
+            batch = 1 if self.scenario.guest.backing == "4k" else self.block_pages
+            program.add(Step.RUN, costs.populate_block or 0)
+        page = program.here()
+        if costs.guest_access:
+            program.add(Step.RUN, costs.guest_access)
+        program.add(Step.ACCESS, *faults)
+        after = program.add(Step.NEXT, page, 1, batch)
+        program.add(Step.MORE, top)
+        for end in ends:
+            program.patch(end, a=after)
+
+    def enable_log(self) -> None:
+        """Turn dirty logging on for the slot: every bit set, or every page write-protected in one hold."""
+        program, costs = self.program, self.costs
+        if self.scenario.workload.initially_set:
+            word = program.add(Step.SCAN, 0, Scan.SET)
+            program.add(Step.NEXT, word, WORD_PAGES)
+        else:
+            program.add(Step.TAKE, MMU_LOCK, Mode.WRITE)
+            word = program.add(Step.SCAN, costs.enable_page or 0, Scan.PROTECT)
+            program.add(Step.NEXT, word, WORD_PAGES)
+            program.add(Step.DROP, MMU_LOCK, Mode.WRITE)
+            program.add(Step.RUN, costs.flush or 0)
+        program.add(Step.MORE, word)
+
+    def clear_log(self) -> None:
+        """CLEAR the slot, ioctl by ioctl; within one, a hold for each batch."""
+        program, costs, policy, workload = self.program, self.costs, self.policy, self.scenario.workload
+        lock, mode, _ = self.lock(policy.clear_lock)
+        page_size = self.scenario.guest.page_size
+        chunk = min(self.slot_pages, (workload.clear_chunk or self.slot_pages * page_size) // page_size)
+        batch = min(chunk, policy.clear_batch_pages or chunk)
+        ioctl = program.here()
+        if costs.clear_ioctl:
+            program.add(Step.RUN, costs.clear_ioctl)
+        take = program.add(Step.TAKE, lock, mode)
+        word = program.add(Step.SCAN, costs.clear_page or 0, Scan.CLEAR, costs.clear_word or 0)
+        program.add(Step.NEXT, word, WORD_PAGES, batch, chunk)
+        program.add(Step.DROP, lock, mode)
+        if costs.reacquire and batch < chunk:
+            program.add(Step.RUN, costs.reacquire)
+        program.add(Step.NEXT, take, 0, chunk)
+        program.add(Step.RUN, costs.flush or 0)
+        program.add(Step.MORE, ioctl)
+
+    def job(self, vcpu: int, main: int, barriers: int) -> Job:
+        """All that an engine needs, for as many vCPU threads as the guest has and one main thread.
+
+        Parameters
+        ----------
+        vcpu, main : int
+            First step of each.
+        barriers : int
+        """
+        guest, costs, machine, policy = self.scenario.guest, self.costs, self.scenario.machine, self.policy
+        per_vcpu, pages = guest.pages_per_vcpu, self.slot_pages
+        first = np.arange(guest.vcpus, dtype=np.int64) * per_vcpu
+        near = machine.line_transfer_local if machine.line_transfer_local is not None else costs.line_transfer or 0
+        far = machine.line_transfer_remote if machine.line_transfer_remote is not None else near
+        threads = guest.vcpus + 1
+        lockless = "lockless" in (policy.write_protect_fault, policy.translation_fault)
+        words = threads if lockless else 0
+        names: Sequence[str] = [f"page tables of thread {i}" for i in range(words)]
+        locks = [_DISCIPLINES[policy.lock], Discipline.SERVER] + [Discipline.LOCKLESS] * words
+        return Job(
+            steps=np.array(self.program.rows, dtype=np.int64),
+            entry=np.array([vcpu] * guest.vcpus + [main], dtype=np.int64),
+            region=np.vstack([np.column_stack([first, first + per_vcpu]), [[0, pages]]]).astype(np.int64),
+            locks=np.array(locks, dtype=np.int64),
+            local_ps=costs.line_local or 0,
+            near_ps=near,
+            far_ps=far,
+            socket=(np.arange(threads, dtype=np.int64) % machine.cores) * machine.sockets // machine.cores,
+            cvs=(0.0, float(costs.fault_jitter or 0.0)),
+            pages=pages,
+            block_pages=self.block_pages,
+            mapped_as_blocks=guest.mapped_as_blocks,
+            write_percent=self.scenario.workload.write_percent,
+            stamps=tuple(self.stamps),
+            lock_names=("mmu_lock", "interconnect", *names),
+            thread_names=(*(f"vcpu {i}" for i in range(guest.vcpus)), "main"),
+            barriers=barriers,
+            serial=machine.clock == "serial",
+        )
