@@ -261,11 +261,11 @@ def data_import(
     options = {key: value for key, value in (("lock", lock), ("histograms", histograms)) if value}
     with patient_progress() as progress:
         imported = measurements.import_log(kind, path, progress=progress, **options).with_columns(settings(add or []))
-    if table and table not in imported.tables:
-        raise InputError("--table", table, f"is not among the tables of {path}", nearest(table, imported.tables))
-    if out is not None:
-        for written in measurements.write_imported(imported, out, name):
-            say(f"{written} and its descriptor written")
+        if table and table not in imported.tables:
+            raise InputError("--table", table, f"is not among the tables of {path}", nearest(table, imported.tables))
+        files = [] if out is None else measurements.write_imported(imported, out, name)
+    for file in files:
+        say(f"{file} and its descriptor written")
     for warning in imported.warnings:
         say(f"warning: {warning}")
     if how is not Format.TABLE:
@@ -278,7 +278,8 @@ def data_import(
         rows = imported.tables[chosen].frame
         sys.stdout.write("\n" if number else "")
         say(f"{chosen}: {imported.tables[chosen].title}; {len(rows)} rows")
-        show(rows.head(PRINTED_ROWS), how)
+        shown = rows.head(PRINTED_ROWS)
+        show(shown.astype(object).where(shown.notna(), ""), how)
         if len(rows) > PRINTED_ROWS:
             say(f"… and {len(rows) - PRINTED_ROWS} more rows; --out or --format csv gives them all")
 

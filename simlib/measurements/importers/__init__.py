@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Importers: what others already have becomes tidy tables with their descriptors.
+
+One module a format; `KINDS` lists them.
+
+Examples
+--------
+>>> from simlib.measurements import importers
+>>> imported = importers.import_text("kvm-stats", "mmu_lock_clear_write_acquired: 96\\n")
+>>> imported.main.frame.loc[0, "acquired"]
+np.int64(96)
+"""
+
+from simlib.measurements.importers.kinds import KINDS, Kind, import_log, import_text, sniff
+from simlib.measurements.importers.tables import Column, Imported, Table, write_imported
+
+__all__ = [
+    "KINDS",
+    "Column",
+    "Imported",
+    "Kind",
+    "Table",
+    "import_log",
+    "import_text",
+    "sniff",
+    "write_imported",
+]

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The JSON lines of ``mmu_lock_contention_test``, the selftest of simlib's kernel patches.
+
+Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c``: one object a line, told apart by its
+``type``: config, ioctl, vcpu, stat, check, end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simlib.errors import InputError
+from simlib.measurements.importers.kvm_stats import Statistics, bounds, json_object, take_json, text_of, whole_of
+from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
+from simlib.measurements.importers.tables import Column, Contents, Rows, Table
+
+_RUN = Column("run", "whole", "which of the runs in the log, from 1")
+_VCPU = Column("vcpu", "whole", "the vCPU, from 0", unit="1")
+IOCTLS = (
+    _RUN,
+    Column("event", "whole", "place among the run's ioctls and phases, from 1"),
+    Column("name", "text", "populate, enable, get, clear, reset, disable, teardown; write: the vCPUs' phase"),
+    Column("round", "whole", "round of GET and CLEAR, from 1; 0: before the first"),
+    Column("thread", "whole", "clear thread, from 0", unit="1"),
+    Column("first_page", "whole", "first page of its range"),
+    Column("range_pages", "whole", "pages of its range"),
+    Column("dirty_pages", "whole", "bits set in the bitmap that was given or returned; ioctls of the log", True),
+    Column("writes", "whole", "writes of all vCPUs; phases in which they write", True),
+    Column("start_ns", "whole", "when it began, since the start of the test"),
+    Column("duration_ns", "whole", "how long it took"),
+)
+VCPUS = (
+    _RUN,
+    _VCPU,
+    Column("writes", "whole", "writes it made"),
+    Column("reads", "whole", "reads it made"),
+    Column("longest_ns", "whole", "longest time between two of its accesses"),
+    Column("late_writes", "whole", "writes after the last time bucket of the table progress", optional=True),
+)
+LONGEST = (
+    _RUN,
+    _VCPU,
+    Column("rank", "whole", "1: the longest", unit="1"),
+    Column("start_ns", "whole", "when the gap began"),
+    Column("gap_ns", "whole", "how long it was"),
+)
+GAPS = (
+    _RUN,
+    _VCPU,
+    Column("bucket", "whole", "number of the bucket, from 0"),
+    Column("low_ns", "whole", "least time of the bucket"),
+    Column("high_ns", "whole", "first time above the bucket; empty: no limit", optional=True),
+    Column("count", "whole", "gaps in the bucket"),
+)
+PROGRESS = (
+    _RUN,
+    _VCPU,
+    Column("bucket", "whole", "number of the time bucket, from 0"),
+    Column("start_ns", "whole", "when it began, since the start of the test"),
+    Column("writes", "whole", "writes within it"),
+)
+
+_TYPES = ("config", "ioctl", "vcpu", "stat", "check", "end")
+_LOG = "the log of mmu_lock_contention_test: JSON lines, from type 'config' to type 'end'"
+
+
+@dataclass
+class Log:
+    """The test's tables while its lines come."""
+
+    ioctls: Rows = field(default_factory=lambda: Rows(IOCTLS))
+    vcpus: Rows = field(default_factory=lambda: Rows(VCPUS))
+    longest: Rows = field(default_factory=lambda: Rows(LONGEST))
+    gaps: Rows = field(default_factory=lambda: Rows(GAPS))
+    progress: Rows = field(default_factory=lambda: Rows(PROGRESS))
+    statistics: Statistics = field(default_factory=Statistics)
+    warnings: list[str] = field(default_factory=list)
+    configs: list[dict[str, Any]] = field(default_factory=list)
+    events: int = 0
+    open: bool = False
+
+    def take(self, lines: Lines, item: dict[str, Any]) -> None:
+        """Take one line."""
+        kind = item.get("type")
+        if kind == "config":
+            if self.open:
+                raise lines.end_fault("config", "a run must end with a line of type 'end' before the next begins")
+            self.configs.append({key: value for key, value in item.items() if key != "type"})
+            self.open, self.events = True, 0
+        elif kind not in _TYPES:
+            return
+        elif not self.open:
+            raise lines.fault(
+                str(kind), "must come between a line of type 'config' and its 'end'", "save the whole log"
+            )
+        elif kind == "ioctl":
+            self.events += 1
+            self.ioctls.add(
+                len(self.configs), self.events, text_of(lines, item, "name"),
+                *(whole_of(lines, item, n) for n in ("round", "thread", "first_page", "pages")),
+                *(whole_of(lines, item, n) if n in item else None for n in ("dirty", "writes")),
+                *(whole_of(lines, item, n) for n in ("start_ns", "duration_ns")),
+            )  # fmt: skip
+        elif kind == "vcpu":
+            self._vcpu(lines, item)
+        elif kind == "stat":
+            take_json(lines, self.statistics, len(self.configs), item)
+        elif kind == "check":
+            lost = whole_of(lines, item, "lost")
+            if lost:
+                self.warnings.append(f"the test lost {lost} writes: dirty logging was not correct")
+        else:
+            if item.get("ok") is not True:
+                self.warnings.append("the test did not end well: its line 'end' does not say ok")
+            self.open = False
+
+    def _vcpu(self, lines: Lines, item: dict[str, Any]) -> None:
+        """Take what one vCPU did."""
+        who = (len(self.configs), whole_of(lines, item, "id"))
+        late = whole_of(lines, item, "progress_late") if "progress_late" in item else None
+        self.vcpus.add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)
+        gaps = _wholes(lines, item, "gap_hist")
+        for bucket, count in enumerate(gaps):
+            self.gaps.add(*who, bucket, *bounds(bucket, len(gaps)), count)
+        longest = item.get("longest", [])
+        if not isinstance(longest, list):
+            raise lines.fault(str(longest), "'longest' must be a list", "is the line complete?")
+        for rank, pair in enumerate(longest, 1):
+            start, gap = _pair(lines, pair)
+            self.longest.add(*who, rank, start, gap)
+        progress = _wholes(lines, item, "progress")
+        start, width = (whole_of(lines, item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
+        if start + width * len(progress) > LARGEST:
+            raise lines.fault(str(width), "the time of the last 'progress' must be at most 2^53 ns", "correct it")
+        for bucket, count in enumerate(progress):
+            self.progress.add(*who, bucket, start + bucket * width, count)
+
+    def tables(self, histograms: bool) -> tuple[Table, ...]:
+        """All tables, the ioctls first."""
+        who = ("run", "vcpu")
+        return (
+            self.ioctls.table("ioctls", "mmu_lock_contention_test: ioctls and phases", ("run", "event")),
+            self.vcpus.table("vcpus", "mmu_lock_contention_test: what each vCPU did", who),
+            self.longest.table("longest", "mmu_lock_contention_test: each vCPU's longest gaps", (*who, "rank")),
+            self.gaps.table("gaps", "mmu_lock_contention_test: gaps between accesses", (*who, "bucket")),
+            self.progress.table("progress", "mmu_lock_contention_test: writes over time", (*who, "bucket")),
+            *self.statistics.tables(histograms),
+        )
+
+
+def looks_like(head: list[str]) -> bool:
+    """Tell whether the first lines of a text are those of ``mmu_lock_contention_test``.
+
+    Examples
+    --------
+    >>> looks_like(['{"type": "config", "version": 1}']), looks_like(['{"type": "stat", "name": "x", "value": 1}'])
+    (True, False)
+    """
+    marks = [f'"type":"{kind}"' for kind in ("config", "ioctl", "vcpu")]
+    return any(line.startswith("{") and mark in line.replace(" ", "") for line in head for mark in marks)
+
+
+def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
+    """Read the log of ``mmu_lock_contention_test``.
+
+    Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c`` of simlib's kernel patches. Lines that are
+    no JSON objects (the selftest library's own messages) and unknown types are passed over.
+
+    Parameters
+    ----------
+    lines : Lines
+        The log, of one run or several.
+    histograms : bool, optional
+        Give the histograms of waits and holds too.
+
+    Returns
+    -------
+    Contents
+        Tables ``ioctls``, ``vcpus``, ``longest``, ``gaps``, ``progress``, and those of `read_kvm_stats`. The
+        options of the test are the setup.
+
+    Raises
+    ------
+    InputError
+        If a line cannot be read, or a run has no end.
+
+    Examples
+    --------
+    >>> text = '''{"type": "config", "version": 1, "vcpus": 2}
+    ... {"type": "ioctl", "name": "clear", "round": 0, "thread": 0, "first_page": 0, "pages": 64, "dirty": 64,
+    ...  "start_ns": 900, "duration_ns": 5000}'''.replace("\\n ", " ") + '\\n{"type": "end", "ok": true}\\n'
+    >>> read_contention_test(Lines.of(text)).tables[0].frame[["name", "dirty_pages", "duration_ns"]]
+        name  dirty_pages  duration_ns
+    0  clear           64         5000
+    """
+    log = Log()
+    for line in lines:
+        text = line.strip()
+        if text.startswith("{"):
+            log.take(lines, json_object(lines, text))
+    if not log.configs:
+        raise ForeignText(_LOG)
+    if log.open:
+        raise lines.end_fault("the end", "a run must end with a line of type 'end'")
+    tables = log.tables(histograms)
+    if not any(map(len, tables)):
+        raise InputError(lines.where, "options only", "the test must have measured something", "run it again")
+    setup = log.configs[0] if len(log.configs) == 1 else {"runs": log.configs}
+    return Contents(tables, tuple(dict.fromkeys(log.warnings)), setup)
+
+
+def _wholes(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
+    """A list of counts; empty where the line has none."""
+    values = item.get(name, [])
+    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
+        raise lines.fault(str(values), f"{name!r} must be a list of counts", "is the line complete?")
+    return values
+
+
+def _pair(lines: Lines, pair: Any) -> tuple[int, int]:
+    """Start and length of a gap."""
+    if not isinstance(pair, list) or len(pair) != 2 or any(type(v) is not int or v < 0 for v in pair):
+        raise lines.fault(str(pair), "'longest' must be a list of [start_ns, ns]", "is the line complete?")
+    return pair[0], pair[1]

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The kinds of log that can be imported, and what a log looks like."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.measurements.importers import contention_test, dirty_log, kvm_stats, lock_stat, perf_lock, trace
+from simlib.measurements.importers.lines import ForeignText, Lines, Progress
+from simlib.measurements.importers.tables import Contents, Imported
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of log.
+
+    Attributes
+    ----------
+    description : str
+        What it is, in one line.
+    read : callable
+        Makes `Contents` of `Lines`.
+    looks_like : callable
+        Tells whether the first lines of a text are of this kind.
+    options : tuple of str
+        Keywords that `read` takes besides.
+    """
+
+    description: str
+    read: Callable[..., Contents]
+    looks_like: Callable[[list[str]], bool]
+    options: tuple[str, ...] = ()
+
+
+KINDS = {
+    "lock-stat": Kind("/proc/lock_stat", lock_stat.read_lock_stat, lock_stat.looks_like, ("lock",)),
+    "trace-cmd": Kind("trace-cmd report, or /sys/kernel/tracing/trace", trace.read_trace, trace.looks_like),
+    "perf-lock": Kind("perf lock contention, with or without -x", perf_lock.read_perf_lock, perf_lock.looks_like),
+    "dirty-log-perf-test": Kind(
+        "the log of the selftest dirty_log_perf_test", dirty_log.read_dirty_log, dirty_log.looks_like
+    ),
+    "contention-test": Kind(
+        "the JSON lines of mmu_lock_contention_test",
+        contention_test.read_contention_test,
+        contention_test.looks_like,
+        ("histograms",),
+    ),
+    "kvm-stats": Kind(
+        "KVM statistics: JSON lines, or NAME: VALUE", kvm_stats.read_kvm_stats, kvm_stats.looks_like, ("histograms",)
+    ),
+}
+"""Kinds of log, by name; in the order in which `sniff` asks them."""
+
+_OTHERS = (
+    (r"\s*Name\s+acquired\b.*", "the output of perf lock report", "print perf lock contention, and import perf-lock"),
+    (r"(?:\w[\w-]*,)+\w[\w-]*", "a CSV table", "use it as it is: simlib data check"),
+    (r"(?i)\s*<(?:!doctype|html).*", "a web page", "save the log itself"),
+    (r"==== Test Assertion Failure ====.*", "the message of a failed selftest", "run the test again"),
+)
+
+
+def sniff(head: list[str]) -> str:
+    """Name the kind of a text.
+
+    Parameters
+    ----------
+    head : list of str
+        Its first lines.
+
+    Returns
+    -------
+    str
+        A key of `KINDS`; empty if the text is none of them.
+
+    Examples
+    --------
+    >>> sniff(["lock_stat version 0.4"]), sniff(["Test iterations: 2"]), sniff(["hello"])
+    ('lock-stat', 'dirty-log-perf-test', '')
+    """
+    return next((name for name, kind in KINDS.items() if kind.looks_like(head)), "")
+
+
+def import_log(kind: str, path: str | Path, *, progress: Progress | None = None, **options: Any) -> Imported:
+    """Import a log.
+
+    Parameters
+    ----------
+    kind : str
+        A key of `KINDS`.
+    path : str or Path
+        The log; ``"-"`` is standard input.
+    progress : callable, optional
+        Called now and then with what is done and its share.
+    **options
+        Of the kind: ``lock`` (lock-stat), ``histograms`` (kvm-stats, contention-test).
+
+    Returns
+    -------
+    Imported
+        Its tables.
+
+    Raises
+    ------
+    InputError
+        If the kind or an option is unknown, or for the first fault of the log.
+
+    Examples
+    --------
+    >>> import_log("lock-stats", "lock_stat.txt")
+    Traceback (most recent call last):
+    simlib.errors.InputError: kind = lock-stats: is no kind of log; did you mean 'lock-stat'? known: contention-test,
+    dirty-log-perf-test, kvm-stats, lock-stat, perf-lock, trace-cmd
+    """
+    _check(kind, options)
+    where = str(path)
+    if where == "-":
+        return _import(kind, Lines(sys.stdin.buffer, "standard input", None, progress), options)
+    if not Path(path).exists():
+        raise InputError(where, "missing", "the log must exist", "check the path")
+    try:
+        with Path(path).open("rb") as stream:
+            size = Path(path).stat().st_size or None
+            return _import(kind, Lines(stream, where, size, progress), options)
+    except OSError as error:
+        raise InputError(where, error.strerror or "unreadable", "must be a file that can be read", "name it") from None
+
+
+def import_text(kind: str, text: str, **options: Any) -> Imported:
+    """Import a log that is in memory; see `import_log`.
+
+    Examples
+    --------
+    >>> import_text("kvm-stats", "mmu_lock_clear_write_acquired: 96\\n").main.frame[["site", "acquired"]]
+        site  acquired
+    0  clear        96
+    """
+    _check(kind, options)
+    return _import(kind, Lines.of(text), options)
+
+
+def _check(kind: str, options: dict[str, Any]) -> None:
+    """Refuse an unknown kind, and an option that it does not have."""
+    if kind not in KINDS:
+        raise InputError("kind", kind, "is no kind of log", nearest(kind, KINDS))
+    for option, value in options.items():
+        if option not in KINDS[kind].options:
+            owners = [name for name, other in KINDS.items() if option in other.options]
+            raise InputError(option, value, f"does not apply to {kind}", f"only to {' and '.join(owners) or 'none'}")
+
+
+def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
+    """Read the lines; if they are of another kind, say of which."""
+    try:
+        contents = KINDS[kind].read(lines, **options)
+    except ForeignText as foreign:
+        raise _foreign(lines, foreign.expected) from None
+    source = Path(lines.where).name
+    tables = {table.name: table for table in contents.tables if len(table)}
+    return Imported(kind, source, lines.sha256, tables, contents.warnings, contents.setup)
+
+
+def _foreign(lines: Lines, expected: str) -> InputError:
+    """The text is not what it was read as: what does it look like?"""
+    other = sniff(lines.head)
+    if other:
+        cure = f"import it with: simlib data import {other} {lines.where if lines.where.count(' ') == 0 else 'PATH'}"
+        return InputError(lines.where, KINDS[other].description, f"must be {expected}", cure)
+    for line in lines.head[:5]:
+        for pattern, what, cure in _OTHERS:
+            if re.fullmatch(pattern, line):
+                return InputError(lines.where, what, f"must be {expected}", cure)
+    first = next((line.strip() for line in lines.head if line.strip()), "")
+    shown = first if len(first) <= 48 else first[:40] + " …"
+    return InputError(
+        lines.where, f"a text that begins with {shown!r}", f"must be {expected}", "name another file or KIND"
+    )

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""KVM's statistics: how often each call site took mmu_lock, how long it waited and held it.
+
+The statistics ``mmu_lock_<site>_<mode>_…`` are those of simlib's kernel patches (``virt/kvm/mmu_lock_stat.c``). They
+come as JSON lines of the selftest ``mmu_lock_contention_test`` (its ``print_stats()``), which reads
+``KVM_GET_STATS_FD``, or as text, ``name: value``, as tools for that file descriptor print them. debugfs shows all
+others (``vm_stat_fops`` in ``virt/kvm/kvm_main.c``), and so does ``kvm_stat -1`` (``batch()`` in
+``tools/kvm/kvm_stat/kvm_stat``: name, value, value per second).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
+from simlib.measurements.importers.tables import Column, Contents, Rows, Table
+
+_WHAT = ("acquired", "contended", "wait_ns", "hold_ns")
+_RUN = Column("run", "whole", "which of the runs in the file, from 1")
+_WHEN = (
+    _RUN,
+    Column("when", "text", "moment of the reading: populated, enabled or end of the test"),
+    Column("scope", "text", "vm, or vcpu: summed over all of them"),
+)
+_PLACE = (
+    Column("site", "text", "call site's class (clear, fault_slow …)"),
+    Column("mode", "text", "write or read"),
+)
+LOCKS = (
+    *_WHEN,
+    *_PLACE,
+    Column("acquired", "whole", "times that the lock was taken", optional=True),
+    Column("contended", "whole", "times that it was not free", optional=True),
+    Column("wait_ns", "whole", "all waits together", optional=True),
+    Column("hold_ns", "whole", "all holds together", optional=True),
+)
+HISTOGRAMS = (
+    *_WHEN,
+    *_PLACE,
+    Column("quantity", "text", "wait (of contended acquisitions) or hold"),
+    Column("bucket", "whole", "number of the bucket, from 0"),
+    Column("low_ns", "whole", "least time of the bucket"),
+    Column("high_ns", "whole", "first time above the bucket; empty: no limit", optional=True),
+    Column("count", "whole", "acquisitions in the bucket"),
+)
+OTHERS = (
+    *_WHEN,
+    Column("name", "text", "name of the statistic"),
+    Column("value", "whole", "its value, in the unit that KVM gives it", unit="not stated"),
+)
+
+_LOCK = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>acquired|contended|wait_ns|hold_ns)")
+_HISTOGRAM = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>wait|hold)_hist")
+_TEXT = re.compile(
+    r"\s*(?:\S*/)?(?P<name>[A-Za-z_]\w*)(?:\s*\([^)]*\))?(?:\s*[:=]\s*|\s+)(?P<values>\[?-?\d+(?:[\s,]+-?\d+)*\]?)\s*",
+    re.ASCII,
+)
+_WHENS = ("populated", "enabled", "end")
+_SCOPES = ("vm", "vcpu")
+
+
+@dataclass
+class Statistics:
+    """Statistics while they are read.
+
+    Attributes
+    ----------
+    locks : dict
+        By run, moment, scope, site and mode: the four numbers.
+    histograms : dict
+        By run, moment, scope, site, mode and quantity: the buckets' counts.
+    others : dict
+        By run, moment, scope and name: the value.
+
+    Examples
+    --------
+    >>> statistics, lines = Statistics(), Lines.of("")
+    >>> statistics.take(lines, 1, "end", "vm", "mmu_lock_clear_write_acquired", [96])
+    >>> statistics.locks
+    {(1, 'end', 'vm', 'clear', 'write'): {'acquired': 96}}
+    """
+
+    locks: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
+    histograms: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
+    others: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def take(self, lines: Lines, run: int, when: str, scope: str, name: str, values: list[int]) -> None:
+        """Sort one statistic into its table."""
+        snapshot = (run, when, scope)
+        if found := _HISTOGRAM.fullmatch(name):
+            self._histogram(lines, (*snapshot, found["site"], found["mode"], found["what"]), name, values)
+            return
+        if len(values) != 1:
+            if name.startswith("mmu_lock_"):
+                raise lines.fault(f"{len(values)} values", f"{name} must be one number", "is the line complete?")
+            return  # another statistic's histogram
+        if found := _LOCK.fullmatch(name):
+            if values[0] < 0:
+                raise lines.fault(str(values[0]), f"{name} must not be negative", "is the number right?")
+            row = self.locks.setdefault((*snapshot, found["site"], found["mode"]), {})
+            self._once(lines, found["what"] in row, name)
+            row[found["what"]] = values[0]
+        else:
+            self._once(lines, (*snapshot, name) in self.others, name)
+            self.others[*snapshot, name] = values[0]
+
+    def _histogram(self, lines: Lines, key: tuple[Any, ...], name: str, values: list[int]) -> None:
+        """Keep a histogram's counts."""
+        self._once(lines, key in self.histograms, name)
+        if not 2 <= len(values) <= 64 or min(values) < 0:
+            rule = f"{name} must be 2 to 64 counts"
+            raise lines.fault(f"{len(values)} values", rule, "is the line complete?")
+        self.histograms[key] = values
+
+    @staticmethod
+    def _once(lines: Lines, seen: bool, name: str) -> None:
+        """Refuse a statistic that stands twice in a reading."""
+        if seen:
+            raise lines.fault(name, "must occur once in a reading", "give one VM's statistics, read once")
+
+    def tables(self, histograms: bool) -> tuple[Table, ...]:
+        """The tables ``locks``, ``histograms`` if asked for, and ``others``."""
+        locks, buckets, others = Rows(LOCKS), Rows(HISTOGRAMS), Rows(OTHERS)
+        for key, row in self.locks.items():
+            locks.add(*key, *(row.get(what) for what in _WHAT))
+        for key, counts in self.histograms.items() if histograms else ():
+            for bucket, count in enumerate(counts):
+                buckets.add(*key, bucket, *bounds(bucket, len(counts)), count)
+        for key, value in self.others.items():
+            others.add(*key, value)
+        place = ("run", "when", "scope", "site", "mode")
+        return (
+            locks.table("locks", "KVM statistics: mmu_lock by call site and mode", place),
+            buckets.table("histograms", "KVM statistics: waits and holds of mmu_lock", (*place, "quantity", "bucket")),
+            others.table("others", "KVM statistics: all others", ("run", "when", "scope", "name")),
+        )
+
+
+def bounds(bucket: int, buckets: int) -> tuple[int, int | None]:
+    """Times of a bucket of a logarithmic histogram: from the first, below the second.
+
+    The kernel counts a value in bucket ``min(fls64(value), size - 1)``: ``kvm_stats_log_hist_update()`` in
+    ``include/linux/kvm_host.h``.
+
+    Examples
+    --------
+    >>> [bounds(n, 32) for n in (0, 1, 2, 31)]
+    [(0, 1), (1, 2), (2, 4), (1073741824, None)]
+    """
+    low = 2 ** (bucket - 1) if bucket else 0
+    return low, None if bucket == buckets - 1 else 2**bucket
+
+
+def looks_like(head: list[str]) -> bool:
+    """Tell whether the first lines of a text are KVM's statistics.
+
+    Examples
+    --------
+    >>> looks_like(["mmu_lock_clear_write_acquired: 96"]), looks_like(["vcpus: 8"])
+    (True, False)
+    """
+    return any("mmu_lock_" in line or '"type":"stat"' in line.replace(" ", "") for line in head) or (
+        len(head) > 4 and all(_TEXT.fullmatch(line) for line in head if line.strip())
+    )
+
+
+def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
+    """Read KVM's statistics, JSON lines or text.
+
+    JSON lines are those of type ``stat`` that simlib's ``mmu_lock_contention_test`` prints; other types are passed
+    over. Text is ``name: value``, as debugfs (``grep . /sys/kernel/debug/kvm/VM/*``) and ``kvm_stat -1``
+    (``batch()`` in ``tools/kvm/kvm_stat/kvm_stat``) print it; a histogram's counts follow each other.
+
+    Parameters
+    ----------
+    lines : Lines
+        The text.
+    histograms : bool, optional
+        Give the histograms too.
+
+    Returns
+    -------
+    Contents
+        Tables ``locks`` (a row a call site and mode), ``histograms`` (a row a bucket) and ``others``.
+
+    Raises
+    ------
+    InputError
+        If a line cannot be read, or a statistic stands twice in a reading.
+
+    Examples
+    --------
+    >>> text = "mmu_lock_clear_write_acquired: 96\\nmmu_lock_clear_write_hold_ns: 480000\\n"
+    >>> read_kvm_stats(Lines.of(text)).tables[0].frame[["site", "mode", "acquired", "hold_ns"]]
+        site   mode  acquired  hold_ns
+    0  clear  write        96   480000
+    """
+    statistics, run, skipped, used = Statistics(), 1, 0, 0
+    for line in lines:
+        text = line.strip()
+        if not text:
+            continue
+        if text.startswith("{"):
+            item = json_object(lines, text)
+            if item.get("type") == "config" and used:
+                run += 1
+            elif item.get("type") == "stat":
+                used += 1
+                take_json(lines, statistics, run, item)
+        elif found := _TEXT.fullmatch(line):
+            used += 1
+            statistics.take(lines, run, "end", "vm", found["name"], _values(lines, found["name"], found["values"]))
+        elif re.search(r"\bmmu_lock_\w+", text):
+            raise lines.fault(line, "must be NAME: VALUE", "is the line complete?")
+        else:
+            skipped += 1
+    if not used or (skipped > used and not statistics.locks):
+        raise ForeignText("KVM statistics: JSON lines of type 'stat', or lines NAME: VALUE")
+    warnings = [] if statistics.locks else ["no statistics of mmu_lock: a kernel without CONFIG_KVM_MMU_LOCK_STAT"]
+    warnings += [f"{skipped} lines are no statistics, left out"] if skipped else []
+    return Contents(statistics.tables(histograms), tuple(warnings))
+
+
+def _values(lines: Lines, name: str, text: str) -> list[int]:
+    """Numbers behind a name; of kvm_stat's two, the total and its rate, the first."""
+    cells = re.split(r"[\s,]+", text.strip("[]"))
+    numbers = [-lines.whole(c[1:], name) if c.startswith("-") else lines.whole(c, name) for c in cells]
+    return numbers[:1] if len(numbers) == 2 else numbers
+
+
+def json_object(lines: Lines, text: str) -> dict[str, Any]:
+    """One JSON line; refuse what is none, numbers that are not finite, and whole numbers beyond 2^53.
+
+    Examples
+    --------
+    >>> json_object(Lines.of(""), '{"type": "stat", "value": 96}')
+    {'type': 'stat', 'value': 96}
+    """
+    try:
+        item = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_exact)
+    except json.JSONDecodeError as error:
+        cure = "is the line complete? save the log again"
+        raise lines.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", cure) from None
+    except RecursionError:
+        raise lines.fault(text, "must not be nested so deeply", "is this the log of the test?") from None
+    except ValueError as error:
+        raise lines.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
+    if not isinstance(item, dict):
+        raise lines.fault(text, "must be a JSON object", "is this the log of the test?")
+    return item
+
+
+def _refuse(text: str) -> float:
+    raise ValueError(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if abs(value) > LARGEST:
+        raise ValueError(text)
+    return value
+
+
+def _exact(text: str) -> int:
+    if len(text) > 17 or abs(int(text)) > LARGEST:
+        raise ValueError(text)
+    return int(text)
+
+
+def take_json(lines: Lines, statistics: Statistics, run: int, item: dict[str, Any]) -> None:
+    """Take one JSON line of type ``stat``."""
+    name = text_of(lines, item, "name")
+    when, scope = item.get("when", "end"), item.get("scope", "vm")
+    for what, value, known in (("when", when, _WHENS), ("scope", scope, _SCOPES)):
+        if value not in known:
+            raise lines.fault(str(value), f"{what} must be one of {', '.join(known)}", "is this the log of the test?")
+    values = item["values"] if "values" in item else [item.get("value")]
+    if not isinstance(values, list) or any(type(value) is not int for value in values):
+        raise lines.fault(str(values), f"{name} must have a whole number, or a list of them", "correct the line")
+    statistics.take(lines, run, when, scope, name, values)
+
+
+def text_of(lines: Lines, item: dict[str, Any], name: str) -> str:
+    """Text of a field of a JSON line."""
+    value = item.get(name)
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise lines.fault(str(value), f"{name!r} must be a name", "is the line complete?")
+    return value
+
+
+def whole_of(lines: Lines, item: dict[str, Any], name: str) -> int:
+    """Count or time of a field of a JSON line.
+
+    Examples
+    --------
+    >>> whole_of(Lines.of(""), {"round": 2}, "round")
+    2
+    """
+    value = item.get(name)
+    if type(value) is not int or value < 0:
+        raise lines.fault(str(value), f"{name!r} must be a whole number, not negative", "is the line complete?")
+    return value

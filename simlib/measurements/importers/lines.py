@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The lines of somebody else's log, one after another, and the numbers in them.
+
+A log may be hundreds of megabytes: it is read in blocks, and no more than one
+block is held. Whatever stands in it stays text; nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from simlib.errors import InputError
+
+Progress = Callable[[str, float], None]
+
+LARGEST = 2**53
+"""Largest whole number of a measurement file; above it a float64 skips integers."""
+
+_BLOCK = 1 << 20
+_LONGEST = 16 << 20  # a line of the selftest holds a number for each millisecond of a run
+_HEAD = 64
+_CONTROL = re.compile("[\x01-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
+_WHOLE = re.compile(r"\d+", re.ASCII)
+_DECIMAL = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_MAGIC = {
+    b"\x17\x08\x44tracing": ("a trace.dat of trace-cmd", "print it: trace-cmd report -t trace.dat > trace.txt"),
+    b"PERFILE2": ("a perf.data", "print it: perf lock contention -i perf.data 2> contention.txt"),
+    b"\x1f\x8b": ("gzip data", "unpack it: gunzip -c FILE | simlib data import KIND -"),
+    b"\xfd7zXZ": ("xz data", "unpack it: xz -dc FILE | simlib data import KIND -"),
+    b"\x28\xb5\x2f\xfd": ("zstd data", "unpack it: zstd -dc FILE | simlib data import KIND -"),
+    b"\xff\xfe": ("UTF-16 text", "save it as UTF-8"),
+    b"\xfe\xff": ("UTF-16 text", "save it as UTF-8"),
+}
+
+
+class ForeignText(Exception):  # noqa: N818  # no fault yet: the caller looks what the text is and says so
+    """The text is not of the format that it was read as.
+
+    Parameters
+    ----------
+    expected : str
+        What it should have been.
+    """
+
+    def __init__(self, expected: str) -> None:
+        self.expected = expected
+        super().__init__(expected)
+
+
+class Lines:
+    """Lines of a log; iterate over it once.
+
+    Parameters
+    ----------
+    stream : binary file
+        The log: UTF-8 (other bytes are shown as ``\\xNN``), a newline at its end.
+    where : str
+        How messages name it.
+    size : int, optional
+        Its length, bytes, for the progress.
+    progress : callable, optional
+        Called now and then with what is done and its share.
+
+    Attributes
+    ----------
+    where : str
+        How messages name it.
+    number : int
+        Line that was given last, from 1.
+    head : list of str
+        The first 64 lines.
+    sha256 : str
+        Checksum of what was read so far; of the file, when the iteration has ended.
+
+    Examples
+    --------
+    >>> lines = Lines.of("a\\nb\\n")
+    >>> list(lines), lines.number
+    (['a', 'b'], 2)
+    >>> list(Lines.of("a\\nb"))
+    Traceback (most recent call last):
+    simlib.errors.InputError: text, line 2 = 'b': the last line must end with a newline, else it may
+    be cut short; save the file again, or add the newline if the line is complete
+    """
+
+    def __init__(self, stream: BinaryIO, where: str, size: int | None = None, progress: Progress | None = None) -> None:
+        self.where, self.number, self.head = where, 0, list[str]()
+        self._stream, self._size, self._progress, self._digest = stream, size, progress, hashlib.sha256()
+
+    @classmethod
+    def of(cls, text: str, where: str = "text") -> Lines:
+        """Lines of a text that is already in memory."""
+        return cls(io.BytesIO(text.encode("utf-8", "backslashreplace")), where)
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of what was read so far, hexadecimal."""
+        return self._digest.hexdigest()
+
+    def __iter__(self) -> Iterator[str]:
+        tail, done, blank = b"", 0, True
+        while block := self._stream.read(_BLOCK):
+            self._digest.update(block)
+            if done == 0:
+                self._refuse_magic(block)
+                tail, block = b"", block.removeprefix(b"\xef\xbb\xbf")
+            done += len(block)
+            self._refuse_binary(tail, block)
+            blank = blank and not block.strip()
+            whole, newline, rest = block.rpartition(b"\n")
+            if newline:
+                yield from self._lines(tail + whole + newline)
+                tail = rest
+            else:
+                tail += block
+            if len(tail) > _LONGEST:
+                raise self.fault("more than 16 MiB", "a line must be shorter", "is this a text?", self.number + 1)
+            if self._progress is not None:
+                self._progress(f"reading {self.where}", done / self._size if self._size else 0.5)
+        if blank:
+            raise InputError(self.where, "empty", "must hold what was measured", "save it again")
+        if tail.strip():
+            raise self.fault(
+                tail.decode("utf-8", "backslashreplace"),
+                "the last line must end with a newline, else it may be cut short",
+                "save the file again, or add the newline if the line is complete",
+                self.number + 1,
+            )
+
+    def _lines(self, raw: bytes) -> Iterator[str]:
+        """Lines of a piece that ends with a newline."""
+        text = raw.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+        if _CONTROL.search(text):
+            text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+        lines = text.split("\n")
+        lines.pop()
+        self.head += lines[: _HEAD - len(self.head)]
+        for line in lines:
+            self.number += 1
+            yield line
+
+    def _refuse_magic(self, block: bytes) -> None:
+        """Name well-known files that are not text."""
+        for magic, (what, cure) in _MAGIC.items():
+            if block.startswith(magic):
+                raise InputError(self.where, what, "must be text", cure)
+
+    def _refuse_binary(self, tail: bytes, block: bytes) -> None:
+        """Refuse a byte that no text holds."""
+        at = block.find(b"\0")
+        if at >= 0:
+            line = self.number + (tail + block[:at]).count(b"\n") + 1
+            raise self.fault("a byte 0", "must be text, and this is binary", "name the text that was saved", line)
+
+    def fault(self, value: str, rule: str, cure: str, line: int | None = None) -> InputError:
+        """An error at a line (by default the last one given), its text cut to a readable length.
+
+        Examples
+        --------
+        >>> print(Lines.of("", "a.txt").fault("x" * 99, "must be a number", "correct it", 7))
+        a.txt, line 7 = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx …': must be a
+        number; correct it
+        """
+        value = value.strip()
+        shown = value if len(value) <= 72 else value[:64] + " …"
+        return InputError(f"{self.where}, line {self.number if line is None else line}", repr(shown), rule, cure)
+
+    def end_fault(self, value: str, rule: str) -> InputError:
+        """An error at the end of the text: something is missing."""
+        return self.fault(value, rule, "the text is cut short: save it again")
+
+    def whole(self, text: str, what: str) -> int:
+        """A whole number from 0 to 2^53.
+
+        Examples
+        --------
+        >>> Lines.of("").whole("12", "contentions")
+        12
+        >>> Lines.of("", "a.txt").whole("99999999999999999999", "contentions")
+        Traceback (most recent call last):
+        simlib.errors.InputError: a.txt, line 0 = '99999999999999999999': contentions must be at most
+        2^53; is the number right?
+        """
+        if not _WHOLE.fullmatch(text):
+            raise self.fault(text, f"{what} must be a whole number", "is the line complete?")
+        digits = text.lstrip("0") or "0"
+        if len(digits) > 16 or int(digits) > LARGEST:
+            raise self.fault(text, f"{what} must be at most 2^53", "is the number right?")
+        return int(digits)
+
+    def decimal(self, text: str, what: str) -> float:
+        """A number in digits, not negative, at most 2^53.
+
+        Examples
+        --------
+        >>> Lines.of("").decimal("0.26", "wait")
+        0.26
+        """
+        if not _DECIMAL.fullmatch(text):
+            raise self.fault(text, f"{what} must be a number", "is the line complete?")
+        value = float(text)
+        if not math.isfinite(value) or value > LARGEST:
+            raise self.fault(text, f"{what} must be at most 2^53", "is the number right?")
+        return value

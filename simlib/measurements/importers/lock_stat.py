@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``/proc/lock_stat``: waiting and holding per lock class, and the call sites that met.
+
+Printed by ``seq_header()`` and ``seq_stats()`` in ``kernel/locking/lockdep_proc.c`` (version 0.4 of the
+format); what the columns mean is in ``Documentation/locking/lockstat.rst``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from simlib.errors import InputError, nearest
+from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.tables import Column, Contents, Rows
+
+_TITLES = (
+    "con-bounces", "contentions", "waittime-min", "waittime-max", "waittime-total", "waittime-avg",
+    "acq-bounces", "acquisitions", "holdtime-min", "holdtime-max", "holdtime-total", "holdtime-avg",
+)  # fmt: skip
+
+_SNAPSHOT = Column("snapshot", "whole", "which of the texts in the file, from 1")
+CLASSES = (
+    _SNAPSHOT,
+    Column("entry", "whole", "place of the line in the text, from 1: most contended first"),
+    Column("lock", "text", "lock class; #2 is a second class of that name, /1 a nesting level"),
+    Column("mode", "text", "write or read; a lock that was never taken for read, spinlocks too, has write only"),
+    Column("con_bounces", "whole", "contentions for which the lock's data came from another CPU"),
+    Column("contentions", "whole", "acquisitions that had to wait"),
+    Column("wait_min_us", "number", "shortest wait that was not 0"),
+    Column("wait_max_us", "number", "longest wait"),
+    Column("wait_total_us", "number", "all waits together"),
+    Column("wait_avg_us", "number", "average wait, over contentions"),
+    Column("acq_bounces", "whole", "acquisitions for which the lock's data came from another CPU"),
+    Column("acquisitions", "whole", "times the lock was taken"),
+    Column("hold_min_us", "number", "shortest hold that was not 0"),
+    Column("hold_max_us", "number", "longest hold"),
+    Column("hold_total_us", "number", "all holds together"),
+    Column("hold_avg_us", "number", "average hold, over acquisitions"),
+)
+POINTS = (
+    _SNAPSHOT,
+    Column("entry", "whole", "place of the line among the call sites of the text, from 1"),
+    Column("lock", "text", "lock class"),
+    Column("role", "text", "waiter: the site that had to wait; holder: the site that held the lock meanwhile"),
+    Column("contentions", "whole", "contentions at this site; the kernel keeps four sites of each role"),
+    Column("address", "text", "address, hashed or not, as printed"),
+    Column("site", "text", "function, offset, length and module"),
+)
+
+_NUMBERS = r"((?:[\d.]+\s+){11}[\d.]+)"
+_CLASS = re.compile(rf"\s*(\S.*?):\s*{_NUMBERS}\s*", re.ASCII)
+_POINT = re.compile(r"\s*(\S.*?)\s+(\d+)\s+\[<([^>]*)>\]\s+(\S.*)", re.ASCII)
+_BASE = re.compile(r"(.*?)(?:#\d+)?(?:/\d+)?")
+_MMU_LOCK = re.compile(r"(?:.*\W)?mmu_lock")
+_VERSION = "lock_stat version"
+
+
+def looks_like(head: list[str]) -> bool:
+    """Tell whether the first lines of a text are lock_stat's.
+
+    Examples
+    --------
+    >>> looks_like(["lock_stat version 0.4"])
+    True
+    """
+    return any(line.startswith(_VERSION) for line in head)
+
+
+@dataclass
+class Reading:
+    """The tables while lines come, and where in the text they are.
+
+    Attributes
+    ----------
+    lock : str
+        Which classes to take.
+    classes, points : Rows
+        What was found.
+    names : dict
+        All classes of the file, in their order.
+    snapshot, entry, point : int
+        Numbers of the text, of the class's line in it, and of the call site.
+    role : str
+        Which list of call sites is open: waiter, holder, or none.
+    waiting : str
+        Contended class whose call sites are still to come.
+    """
+
+    lock: str
+    classes: Rows = field(default_factory=lambda: Rows(CLASSES))
+    points: Rows = field(default_factory=lambda: Rows(POINTS))
+    names: dict[str, None] = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+    snapshot: int = 0
+    entry: int = 0
+    point: int = 0
+    role: str = ""
+    waiting: str = ""
+
+    def take(self, lines: Lines, line: str) -> None:
+        """Take a line that is not empty."""
+        if line.startswith(_VERSION):
+            self._begin(lines, line)
+        elif found := _CLASS.fullmatch(line):
+            self._class(lines, found)
+        elif not self.snapshot:
+            pass  # what a shell or a script said before
+        elif found := _POINT.fullmatch(line):
+            self._point(lines, found)
+        elif not self._mark(lines, line):
+            cure = "is the line complete? save the text again: cat /proc/lock_stat > FILE"
+            raise lines.fault(line, "must be a class with 12 numbers or a call site", cure)
+
+    def _begin(self, lines: Lines, line: str) -> None:
+        """The first line of a text."""
+        if line.split() != [*_VERSION.split(), "0.4"]:
+            raise lines.fault(line, "must be version 0.4 of the format", "it is since Linux 3.13: use a newer kernel")
+        self.check_closed(lines)
+        self.snapshot, self.entry, self.point = self.snapshot + 1, 0, 0
+
+    def _class(self, lines: Lines, found: re.Match[str]) -> None:
+        """A class with its 12 numbers."""
+        if not self.snapshot:
+            cure = "save the whole text: cat /proc/lock_stat > FILE"
+            raise lines.fault(found[0], f"must come after {_VERSION!r}", cure)
+        name, mode = _mode(found[1])
+        numbers = _numbers(lines, found[2])
+        if self.waiting != name:  # of a class's two lines, either may have the contentions
+            self.waiting = ""
+        if numbers[1]:
+            self.waiting = name
+        self.names[name], self.role, self.entry = None, "", self.entry + 1
+        if _wanted(name, self.lock):
+            self.classes.add(self.snapshot, self.entry, name, mode, *numbers)
+
+    def _point(self, lines: Lines, found: re.Match[str]) -> None:
+        """A call site."""
+        if not self.role:
+            raise lines.fault(found[0], "a call site must come after a line of dashes", "save the text again")
+        self.point, self.waiting = self.point + 1, ""
+        if _wanted(found[1], self.lock):
+            count = lines.whole(found[2], "contentions")
+            self.points.add(self.snapshot, self.point, found[1], self.role, count, found[3], found[4])
+
+    def _mark(self, lines: Lines, line: str) -> bool:
+        """A line that divides, or the columns' titles; tell whether it is one."""
+        text = line.strip()
+        if set(text) == {"-"}:
+            if self.entry or len(text) < 100:  # the rules of the header are as wide as the table
+                self.role = "holder" if self.role == "waiter" else "waiter"
+        elif set(text) == {"."}:
+            self.role = ""
+        elif text.startswith("*WARNING*"):
+            self.warnings[f"the kernel says: {text.strip('* ')}"] = None
+        elif text.startswith("class name"):
+            if tuple(text.split()[2:]) != _TITLES:
+                raise lines.fault(line, f"the columns must be {', '.join(_TITLES)}", "save the text again")
+        else:
+            return False
+        return True
+
+    def check_closed(self, lines: Lines) -> None:
+        """Refuse a text that ends within a class."""
+        if self.waiting:
+            raise lines.end_fault(self.waiting, "the call sites of a contended class must follow it")
+        if self.role:
+            raise lines.end_fault(f"{self.role}s", "a list of call sites must end with a line of dots")
+
+
+def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
+    """Read ``/proc/lock_stat``.
+
+    Printed by ``seq_stats()`` in ``kernel/locking/lockdep_proc.c``. Times are in microseconds. A class that was
+    taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without readers the
+    one line has no suffix, and counts as write.
+
+    Parameters
+    ----------
+    lines : Lines
+        The text; several may stand one after another in a file (before and after a run).
+    lock : str, optional
+        Part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
+        (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
+
+    Returns
+    -------
+    Contents
+        Tables ``classes``, a row a class and mode, and ``sites``, a row a call site.
+
+    Raises
+    ------
+    InputError
+        If a line is not lock_stat's, the text ends too early, or no class fits `lock`.
+
+    Examples
+    --------
+    >>> numbers = "10 12 0.26 93.10 163.71 13.64 47 292 0.16 22.69 174.91 0.60"
+    >>> text = f"lock_stat version 0.4\\n&(kvm)->mmu_lock-R: {numbers}\\n"
+    >>> text += "---\\n&(kvm)->mmu_lock 12 [<0>] direct_page_fault+0x1/0x2\\n"
+    >>> text += "---\\n&(kvm)->mmu_lock 12 [<0>] kvm_vm_ioctl+0x1/0x2\\n...\\n"
+    >>> found = read_lock_stat(Lines.of(text))
+    >>> found.tables[0].frame[["lock", "mode", "contentions", "wait_total_us"]]
+                   lock  mode  contentions  wait_total_us
+    0  &(kvm)->mmu_lock  read           12         163.71
+    """
+    reading = Reading(lock)
+    for line in lines:
+        if line and not line.isspace():
+            reading.take(lines, line)
+    if not reading.snapshot:
+        raise ForeignText(f"/proc/lock_stat, which begins with {_VERSION!r}")
+    reading.check_closed(lines)
+    if not reading.names:
+        cure = "switch it on before the run: echo 1 > /proc/sys/kernel/lock_stat"
+        raise InputError(lines.where, "no lock class", "lock_stat must have counted something", cure)
+    if not len(reading.classes):
+        raise _no_class(lines, lock, reading.names)
+    key = ("snapshot", "entry")
+    return Contents(
+        (
+            reading.classes.table("classes", "lock_stat: waiting and holding per lock class", key),
+            reading.points.table("sites", "lock_stat: call sites that waited and held", key),
+        ),
+        tuple(reading.warnings),
+    )
+
+
+def _mode(name: str) -> tuple[str, str]:
+    """Class and mode of a line's name.
+
+    Examples
+    --------
+    >>> _mode("&mm->mmap_lock-R"), _mode("&rq->lock/1")
+    (('&mm->mmap_lock', 'read'), ('&rq->lock/1', 'write'))
+    """
+    if name.endswith("-R"):
+        return name[:-2], "read"
+    return name.removesuffix("-W"), "write"
+
+
+def _wanted(name: str, lock: str) -> bool:
+    """Tell whether a class is asked for.
+
+    Examples
+    --------
+    >>> _wanted("&(kvm)->mmu_lock#2", ""), _wanted("&kvm->mn_invalidate_lock", ""), _wanted("rcu_node_0", "all")
+    (True, False, True)
+    """
+    if not lock:
+        base = _BASE.fullmatch(name)
+        return base is not None and _MMU_LOCK.fullmatch(base[1]) is not None
+    return lock == "all" or lock in name
+
+
+def _numbers(lines: Lines, text: str) -> list[int | float]:
+    """The 12 numbers of a line: counts and microseconds."""
+    cells = text.split()
+    titles = zip(_TITLES, cells, strict=True)
+    return [lines.decimal(cell, title) if "time" in title else lines.whole(cell, title) for title, cell in titles]
+
+
+def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:
+    """No class of the file is asked for."""
+    if not lock:
+        cure = "was a guest running while it counted? --lock NAME takes another class, --lock all every one"
+        return InputError(lines.where, f"{len(names)} lock classes", "one of them must be mmu_lock", cure)
+    return InputError("--lock", lock, f"no class of {lines.where} has it in its name", nearest(lock, list(names)[:40]))

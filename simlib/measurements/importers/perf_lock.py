@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``perf lock contention``: waiting per call site, thread, lock or cgroup.
+
+Printed by ``print_contention_result()`` in ``tools/perf/builtin-lock.c``: as a table whose times carry their unit
+(``lock_stat_key_print_time()``), or with ``-x`` as separated values in nanoseconds (``print_lock_stat_csv()``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from decimal import Decimal
+
+from simlib.errors import InputError
+from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
+from simlib.measurements.importers.tables import Column, Contents, Rows
+
+_KEYS = {
+    "contended": Column("contended", "whole", "acquisitions that had to wait"),
+    "total wait": Column("total_wait_ns", "whole", "all waits together"),
+    "max wait": Column("max_wait_ns", "whole", "longest wait"),
+    "min wait": Column("min_wait_ns", "whole", "shortest wait"),
+    "avg wait": Column("avg_wait_ns", "whole", "average wait"),
+}
+_WHERE = {
+    "type": Column("type", "text", "kind of lock and mode: rwlock:W, spinlock, mutex …"),
+    "caller": Column("caller", "text", "call site that waited"),
+    "pid": Column("pid", "whole", "thread; empty where perf does not know it", optional=True, unit="1"),
+    "comm": Column("task", "text", "name of the thread's task", optional=True),
+    "owner": Column("owner", "text", "name of the task that held the lock", optional=True),
+    "address": Column("address", "text", "address of the lock"),
+    "symbol": Column("symbol", "text", "name of the lock", optional=True),
+    "cgroup": Column("cgroup", "text", "control group", optional=True),
+}
+_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_COLUMN = r"contended|(?:total|max|min|avg) wait"
+_HEADER = re.compile(rf"\s*((?:(?:{_COLUMN})\s+)+)(type\s+caller|pid\s+(?:comm|owner)|address\s+symbol|cgroup)\s*")
+_CSV = re.compile(rf"# output: (?P<first>{_COLUMN})(?P<separator>.+?) .*")
+_CELL = {"contended": r"(\d+)", "wait": r"(\d+(?:\.\d+)?\s+(?:ns|us|ms|s|m|h))"}
+_TAIL = {
+    "type": r"(\S+)\s+(\S.*)",
+    "pid": r"(-?\d+)\s+(.*)",
+    "address": r"([0-9a-f]+)\s+(.*?)(?:\s*\(([\w:-]+)\))?",  # the type is printed since Linux 6.4
+    "cgroup": r"(.*)",
+}
+_STACK = re.compile(r"\t\t\t\s*0x[0-9a-f]+  .*")
+_BAD = re.compile(r"(?:bad: (?P<bad>\d+), total: (?P<total>\d+)|# debug: total=(?P<all>\d+).*?bad=(?P<of>\d+).*)")
+_DEBUG = "=== output for debug ==="
+
+
+def looks_like(head: list[str]) -> bool:
+    """Tell whether the first lines of a text are those of ``perf lock contention``.
+
+    Examples
+    --------
+    >>> looks_like([" contended   total wait     max wait     avg wait         type   caller"])
+    True
+    """
+    return any(_HEADER.fullmatch(line) or _CSV.fullmatch(line) for line in head)
+
+
+def read_perf_lock(lines: Lines) -> Contents:
+    """Read what ``perf lock contention`` printed.
+
+    Printed by ``print_header_stdio()``, ``print_lock_stat_stdio()`` and ``print_footer_stdio()`` in
+    ``tools/perf/builtin-lock.c``, or with ``-x`` by the same with ``_csv``. The table's times are rounded to three
+    or more digits by perf; ``-x`` gives nanoseconds. What the measured command printed before the header is passed
+    over, as are the stacks of ``-v``.
+
+    Parameters
+    ----------
+    lines : Lines
+        The text.
+
+    Returns
+    -------
+    Contents
+        Table ``contention``: the columns that perf printed, times in nanoseconds.
+
+    Raises
+    ------
+    InputError
+        If a row cannot be read, or there is none.
+
+    Examples
+    --------
+    >>> text = ''' contended   total wait     max wait     avg wait         type   caller
+    ...
+    ...        171      1.55 ms     20.26 us      9.06 us     rwlock:W   kvm_vm_ioctl+0x57
+    ... '''
+    >>> read_perf_lock(Lines.of(text)).tables[0].frame[["contended", "total_wait_ns", "type", "caller"]]
+       contended  total_wait_ns      type             caller
+    0        171        1550000  rwlock:W  kvm_vm_ioctl+0x57
+    """
+    rows: Rows | None = None
+    names, separator, pattern = list[str](), "", re.compile("")
+    stacks = False
+    bad = total = 0
+    debug = False
+    for line in lines:
+        text = line.strip()
+        if found := _HEADER.fullmatch(line):
+            keys = re.findall(_COLUMN, found[1])
+            place = found[2].split()
+            names = _names(lines, [*keys, *place, *(["type"] if place[0] == "address" else [])])
+            fields = [_CELL["contended" if key == "contended" else "wait"] for key in keys]
+            pattern = re.compile(r"\s*" + r"\s+".join([*fields, _TAIL[place[0]]]) + r"\s*")
+            rows, separator = _again(lines, rows, names), ""
+        elif found := _CSV.fullmatch(line):
+            separator = found["separator"]
+            names = [name.strip() for name in line.removeprefix("# output: ").split(separator)]
+            stacks = names[-1] == "stacktrace"
+            names = _names(lines, names[:-1] if stacks else names)
+            rows = _again(lines, rows, names)
+        elif rows is None or not text or _STACK.fullmatch(line):
+            continue
+        elif said := _BAD.fullmatch(text):
+            bad = lines.whole(said["bad"] or said["of"], "bad")
+            total = lines.whole(said["total"] or said["all"], "total")
+        elif debug or text == _DEBUG:
+            debug = True
+        else:
+            cells = _separated(line, names, separator, stacks) if separator else _spaced(line, pattern)
+            if cells is None:
+                cure = "is the line complete? give perf --output FILE, so that nothing else is printed into it"
+                raise lines.fault(line, f"must hold {', '.join(names)}", cure)
+            values = (_value(lines, name, cell, separator != "") for name, cell in zip(names, cells, strict=True))
+            rows.add(len(rows) + 1, *values)
+    if rows is None:
+        raise ForeignText("the output of `perf lock contention`, with its header")
+    if not len(rows):
+        cure = "record longer or with load, or without filters"
+        raise InputError(lines.where, "a header only", "perf must have seen contention", cure)
+    by = next(name for name in ("caller", "pid", "address", "cgroup") if name in names)
+    table = rows.table("contention", f"perf lock contention, by {by}", ("entry",))
+    return Contents((table,), (f"perf left out {bad} of {total} contentions (bad sequences)",) if bad else ())
+
+
+def _names(lines: Lines, names: list[str]) -> list[str]:
+    """Check the titles of a header."""
+    for name in names:
+        if name not in _KEYS and name not in _WHERE:
+            cure = "print the contention with the columns contended, wait_total, wait_max, wait_min, avg_wait"
+            raise lines.fault(name, "is no column of perf lock contention that is known here", cure)
+    return names
+
+
+def _again(lines: Lines, rows: Rows | None, names: list[str]) -> Rows:
+    """Rows under a header; there may be one only."""
+    if rows is not None:
+        raise lines.fault("a second header", "a file must hold one output of perf", "split the file")
+    columns = [_KEYS.get(name) or _WHERE[name] for name in names]
+    if "address" in names:
+        columns = [replace(column, optional=True) if column.name == "type" else column for column in columns]
+    return Rows([Column("entry", "whole", "place of the line in the output, from 1"), *columns])
+
+
+def _spaced(line: str, pattern: re.Pattern[str]) -> list[str] | None:
+    """Cells of a row of the table."""
+    found = pattern.fullmatch(line)
+    return None if found is None else [cell or "" for cell in found.groups()]
+
+
+def _separated(line: str, names: list[str], separator: str, stacks: bool) -> list[str] | None:
+    """Cells of a row of ``-x``; the last one may hold the separator, unless a stack follows it."""
+    cells = line.split(separator, -1 if stacks else len(names) - 1)
+    if len(cells) < len(names):
+        return None
+    return [cell.strip() for cell in cells[: len(names)]]
+
+
+def _value(lines: Lines, name: str, cell: str, exact: bool) -> int | str | None:
+    """Value of a cell: a count, nanoseconds, or text."""
+    if name == "contended":
+        return lines.whole(cell, name)
+    if name == "pid":
+        return None if cell == "-1" else lines.whole(cell, name)
+    if name not in _KEYS:
+        return cell
+    if exact:
+        return lines.whole(cell, name)
+    number, unit = cell.split()
+    value = Decimal(number) * _NS[unit]
+    if value > LARGEST:
+        raise lines.fault(cell, f"{name} must be at most 2^53 ns", "is the number right?")
+    return int(value)

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What an import gives: tables whose columns are described, and the files written from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlib.errors import InputError
+from simlib.files import write_text
+from simlib.measurements.importers.lines import LARGEST
+from simlib.measurements.units import suffix_of, unit_of
+from simlib.version import __version__
+
+VERSION = 1
+"""Version of the importers, written into each descriptor: another number, other columns."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
+_COLUMN = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_TYPES = {"text": "string", "whole": "integer", "number": "number"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of an imported table.
+
+    Attributes
+    ----------
+    name : str
+        Its name, with its unit at the end.
+    kind : str
+        ``"text"``, ``"whole"`` or ``"number"``.
+    description : str
+        What it holds.
+    optional : bool
+        Whether a cell may be empty.
+    unit : str
+        Unit of a number whose name carries none.
+    """
+
+    name: str
+    kind: str
+    description: str
+    optional: bool = False
+    unit: str = "count"
+
+    def field(self) -> dict[str, Any]:
+        """Field of a Frictionless table schema.
+
+        Examples
+        --------
+        >>> Column("wait_ns", "whole", "time waited").field()["unit"]
+        'ns'
+        """
+        unit = "none"
+        if self.kind != "text":
+            unit = unit_of("import", self.name, None if suffix_of(self.name) else self.unit)
+        described: dict[str, Any] = {
+            "name": self.name, "type": _TYPES[self.kind], "unit": unit, "description": self.description,
+        }  # fmt: skip
+        if not self.optional:
+            described["constraints"] = {"required": True}
+        return described
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One imported table.
+
+    Attributes
+    ----------
+    name : str
+        What its rows are (``"waits"``).
+    title : str
+        The same in one line.
+    columns : tuple of Column
+        Its columns, in order.
+    key : tuple of str
+        Columns that together identify a row.
+    frame : pandas.DataFrame
+        The rows.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    frame: pd.DataFrame
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.frame)
+
+
+class Rows:
+    """Rows of a table while they are found: columns of packed numbers, not a tuple a row.
+
+    Parameters
+    ----------
+    columns : iterable of Column
+        Columns, in the order in which `add` takes their values.
+
+    Examples
+    --------
+    >>> rows = Rows([Column("lock", "text", "the lock"), Column("wait_ns", "whole", "time waited")])
+    >>> rows.add("mmu_lock", 1200)
+    >>> rows.table("waits", "Waits", ["lock"]).frame
+           lock  wait_ns
+    0  mmu_lock     1200
+    """
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self.columns = tuple(columns)
+        self._cells = [_store(column) for column in self.columns]
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self._cells[0])
+
+    def add(self, *values: Any) -> None:
+        """Add a row; a missing value is None, or NaN for a number that is not whole."""
+        for cells, value in zip(self._cells, values, strict=True):
+            cells.append(value)
+
+    def table(self, name: str, title: str, key: Iterable[str]) -> Table:
+        """The rows as a table."""
+        frame = pd.DataFrame({c.name: _series(c, cells) for c, cells in zip(self.columns, self._cells, strict=True)})
+        return Table(name, title, self.columns, tuple(key), frame)
+
+
+def _store(column: Column) -> Any:
+    """Where the cells of a column are collected."""
+    if column.kind == "text" or (column.kind == "whole" and column.optional):
+        return []
+    return array("q" if column.kind == "whole" else "d")
+
+
+def _series(column: Column, cells: Any) -> Any:
+    """Cells of a column as pandas keeps them."""
+    if column.kind == "text":
+        return pd.Series(cells, dtype=object)
+    if column.kind == "whole":
+        return pd.array(cells, dtype="Int64") if column.optional else np.array(cells, dtype=np.int64)
+    return np.array(cells, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What a reader found in a log.
+
+    Attributes
+    ----------
+    tables : tuple of Table
+        The main one first; a table without rows is left out of an import.
+    warnings : tuple of str
+        What was lost, dropped or odd, in a sentence each.
+    setup : dict
+        What the log says of how it was made.
+    """
+
+    tables: tuple[Table, ...]
+    warnings: tuple[str, ...] = ()
+    setup: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """An imported log. Made by `simlib.measurements.importers.import_log`.
+
+    Attributes
+    ----------
+    kind : str
+        What the log was.
+    source : str
+        Name of its file, without folders.
+    sha256 : str
+        Checksum of the file.
+    tables : dict of str to Table
+        By name, the main one first; none is empty.
+    warnings : tuple of str
+        What was lost, dropped or odd.
+    setup : dict
+        What the log says of how it was made.
+    """
+
+    kind: str
+    source: str
+    sha256: str
+    tables: dict[str, Table]
+    warnings: tuple[str, ...]
+    setup: Mapping[str, Any]
+
+    @property
+    def main(self) -> Table:
+        """The table that the import is about."""
+        return next(iter(self.tables.values()))
+
+    def with_columns(self, values: Mapping[str, str]) -> Imported:
+        """The same with constant columns in front of every table, for what the log does not say.
+
+        Parameters
+        ----------
+        values : mapping of str to str
+            Names and values of the columns: ``{"vcpus": "8"}``.
+
+        Returns
+        -------
+        Imported
+
+        Raises
+        ------
+        InputError
+            If a name is no column's, is taken, or a number lacks its unit.
+
+        Examples
+        --------
+        >>> from simlib.measurements import import_text
+        >>> import_text("kvm-stats", "remote_tlb_flush: 96\\n").with_columns({"vcpus": "8"}).main.frame
+           vcpus  run  when scope              name  value
+        0      8    1   end    vm  remote_tlb_flush     96
+        """
+        added = [_constant(name, value) for name, value in values.items()]
+        tables = {}
+        for name, table in self.tables.items():
+            frame = table.frame.copy()
+            for at, (column, value) in enumerate(added):
+                if column.name in frame.columns:
+                    raise InputError("--set", column.name, f"the table {name!r} has this column", "choose another name")
+                frame.insert(at, column.name, value)
+            columns = tuple(column for column, _ in added)
+            keys = tuple(column.name for column in columns)
+            tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=keys + table.key)
+        return replace(self, tables=tables)
+
+
+def _constant(name: str, value: str) -> tuple[Column, Any]:
+    """Column and value of one ``NAME=VALUE``."""
+    what = f"--set {name}"
+    if not _COLUMN.fullmatch(name):
+        rule = "the name of a column must be small letters, digits and _"
+        raise InputError("--set", name, rule, "write --set vcpus=8")
+    if not value or value != value.strip() or not value.isprintable():
+        raise InputError(what, repr(value), "must be a number or a word", "write --set vcpus=8")
+    try:
+        number = float(value)
+    except ValueError:
+        return Column(name, "text", "given at the import"), value
+    if not 0 <= number <= LARGEST:
+        raise InputError(what, value, "must be from 0 to 2^53", "correct it")
+    whole = re.fullmatch(r"\d+", value, re.ASCII) is not None
+    column = Column(name, "whole" if whole else "number", "given at the import")
+    column.field()  # says so if the unit is missing or wrong
+    return column, int(value) if whole else number
+
+
+def write_imported(imported: Imported, folder: str | Path, name: str = "") -> list[Path]:
+    """Write an import as measurement files: a CSV and its descriptor for each table.
+
+    Everything is written into a folder beside, then renamed: whoever looks sees whole files.
+
+    Parameters
+    ----------
+    imported : Imported
+        The import.
+    folder : str or Path
+        Where to write; made if it does not exist.
+    name : str, optional
+        Name of the main table's files; the others are ``<name>-<table>``. Default: the log's own.
+
+    Returns
+    -------
+    list of Path
+        The CSV files, the main one first.
+
+    Raises
+    ------
+    InputError
+        If the name is unfit, the folder cannot be written, or a file of that name is there that is no import.
+
+    Examples
+    --------
+    >>> from simlib.measurements import check, import_text
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path, = write_imported(import_text("kvm-stats", "remote_tlb_flush: 96\\n"), folder, "mine")
+    ...     print(path.name, check(path)[0])
+    mine.csv mine: 1 rows, 5 columns, types and units from its descriptor
+    """
+    folder, name = Path(folder), name or default_name(imported.source)
+    if not _NAME.fullmatch(name):
+        raise InputError("--name", name, "must be small letters, digits, - and _", "choose another name")
+    stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
+    for stem in stems.values():
+        _refuse_foreign(folder / f"{stem}.csv")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}.", suffix=".part"))
+    except OSError as error:
+        cure = "choose a folder that you may write to"
+        raise InputError("output", str(folder), f"cannot be written ({error.strerror})", cure) from None
+    try:
+        for table, stem in stems.items():
+            text = imported.tables[table].frame.to_csv(index=False, lineterminator="\n")
+            write_text(beside / f"{stem}.csv", text)
+            described = descriptor(imported, table, f"{stem}.csv")
+            write_text(beside / f"{stem}.json", json.dumps(described, indent=2, ensure_ascii=False) + "\n")
+        for path in sorted(beside.iterdir()):
+            os.replace(path, folder / path.name)
+    except OSError as error:
+        rule = f"cannot be written ({error.strerror})"
+        raise InputError("output", str(folder), rule, "choose another folder or --name") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return [folder / f"{stem}.csv" for stem in stems.values()]
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse to replace a file that no import has written: the log itself, a published table."""
+    described = path.with_suffix(".json")
+    for file in (path, described):
+        if not file.exists():
+            continue
+        try:
+            ours = "import" in json.loads(described.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError, RecursionError):
+            ours = False
+        if not ours:
+            rule = "a file is there already that was not imported"
+            raise InputError("output", str(file), rule, "choose another --name or --out")
+
+
+def default_name(source: str) -> str:
+    """Name for files from the name of a log.
+
+    Examples
+    --------
+    >>> default_name("Trace 1.txt"), default_name("standard input")
+    ('trace-1', 'standard-input')
+    """
+    stem = Path(source).stem.lower()
+    return re.sub(r"[^a-z0-9_-]+", "-", stem, flags=re.ASCII).strip("-_") or "imported"
+
+
+def descriptor(imported: Imported, name: str, path: str) -> dict[str, Any]:
+    """Descriptor of one table of an import, as those in ``data/published``.
+
+    Parameters
+    ----------
+    imported : Imported
+        The import.
+    name : str
+        The table.
+    path : str
+        Name of its CSV file.
+
+    Returns
+    -------
+    dict
+        A Frictionless table resource.
+    """
+    table = imported.tables[name]
+    return {
+        "name": Path(path).stem,
+        "title": table.title,
+        "path": path,
+        "type": "table",
+        "format": "csv",
+        "mediatype": "text/csv",
+        "encoding": "utf-8",
+        "kind": "measured",
+        "source": {"subject": imported.source, "sha256": imported.sha256},
+        "hardware": "not stated",
+        "command": "not stated",
+        "import": {
+            "kind": imported.kind,
+            "table": name,
+            "rows": len(table),
+            "version": VERSION,
+            "simlib": __version__,
+        },
+        "setup": dict(imported.setup),
+        "notes": [],
+        "caveats": list(imported.warnings),
+        "schema": {"fields": [column.field() for column in table.columns], "primaryKey": list(table.key)},
+    }

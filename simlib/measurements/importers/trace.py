@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Traces of locks as text: ``trace-cmd report`` and ``/sys/kernel/tracing/trace``.
+
+The line is printed by ``trace_print_context()`` in ``kernel/trace/trace_output.c``, respectively by
+``trace_show_data()`` in trace-cmd's ``tracecmd/trace-read.c``; what an event says by its ``TP_printk`` in
+``include/trace/events/lock.h`` and, with simlib's kernel patches, ``include/trace/events/kvm.h``; lost events by
+``print_trace_line()`` in ``kernel/trace/trace.c`` (``CPU:3 [LOST 12 EVENTS]``), respectively ``trace_show_data()``
+(``CPU:3 [12 EVENTS DROPPED]``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from simlib.errors import InputError
+from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.tables import Column, Contents, Rows
+
+_WHO = (
+    Column("task", "text", "name of the task"),
+    Column("pid", "whole", "its thread's number", unit="1"),
+    Column("cpu", "whole", "CPU on which the event was written", unit="1"),
+)
+WAITS = (
+    Column("episode", "whole", "number of the waiting episode, in the order in which they ended, from 1"),
+    *_WHO,
+    Column("start_s", "number", "when waiting began, on the trace's clock"),
+    Column("wait_ns", "whole", "how long it took; as fine as the trace's clock"),
+    Column("lock", "text", "address of the lock, hashed or not, as printed"),
+    Column("flags", "text", "kind of lock and mode (SPIN|WRITE is a writer of an rwlock)", optional=True),
+    Column("ret", "whole", "0, or the error with which waiting was given up", unit="1"),
+)
+ACQUIRED = (
+    Column("event", "whole", "number of the event, from 1"),
+    *_WHO,
+    Column("time_s", "number", "when, on the trace's clock"),
+    Column("site", "text", "call site's class (clear, fault_slow …)"),
+    Column("mode", "text", "write or read"),
+    Column("contended", "whole", "1 if the lock was not free, else 0"),
+    Column("wait_ns", "whole", "time waited"),
+)
+RELEASED = (
+    Column("event", "whole", "number of the event, from 1"),
+    *_WHO,
+    Column("time_s", "number", "when, on the trace's clock"),
+    Column("site", "text", "call site's class (clear, fault_slow …)"),
+    Column("mode", "text", "write or read"),
+    Column("hold_ns", "whole", "time held"),
+)
+
+_EVENT = re.compile(
+    r"(?P<before>.*?\S)-(?P<pid>\d+)\s+(?:\(\s*(?:-+|\d+)\)\s+)?\[(?P<cpu>\d+)\]\s+(?:[^\s:]{2,9}\s+)?"
+    r"(?P<seconds>\d+)(?:\.(?P<fraction>\d{1,9}))?:\s+(?:\(\+\d+\)\s+)?(?P<event>[\w:]+):\s*(?P<rest>.*)",
+    re.ASCII,
+)
+_BEGIN = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(flags=(?P<flags>[\w|]*)\)\s*", re.ASCII)
+_END = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(ret=(?P<ret>-?\d{1,9})\)\s*", re.ASCII)
+_LOST = re.compile(r".*?(?:CPU:(?P<cpu>\d+) )?\[(?:LOST (?P<lost>\d+ )?EVENTS|(?P<dropped>\d+ )?EVENTS DROPPED)\]\s*")
+_WRITTEN = re.compile(r"# entries-in-buffer/entries-written: (\d+)/(\d+)\b.*")
+_PLACE = r"site (?P<site>\w+) mode (?P<mode>read|write)"
+_ACQUIRED = re.compile(rf"{_PLACE} contended (?P<contended>[01]) wait (?P<wait>\d+) ns\s*", re.ASCII)
+_RELEASED = re.compile(rf"{_PLACE} hold (?P<hold>\d+) ns\s*", re.ASCII)
+_MARKS = ("contention_begin:", "contention_end:", "kvm_mmu_lock_acquired:", "kvm_mmu_lock_released:")
+_TRACE = "a trace as `trace-cmd report` or /sys/kernel/tracing/trace prints it"
+
+
+class Waiting(NamedTuple):
+    """A wait that has begun."""
+
+    begin_ns: int
+    flags: str
+    cpu: int
+
+
+@dataclass
+class Episodes:
+    """Waiting episodes: beginnings until their ends come.
+
+    A thread waits for one lock at a time, but an interrupt may wait for another one meanwhile; so a beginning is
+    known by thread and lock. The idle threads of all CPUs share pid 0: they are told apart by their CPU.
+
+    Attributes
+    ----------
+    rows : Rows
+        Episodes that are complete.
+    open : dict
+        Beginnings without an end so far.
+    left_out : Counter
+        What was not used, by reason.
+    """
+
+    rows: Rows = field(default_factory=lambda: Rows(WAITS))
+    open: dict[tuple[int, str], Waiting] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def begin(self, pid: int, cpu: int, time_ns: int, lock: str, flags: str) -> None:
+        """A task begins to wait.
+
+        A mutex says so again when it changes between spinning and sleeping (``__mutex_lock_common()``): the first
+        one counts, as in ``perf lock contention``.
+        """
+        key = (pid or -1 - cpu, lock)
+        before = self.open.get(key)
+        if before is not None and "MUTEX" in before.flags and "MUTEX" in flags:
+            return
+        if before is not None:
+            self.left_out["beginnings without an end"] += 1
+        self.open[key] = Waiting(time_ns, sys.intern(flags), cpu)
+
+    def end(self, task: str, pid: int, cpu: int, time_ns: int, lock: str, ret: int) -> None:
+        """It has waited."""
+        begun = self.open.pop((pid or -1 - cpu, lock), None)
+        if begun is None:
+            self.left_out["ends without a beginning"] += 1
+        elif time_ns < begun.begin_ns:
+            self.left_out["episodes that end before they begin (the CPUs' clocks differ)"] += 1
+        else:
+            self.rows.add(
+                len(self.rows) + 1, sys.intern(task), pid, cpu, begun.begin_ns / 1e9, time_ns - begun.begin_ns,
+                sys.intern(lock), begun.flags, ret,
+            )  # fmt: skip
+
+    def lose(self, cpu: int | None) -> None:
+        """Events of a CPU are lost, perhaps the ends of open episodes, and new beginnings: forget those.
+
+        Who spins stays on its CPU; who sleeps may have been woken on any.
+        """
+        doubtful = [k for k, w in self.open.items() if cpu is None or w.cpu == cpu or "SPIN" not in w.flags]
+        for key in doubtful:
+            del self.open[key]
+        self.left_out["beginnings before lost events"] += len(doubtful)
+
+    def close(self) -> None:
+        """The trace ends."""
+        self.left_out["beginnings without an end"] += len(self.open)
+        self.open.clear()
+
+
+def looks_like(head: list[str]) -> bool:
+    """Tell whether the first lines of a text are a trace's.
+
+    Examples
+    --------
+    >>> looks_like(["# tracer: nop"]), looks_like([" sh-7 [001] d..1. 127.240361: sched_switch: x"])
+    (True, True)
+    """
+    return any(
+        line.startswith("# tracer:") or re.fullmatch(r"cpus=\d+", line) or _EVENT.fullmatch(line) for line in head
+    )
+
+
+def read_trace(lines: Lines) -> Contents:
+    """Read a trace: each ``contention_begin`` with its ``contention_end``, and simlib's own two events.
+
+    The events are ``lock:contention_begin`` and ``lock:contention_end`` (``TP_printk`` in
+    ``include/trace/events/lock.h``) and ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released`` of simlib's kernel
+    patches; all others are passed over. The line around them is printed by ``trace_print_context()`` in
+    ``kernel/trace/trace_output.c`` or by trace-cmd's ``trace_show_data()``.
+
+    An end without a beginning, a beginning without an end, and a beginning whose end may be among lost events are
+    counted and reported, never guessed.
+
+    Parameters
+    ----------
+    lines : Lines
+        The text. It is not held in memory.
+
+    Returns
+    -------
+    Contents
+        Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row).
+
+    Raises
+    ------
+    InputError
+        If an event of these four cannot be read, or there is none.
+
+    Examples
+    --------
+    >>> text = '''# tracer: nop
+    ...   CPU 0/KVM-1234  [002] d..1.   127.240361: contention_begin: 00000000610328f2 (flags=SPIN|WRITE)
+    ...   CPU 0/KVM-1234  [002] d..1.   127.240987: contention_end: 00000000610328f2 (ret=0)
+    ... '''
+    >>> read_trace(Lines.of(text)).tables[0].frame[["task", "pid", "cpu", "wait_ns", "flags"]]
+            task   pid  cpu  wait_ns       flags
+    0  CPU 0/KVM  1234    2   626000  SPIN|WRITE
+    """
+    episodes, acquired, released = Episodes(), Rows(ACQUIRED), Rows(RELEASED)
+    lost, unknown, overwritten = Counter[str](), 0, 0
+    for line in lines:
+        if "EVENTS" in line and (found := _LOST.fullmatch(line)):
+            count = found["lost"] or found["dropped"]
+            unknown += count is None
+            if count is not None:
+                lost[found["cpu"] or "?"] += lines.whole(count.strip(), "lost events")
+            episodes.lose(None if found["cpu"] is None else int(found["cpu"]))
+        elif any(mark in line for mark in _MARKS):
+            _event(lines, line, episodes, acquired, released)
+        elif found := _WRITTEN.fullmatch(line):
+            overwritten += max(0, lines.whole(found[2], "entries written") - lines.whole(found[1], "entries"))
+    if not (episodes.rows or episodes.open or episodes.left_out or acquired or released):
+        if looks_like(lines.head):
+            cure = "record them: trace-cmd record -e lock:contention_begin -e lock:contention_end COMMAND"
+            raise InputError(lines.where, "a trace without lock events", f"must hold {', '.join(_MARKS[:2])} …", cure)
+        raise ForeignText(_TRACE)
+    episodes.close()
+    tables = (
+        episodes.rows.table("waits", "Trace: waiting episodes", ("episode",)),
+        acquired.table("acquired", "Trace: acquisitions of mmu_lock", ("event",)),
+        released.table("released", "Trace: releases of mmu_lock", ("event",)),
+    )
+    if not any(map(len, tables)):
+        counts = ", ".join(f"{count} {what}" for what, count in episodes.left_out.items() if count)
+        cure = "record both events, with larger buffers: trace-cmd record -b 20000"
+        raise InputError(lines.where, counts, "one wait must be complete", cure)
+    return Contents(tables, tuple(_warnings(lost, unknown, overwritten, episodes.left_out)))
+
+
+def _warnings(lost: Counter[str], unknown: int, overwritten: int, left_out: Counter[str]) -> list[str]:
+    """Sentences on what the trace lacks."""
+    said = [f"{overwritten} earlier events were no longer in the buffer"] if overwritten else []
+    if lost:
+        cpus = ", ".join(f"CPU {cpu}: {count}" for cpu, count in sorted(lost.items()))
+        said.append(f"{lost.total()} events were lost while recording ({cpus}): waits are missing")
+    if unknown:
+        said.append(f"{unknown} times events were lost, and the trace does not say how many: waits are missing")
+    said += [f"{count} {what}, left out" for what, count in left_out.items() if count]
+    return said
+
+
+def _event(lines: Lines, line: str, episodes: Episodes, acquired: Rows, released: Rows) -> None:
+    """Take one line that names one of the four events."""
+    found = _EVENT.fullmatch(line)
+    if found is None:
+        cure = "is the line complete? print it without the option latency-format (trace-cmd: without -l)"
+        raise lines.fault(line, "must be TASK-PID [CPU] SECONDS: EVENT: …", cure)
+    name = found["event"].rpartition(":")[2]
+    reader = _READERS.get(name)
+    if reader is None:
+        return  # the mark stands in what another event says
+    if found["fraction"] is None:
+        cure = "record with a clock that counts time: echo mono > /sys/kernel/tracing/trace_clock"
+        raise lines.fault(line, "its time must be in seconds, with decimals", cure)
+    seconds = lines.whole(found["seconds"], "seconds")
+    time_ns = lines.whole(f"{seconds}{found['fraction']:0<9}", "the time in ns")
+    reader(lines, found, time_ns, episodes, acquired, released)
+
+
+def _who(lines: Lines, found: re.Match[str]) -> tuple[str, int, int]:
+    """Task, thread and CPU of an event. The task's name takes the 16 places before the thread's number."""
+    task = sys.intern(found["before"][-16:].strip())
+    return task, lines.whole(found["pid"], "pid"), lines.whole(found["cpu"], "CPU")
+
+
+def _begin(lines: Lines, found: re.Match[str], time_ns: int, episodes: Episodes, _a: Rows, _r: Rows) -> None:
+    said = _BEGIN.fullmatch(found["rest"])
+    if said is None:
+        raise lines.fault(found["rest"], "contention_begin must say LOCK (flags=…)", "is the line complete?")
+    _, pid, cpu = _who(lines, found)
+    episodes.begin(pid, cpu, time_ns, said["lock"], said["flags"])
+
+
+def _end(lines: Lines, found: re.Match[str], time_ns: int, episodes: Episodes, _a: Rows, _r: Rows) -> None:
+    said = _END.fullmatch(found["rest"])
+    if said is None:
+        raise lines.fault(found["rest"], "contention_end must say LOCK (ret=…)", "is the line complete?")
+    episodes.end(*_who(lines, found), time_ns, said["lock"], int(said["ret"]))
+
+
+def _acquired(lines: Lines, found: re.Match[str], time_ns: int, _e: Episodes, acquired: Rows, _r: Rows) -> None:
+    said = _ACQUIRED.fullmatch(found["rest"])
+    if said is None:
+        rule = "kvm_mmu_lock_acquired must say site … mode … contended … wait … ns"
+        raise lines.fault(found["rest"], rule, "is the line complete?")
+    wait_ns = lines.whole(said["wait"], "wait")
+    place = (sys.intern(said["site"]), sys.intern(said["mode"]), int(said["contended"]))
+    acquired.add(len(acquired) + 1, *_who(lines, found), time_ns / 1e9, *place, wait_ns)
+
+
+def _released(lines: Lines, found: re.Match[str], time_ns: int, _e: Episodes, _a: Rows, released: Rows) -> None:
+    said = _RELEASED.fullmatch(found["rest"])
+    if said is None:
+        rule = "kvm_mmu_lock_released must say site … mode … hold … ns"
+        raise lines.fault(found["rest"], rule, "is the line complete?")
+    place = (sys.intern(said["site"]), sys.intern(said["mode"]))
+    released.add(len(released) + 1, *_who(lines, found), time_ns / 1e9, *place, lines.whole(said["hold"], "hold"))
+
+
+_READERS: dict[str, Callable[[Lines, re.Match[str], int, Episodes, Rows, Rows], None]] = {
+    "contention_begin": _begin,
+    "contention_end": _end,
+    "kvm_mmu_lock_acquired": _acquired,
+    "kvm_mmu_lock_released": _released,
+}
