@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simlib.engine.random import FIXED_POINT_BITS, GAMMA, TABLE_BITS, tables, thread_keys
 from simlib.engine.result import BINS, FIRST_SHIFT, EngineResult
 from simlib.errors import DeadlockError, HorizonError, InputError
-from simlib.model.steps import FLAGS, Block, Discipline, Job, Map, Mode, Page, Scan, Step
+from simlib.model.steps import FLAGS, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step
 
 THREAD_BITS = 10
 """Low bits of a key that hold the thread's number."""
@@ -46,6 +46,7 @@ _MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END, _LAP, _SIGNAL, _UNLESS, _S
 )
 _TICKET, _LOCKLESS, _SERVER = int(Discipline.TICKET), int(Discipline.LOCKLESS), int(Discipline.SERVER)
 _READ, _WRITE = int(Mode.READ), int(Mode.WRITE)
+_WALL, _SERIAL_YIELD = int(Clock.WALL), int(Clock.SERIAL_YIELD)
 _ABSENT, _PROTECTED, _WRITABLE, _DIRTY = (int(p) for p in Page)
 _TABLE, _B_ABSENT, _B_PROTECTED, _B_WRITABLE = (int(b) for b in Block)
 _MAP_PAGE, _MAP_SPLIT = int(Map.PAGE), int(Map.SPLIT)
@@ -172,9 +173,9 @@ def _clock(sc, now):
 
 
 @njit(inline="always", _nrt=False)
-def _starts(sc, now, threads, serial):
+def _starts(sc, now, threads, clock):
     """So many more threads run from now on; fewer, if negative."""
-    if serial:
+    if clock != _WALL:
         sc[_CLOCK_BASE] = _clock(sc, now)
         sc[_CLOCK_SINCE] = now
         sc[_RUNNING_THREADS] += threads
@@ -222,7 +223,7 @@ def _go_on(steps, th, keys, tables, i, t):
 @njit(inline="always", _nrt=False)
 def _grant(
     steps, th, lk, stats, waits, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
-    lock, now, t, local, near, far, socket, tracing,
+    lock, now, t, local, near, far, socket, clock, tracing,
 ):  # fmt: skip
     """Hand the lock, let go with effect at t, to the waiters whose turn it is."""
     ring = waiting.shape[1]
@@ -235,6 +236,8 @@ def _grant(
         head = lk[lock, _HEAD] + 1
         lk[lock, _HEAD] = 0 if head == ring else head
         _queue_changes(lk, sc, queue, progress, lock, now, -1)
+        if clock == _SERIAL_YIELD:
+            _starts(sc, now, 1, clock)
         left = lk[lock, _LENGTH]
         kind = lk[lock, _KIND]
         if kind == _TICKET:
@@ -252,8 +255,7 @@ def _grant(
         _acquired(lk, stats, waits, th, lock, mode, j, now, owner)
         if tracing:
             _note(trace, sc, owner, j, _T_ACQUIRED, lock)
-        clock = _go_on(steps, th, keys, tables, j, owner)
-        _wake(tree, leaves, j, _key(clock, j))
+        _wake(tree, leaves, j, _key(_go_on(steps, th, keys, tables, j, owner), j))
         t = owner
         if mode == _WRITE:
             return
@@ -263,7 +265,7 @@ def _grant(
 def _advance(
     steps, th, lk, stats, waits, holds, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
     pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s, laps,
-    local, near, far, socket, serial, budget, tracing,
+    local, near, far, socket, clock, budget, tracing,
 ):  # fmt: skip
     """Run until every thread ended, nothing can happen, or `budget` events took place."""
     threads = th.shape[0]
@@ -385,6 +387,8 @@ def _advance(
                         slot = lk[lock, _HEAD] + lk[lock, _LENGTH]
                         waiting[lock, slot - ring if slot >= ring else slot] = i
                         _queue_changes(lk, sc, queue, progress, lock, now, 1)
+                        if clock == _SERIAL_YIELD:
+                            _starts(sc, now, -1, clock)
                         asleep = True
                         break
 
@@ -422,7 +426,7 @@ def _advance(
                 if lk[lock, _LENGTH] > 0:
                     _grant(
                         steps, th, lk, stats, waits, queue, progress, tree, leaves, waiting, sc, keys, tables,
-                        trace, lock, now, t, local, near, far, socket, tracing,
+                        trace, lock, now, t, local, near, far, socket, clock, tracing,
                     )  # fmt: skip
 
             elif kind == _MAP:
@@ -494,17 +498,16 @@ def _advance(
                 if barrier_count[which] < steps[pc, 2]:
                     parked[i] = which
                     th[i, _TRIED] = now
-                    _starts(sc, now, -1, serial)
+                    _starts(sc, now, -1, clock)
                     asleep = True
                     break
-                _starts(sc, now, barrier_count[which] - 1, serial)
+                _starts(sc, now, barrier_count[which] - 1, clock)
                 barrier_count[which] = 0
                 for j in range(threads):
                     if parked[j] == which:
                         parked[j] = -1
                         th[j, _T_IDLE] += now - th[j, _TRIED]
-                        clock = _go_on(steps, th, keys, tables, j, now)
-                        _wake(tree, leaves, j, _key(clock, j))
+                        _wake(tree, leaves, j, _key(_go_on(steps, th, keys, tables, j, now), j))
 
             elif kind == _STAMP:
                 which = steps[pc, 1]
@@ -544,20 +547,20 @@ def _advance(
                 th[i, _PC] = pc + 1 if sc[_FLAG + steps[pc, 2]] else steps[pc, 1]
 
             elif kind == _SLEEP:
-                _starts(sc, now, -1, serial)
+                _starts(sc, now, -1, clock)
                 d = -(-steps[pc, 1] // max(1, sc[_RUNNING_THREADS]))
                 th[i, _T_IDLE] += d
                 t += d
                 th[i, _PC] = pc + 1
 
             elif kind == _WAKE:
-                _starts(sc, now, 1, serial)
+                _starts(sc, now, 1, clock)
                 th[i, _PC] = pc + 1
 
             else:  # END
                 th[i, _ENDED] = now
                 sc[_LIVE] -= 1
-                _starts(sc, now, -1, serial)
+                _starts(sc, now, -1, clock)
                 if tracing:
                     _note(trace, sc, now, i, _T_END, 0)
                 asleep = True
@@ -635,7 +638,7 @@ def run(
     lk[:, _LINE_OWNER] = -1
     sc = np.zeros(_SCALARS, dtype=np.int64)
     sc[_LIVE], sc[_SHIFT] = threads, FIRST_SHIFT
-    sc[_RUNNING_THREADS] = threads if job.serial else 1
+    sc[_RUNNING_THREADS] = threads if job.clock != Clock.WALL else 1
     state = {
         "stats": np.zeros((locks, 2, 6), dtype=np.int64),
         "waits": np.zeros((locks, 2, 65), dtype=np.int64),
@@ -663,7 +666,7 @@ def run(
             thread_keys(seed, threads), draws, events,
             pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked,
             stamp_t, stamp_l, stamp_s, laps,
-            job.local_ps, job.near_ps, job.far_ps, job.socket, job.serial, CHUNK, trace > 0,
+            job.local_ps, job.near_ps, job.far_ps, job.socket, job.clock, CHUNK, trace > 0,
         )  # fmt: skip
         if progress is not None:
             progress(int(sc[_EVENTS]), int(sc[_NOW]))

@@ -18,7 +18,7 @@ from simlib.engine import compiled
 from simlib.engine.random import FIXED_POINT_BITS, TABLE_BITS, draw, tables, thread_keys
 from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, EngineResult
 from simlib.errors import InputError
-from simlib.model.steps import FLAGS, SHARED, Block, Discipline, Job, Map, Mode, Page, Scan, Step
+from simlib.model.steps import FLAGS, SHARED, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
@@ -145,7 +145,7 @@ class Simulation:
         self.flags = [False] * FLAGS
         self.traced = self.events = self.live = 0
         self.clock_base = self.clock_since = 0
-        self.running = len(job.entry) if job.serial else 1
+        self.running = len(job.entry) if job.clock != Clock.WALL else 1
         self.shift = FIRST_SHIFT
         self.queue = np.zeros((len(self.locks), BINS), dtype=np.int64)
         self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
@@ -173,7 +173,7 @@ class Simulation:
 
     def starts(self, threads: int) -> None:
         """So many more threads run from now on; fewer, if negative."""
-        if self.job.serial:
+        if self.job.clock != Clock.WALL:
             self.clock_base, self.clock_since = self.clock(), int(self.env.now)
             self.running += threads
 
@@ -317,6 +317,8 @@ class Simulation:
         lock.stats[mode][1] += 1
         self.queue_changes(index, lock, now)
         lock.waiting.append(thread)
+        if self.job.clock == Clock.SERIAL_YIELD:
+            self.starts(-1)
         self.sleep(thread)
         return None
 
@@ -374,6 +376,8 @@ class Simulation:
         while lock.waiting and lock.admits(lock.waiting[0].mode):
             self.queue_changes(index, lock, now)
             thread = lock.waiting.popleft()
+            if self.job.clock == Clock.SERIAL_YIELD:
+                self.starts(1)
             left = len(lock.waiting)
             if lock.discipline is Discipline.TICKET:
                 # All waiters poll the word; the read of the one whose turn it is comes, on average, halfway.

@@ -129,6 +129,22 @@ class Discipline(IntEnum):
     one server at a time."""
 
 
+class Clock(IntEnum):
+    """What a clock shows.
+
+    With one processor that runs all threads in turns so short that they all advance together, its clock goes as many
+    times as fast as threads run, and on by itself when none does. A thread that sleeps or waits at a barrier does not
+    run.
+    """
+
+    WALL = 0
+    """The world's time: every thread has a processor of its own."""
+    SERIAL = 1
+    """One processor; a thread that waits for a lock spins, so it runs."""
+    SERIAL_YIELD = 2
+    """One processor; a thread that waits for a lock gives its turns away, so it does not run."""
+
+
 class Page(IntEnum):
     """State of one page's entry; the bit `DIRTY` is set beside it in the same byte."""
 
@@ -215,10 +231,8 @@ class Job:
         Names of the threads.
     barriers : int
         Number of barriers.
-    serial : bool
-        Whether one processor runs all threads in turns so short that they all advance together. The clock that
-        STAMP, LAP and SLEEP read is then that processor's: it goes as many times as fast as threads run (a thread
-        that waits for a lock spins, so it runs; at a barrier it sleeps), and on by itself when none does.
+    clock : int
+        A `Clock`: which time STAMP, LAP and SLEEP read.
     """
 
     steps: NDArray[np.int64]
@@ -238,7 +252,7 @@ class Job:
     lock_names: tuple[str, ...] = ("mmu_lock",)
     thread_names: tuple[str, ...] = ()
     barriers: int = 1
-    serial: bool = False
+    clock: int = 0
 
     def __post_init__(self) -> None:
         """Check that no step can leave the tables: the engines trust a job.
@@ -265,6 +279,8 @@ class Job:
             raise InputError(
                 "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
             )
+        if self.clock not in tuple(Clock):
+            raise InputError("job.clock", self.clock, "must be a Clock")
         if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
             raise InputError("job", "entry or line times", "must not be negative or out of range")
         after_sleep = np.flatnonzero(self.steps[:-1, 0] == Step.SLEEP) + 1

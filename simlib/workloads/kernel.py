@@ -10,7 +10,7 @@ import numpy as np
 
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.scenario import Costs, Policy, Scenario
-from simlib.model.steps import Discipline, Job, Map, Mode, Program, Scan, Step
+from simlib.model.steps import Clock, Discipline, Job, Map, Mode, Program, Scan, Step
 
 MMU_LOCK, INTERCONNECT, PAGE_TABLES = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first vCPU's own page-table word."""
@@ -203,5 +203,5 @@ class Kernel:
             lock_names=("mmu_lock", "interconnect", *names),
             thread_names=(*(f"vcpu {i}" for i in range(guest.vcpus)), "main"),
             barriers=barriers,
-            serial=machine.clock == "serial",
+            clock=Clock[machine.clock.upper()],
         )

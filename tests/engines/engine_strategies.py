@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.scenario import Costs, Guest, Machine, Policy, Scenario, Workload
-from simlib.model.steps import FLAGS, Discipline, Job, Map, Mode, Program, Scan, Step
+from simlib.model.steps import FLAGS, Clock, Discipline, Job, Map, Mode, Program, Scan, Step
 
 TRACE = 200_000
 """Room for trace events: more than any job made here has."""
@@ -194,5 +194,5 @@ def jobs(draw, stamped=False):
         lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),
         thread_names=tuple(f"thread {i}" for i in range(threads)),
         barriers=2,
-        serial=draw(st.booleans()),
+        clock=draw(st.sampled_from(list(Clock))),
     )

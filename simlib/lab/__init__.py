@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Builds, boots and runs the patched kernels, and brings the data home.
+
+The lab knows nothing of the model: it turns an experiment file into tables of
+counts and times, from QEMU's deterministic clock or from this host's own
+``/dev/kvm``. ``docs/lab.md`` says what its numbers mean and what they do not.
+"""
+
+from simlib.lab.build import KERNELS, Built, build
+from simlib.lab.collect import Collected, collect, collect_native
+from simlib.lab.experiment import Cell, Experiment, load_experiment
+from simlib.lab.host import Finding, check_host
+from simlib.lab.qemu import fetch_qemu
+from simlib.lab.records import Record, tables, write_tables
+from simlib.lab.targets import TARGETS, Target, find_target
+
+__all__ = [
+    "KERNELS",
+    "TARGETS",
+    "Built",
+    "Cell",
+    "Collected",
+    "Experiment",
+    "Finding",
+    "Record",
+    "Target",
+    "build",
+    "check_host",
+    "collect",
+    "collect_native",
+    "fetch_qemu",
+    "find_target",
+    "load_experiment",
+    "tables",
+    "write_tables",
+]

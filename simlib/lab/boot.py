@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Boots one cell and reads its console: bounded in time and size, and suspicious of what it reads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from simlib.errors import SimlibError
+from simlib.lab.build import Built
+from simlib.lab.experiment import Cell
+from simlib.lab.initramfs import cpio
+from simlib.lab.qemu import Qemu, command_line, shown
+from simlib.lab.targets import Target
+
+LOG_BYTES = 32 * 2**20
+"""Longest console log that is kept; a failed selftest can print every page-table entry."""
+
+CLOCK_RATIO = 1.25
+"""With a running clock: furthest that the guest's time may be from the wall's before a run is refused."""
+
+_FRAME = re.compile(rb"^@simlib (start|begin|end|stop) ([\d.]+)(?: (\d+))?$")
+_PANIC = re.compile(rb"Kernel panic|Oops|BUG: |Internal error|Unable to handle kernel|general protection fault")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a boot gave.
+
+    Parameters
+    ----------
+    outputs : tuple of str
+        What each line of the experiment printed.
+    digest : str
+        Hash of the outputs: equal for two runs of a deterministic cell.
+    command : str
+        QEMU's command, without this machine's folders.
+    guest_s : float
+        Time that passed inside, s.
+    wall_s : float
+        Time that passed outside, s.
+    """
+
+    outputs: tuple[str, ...]
+    digest: str
+    command: str
+    guest_s: float
+    wall_s: float
+
+
+def boot(
+    cell: Cell,
+    target: Target,
+    built: Built,
+    qemu: Qemu,
+    core: int | None = None,
+    progress: Callable[[float], None] = lambda seconds: None,
+) -> Outcome:
+    """Run a cell under QEMU.
+
+    Parameters
+    ----------
+    cell : Cell
+    target : Target
+    built : Built
+    qemu : Qemu
+    core : int, optional
+        Core of this host to stay on.
+    progress : callable
+        Told the wall time since the start, s, about once a second.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    SimlibError
+        If the guest panics, hangs, floods its console, ends early, fails its test, or keeps another time than the wall.
+    """
+    seed = int(cell.test.get("seed", 1))
+    with tempfile.TemporaryDirectory(prefix="simlib-lab-") as folder:
+        initramfs = Path(folder) / "initramfs.cpio"
+        initramfs.write_bytes(built.initramfs.read_bytes() + cpio({"experiment": cell.script().encode()}))
+        command = command_line(qemu, cell, target, built, str(initramfs), seed)
+        pinned = command
+        if core is not None and shutil.which("taskset"):
+            pinned = ["taskset", "-c", str(core), *command]
+        begun = time.monotonic()
+        log, ended = _watch(pinned, cell, progress)
+    wall = time.monotonic() - begun
+    return _read(log, ended, cell, shown(command), wall)
+
+
+def _watch(command: list[str], cell: Cell, progress: Callable[[float], None]) -> tuple[bytes, bool]:
+    """Run QEMU to its end, its time or its size; return the console and whether it ended by itself."""
+    deadline = time.monotonic() + cell.experiment.timeout_s
+    begun = time.monotonic()
+    log = bytearray()
+    process = subprocess.Popen(  # noqa: S603  # QEMU, with arguments from checked fields
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    assert process.stdout is not None  # noqa: S101  # for the type checker: PIPE was given
+    ended = False
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while time.monotonic() < deadline and len(log) < LOG_BYTES:
+                if selector.select(timeout=1.0):
+                    chunk = os.read(process.stdout.fileno(), 65536)
+                    if not chunk:
+                        ended = True
+                        break
+                    log += chunk
+                progress(time.monotonic() - begun)
+    finally:
+        if not ended:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    return bytes(log), ended
+
+
+def _read(log: bytes, ended: bool, cell: Cell, command: str, wall: float) -> Outcome:
+    """Take the frames out of the console, or say what went wrong."""
+    log = log.replace(b"\r", b"")
+    outputs, start, stop = _frames(log, cell)
+    if panic := _PANIC.search(log):
+        raise SimlibError(f"{cell.label}: the guest's kernel stopped: {_line_at(log, panic.start())}")
+    if len(log) >= LOG_BYTES:
+        raise SimlibError(f"{cell.label}: the console was flooded ({LOG_BYTES >> 20} MiB); it ends: {_tail(log)}")
+    if start is None or stop is None or len(outputs) != len(cell.script().splitlines()):
+        fault = "the machine ended before the experiment did"
+        if not ended:
+            limit = cell.experiment.timeout_s
+            fault = f"no end after {limit} s (raise timeout_s if it was slow, or look for a livelock)"
+        raise SimlibError(f"{cell.label}: {fault}; its last words: {_tail(log)}")
+    guest = stop - start
+    if cell.experiment.clock == "multithreaded" and not guest / CLOCK_RATIO <= wall <= (stop + 5.0) * CLOCK_RATIO:
+        raise SimlibError(
+            f"{cell.label}: {stop:.1f} s passed inside and {wall:.1f} s outside: the guest's clock is wrong, so are "
+            "its times; run it again on an idle host, or use the deterministic clock"
+        )
+    digest = hashlib.sha256("\0".join(outputs).encode()).hexdigest()
+    return Outcome(tuple(outputs), digest, command, guest, wall)
+
+
+def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | None]:
+    """Outputs of the experiment's lines, and the guest's times at its start and stop."""
+    outputs: list[str] = []
+    times: dict[bytes, float] = {}
+    current: list[bytes] | None = None
+    for line in log.split(b"\n"):
+        frame = _FRAME.match(line)
+        if frame is None:
+            if current is not None:
+                current.append(line)
+        elif frame[1] in (b"start", b"stop"):
+            times[frame[1]] = float(frame[2])
+        elif frame[1] == b"begin":
+            current = []
+        elif current is not None:
+            text = b"\n".join(current).decode("utf-8", errors="replace").strip("\n")
+            if frame[3] != b"0":
+                raise SimlibError(_failure(cell, int(frame[2]), int(frame[3] or 0), text))
+            outputs.append(text)
+            current = None
+    return outputs, times.get(b"start"), times.get(b"stop")
+
+
+def _failure(cell: Cell, number: int, status: int, text: str) -> str:
+    """A line of the experiment that did not do what it should."""
+    line = cell.script().splitlines()[number]
+    last = text.splitlines()[-1] if text else "it printed nothing"
+    if line.startswith("parameter"):
+        return f"{cell.label}: the kernel refused '{line}': {last}; is it a patched kernel, and the value a known one?"
+    if status == 4:
+        return f"{cell.label}: the test skipped itself: {last}"
+    return f"{cell.label}: '{line}' ended with {status}: {last}"
+
+
+def _line_at(log: bytes, place: int) -> str:
+    """The console's line around a place."""
+    first = log.rfind(b"\n", 0, place) + 1
+    return log[first : log.find(b"\n", place)].decode("utf-8", errors="replace").strip()
+
+
+def _tail(log: bytes) -> str:
+    """The console's last line that says something."""
+    lines = [line for line in log.decode("utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else "none: the console stayed empty"

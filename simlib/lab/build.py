@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Builds what an experiment boots: kernel, selftests and initramfs, each cached by what went into it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simlib.errors import InputError, SimlibError
+from simlib.files import write_text
+from simlib.lab.cache import lab_dir, need_space
+from simlib.lab.initramfs import cpio
+from simlib.lab.patches import Series, read_series
+from simlib.lab.source import Source, file_sha256, prepare_source
+from simlib.lab.targets import Target, find_target
+
+KERNELS = {
+    "plain": (),
+    "statistics": ("statistics.config",),
+    "lock-stat": ("lock-stat.config",),
+}
+"""Kernels by name, with the fragments that each adds to the target's own.
+
+``plain`` carries the series' switches and nothing that measures; ``statistics``
+adds the series' own counters; ``lock-stat`` has the kernel's lock debugging."""
+
+PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
+"""Selftests that are built in."""
+
+OBJECTS_GIB = 0.5
+"""Room that one object tree takes, GiB."""
+
+_FOLDERS = ("dev", "proc", "sys", "tmp")
+_HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel that is ready to boot.
+
+    Parameters
+    ----------
+    target : str
+    kernel : str
+        Name in `KERNELS`.
+    image, initramfs : Path
+    provenance : dict
+        Source, patches, configuration and compiler, with their hashes.
+    """
+
+    target: str
+    kernel: str
+    image: Path
+    initramfs: Path
+    provenance: dict[str, object]
+
+
+def built_dir(target: str, kernel: str) -> Path:
+    """Where a built kernel lies."""
+    return lab_dir() / "built" / f"{target}-{kernel}"
+
+
+def find_built(target: str, kernel: str) -> Built:
+    """The kernel that was built last.
+
+    Raises
+    ------
+    InputError
+        If it was not built.
+    """
+    folder = built_dir(target, kernel)
+    record = folder / "build.json"
+    if not record.is_file():
+        raise InputError(
+            "kernel",
+            f"{target}-{kernel}",
+            "is not built",
+            f"run simlib lab build --arch {target} --kernel {kernel}",
+        )
+    return Built(
+        target, kernel, folder / "image", folder / "initramfs.cpio", json.loads(record.read_text("utf-8"))["provenance"]
+    )
+
+
+def build(
+    target: str, kernel: str = "statistics", source: Path | None = None, progress: Callable[[str], None] = print
+) -> Built:
+    """Build a kernel, the selftests and the initramfs of one target.
+
+    Nothing is done if all inputs are as they were; what is done is incremental.
+    An interrupted build goes on where it stopped.
+
+    Parameters
+    ----------
+    target : str
+        Name in `TARGETS`.
+    kernel : str
+        Name in `KERNELS`.
+    source : Path, optional
+        A kernel tree of one's own. Default: the distribution's source package.
+    progress : callable
+        Told what is being done.
+
+    Returns
+    -------
+    Built
+
+    Raises
+    ------
+    InputError
+        If a tool or the source is missing, or the version is wrong.
+    SimlibError
+        If the series does not apply, a compilation fails or the disk is full.
+    """
+    what = find_target(target)
+    if kernel not in KERNELS:
+        raise InputError("--kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}")
+    need_compiler(what)
+    series = read_series()
+    tree = prepare_source(lab_dir(), series, source, progress)
+    fragment = "".join((_HERE / "configs" / name).read_text("utf-8") for name in (f"{target}.config", *KERNELS[kernel]))
+    key = _key(tree, series, what, fragment)
+    folder = built_dir(target, kernel)
+    record = folder / "build.json"
+    if record.is_file() and json.loads(record.read_text("utf-8"))["key"] == key:
+        progress(f"{target}-{kernel} is up to date")
+        return find_built(target, kernel)
+    need_space(lab_dir(), OBJECTS_GIB, "the object tree")
+    objects = lab_dir() / "objects" / f"{target}-{kernel}"
+    make = _make(what, tree.tree, objects)
+    _configure(make, objects, fragment, progress)
+    progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
+    _run([*make, os.path.basename(what.image)], objects / "build.log")
+    programs = _selftests(what, tree.tree, make, progress)
+    init = _compile_init(what, objects)
+    files = {"init": init, **programs}
+    folder.mkdir(parents=True, exist_ok=True)
+    record.unlink(missing_ok=True)
+    shutil.copyfile(objects / what.image, folder / "image")
+    (folder / "initramfs.cpio").write_bytes(cpio(files, _FOLDERS, console=True))
+    shutil.copyfile(objects / ".config", folder / "config")
+    provenance = {
+        **tree.provenance(),
+        "configuration_sha256": file_sha256(objects / ".config"),
+        "image_sha256": file_sha256(folder / "image"),
+        "initramfs_sha256": file_sha256(folder / "initramfs.cpio"),
+        "compiler": _compiler_version(what),
+        "kernel": kernel,
+    }
+    write_text(record, json.dumps({"key": key, "provenance": provenance}, indent=1) + "\n")
+    return find_built(target, kernel)
+
+
+def find_program(target: str, name: str) -> Path:
+    """A selftest that was built for a target.
+
+    Raises
+    ------
+    InputError
+        If it was not built.
+    """
+    program = lab_dir() / "objects" / f"{target}-selftests" / f"{name}.stripped"
+    if not program.is_file():
+        raise InputError("selftest", name, "is not built", f"run simlib lab build --arch {target}")
+    return program
+
+
+def need_compiler(target: Target) -> None:
+    """Refuse to begin without the tools that a build needs.
+
+    Raises
+    ------
+    InputError
+        Names the missing commands and the packages to install.
+    """
+    commands = ("make", "patch", "bison", "flex", "bc", "rsync", f"{target.compiler}gcc")
+    missing = [command for command in commands if shutil.which(command) is None]
+    if missing:
+        raise InputError(
+            "building for " + target.name,
+            ", ".join(missing),
+            "not found",
+            "apt-get install " + " ".join(target.packages),
+        )
+
+
+def _make(target: Target, tree: Path, objects: Path) -> list[str]:
+    """The make command for the kernel, reproducible and through ccache where there is one."""
+    compiler = f"{target.compiler}gcc"
+    wrapped = f"ccache {compiler}" if shutil.which("ccache") else compiler
+    return [
+        *("make", "-C", str(tree), f"O={objects}", f"ARCH={target.kernel_arch}", f"CROSS_COMPILE={target.compiler}"),
+        *(f"CC={wrapped}", f"-j{len(os.sched_getaffinity(0))}", "--no-print-directory"),
+        *("KBUILD_BUILD_TIMESTAMP=2026-01-01", "KBUILD_BUILD_USER=simlib", "KBUILD_BUILD_HOST=lab"),
+    ]
+
+
+def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Callable[[str], None]) -> None:
+    """Configure from nothing plus the fragment, and refuse a configuration that lost a line of it."""
+    wanted = objects / "fragment.config"
+    config = objects / ".config"
+    if config.is_file() and wanted.is_file() and wanted.read_text("utf-8") == fragment:
+        _run([*make, "olddefconfig"], objects / "configure.log")
+    else:
+        progress("configuring")
+        config.unlink(missing_ok=True)
+        write_text(wanted, fragment)
+        _run([*make, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"], objects / "configure.log")
+    have = set(config.read_text("utf-8").splitlines())
+    lost = [line for line in fragment.splitlines() if line.endswith("=y") and line not in have]
+    if lost:
+        raise SimlibError(f"the kernel's configuration refused {', '.join(lost)}: a dependency is missing in configs/")
+
+
+def _selftests(target: Target, tree: Path, make: Sequence[str], progress: Callable[[str], None]) -> dict[str, bytes]:
+    """Compile the selftests, statically, against the tree's own headers."""
+    out = lab_dir() / "objects" / f"{target.name}-selftests"
+    headers = lab_dir() / "objects" / f"{target.name}-headers"
+    progress(f"{target.name}: compiling the selftests")
+    own = [word if not word.startswith("O=") else f"O={headers}" for word in make]
+    _run([*own, "headers"], headers / "build.log")
+    out.mkdir(parents=True, exist_ok=True)
+    _run(
+        [
+            *("make", "-C", str(tree / "tools/testing/selftests/kvm"), f"ARCH={target.kernel_arch}"),
+            *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", "LDFLAGS=-static", "--no-print-directory"),
+            *(f"KHDR_INCLUDES=-isystem {headers}/usr/include", f"-j{len(os.sched_getaffinity(0))}"),
+            *(str(out / name) for name in PROGRAMS),
+        ],
+        out / "build.log",
+    )
+    programs = {}
+    for name in PROGRAMS:
+        stripped = out / f"{name}.stripped"
+        _run([f"{target.compiler}strip", "-o", str(stripped), str(out / name)], out / "strip.log")
+        programs[name] = stripped.read_bytes()
+    return programs
+
+
+def _compile_init(target: Target, objects: Path) -> bytes:
+    """Compile the lab's own init."""
+    program = objects / "simlib-init"
+    _run(
+        [f"{target.compiler}gcc", "-O2", "-Wall", "-static", "-s", "-o", str(program), str(_HERE / "init.c")],
+        objects / "simlib-init.log",
+    )
+    return program.read_bytes()
+
+
+def _key(tree: Source, series: Series, target: Target, fragment: str) -> str:
+    """What everything that is built depends on."""
+    parts = [tree.origin, tree.sha256, series.sha256, fragment, (_HERE / "init.c").read_text("utf-8")]
+    parts += [_compiler_version(target), ".".join(map(str, tree.version)), repr(PROGRAMS)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _compiler_version(target: Target) -> str:
+    """First line of what the compiler says of itself."""
+    command = [f"{target.compiler}gcc", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # a name from TARGETS
+    return done.stdout.partition("\n")[0]
+
+
+def _run(command: Sequence[str], log: Path) -> None:
+    """Run a build step; on failure show the error lines of its log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as stream:
+        done = subprocess.run(  # noqa: S603  # make and compilers, with names from TARGETS
+            list(command),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    if done.returncode:
+        text = log.read_text("utf-8", errors="replace").splitlines()
+        errors = [line for line in text if "error" in line.lower() or "No space left" in line][:3] or text[-3:]
+        sys.stderr.write("".join(f"  {line}\n" for line in errors))
+        cure = "free disk space" if any("No space left" in line for line in errors) else f"the whole log is {log}"
+        raise SimlibError(f"{command[0]} ended with {done.returncode}: {cure}")

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs an experiment's whole matrix: in parallel, resumable, every cell as often as it must repeat itself."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from simlib.errors import InputError, SimlibError
+from simlib.lab.boot import boot
+from simlib.lab.build import Built, find_built, find_program
+from simlib.lab.cache import lab_dir
+from simlib.lab.experiment import Cell, Experiment
+from simlib.lab.native import host_provenance, native_target, run_native
+from simlib.lab.qemu import Qemu, find_qemu
+from simlib.lab.records import Record, load_record, save_record
+from simlib.lab.targets import Target, find_target
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a matrix gave.
+
+    Parameters
+    ----------
+    records : list of Record
+        In the order of the cells; without those that failed.
+    failures : dict of str to str
+        Label of each cell that failed, with the reason.
+    """
+
+    records: list[Record]
+    failures: dict[str, str]
+
+
+def collect(
+    experiments: Sequence[Experiment],
+    *,
+    jobs: int = 0,
+    fresh: bool = False,
+    progress: Callable[[str, float], None] = lambda text, share: None,
+) -> Collected:
+    """Run every cell that has no result yet.
+
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+    jobs : int
+        Boots at a time, each on a core of its own; 0: one for every core.
+    fresh : bool
+        Run the cells again even if their results are there.
+    progress : callable
+        Told the label of the cell that ended last and the share that is done.
+
+    Returns
+    -------
+    Collected
+        Cells that fail do not stop the others.
+
+    Raises
+    ------
+    InputError
+        If a kernel is not built or QEMU is missing: before anything is run.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    free: queue.Queue[int] = queue.Queue()
+    for core in cores[: jobs or len(cores)]:
+        free.put(core)
+    tasks = []
+    for spec in experiments:
+        target = find_target(spec.target)
+        qemu, built = find_qemu(target), find_built(spec.target, spec.kernel)
+        tasks += [(cell, target, qemu, built) for cell in spec.cells()]
+    records: dict[int, Record] = {}
+    failures: dict[str, str] = {}
+
+    def work(number: int, cell: Cell, target: Target, qemu: Qemu, built: Built) -> tuple[int, Record]:
+        path = record_path(cell, built, qemu)
+        if path.is_file() and not fresh:
+            return number, load_record(path)
+        core = free.get()
+        try:
+            return number, run_cell(cell, target, qemu, built, path, core)
+        finally:
+            free.put(core)
+
+    with ThreadPoolExecutor(max_workers=free.qsize()) as pool:
+        pending = {pool.submit(work, number, *task): task[0] for number, task in enumerate(tasks)}
+        try:
+            for count, future in enumerate(as_completed(pending), 1):
+                cell = pending[future]
+                try:
+                    number, record = future.result()
+                    records[number] = record
+                except SimlibError as error:
+                    failures[cell.label] = str(error)
+                progress(cell.label, count / len(tasks))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return Collected([records[number] for number in sorted(records)], failures)
+
+
+def record_path(cell: Cell, built: Built, qemu: Qemu) -> Path:
+    """Where a cell's result lies: named by the hash of all that determines it."""
+    key = cell.key({**built.provenance, "qemu": qemu.text})
+    return lab_dir() / "results" / cell.experiment.name / f"{key}.json"
+
+
+def run_cell(cell: Cell, target: Target, qemu: Qemu, built: Built, path: Path, core: int | None = None) -> Record:
+    """Boot a cell as often as it must repeat itself, and keep the first result.
+
+    Raises
+    ------
+    SimlibError
+        As `simlib.lab.boot.boot`, or if the test's output is damaged.
+    """
+    outcomes = [boot(cell, target, built, qemu, core) for _ in range(cell.experiment.repeats)]
+    return save_record(path, cell, outcomes, {**built.provenance, "qemu": qemu.text})
+
+
+def collect_native(
+    experiments: Sequence[Experiment], *, progress: Callable[[str, float], None] = lambda text, share: None
+) -> Collected:
+    """Run every cell on this host's own ``/dev/kvm``, one after the other, and keep nothing from before.
+
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+    progress : callable
+        Told the label of the cell and the share that is done.
+
+    Returns
+    -------
+    Collected
+
+    Raises
+    ------
+    InputError
+        If this host has no usable ``/dev/kvm``, or the selftests are not built for it.
+    """
+    target = native_target()
+    for spec in experiments:
+        if spec.target != target:
+            raise InputError(f"{spec.name}: target", spec.target, f"this host is {target}", "leave out --native")
+    host = host_provenance()
+    records: list[Record] = []
+    failures: dict[str, str] = {}
+    cells = [cell for spec in experiments for cell in spec.cells()]
+    for count, cell in enumerate(cells):
+        program = find_program(target, cell.experiment.program)
+        folder = lab_dir() / "native" / cell.experiment.name / cell.key(host)
+        progress(cell.label, count / len(cells))
+        try:
+            outcomes = [run_native(cell, program, folder) for _ in range(cell.experiment.repeats)]
+            records.append(save_record(folder / "record.json", cell, outcomes, host))
+        except InputError:
+            raise
+        except SimlibError as error:
+            failures[cell.label] = str(error)
+    return Collected(records, failures)

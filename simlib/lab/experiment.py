@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An experiment: which kernel is booted how, with which switches and which test; a TOML file.
+
+A list in ``[parameters]`` or ``[test]`` spans a matrix: every combination is a
+`Cell`, and every cell is a boot of its own, so that none inherits another's state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.lab.build import KERNELS
+from simlib.lab.targets import find_target
+
+CLOCKS = ("deterministic", "multithreaded")
+"""``deterministic``: one host thread, one instruction a nanosecond. ``multithreaded``: smoke tests only."""
+
+OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
+    "mmu_lock_contention_test": {
+        "vcpus": ("-v", int),
+        "memory_per_vcpu": ("-b", str),
+        "rounds": ("-r", int),
+        "chunk_pages": ("-c", int),
+        "clear_threads": ("-t", int),
+        "access": ("-a", str),
+        "write_percent": ("-w", int),
+        "seed": ("-S", int),
+        "backing": ("-s", str),
+        "parked": ("-p", bool),
+        "get_clears": ("-g", bool),
+        "protect_at_enable": ("-i", bool),
+        "ring_entries": ("-R", int),
+        "check": ("-k", bool),
+        "bucket_ns": ("-B", int),
+        "pause_us": ("-D", int),
+    },
+    "dirty_log_perf_test": {
+        "vcpus": ("-v", int),
+        "memory_per_vcpu": ("-b", str),
+        "iterations": ("-i", int),
+        "write_percent": ("-w", int),
+        "get_clears": ("-g", bool),
+        "guest_mode": ("-m", int),
+        "backing": ("-s", str),
+    },
+}
+"""Options of the selftests by the names used here, with the flag and the type."""
+
+_FIELDS = {
+    "name": str,
+    "target": str,
+    "mode": str,
+    "kernel": str,
+    "program": str,
+    "clock": str,
+    "slice_us": int,
+    "cpus": int,
+    "machine_memory": str,
+    "timeout_s": int,
+    "repeats": int,
+}
+_WORD = re.compile(r"[\w.+/:-]+")
+_SIZE = re.compile(r"[1-9]\d*[KMG]?")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is booted, and the matrix of what it runs.
+
+    Parameters
+    ----------
+    name : str
+    target : str
+        Architecture (`simlib.lab.targets.TARGETS`).
+    mode : str
+        One of the target's modes; default: its first.
+    kernel : str
+        ``statistics``, ``plain`` or ``lock-stat``.
+    program : str
+        Selftest to run.
+    clock : str
+        ``deterministic`` or ``multithreaded``.
+    slice_us : int
+        Longest stretch of one virtual CPU before the next one's turn, µs of virtual time.
+    cpus : int
+        CPUs of the emulated host; 0: one for every vCPU and clear thread.
+    machine_memory : str
+        Its memory.
+    timeout_s : int
+        Wall time after which a boot is given up, s.
+    repeats : int
+        How often every cell is run; the hashes of the repeats must agree.
+    parameters : dict
+        KVM module parameters, each with its values.
+    test : dict
+        Options of the program, each with its values.
+    """
+
+    name: str
+    target: str
+    mode: str
+    kernel: str = "statistics"
+    program: str = "mmu_lock_contention_test"
+    clock: str = "deterministic"
+    slice_us: int = 6
+    cpus: int = 0
+    machine_memory: str = "768M"
+    timeout_s: int = 600
+    repeats: int = 1
+    parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    test: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def cells(self) -> Iterator[Cell]:
+        """Every combination of the values, in the order of the file."""
+        names = [("parameters", key) for key in self.parameters] + [("test", key) for key in self.test]
+        for values in itertools.product(*self.parameters.values(), *self.test.values()):
+            chosen: dict[str, dict[str, Any]] = {"parameters": {}, "test": {}}
+            for (table, key), value in zip(names, values, strict=True):
+                chosen[table][key] = value
+            yield Cell(self, chosen["parameters"], chosen["test"])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of an experiment's values: one boot.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    parameters, test : dict
+        One value each.
+    """
+
+    experiment: Experiment
+    parameters: Mapping[str, Any]
+    test: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The cell in words: the values that vary within the experiment."""
+        spec = self.experiment
+        varied = [
+            f"{key}={value}"
+            for table, own in ((spec.parameters, self.parameters), (spec.test, self.test))
+            for key, value in own.items()
+            if len(table[key]) > 1
+        ]
+        return " ".join([spec.name, *varied])
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of the emulated host."""
+        threads = int(self.test.get("vcpus", 1)) + int(self.test.get("clear_threads", 1))
+        return self.experiment.cpus or threads
+
+    def script(self) -> str:
+        """Lines for the lab's init: the switches, then the test."""
+        lines = [f"parameter {key} {parameter_text(value)}" for key, value in self.parameters.items()]
+        known = OPTIONS[self.experiment.program]
+        words = [f"/{self.experiment.program}"]
+        for key, value in self.test.items():
+            flag, kind = known[key]
+            if kind is bool:
+                words += [flag] if value else []
+            else:
+                words += [flag, str(value)]
+        lines.append("run " + " ".join(words))
+        if self.experiment.kernel == "lock-stat":
+            lines = [*lines[:-1], "write /proc/lock_stat 0", lines[-1], "show /proc/lock_stat"]
+        return "\n".join(lines) + "\n"
+
+    def key(self, provenance: Mapping[str, object]) -> str:
+        """Hash of all that determines the result: the kernel, the machine, the switches, the test."""
+        spec = self.experiment
+        machine = [spec.target, spec.mode, spec.clock, spec.slice_us, self.cpus, spec.machine_memory]
+        text = json.dumps([machine, self.script(), provenance], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load_experiment(path: str | Path) -> list[Experiment]:
+    """Read an experiment file.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``[[experiment]]`` tables, or one experiment at the top level.
+
+    Returns
+    -------
+    list of Experiment
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read, an unknown key or a value that breaks its rule.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as stream:
+            content = tomllib.load(stream)
+    except OSError as error:
+        raise InputError("experiment", str(path), f"cannot be read ({error.strerror})", "name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError("experiment", str(path), f"is no TOML: {error}", "docs/lab.md shows one") from None
+    tables = content.get("experiment", [content])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(str(path), "experiment", "must be tables", "write [[experiment]] above each")
+    experiments = [parse_experiment(table, str(path)) for table in tables]
+    names = [one.name for one in experiments]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(str(path), name, "names two experiments", "give each its own name")
+    return experiments
+
+
+def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Experiment:
+    """Check one experiment's table.
+
+    Examples
+    --------
+    >>> spec = parse_experiment({"name": "n", "target": "x86_64", "test": {"vcpus": [1, 2]}})
+    >>> spec.mode, [cell.label for cell in spec.cells()]
+    ('npt', ['n vcpus=1', 'n vcpus=2'])
+    >>> print(next(spec.cells()).script(), end="")
+    run /mmu_lock_contention_test -v 1
+    """
+    values = {key: value for key, value in table.items() if key not in ("parameters", "test")}
+    values = _check_fields(values, where)
+    where = f"{where}: {values['name']}"
+    parameters, test = (
+        {key: _values(value) for key, value in _table(table, name, where).items()} for name in ("parameters", "test")
+    )
+    for key, options in test.items():
+        for value in options:
+            _check_option(values["program"], key, value, f"{where}.test.{key}")
+    for key, options in parameters.items():
+        for value in options:
+            if not isinstance(value, int | str) or not _WORD.fullmatch(f"{key}{value}"):
+                raise InputError(f"{where}.parameters.{key}", value, "must be a number, a truth value or a word", "")
+    return Experiment(**values, parameters=parameters, test=test)
+
+
+def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Check the keys beside the tables, and fill in the target's first mode."""
+    for key, value in values.items():
+        if key not in _FIELDS:
+            raise InputError(f"{where}: {key}", value, "is not known", nearest(key, [*_FIELDS, "parameters", "test"]))
+        if type(value) is not _FIELDS[key]:
+            raise InputError(f"{where}: {key}", value, f"must be {_FIELDS[key].__name__}", "docs/lab.md lists the keys")
+    for key in ("name", "target"):
+        if key not in values:
+            raise InputError(where, "{}", f"must have {key}", f"add {key} = …")
+    modes = find_target(values["target"]).modes
+    values = {"mode": next(iter(modes)), "program": "mmu_lock_contention_test", **values}
+    words: dict[str, Collection[str]] = {"mode": modes, "kernel": KERNELS, "program": OPTIONS, "clock": CLOCKS}
+    for key, known in words.items():
+        if key in values and values[key] not in known:
+            raise InputError(f"{where}: {key}", values[key], "is not known", nearest(values[key], known))
+    for key in ("slice_us", "timeout_s", "repeats"):
+        if values.get(key, 1) < 1:
+            raise InputError(f"{where}: {key}", values[key], "must be at least 1", "raise it")
+    if not _SIZE.fullmatch(values.get("machine_memory", "1M")):
+        raise InputError(f"{where}: machine_memory", values["machine_memory"], "is no size", "write 512M or 1G")
+    return values
+
+
+def _check_option(program: str, key: str, value: Any, where: str) -> None:
+    """Refuse an option that the program does not have, or a value of the wrong type."""
+    known = OPTIONS[program]
+    if key not in known:
+        raise InputError(where, value, f"is no option of {program}", nearest(key, known))
+    kind = known[key][1]
+    if type(value) is not kind:
+        raise InputError(where, value, f"must be {kind.__name__}", "docs/lab.md lists the options")
+    if (isinstance(value, str) and not _WORD.fullmatch(value)) or (isinstance(value, int) and value < 0):
+        raise InputError(where, value, "must be a word or a number from 0", "docs/lab.md lists the options")
+
+
+def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """A table within a table, empty if absent."""
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{where}.{key}", found, "must be a table", f"write [{key}] on a line of its own")
+    return found
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    """Values of a key: a list is a dimension of the matrix."""
+    return tuple(value) if isinstance(value, list) and value else (value,)
+
+
+def parameter_text(value: object) -> str:
+    """A parameter's value as the kernel reads it."""
+    return ("Y" if value else "N") if isinstance(value, bool) else str(value)

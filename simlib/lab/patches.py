@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The bundled patch series: where it is, what it is for, and applying it without spoiling a tree."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from simlib.errors import InputError, SimlibError
+
+_BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
+_TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Series:
+    """The patch series and the kernel that it is for.
+
+    Parameters
+    ----------
+    folder : Path
+    patches : tuple of Path
+        In the order of the file ``series``.
+    package : str
+        The distribution's source package.
+    version : tuple of int
+        Kernel version that the series was written for.
+    """
+
+    folder: Path
+    patches: tuple[Path, ...]
+    package: str
+    version: tuple[int, int, int]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all patches in order: what a measurement names as its series."""
+        digest = hashlib.sha256()
+        for patch in self.patches:
+            digest.update(patch.name.encode() + b"\0" + patch.read_bytes())
+        return digest.hexdigest()
+
+    def touched(self) -> list[str]:
+        """Files that the series changes or adds, relative to the kernel tree."""
+        return sorted({name for patch in self.patches for name in _TOUCHED.findall(patch.read_text("utf-8"))})
+
+
+def patch_dir() -> Path:
+    """Find the folder of the patch series: of the source tree, else of the installed package."""
+    package = Path(__file__).resolve().parents[1]
+    for place in (package.parent / "kernel-patches", package / "_kernel_patches"):
+        if (place / "series").is_file():
+            return place
+    raise InputError("kernel-patches", str(package.parent), "holds no file named series", "install simlib again")
+
+
+def read_series(folder: Path | None = None) -> Series:
+    """Read a patch series.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Default: the bundled one.
+
+    Raises
+    ------
+    InputError
+        If the file ``series`` names no base or a patch that is not there.
+
+    Examples
+    --------
+    >>> series = read_series()
+    >>> series.package, series.version[:2]
+    ('linux-source-6.12', (6, 12))
+    """
+    folder = folder or patch_dir()
+    listing = folder / "series"
+    lines = listing.read_text("utf-8").splitlines()
+    base = next((found for line in lines if (found := _BASE.match(line))), None)
+    if base is None:
+        raise InputError(str(listing), "no base", "must name its kernel", "add '# base: linux-source-6.12 6.12.117'")
+    names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    for name in names:
+        if not (folder / name).is_file():
+            raise InputError(str(listing), name, "is not in the folder", "restore the file, or take out its line")
+    version = (int(base[2]), int(base[3]), int(base[4] or 0))
+    return Series(folder, tuple(folder / name for name in names), base[1], version)
+
+
+def tree_version(tree: Path) -> tuple[int, int, int]:
+    """Version of a kernel source tree, as its Makefile says.
+
+    Raises
+    ------
+    InputError
+        If the folder is no kernel source tree.
+    """
+    try:
+        head = (tree / "Makefile").read_text("utf-8", errors="replace")[:2000]
+        found = [re.search(rf"^{key} = (\d+)$", head, re.MULTILINE) for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL")]
+        return tuple(int(match[1]) for match in found)  # type: ignore[return-value,index]  # None is caught below
+    except (OSError, TypeError):
+        raise InputError(
+            "--source", str(tree), "is no Linux source tree", "name the folder that holds the kernel's top Makefile"
+        ) from None
+
+
+def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
+    """Refuse a tree of another kernel line than the series is for; return its version."""
+    version = tree_version(tree)
+    if version[:2] != series.version[:2]:
+        wanted = ".".join(map(str, series.version[:2]))
+        raise InputError(
+            "kernel source",
+            ".".join(map(str, version)),
+            f"the patch series is for Linux {wanted}",
+            f"install the package {series.package}, or give --source a {wanted} tree",
+        )
+    return version
+
+
+def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
+    """Apply the series to copies of the files it touches.
+
+    The tree itself is not changed: `stage` receives the patched files and nothing
+    else, so that a patch that fails leaves no half-patched tree behind.
+
+    Returns
+    -------
+    list of str
+        The touched files, relative to the tree.
+
+    Raises
+    ------
+    SimlibError
+        Names the patch, the file and the hunk that does not apply.
+    """
+    touched = series.touched()
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(parents=True)
+    for name in touched:
+        if (pristine / name).is_file():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(pristine / name, stage / name)
+            shutil.copymode(pristine / name, stage / name)
+    for patch in series.patches:
+        command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
+        done = subprocess.run(  # noqa: S603  # the program is fixed; the patch is the project's own
+            [*command, "--input", str(patch)],
+            cwd=stage,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        if done.returncode:
+            raise SimlibError(_failure(patch.name, done.stdout))
+    return touched
+
+
+def _failure(patch: str, output: str) -> str:
+    """Say which hunk of which file failed, from what ``patch`` printed."""
+    name = "?"
+    for line in output.splitlines():
+        if found := re.match(r"(?:checking|patching) file (\S+)", line):
+            name = found[1]
+        if found := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
+            return (
+                f"{patch} does not apply: hunk {found[1]} of {name}, at line {found[2]}; the tree differs from the one "
+                "the series was written for: use the source package and version that kernel-patches/series names"
+            )
+    last = output.strip().splitlines()[-1:] or ["patch said nothing"]
+    return f"{patch} does not apply to {name}: {last[0]}"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Finding a QEMU that is new enough, and the command that boots a cell."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simlib.errors import InputError, SimlibError
+from simlib.files import write_text
+from simlib.lab.build import Built
+from simlib.lab.cache import lab_dir, need_space
+from simlib.lab.experiment import Cell
+from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
+
+_VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True)
+class Qemu:
+    """An emulator.
+
+    Parameters
+    ----------
+    command : str
+    version : tuple of int
+    folders : tuple of str
+        Where its firmware lies, for a private copy; empty for an installed one.
+    """
+
+    command: str
+    version: tuple[int, ...]
+    folders: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Version in words."""
+        return ".".join(map(str, self.version))
+
+
+def private_root() -> Path:
+    """Folder into which QEMU's packages may be unpacked without installing them."""
+    return lab_dir() / "qemu"
+
+
+def list_qemu(target: Target) -> list[Qemu]:
+    """All emulators of a target that are here: the private copy first, then the installed one."""
+    found = []
+    root = private_root()
+    places = [str(root / "usr/bin" / target.qemu), shutil.which(target.qemu)]
+    for place in places:
+        if place is None or not os.access(place, os.X_OK):
+            continue
+        done = subprocess.run([place, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
+        match = _VERSION.search(done.stdout)
+        if match is None:
+            continue
+        own = place.startswith(str(root))
+        names = ("qemu", "seabios", "")
+        folders = tuple(
+            str(root / "usr/share" / name) for name in names if own and (root / "usr/share" / name).is_dir()
+        )
+        found.append(Qemu(place, tuple(int(part) for part in match.groups(default="0")), folders))
+    return found
+
+
+def find_qemu(target: Target) -> Qemu:
+    """The emulator to use.
+
+    Raises
+    ------
+    InputError
+        If there is none, or none that is new enough.
+    """
+    found = list_qemu(target)
+    wanted = ".".join(map(str, OLDEST_QEMU))
+    cure = (
+        f"run simlib lab qemu, which unpacks the packages of {QEMU_PACKAGES_SUITE} into {private_root()}, "
+        f"or install {wanted} or later: {' '.join(target.qemu_packages)}"
+    )
+    if not found:
+        raise InputError(target.qemu, "not found", f"QEMU {wanted} or later runs the lab's {target.name}", cure)
+    good = [one for one in found if one.version[:2] >= OLDEST_QEMU]
+    if not good:
+        raise InputError(
+            target.qemu,
+            found[0].text,
+            f"is too old: before {wanted} the slices of the virtual CPUs are uneven and some starve",
+            cure,
+        )
+    return good[0]
+
+
+def kernel_arguments(cell: Cell, target: Target) -> str:
+    """What the kernel is told: nothing random, nothing printed but what stops it."""
+    mode = target.modes[cell.experiment.mode]
+    fixed = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"
+    return " ".join([target.console, fixed, *mode.arguments])
+
+
+def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs: str, seed: int) -> list[str]:
+    """QEMU's command for a cell.
+
+    With the deterministic clock one instruction is one nanosecond of virtual time, summed over
+    the CPUs that run. A network filter that nothing is connected to re-arms a timer on that
+    clock, which ends every slice after ``slice_us``: without it a whole CLEAR fits into one.
+    """
+    spec = cell.experiment
+    if spec.clock == "deterministic":
+        clock = [
+            *("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off,align=off"),
+            *("-rtc", "base=2026-01-01T00:00:00,clock=vm"),
+            *("-netdev", "hubport,id=n0,hubid=0"),
+            *("-object", f"filter-buffer,id=f0,netdev=n0,interval={spec.slice_us}"),
+        ]
+    else:
+        clock = ["-accel", "tcg,thread=multi"]
+    return [
+        qemu.command,
+        *(word for folder in qemu.folders for word in ("-L", folder)),
+        *target.machine,
+        *("-cpu", target.modes[spec.mode].cpu, "-smp", str(cell.cpus), "-m", spec.machine_memory),
+        *clock,
+        *("-seed", str(seed), "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-monitor", "none"),
+        *("-kernel", str(built.image), "-initrd", initramfs, "-append", kernel_arguments(cell, target)),
+    ]
+
+
+def shown(command: Sequence[str]) -> str:
+    """The command for a reader elsewhere: programs and files by their names, without this machine's folders."""
+    words = []
+    skip = False
+    for word in command:
+        if skip or word == "-L":
+            skip = not skip
+            continue
+        words.append(Path(word).name if word.startswith("/") else word)
+    return " ".join(words)
+
+
+def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = print) -> Path:
+    """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is.
+
+    The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own
+    Debian source.
+
+    Parameters
+    ----------
+    targets : sequence of Target
+    progress : callable
+        Told what is being done.
+
+    Returns
+    -------
+    Path
+        The folder that holds the unpacked packages.
+
+    Raises
+    ------
+    InputError, SimlibError
+        If this is no Debian system, or apt fails.
+    """
+    missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
+    entry = Path("/etc/apt/sources.list.d/debian.sources")
+    if missing or not entry.is_file():
+        raise InputError(
+            "QEMU",
+            ", ".join(missing) or str(entry),
+            "not found: the packages can be fetched on Debian only",
+            f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools",
+        )
+    root = private_root()
+    work = root.with_name("qemu-packages")
+    need_space(work, 0.6, "QEMU")
+    lists = work / "lists"
+    for folder in (lists / "partial", work / "cache/archives/partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    blocks = [block for block in entry.read_text("utf-8").split("\n\n") if "security" not in block]
+    write_text(
+        work / "sources.list.d/lab.sources",
+        re.sub(r"^Suites:.*$", f"Suites: bookworm {QEMU_PACKAGES_SUITE}", "\n\n".join(blocks), flags=re.MULTILINE),
+    )
+    options = [
+        *("-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={work / 'sources.list.d'}"),
+        *("-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={work / 'cache'}"),
+    ]
+    progress(f"fetching QEMU from {QEMU_PACKAGES_SUITE}")
+    _apt(["apt-get", *options, "update"], work)
+    for old in work.glob("*.deb"):
+        old.unlink()
+    names = sorted({name for target in targets for name in target.qemu_packages})
+    suite = {name: f"/{QEMU_PACKAGES_SUITE}" if name.startswith("qemu") else "" for name in names}
+    _apt(["apt-get", *options, "download", *(name + suite[name] for name in names)], work)
+    part = root.with_name("qemu.part")
+    shutil.rmtree(part, ignore_errors=True)
+    for package in sorted(work.glob("*.deb")):
+        _apt(["dpkg", "-x", str(package), str(part)], work)
+    if root.is_symlink():
+        root.unlink()
+    shutil.rmtree(root, ignore_errors=True)
+    os.rename(part, root)
+    return root
+
+
+def _apt(command: Sequence[str], folder: Path) -> None:
+    """Run a package tool; its last line is the reason if it fails."""
+    done = subprocess.run(list(command), cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603  # fixed
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
+        raise SimlibError(f"{command[0]} {command[-1]} failed: {lines[-1]}")

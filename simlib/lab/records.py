@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Raw results of the lab, one JSON file a cell, and the tidy tables made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simlib.errors import SimlibError
+from simlib.files import write_text
+from simlib.lab.boot import Outcome
+from simlib.lab.experiment import Cell, parameter_text
+from simlib.measurements.importers import Imported, import_text
+from simlib.measurements.importers.tables import Column
+
+PROGRAM_KINDS = {"mmu_lock_contention_test": "contention-test", "dirty_log_perf_test": "dirty-log-perf-test"}
+"""Importer of each selftest's output."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a cell gave, with all that is needed to run it again.
+
+    Parameters
+    ----------
+    content : dict
+        The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
+        ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
+        ``wall_s`` and ``outputs`` (what each line of the script printed).
+    """
+
+    content: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The cell in words."""
+        return str(self.content["label"])
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all repeats gave the same bytes."""
+        return len(set(self.content["digests"])) == 1
+
+    @cached_property
+    def imported(self) -> Imported:
+        """The test's output as tables.
+
+        Raises
+        ------
+        SimlibError
+            If the output is damaged or cut off.
+        """
+        output = self.content["outputs"][int(self.content["test_line"])]
+        return import_text(PROGRAM_KINDS[self.content["program"]], output + "\n")
+
+    @property
+    def keys(self) -> dict[str, object]:
+        """What tells one cell from another, as columns that every table begins with."""
+        content, test = self.content, self.content["test"]
+        switches = (f"{key}={parameter_text(value)}" for key, value in content["parameters"].items())
+        protect = "get" if test.get("get_clears") else "enable" if test.get("protect_at_enable") else "initially_set"
+        return {
+            "experiment": content["experiment"],
+            "architecture": content["target"],
+            "mode": content["mode"],
+            "kernel": content["kernel"],
+            "switches": " ".join(switches),
+            "vcpus": int(test.get("vcpus", 1)),
+            "memory_per_vcpu": str(test.get("memory_per_vcpu", "16M")),
+            "backing": str(test.get("backing", "anonymous")),
+            "access": str(test.get("access", "sequential")),
+            "write_percent": int(test.get("write_percent", 100)),
+            "protection": "ring" if test.get("ring_entries") else protect,
+            "chunk_pages": int(test.get("chunk_pages", 0)),
+            "clear_threads": int(test.get("clear_threads", 1)),
+            "parked": str(bool(test.get("parked", False))).lower(),
+            "seed": int(test.get("seed", 1)),
+        }
+
+
+KEYS = (
+    Column("experiment", "text", "name of the experiment in data/experiments/"),
+    Column("architecture", "text", "architecture of the kernel"),
+    Column("mode", "text", "how KVM translates: npt, shadow, vhe, nvhe, h"),
+    Column("kernel", "text", "statistics, plain or lock-stat"),
+    Column("switches", "text", "parameters of the kvm module; empty: none was set", optional=True),
+    Column("vcpus", "whole", "virtual CPUs of the guest"),
+    Column("memory_per_vcpu", "text", "memory that each vCPU walks"),
+    Column("backing", "text", "what backs the memory"),
+    Column("access", "text", "order of the accesses"),
+    Column("write_percent", "whole", "share of the accesses that write"),
+    Column("protection", "text", "initially_set: the first CLEAR protects; enable: enabling does; get: GET does; ring"),
+    Column("chunk_pages", "whole", "pages of one CLEAR ioctl; 0: the whole slot"),
+    Column("clear_threads", "whole", "threads that clear", unit="count"),
+    Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they keep writing"),
+    Column("seed", "whole", "seed of the test"),
+)
+"""Columns that every table begins with; together with a table's own key they identify a row."""
+
+
+def save_record(path: Path, cell: Cell, outcomes: Sequence[Outcome], provenance: Mapping[str, object]) -> Record:
+    """Check a cell's output, then write its record, beside and renamed.
+
+    Raises
+    ------
+    SimlibError
+        If the output is damaged: nothing is written.
+    """
+    spec, first = cell.experiment, outcomes[0]
+    script = cell.script().splitlines()
+    record = Record(
+        {
+            "label": cell.label,
+            "experiment": spec.name,
+            "target": spec.target,
+            "mode": spec.mode,
+            "kernel": spec.kernel,
+            "program": spec.program,
+            "clock": spec.clock,
+            "parameters": dict(cell.parameters),
+            "test": dict(cell.test),
+            "script": script,
+            "test_line": next(i for i, line in enumerate(script) if line.startswith("run ")),
+            "command": first.command,
+            "provenance": dict(provenance),
+            "digests": [outcome.digest for outcome in outcomes],
+            "guest_s": first.guest_s,
+            "wall_s": first.wall_s,
+            "outputs": list(first.outputs),
+        }
+    )
+    try:
+        record.imported  # noqa: B018  # reading it is the check
+    except SimlibError as error:
+        raise SimlibError(f"{cell.label}: {error}") from None
+    write_text(path, json.dumps(record.content) + "\n")
+    return record
+
+
+def load_record(path: Path) -> Record:
+    """Read a record back."""
+    return Record(json.loads(path.read_text("utf-8")))
+
+
+RUNS = (
+    Column("digest", "text", "first 16 digits of the SHA-256 of the test's output"),
+    Column("repeats", "whole", "how often the cell was run", unit="count"),
+    Column("identical", "text", "whether all repeats gave the same bytes"),
+    Column("guest_time_s", "number", "time that passed on the guest's clock"),
+)
+
+
+def run_rows(record: Record) -> pd.DataFrame:
+    """One row: repeats and their agreement."""
+    content = record.content
+    row = {
+        "digest": content["digests"][0][:16],
+        "repeats": len(content["digests"]),
+        "identical": str(record.repeatable).lower(),
+        "guest_time_s": round(content["guest_s"], 6),
+    }
+    return pd.DataFrame([row])
+
+
+LOCKS = (
+    Column("site", "text", "call site's class"),
+    Column("lock_mode", "text", "read or write; a spinlock counts as write"),
+    Column("acquisitions", "whole", "times that mmu_lock was taken"),
+    Column("contentions", "whole", "times that it was not free at once"),
+    Column("wait_time_ns", "whole", "all waits together, ns of the host's clock (docs/lab.md)"),
+    Column("hold_time_ns", "whole", "all holds together, ns of the host's clock (docs/lab.md)"),
+)
+
+
+def lock_rows(record: Record) -> pd.DataFrame:
+    """Lock statistics at the end: one row a site and mode that was used."""
+    found = record.imported.tables.get("locks")
+    if found is None:
+        return pd.DataFrame()
+    frame = found.frame
+    frame = frame[(frame["when"] == "end") & (frame["scope"] == "vm") & (frame["acquired"] > 0)]
+    names = {"mode": "lock_mode", "acquired": "acquisitions", "contended": "contentions"}
+    names |= {"wait_ns": "wait_time_ns", "hold_ns": "hold_time_ns"}
+    return frame.rename(columns=names)[[column.name for column in LOCKS]].reset_index(drop=True)
+
+
+IOCTLS = (
+    Column("name", "text", "populate, write, enable, get, clear, reset, disable, teardown"),
+    Column("round", "whole", "round of GET and CLEAR, from 1; 0: before them"),
+    Column("calls", "whole", "ioctls", unit="count"),
+    Column("range_pages", "whole", "pages of their ranges together"),
+    Column("dirty_pages", "whole", "bits that were set in the bitmaps"),
+    Column("total_time_ns", "whole", "all calls together"),
+    Column("longest_time_ns", "whole", "the longest call"),
+)
+
+
+def ioctl_rows(record: Record) -> pd.DataFrame:
+    """Phases and ioctls: one row a name and round, with the number of calls and their times."""
+    frame = record.imported.tables["ioctls"].frame.fillna({"dirty_pages": 0})
+    grouped = frame.groupby(["name", "round"], sort=False)
+    return grouped.agg(
+        calls=("duration_ns", "size"),
+        range_pages=("range_pages", "sum"),
+        dirty_pages=("dirty_pages", "sum"),
+        total_time_ns=("duration_ns", "sum"),
+        longest_time_ns=("duration_ns", "max"),
+    ).reset_index()
+
+
+STALLS = (
+    Column("vcpu", "whole", "the vCPU, from 0", unit="1"),
+    Column("writes", "whole", "writes that it made", unit="count"),
+    Column("reads", "whole", "reads that it made", unit="count"),
+    Column("longest_stall_ns", "whole", "longest time between two of its accesses"),
+)
+
+
+def stall_rows(record: Record) -> pd.DataFrame:
+    """What the vCPUs saw: one row a vCPU."""
+    frame = record.imported.tables["vcpus"].frame
+    return frame.rename(columns={"longest_ns": "longest_stall_ns"})[[column.name for column in STALLS]]
+
+
+TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Record], pd.DataFrame]]] = {
+    "runs": ("cells of the experiments, and whether they repeat themselves", RUNS, (), run_rows),
+    "locks": ("mmu_lock by call site and mode", LOCKS, ("site", "lock_mode"), lock_rows),
+    "ioctls": ("phases and ioctls of the test", IOCTLS, ("name", "round"), ioctl_rows),
+    "stalls": ("what the vCPUs saw", STALLS, ("vcpu",), stall_rows),
+}
+"""Tables that are made of records: title, columns beside `KEYS`, own key, and the rows of one record."""
+
+
+def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
+    """The tidy tables of a matrix: ``runs``, ``locks``, ``ioctls``, ``stalls``."""
+    made = {}
+    for name, (_, columns, _, rows) in TABLES.items():
+        parts = []
+        for record in records:
+            own = rows(record)
+            if len(own):
+                parts.append(pd.concat([pd.DataFrame([record.keys] * len(own)), own], axis=1))
+        names = [column.name for column in (*KEYS, *columns)]
+        made[name] = pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+    return made
+
+
+def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
+    """Write the tables of a matrix with their descriptors, each file beside and renamed.
+
+    Parameters
+    ----------
+    records : sequence of Record
+    folder : Path
+    name : str
+        First part of the tables' names: ``<name>-runs`` and so on.
+
+    Returns
+    -------
+    list of Path
+        The CSV files.
+    """
+    if not records:
+        raise SimlibError("no cell gave a result: nothing is written")
+    frames, written = tables(records), []
+    setup = _setup(records)
+    native = "cpu" in records[0].content["provenance"]
+    for table, (title, columns, key, _) in TABLES.items():
+        if not len(frames[table]):
+            continue
+        stem = f"{name}-{table}"
+        described = {
+            "name": stem,
+            "title": f"{name}: {title}",
+            "path": f"{stem}.csv",
+            "type": "table",
+            "format": "csv",
+            "mediatype": "text/csv",
+            "encoding": "utf-8",
+            "kind": "measured",
+            "source": {"subject": "simlib lab collect", "author": "simlib"},
+            "hardware": _hardware(records),
+            "command": records[0].content["command"],
+            "setup": setup,
+            "notes": [
+                "Repeat it: simlib lab collect on the experiment file of this name; docs/lab.md.",
+                "Times are a host's own." if native else "Times are instructions: 1 ns each, summed over all CPUs.",
+            ],
+            "caveats": [] if native else ["Emulated: no caches, no line transfers, no real TLB or IPI cost."],
+            "schema": {
+                "fields": [column.field() for column in (*KEYS, *columns)],
+                "primaryKey": [column.name for column in KEYS] + list(key),
+            },
+        }
+        text = frames[table].to_csv(index=False, lineterminator="\n")
+        written.append(write_text(folder / f"{stem}.csv", text))
+        write_text(folder / f"{stem}.json", json.dumps(described, indent=2, ensure_ascii=False) + "\n")
+    return written
+
+
+def _hardware(records: Sequence[Record]) -> str:
+    """What the cells ran on."""
+    provenance = records[0].content["provenance"]
+    if "cpu" in provenance:
+        return f"{provenance['cpu']}, {provenance['cpus']} CPUs, Linux {provenance['kernel']}"
+    return f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction a nanosecond"
+
+
+def _setup(records: Sequence[Record]) -> dict[str, Any]:
+    """Sources, patches, configurations and commands, once for each kernel."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for record in records:
+        content = record.content
+        name = f"{content['target']}-{content['mode']}-{content['kernel']}"
+        kernels.setdefault(name, {**content["provenance"], "command": content["command"]})
+    return {"kernels": kernels}

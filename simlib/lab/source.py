@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The kernel source that the lab builds: unpacked once, patched in place by whole files."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from simlib.errors import InputError, SimlibError
+from simlib.files import write_text
+from simlib.lab.cache import need_space
+from simlib.lab.patches import Series, apply_series, check_version
+
+SOURCE_GIB = 2.0
+"""Room that the unpacked and the patched tree take, GiB: files are shared by hard links until they differ."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A patched kernel tree.
+
+    Parameters
+    ----------
+    tree : Path
+        The patched tree. Its path never changes, so that rebuilding stays incremental.
+    origin : str
+        File name of the source package's archive, or ``directory``.
+    sha256 : str
+        Of the archive; empty for a directory.
+    version : tuple of int
+    series_sha256 : str
+    """
+
+    tree: Path
+    origin: str
+    sha256: str
+    version: tuple[int, int, int]
+    series_sha256: str
+
+    def provenance(self) -> dict[str, object]:
+        """What a data set says about its kernel source."""
+        known = asdict(self)
+        del known["tree"]
+        return {**known, "version": ".".join(map(str, self.version))}
+
+
+def find_archive(series: Series) -> Path:
+    """The source package's archive, as Debian installs it.
+
+    Raises
+    ------
+    InputError
+        If it is not installed.
+    """
+    archive = Path("/usr/src") / f"{series.package}.tar.xz"
+    if not archive.is_file():
+        raise InputError(
+            "kernel source",
+            str(archive),
+            "is not there",
+            f"apt-get install {series.package}, or give --source a Linux {series.version[0]}.{series.version[1]} tree",
+        )
+    return archive
+
+
+def prepare_source(
+    folder: Path, series: Series, given: Path | None = None, progress: Callable[[str], None] = print
+) -> Source:
+    """Bring the patched tree up to date.
+
+    Parameters
+    ----------
+    folder : Path
+        The lab's folder.
+    series : Series
+    given : Path, optional
+        A kernel tree of one's own; it is only read. Default: the source package.
+    progress : callable
+        Told what is being done.
+
+    Returns
+    -------
+    Source
+
+    Raises
+    ------
+    InputError, SimlibError
+        If the source is missing, of another version, or the series does not apply.
+    """
+    pristine = folder / "pristine"
+    if given is None:
+        archive = find_archive(series)
+        sha256 = file_sha256(archive)
+        origin, key = archive.name, sha256
+    else:
+        check_version(given, series)
+        sha256, origin, key = "", "directory", str(given.absolute())
+    stamp = folder / "pristine.key"
+    if not stamp.is_file() or stamp.read_text("utf-8") != key:
+        need_space(folder, SOURCE_GIB, "the kernel source")
+        progress(f"unpacking {origin}" if given is None else f"copying {given}")
+        stamp.unlink(missing_ok=True)
+        for old in (pristine, folder / "source"):
+            shutil.rmtree(old, ignore_errors=True)
+        if given is None:
+            _unpack(archive, pristine)
+        else:
+            shutil.copytree(given, pristine, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        shutil.copytree(pristine, folder / "source", symlinks=True, copy_function=os.link)
+        write_text(stamp, key)
+    version = check_version(pristine, series)
+    progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
+    _patch(folder, series)
+    return Source(folder / "source", origin, sha256, version, series.sha256)
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _unpack(archive: Path, pristine: Path) -> None:
+    """Unpack beside, then rename: an interrupted run leaves nothing that looks whole."""
+    part = pristine.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(part, filter="tar")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise SimlibError(f"{archive} cannot be unpacked ({error}): install the package again, or free disk") from None
+    roots = list(part.iterdir())
+    os.rename(roots[0] if len(roots) == 1 else part, pristine)
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def _patch(folder: Path, series: Series) -> None:
+    """Make the tree equal to the pristine one plus the series, touching only files whose content changes."""
+    pristine, tree, stage = folder / "pristine", folder / "source", folder / "stage"
+    listing = folder / "patched.files"
+    touched = apply_series(pristine, series, stage)
+    before = listing.read_text("utf-8").split("\n") if listing.is_file() else []
+    # Written first: what an interrupted run has changed is known to the next one.
+    write_text(listing, "\n".join(sorted({*before, *touched} - {""})))
+    for name in sorted({*before, *touched} - {""}):
+        wanted = stage / name if name in touched else pristine / name
+        present = tree / name
+        if not wanted.is_file():
+            present.unlink(missing_ok=True)
+        elif not present.is_file() or not filecmp.cmp(wanted, present, shallow=False):
+            present.parent.mkdir(parents=True, exist_ok=True)
+            part = present.with_name(present.name + ".part")
+            shutil.copy(wanted, part)
+            os.replace(part, present)
+    write_text(listing, "\n".join(touched))
+    shutil.rmtree(stage, ignore_errors=True)

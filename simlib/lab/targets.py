@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The machines that the lab can emulate: one `Target` an architecture, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlib.errors import InputError, nearest
+
+OLDEST_QEMU = (8, 1)
+"""First QEMU whose single-threaded TCG gives all virtual CPUs even slices; older ones starve some."""
+
+QEMU_PACKAGES_SUITE = "bookworm-backports"
+"""Debian suite that has a new enough QEMU for bookworm, which itself ships 7.2."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way in which a target's KVM translates guest addresses.
+
+    Parameters
+    ----------
+    cpu : str
+        QEMU's ``-cpu``.
+    arguments : tuple of str
+        Kernel arguments that select the mode.
+    meaning : str
+    """
+
+    cpu: str
+    arguments: tuple[str, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """An architecture that the lab builds for and boots.
+
+    Parameters
+    ----------
+    name : str
+        Also the name of its configuration fragment in ``configs/``.
+    kernel_arch, selftest_arch : str
+        What the kernel's Makefiles call it (``ARCH=``).
+    compiler : str
+        Prefix of the cross compiler (``CROSS_COMPILE=``).
+    image : str
+        Kernel image, from the object tree.
+    qemu : str
+        The emulator's command.
+    machine : tuple of str
+        QEMU's arguments for the board.
+    console : str
+        Kernel arguments for the serial console.
+    modes : dict of str to Mode
+        First one: the default.
+    packages : tuple of str
+        Debian packages for building.
+    qemu_packages : tuple of str
+        Debian packages for running.
+    """
+
+    name: str
+    kernel_arch: str
+    compiler: str
+    image: str
+    qemu: str
+    machine: tuple[str, ...]
+    console: str
+    modes: dict[str, Mode]
+    packages: tuple[str, ...]
+    qemu_packages: tuple[str, ...]
+
+
+BUILD_PACKAGES = ("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "patch", "rsync")
+"""Debian packages that every kernel build needs."""
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(
+            name="x86_64",
+            kernel_arch="x86_64",
+            compiler="x86_64-linux-gnu-",
+            image="arch/x86/boot/bzImage",
+            qemu="qemu-system-x86_64",
+            machine=("-M", "q35"),
+            console="console=ttyS0 no_timer_check tsc=reliable clocksource=tsc",
+            modes={
+                "npt": Mode("max,+svm,+npt", ("kvm_amd.npt=1",), "nested page tables: the TDP MMU"),
+                "shadow": Mode("max,+svm,+npt", ("kvm_amd.npt=0",), "shadow paging: the shadow MMU"),
+            },
+            packages=BUILD_PACKAGES,
+            qemu_packages=("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"),
+        ),
+        Target(
+            name="arm64",
+            kernel_arch="arm64",
+            compiler="aarch64-linux-gnu-",
+            image="arch/arm64/boot/Image",
+            qemu="qemu-system-aarch64",
+            machine=("-M", "virt,virtualization=on,gic-version=3"),
+            console="console=ttyAMA0",
+            modes={
+                "vhe": Mode("cortex-a76", (), "the host kernel runs at EL2 (VHE)"),
+                "nvhe": Mode("cortex-a57", (), "the host kernel runs at EL1, KVM's own code at EL2 (nVHE)"),
+            },
+            packages=(*BUILD_PACKAGES, "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
+            qemu_packages=("qemu-system-arm", "qemu-system-common", "qemu-system-data"),
+        ),
+        Target(
+            name="riscv64",
+            kernel_arch="riscv",
+            compiler="riscv64-linux-gnu-",
+            image="arch/riscv/boot/Image",
+            qemu="qemu-system-riscv64",
+            machine=("-M", "virt"),
+            console="console=ttyS0",
+            modes={"h": Mode("rv64,h=true", (), "the hypervisor extension")},
+            packages=(*BUILD_PACKAGES, "gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"),
+            qemu_packages=("qemu-system-riscv", "qemu-system-common", "qemu-system-data", "opensbi"),
+        ),
+    )
+}
+"""The targets by name. LoongArch and s390x are absent: QEMU emulates neither one's virtualisation extension."""
+
+
+def find_target(name: str) -> Target:
+    """Look up a target.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> find_target("arm64").qemu
+    'qemu-system-aarch64'
+    >>> find_target("s390x")
+    Traceback (most recent call last):
+    simlib.errors.InputError: architecture = s390x: the lab cannot emulate it; known: arm64, riscv64, x86_64
+    """
+    if name not in TARGETS:
+        raise InputError("architecture", name, "the lab cannot emulate it", nearest(name, TARGETS))
+    return TARGETS[name]
