@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import simlib
 from simlib import calibration, measurements
 from simlib.calibration import Fit
+from simlib.cli import data, lab
+from simlib.cli.show import Format, FormatOption, progress_bar, say, show, whole_numbers
 from simlib.engine.simulate import SimulationResult, perfetto_trace
-from simlib.errors import InputError, RunInterruptedError, SimlibError, nearest
+from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import LEVEL, METRICS, complete
@@ -41,28 +38,11 @@ app = typer.Typer(
     "A model of dirty logging, calibrated on measurements.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
-app.add_typer(data_app, name="data")
-
-QUIET_S = 10.0
-"""Without a terminal, longest silence of a stage, s."""
-
-PATIENCE_S = 2.0
-"""What is read faster than this shows no progress, s."""
-
-PRINTED_ROWS = 60
-"""Most rows of an imported table that are printed as a table."""
+app.add_typer(data.app, name="data")
+app.add_typer(lab.app, name="lab")
 
 TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""
-
-
-class Format(StrEnum):
-    """How a result is printed."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
 
 
 class EngineName(StrEnum):
@@ -72,7 +52,6 @@ class EngineName(StrEnum):
     REFERENCE = "reference"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
 ScenarioArgument = Annotated[
     Path, typer.Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.")
 ]
@@ -81,85 +60,6 @@ FitOption = Annotated[
     typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the scenario's machine."),
 ]
 SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
-
-
-def show(frame: pd.DataFrame, how: Format) -> None:
-    """Print a result on stdout."""
-    # Whole numbers with a missing one among them are floats in pandas; print them as whole numbers.
-    frame = frame.convert_dtypes()
-    if how is Format.CSV:
-        text = frame.to_csv(index=False)
-    elif how is Format.JSON:
-        text = json.dumps(json.loads(frame.to_json(orient="records", double_precision=12)), indent=1) + "\n"
-    else:
-        text = frame.to_string(index=False, float_format=number, na_rep="") + "\n"
-    sys.stdout.write(text)
-
-
-def number(value: float) -> str:
-    """A number for a table: whole numbers in full, others with six digits.
-
-    Examples
-    --------
-    >>> number(4732558.0), number(10.07921)
-    ('4732558', '10.0792')
-    """
-    return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.6g}"
-
-
-def say(text: str) -> None:
-    """Print a message on stderr."""
-    sys.stderr.write(f"simlib: {text}\n")
-
-
-@contextmanager
-def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A progress display on stderr; without a terminal, a line for each stage. Ctrl-C ends in one sentence."""
-    try:
-        with _display() as progress:
-            yield progress
-    except KeyboardInterrupt:
-        raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
-
-
-@contextmanager
-def _display() -> Iterator[Callable[[str, float], None]]:
-    if not sys.stderr.isatty():
-        last_stage, last_time = "", 0.0
-
-        def line(what: str, share: float) -> None:
-            """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage."""
-            nonlocal last_stage, last_time
-            stage, now = what.partition(":")[0], time.monotonic()
-            if stage != last_stage or now - last_time > QUIET_S:
-                last_stage, last_time = stage, now
-                say(f"{what} …")
-
-        yield line
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting (the first run compiles the engine)", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
-
-
-@contextmanager
-def patient_progress() -> Iterator[Callable[[str, float], None]]:
-    """A progress display that appears only when it takes longer than `PATIENCE_S`."""
-    began, report = time.monotonic(), None
-    with ExitStack() as stack:
-
-        def progress(what: str, share: float) -> None:
-            nonlocal report
-            if report is None and time.monotonic() - began > PATIENCE_S:
-                report = stack.enter_context(progress_bar())
-            if report is not None:
-                report(f"{what}: {share:.0%}", share)
-
-        try:
-            yield progress
-        except KeyboardInterrupt:
-            raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
 
 
 def fit_for(scenario: Scenario, path: Path | None) -> Fit | None:
@@ -188,117 +88,6 @@ def version(
     if show_version:
         print(simlib.__version__)
         raise typer.Exit
-
-
-@data_app.command("list")
-def data_list(how: FormatOption = Format.TABLE) -> None:
-    """List the measurement tables in data/."""
-    frame = measurements.list_tables()
-    if how is Format.TABLE:
-        frame = frame[["name", "rows", "kind", "title"]]
-    show(frame, how)
-
-
-@data_app.command("show")
-def data_show(
-    name: Annotated[str, typer.Argument(help="Name of a table, as `simlib data list` prints it.")],
-    where: Annotated[str, typer.Option(help="Only rows that meet a condition, e.g. 'vcpus <= 8'.")] = "",
-    how: FormatOption = Format.TABLE,
-) -> None:
-    """Show one table, with its source, hardware and caveats."""
-    table = measurements.load(name)
-    say(table.title)
-    say("source: " + ", ".join(f"{v}" for v in table.source.values()))
-    say(f"hardware: {table.hardware}")
-    for caveat in table.caveats:
-        say(f"caveat: {caveat}")
-    show(table.rows(where), how)
-
-
-@data_app.command("check")
-def data_check(
-    path: Annotated[Path, typer.Argument(help="A CSV file (its descriptor, if any, stands beside it as .json).")],
-) -> None:
-    """Check a measurement file against its schema and the rules of docs/data.md."""
-    for line in measurements.check(path):
-        sys.stdout.write(line + "\n")
-
-
-@data_app.command(
-    "import",
-    epilog="\b\nKINDs:\n" + "\n".join(f"  {name:20} {kind.description}" for name, kind in measurements.KINDS.items()),
-)
-def data_import(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.")
-    ] = None,
-    name: Annotated[str, typer.Option(help="Name of the written files. Default: that of the file.")] = "",
-    table: Annotated[
-        str, typer.Option(help="Print this table. Default: with --format table all, else the first.")
-    ] = "",
-    lock: Annotated[
-        str, typer.Option(help="lock-stat: part of the classes' names, or all. Default: those that are mmu_lock.")
-    ] = "",
-    histograms: Annotated[
-        bool, typer.Option("--histograms", help="kvm-stats, contention-test: the histograms too.")
-    ] = False,
-    add: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="COLUMN=VALUE", help="Add a column that the file does not say; may be repeated."),
-    ] = None,
-    how: FormatOption = Format.TABLE,
-) -> None:
-    """Make a tidy table of what another tool printed: lock_stat, traces, perf, selftests, KVM statistics.
-
-    Examples: simlib data import lock-stat /proc/lock_stat
-
-    trace-cmd report | simlib data import trace-cmd - --format csv > waits.csv
-
-    simlib data import dirty-log-perf-test run8.log --set vcpus=8 --out mine; simlib data check mine/run8.csv
-    """
-    options = {key: value for key, value in (("lock", lock), ("histograms", histograms)) if value}
-    with patient_progress() as progress:
-        imported = measurements.import_log(kind, path, progress=progress, **options).with_columns(settings(add or []))
-        if table and table not in imported.tables:
-            raise InputError("--table", table, f"is not among the tables of {path}", nearest(table, imported.tables))
-        files = [] if out is None else measurements.write_imported(imported, out, name)
-    for file in files:
-        say(f"{file} and its descriptor written")
-    for warning in imported.warnings:
-        say(f"warning: {warning}")
-    if how is not Format.TABLE:
-        others = [other for other in imported.tables if other != (table or imported.main.name)]
-        show(imported.tables[table or imported.main.name].frame, how)
-        if others and not table and out is None:
-            say(f"more with --table: {', '.join(others)}")
-        return
-    for number, chosen in enumerate([table] if table else list(imported.tables)):
-        rows = imported.tables[chosen].frame
-        sys.stdout.write("\n" if number else "")
-        say(f"{chosen}: {imported.tables[chosen].title}; {len(rows)} rows")
-        shown = rows.head(PRINTED_ROWS)
-        show(shown.astype(object).where(shown.notna(), ""), how)
-        if len(rows) > PRINTED_ROWS:
-            say(f"… and {len(rows) - PRINTED_ROWS} more rows; --out or --format csv gives them all")
-
-
-def settings(texts: list[str]) -> dict[str, str]:
-    """Names and values of ``NAME=VALUE`` arguments.
-
-    Examples
-    --------
-    >>> settings(["vcpus=8"])
-    {'vcpus': '8'}
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or name in found:
-            raise InputError("--set", text, "must be COLUMN=VALUE, each column once", "write --set vcpus=8")
-        found[name] = value
-    return found
 
 
 @app.command()
@@ -461,20 +250,6 @@ def explore(
     from simlib.explorer.server import explore as run  # noqa: PLC0415  # JupyterLab is slow to import
 
     raise typer.Exit(run(port=port, browser=browser))
-
-
-def whole_numbers(text: str, what: str) -> list[int]:
-    """Whole numbers of a list such as ``16,32,48``.
-
-    Examples
-    --------
-    >>> whole_numbers("16,32", "--vcpus")
-    [16, 32]
-    """
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(what, text, "must be whole numbers separated by commas", "write 16,32,48") from None
 
 
 def main(arguments: list[str] | None = None) -> None:

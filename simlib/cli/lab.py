@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``simlib lab``: build, boot and run the patched kernels, and bring the data home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from simlib import lab
+from simlib.cli.show import Format, FormatOption, progress_bar, say, show
+from simlib.errors import SimlibError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Build, boot and run the patched kernels, and bring the data home. docs/lab.md explains the numbers.",
+)
+
+ArchitectureOption = Annotated[
+    list[str], typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
+]
+JobsOption = Annotated[int, typer.Option(min=0, help="Boots at a time, each on a core of its own. 0: all cores.")]
+
+
+@app.command("check")
+def lab_check(how: FormatOption = Format.TABLE) -> None:
+    """Say what this machine can do for the lab, and what to install for more."""
+    rows = [{"what": f.what, "there": "yes" if f.there else "no", "detail": f.detail} for f in lab.check_host()]
+    show(pd.DataFrame(rows), how)
+
+
+@app.command("qemu")
+def lab_qemu(arch: ArchitectureOption = []) -> None:  # noqa: B006  # typer reads the default, nobody changes it
+    """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is. Debian only."""
+    say(f"unpacked into {lab.fetch_qemu(_targets(arch), say)}")
+
+
+@app.command("build")
+def lab_build(
+    arch: ArchitectureOption = [],  # noqa: B006  # as above
+    kernel: Annotated[str, typer.Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A Linux tree of one's own; it is only read. Default: the source package."),
+    ] = None,
+) -> None:
+    """Patch and build kernel, selftests and initramfs: minutes the first time, seconds after that.
+
+    Example: simlib lab build --arch x86_64
+    """
+    for target in _targets(arch):
+        built = lab.build(target.name, kernel, source, say)
+        say(f"{built.image}")
+
+
+@app.command("run")
+def lab_run(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")],
+    native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False,
+    jobs: JobsOption = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False,
+    table: Annotated[str, typer.Option(help="Print: runs, locks, ioctls or stalls.")] = "runs",
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Run an experiment, all cells of its matrix, and print what came out.
+
+    Results are kept: a run that was cut off goes on where it stopped.
+    """
+    found = _collect(experiment, native, jobs, fresh)
+    show(lab.tables(found.records)[table], how)
+    _report(found)
+
+
+@app.command("collect")
+def lab_collect(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the tables and their descriptors.")],
+    name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "lab",
+    native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False,
+    jobs: JobsOption = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False,
+) -> None:
+    """Run an experiment's whole matrix and write tables with descriptors: a data package of one's own.
+
+    Example: simlib lab collect data/experiments/lab.toml --out data/collected
+    """
+    found = _collect(experiment, native, jobs, fresh)
+    _report(found)
+    for path in lab.write_tables(found.records, out, name):
+        say(f"{path}")
+
+
+def _collect(experiment: Path, native: bool, jobs: int, fresh: bool) -> lab.Collected:
+    """Run the matrix with a progress line."""
+    experiments = lab.load_experiment(experiment)
+    with progress_bar() as progress:
+        if native:
+            return lab.collect_native(experiments, progress=progress)
+        return lab.collect(experiments, jobs=jobs, fresh=fresh, progress=progress)
+
+
+def _report(found: lab.Collected) -> None:
+    """Say which cells failed and which did not repeat themselves; fail if any did."""
+    for label, reason in found.failures.items():
+        say(f"failed: {reason if reason.startswith(label) else f'{label}: {reason}'}")
+    different = [record.label for record in found.records if not record.repeatable]
+    for label in different:
+        say(f"not repeatable: {label}")
+    if found.failures:
+        raise SimlibError(f"{len(found.failures)} of {len(found.failures) + len(found.records)} cells failed")
+
+
+def _targets(names: list[str]) -> list[lab.Target]:
+    """Targets by name; all without one."""
+    return [lab.find_target(name) for name in names or lab.TARGETS]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How results, messages and progress are shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from typing import Annotated
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from simlib.errors import InputError, RunInterruptedError
+
+QUIET_S = 10.0
+"""Without a terminal, longest silence of a stage, s."""
+
+PATIENCE_S = 2.0
+"""What is read faster than this shows no progress, s."""
+
+
+class Format(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
+
+
+def show(frame: pd.DataFrame, how: Format) -> None:
+    """Print a result on stdout."""
+    # Whole numbers with a missing one among them are floats in pandas; print them as whole numbers.
+    frame = frame.convert_dtypes()
+    if how is Format.CSV:
+        text = frame.to_csv(index=False)
+    elif how is Format.JSON:
+        text = json.dumps(json.loads(frame.to_json(orient="records", double_precision=12)), indent=1) + "\n"
+    else:
+        text = frame.to_string(index=False, float_format=number, na_rep="") + "\n"
+    sys.stdout.write(text)
+
+
+def number(value: float) -> str:
+    """A number for a table: whole numbers in full, others with six digits.
+
+    Examples
+    --------
+    >>> number(4732558.0), number(10.07921)
+    ('4732558', '10.0792')
+    """
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.6g}"
+
+
+def say(text: str) -> None:
+    """Print a message on stderr."""
+    sys.stderr.write(f"simlib: {text}\n")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A progress display on stderr; without a terminal, a line for each stage. Ctrl-C ends in one sentence."""
+    try:
+        with _display() as progress:
+            yield progress
+    except KeyboardInterrupt:
+        raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
+
+
+@contextmanager
+def _display() -> Iterator[Callable[[str, float], None]]:
+    if not sys.stderr.isatty():
+        last_stage, last_time = "", 0.0
+
+        def line(what: str, share: float) -> None:
+            """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage."""
+            nonlocal last_stage, last_time
+            stage, now = what.partition(":")[0], time.monotonic()
+            if stage != last_stage or now - last_time > QUIET_S:
+                last_stage, last_time = stage, now
+                say(f"{what} …")
+
+        yield line
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting (the first run compiles the engine)", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+@contextmanager
+def patient_progress() -> Iterator[Callable[[str, float], None]]:
+    """A progress display that appears only when it takes longer than `PATIENCE_S`."""
+    began, report = time.monotonic(), None
+    with ExitStack() as stack:
+
+        def progress(what: str, share: float) -> None:
+            nonlocal report
+            if report is None and time.monotonic() - began > PATIENCE_S:
+                report = stack.enter_context(progress_bar())
+            if report is not None:
+                report(f"{what}: {share:.0%}", share)
+
+        try:
+            yield progress
+        except KeyboardInterrupt:
+            raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
+
+
+def whole_numbers(text: str, what: str) -> list[int]:
+    """Whole numbers of a list such as ``16,32,48``.
+
+    Examples
+    --------
+    >>> whole_numbers("16,32", "--vcpus")
+    [16, 32]
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(what, text, "must be whole numbers separated by commas", "write 16,32,48") from None
