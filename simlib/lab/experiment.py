@@ -62,7 +62,7 @@ _FIELDS = {
     "kernel": str,
     "program": str,
     "clock": str,
-    "slice_us": int,
+    "turn_instructions": int,
     "cpus": int,
     "machine_memory": str,
     "timeout_s": int,
@@ -89,8 +89,8 @@ class Experiment:
         Selftest to run.
     clock : str
         ``deterministic`` or ``multithreaded``.
-    slice_us : int
-        Longest stretch of one virtual CPU before the next one's turn, µs of virtual time.
+    turn_instructions : int
+        Mean length of a virtual CPU's turn, instructions.
     cpus : int
         CPUs of the emulated host; 0: one for every vCPU and clear thread.
     machine_memory : str
@@ -111,7 +111,7 @@ class Experiment:
     kernel: str = "statistics"
     program: str = "mmu_lock_contention_test"
     clock: str = "deterministic"
-    slice_us: int = 6
+    turn_instructions: int = 2000
     cpus: int = 0
     machine_memory: str = "768M"
     timeout_s: int = 600
@@ -181,7 +181,7 @@ class Cell:
     def key(self, provenance: Mapping[str, object]) -> str:
         """Hash of all that determines the result: the kernel, the machine, the switches, the test."""
         spec = self.experiment
-        machine = [spec.target, spec.mode, spec.clock, spec.slice_us, self.cpus, spec.machine_memory]
+        machine = [spec.target, spec.mode, spec.clock, spec.turn_instructions, self.cpus, spec.machine_memory]
         text = json.dumps([machine, self.script(), provenance], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -265,7 +265,7 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
     for key, known in words.items():
         if key in values and values[key] not in known:
             raise InputError(f"{where}: {key}", values[key], "is not known", nearest(values[key], known))
-    for key in ("slice_us", "timeout_s", "repeats"):
+    for key in ("turn_instructions", "timeout_s", "repeats"):
         if values.get(key, 1) < 1:
             raise InputError(f"{where}: {key}", values[key], "must be at least 1", "raise it")
     if not _SIZE.fullmatch(values.get("machine_memory", "1M")):

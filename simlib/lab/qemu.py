@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from simlib.files import write_text
 from simlib.lab.build import Built
 from simlib.lab.cache import lab_dir, need_space
 from simlib.lab.experiment import Cell
+from simlib.lab.source import file_sha256
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
@@ -90,7 +92,7 @@ def find_qemu(target: Target) -> Qemu:
         raise InputError(
             target.qemu,
             found[0].text,
-            f"is too old: before {wanted} the slices of the virtual CPUs are uneven and some starve",
+            f"is too old: before {wanted} no plugin can end a CPU's turn, and a whole CLEAR fits into one",
             cure,
         )
     return good[0]
@@ -103,20 +105,44 @@ def kernel_arguments(cell: Cell, target: Target) -> str:
     return " ".join([target.console, fixed, *mode.arguments])
 
 
+def build_plugin() -> Path:
+    """Compile the plugin that ends a CPU's turn after so many instructions, unless that was done.
+
+    Raises
+    ------
+    InputError
+        If there is no compiler for this host.
+    SimlibError
+        If it does not compile.
+    """
+    source = Path(__file__).resolve().parent / "slices.c"
+    plugin = lab_dir() / f"slices-{file_sha256(source)[:12]}.so"
+    if plugin.is_file():
+        return plugin
+    if shutil.which("gcc") is None:
+        raise InputError("building QEMU's plugin", "gcc", "not found", "apt-get install gcc libc6-dev")
+    plugin.parent.mkdir(parents=True, exist_ok=True)
+    part = plugin.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+    command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(part), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the host's gcc
+    if done.returncode:
+        raise SimlibError(f"slices.c does not compile: {done.stderr.strip().splitlines()[-1]}")
+    os.replace(part, plugin)
+    return plugin
+
+
 def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs: str, seed: int) -> list[str]:
     """QEMU's command for a cell.
 
     With the deterministic clock one instruction is one nanosecond of virtual time, summed over
-    the CPUs that run. A network filter that nothing is connected to re-arms a timer on that
-    clock, which ends every slice after ``slice_us``: without it a whole CLEAR fits into one.
+    the CPUs that run, and a plugin ends every CPU's turn after about ``turn_instructions``.
     """
     spec = cell.experiment
     if spec.clock == "deterministic":
         clock = [
             *("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off,align=off"),
             *("-rtc", "base=2026-01-01T00:00:00,clock=vm"),
-            *("-netdev", "hubport,id=n0,hubid=0"),
-            *("-object", f"filter-buffer,id=f0,netdev=n0,interval={spec.slice_us}"),
+            *("-plugin", f"{build_plugin()},quantum={spec.turn_instructions},seed={seed}"),
         ]
     else:
         clock = ["-accel", "tcg,thread=multi"]
@@ -139,7 +165,7 @@ def shown(command: Sequence[str]) -> str:
         if skip or word == "-L":
             skip = not skip
             continue
-        words.append(Path(word).name if word.startswith("/") else word)
+        words.append(word.rpartition("/")[2] if word.startswith("/") else word)
     return " ".join(words)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from simlib.errors import InputError, nearest
 
-OLDEST_QEMU = (8, 1)
-"""First QEMU whose single-threaded TCG gives all virtual CPUs even slices; older ones starve some."""
+OLDEST_QEMU = (9, 1)
+"""First QEMU whose plugins may end a CPU's turn. Older ones give one CPU the whole turn, or starve some."""
 
 QEMU_PACKAGES_SUITE = "bookworm-backports"
 """Debian suite that has a new enough QEMU for bookworm, which itself ships 7.2."""

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSD-3-Clause
+/*
+ * A plugin for QEMU's TCG that ends the turn of a virtual CPU after so many instructions.
+ *
+ * With one host thread for all virtual CPUs (thread=single) and a clock that counts instructions (icount), QEMU lets a
+ * CPU run until a timer is due, shared unevenly among the CPUs: a whole CLEAR_DIRTY_LOG fits into one turn, and nothing
+ * ever contends. Here every turn is q/2 to 3q/2 instructions long, drawn from a generator with a seed: even shares on
+ * average, the same turns for the same seed, other interleavings for another one.
+ *
+ * A turn is ended by asking for a clock update that changes nothing: QEMU does it outside of the CPU's loop, so it
+ * has to leave that loop first.
+ *
+ * Arguments: quantum=INSTRUCTIONS,seed=NUMBER. QEMU 9.1 or later.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The part of QEMU's plugin interface that is used here; its documentation: docs/devel/tcg-plugins.rst. */
+struct qemu_plugin_tb;
+int qemu_plugin_version = 4;
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *block);
+void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, void (*translated)(uint64_t, struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *block, void (*executed)(unsigned int, void *),
+					  int flags, void *data);
+const void *qemu_plugin_request_time_control(void);
+void qemu_plugin_update_ns(const void *handle, int64_t time);
+
+static const void *clock_handle;
+static uint64_t quantum = 2000;
+static uint64_t state = 1;
+static uint64_t left;
+
+static uint64_t draw(void)
+{
+	/* Xorshift: Marsaglia 2003. */
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state;
+}
+
+/* One global counter: with thread=single the CPUs take turns, and so do their calls of this. */
+static void executed(unsigned int cpu, void *instructions)
+{
+	uint64_t ran = (uintptr_t)instructions;
+
+	(void)cpu;
+	if (ran < left) {
+		left -= ran;
+		return;
+	}
+	left = quantum / 2 + draw() % quantum;
+	qemu_plugin_update_ns(clock_handle, 0);
+}
+
+static void translated(uint64_t id, struct qemu_plugin_tb *block)
+{
+	(void)id;
+	qemu_plugin_register_vcpu_tb_exec_cb(block, executed, 0, (void *)(uintptr_t)qemu_plugin_tb_n_insns(block));
+}
+
+int qemu_plugin_install(uint64_t id, const void *info, int count, char **arguments)
+{
+	(void)info;
+	for (int i = 0; i < count; i++) {
+		if (!strncmp(arguments[i], "quantum=", 8))
+			quantum = strtoull(arguments[i] + 8, NULL, 10);
+		else if (!strncmp(arguments[i], "seed=", 5))
+			state = strtoull(arguments[i] + 5, NULL, 10) * 0x9e3779b97f4a7c15u + 1;
+		else
+			return -1;
+	}
+	if (!quantum || !state)
+		return -1;
+	left = quantum;
+	clock_handle = qemu_plugin_request_time_control();
+	if (!clock_handle)
+		return -1;
+	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+	return 0;
+}
