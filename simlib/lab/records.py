@@ -79,6 +79,7 @@ class Record:
             "protection": "ring" if test.get("ring_entries") else protect,
             "chunk_pages": int(test.get("chunk_pages", 0)),
             "clear_threads": int(test.get("clear_threads", 1)),
+            "rounds": int(test.get("rounds", 3)),
             "parked": str(bool(test.get("parked", False))).lower(),
             "seed": int(test.get("seed", 1)),
         }
@@ -98,6 +99,7 @@ KEYS = (
     Column("protection", "text", "initially_set: the first CLEAR protects; enable: enabling does; get: GET does; ring"),
     Column("chunk_pages", "whole", "pages of one CLEAR ioctl; 0: the whole slot"),
     Column("clear_threads", "whole", "threads that clear", unit="count"),
+    Column("rounds", "whole", "rounds of GET and CLEAR", unit="count"),
     Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they keep writing"),
     Column("seed", "whole", "seed of the test"),
 )
@@ -169,25 +171,37 @@ def run_rows(record: Record) -> pd.DataFrame:
 
 
 LOCKS = (
+    Column("phase", "text", "populate; enable; rounds: everything after the log was enabled"),
     Column("site", "text", "call site's class"),
     Column("lock_mode", "text", "read or write; a spinlock counts as write"),
     Column("acquisitions", "whole", "times that mmu_lock was taken"),
     Column("contentions", "whole", "times that it was not free at once"),
-    Column("wait_time_ns", "whole", "all waits together, ns of the host's clock (docs/lab.md)"),
-    Column("hold_time_ns", "whole", "all holds together, ns of the host's clock (docs/lab.md)"),
+    Column("wait_time_ns", "whole", "all waits together, on the host's clock (docs/lab.md)"),
+    Column("hold_time_ns", "whole", "all holds together, on the host's clock (docs/lab.md)"),
 )
+
+_PHASES = {"populated": "populate", "enabled": "enable", "end": "rounds"}
+"""Phase that ends with each of the test's readings of the statistics."""
 
 
 def lock_rows(record: Record) -> pd.DataFrame:
-    """Lock statistics at the end: one row a site and mode that was used."""
+    """Lock statistics phase by phase: one row a phase, site and mode in which the lock was taken."""
     found = record.imported.tables.get("locks")
     if found is None:
         return pd.DataFrame()
-    frame = found.frame
-    frame = frame[(frame["when"] == "end") & (frame["scope"] == "vm") & (frame["acquired"] > 0)]
-    names = {"mode": "lock_mode", "acquired": "acquisitions", "contended": "contentions"}
+    frame = found.frame[found.frame["scope"] == "vm"]
+    names = {"acquired": "acquisitions", "contended": "contentions"}
     names |= {"wait_ns": "wait_time_ns", "hold_ns": "hold_time_ns"}
-    return frame.rename(columns=names)[[column.name for column in LOCKS]].reset_index(drop=True)
+    parts: list[pd.DataFrame] = []
+    before = None
+    for when, phase in _PHASES.items():
+        here = frame[frame["when"] == when].set_index(["site", "mode"])[list(names)].astype("int64")
+        spent = here if before is None else here - before
+        before = here
+        spent = spent[spent["acquired"] > 0].reset_index()
+        spent.insert(0, "phase", phase)
+        parts.append(spent)
+    return pd.concat(parts, ignore_index=True).rename(columns={"mode": "lock_mode", **names})
 
 
 IOCTLS = (
@@ -230,7 +244,7 @@ def stall_rows(record: Record) -> pd.DataFrame:
 
 TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Record], pd.DataFrame]]] = {
     "runs": ("cells of the experiments, and whether they repeat themselves", RUNS, (), run_rows),
-    "locks": ("mmu_lock by call site and mode", LOCKS, ("site", "lock_mode"), lock_rows),
+    "locks": ("mmu_lock by phase, call site and mode", LOCKS, ("phase", "site", "lock_mode"), lock_rows),
     "ioctls": ("phases and ioctls of the test", IOCTLS, ("name", "round"), ioctl_rows),
     "stalls": ("what the vCPUs saw", STALLS, ("vcpu",), stall_rows),
 }

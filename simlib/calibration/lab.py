@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The lab's data beside the model: counts, instruction costs, and the lab's cells predicted from them.
+
+The lab's clock counts instructions over all CPUs (docs/lab.md), and so does the model
+with ``machine.clock = "serial"``: nothing here is a time on hardware.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from simlib.engine.result import PS
+from simlib.engine.simulate import SimulationResult, simulate
+from simlib.measurements import data_dir, load
+from simlib.model.quantities import parse_size
+from simlib.model.scenario import Costs, Scenario, load_scenario
+from simlib.model.steps import Mode
+from simlib.predict import LEVEL
+
+LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
+"""The lab's machines; ``data/scenarios/lab-<name>.toml`` describes each."""
+
+PAGE = 4096
+"""Bytes of a page of the lab's guests."""
+
+
+def lab_scenario(name: str) -> Scenario:
+    """The scenario of one of the lab's machines, without costs.
+
+    Examples
+    --------
+    >>> lab_scenario("riscv").machine.clock
+    'serial'
+    """
+    return load_scenario(data_dir() / "scenarios" / f"lab-{name}.toml")
+
+
+def switch(switches: str, name: str, default: int = 0) -> int:
+    """A whole number among a cell's switches.
+
+    Examples
+    --------
+    >>> switch("dirty_log_clear_batch=512 fast_page_fault=off", "dirty_log_clear_batch")
+    512
+    """
+    found = dict(word.split("=", 1) for word in str(switches).split())
+    return int(found.get(name, default))
+
+
+def lab_case(name: str, row: pd.Series) -> Scenario:
+    """The scenario of one cell of the lab's tables.
+
+    Parameters
+    ----------
+    name : str
+        One of `LABS`.
+    row : pandas.Series
+        A row of any of the lab's tables.
+    """
+    parked = row["parked"] == "true"
+    chunk = int(row["chunk_pages"])
+    workload: dict[str, object] = {
+        "kind": "dirty_log_perf_test" if parked else "clear_under_load",
+        "iterations": int(row["rounds"]),
+        "initially_set": row["protection"] == "initially_set",
+        "write_percent": int(row["write_percent"]),
+    }
+    if chunk:
+        workload["clear_chunk"] = chunk * PAGE
+    return lab_scenario(name).changed(
+        {
+            "guest": {"vcpus": int(row["vcpus"]), "memory_per_vcpu": parse_size(row["memory_per_vcpu"])},
+            "policy": {"clear_batch_pages": switch(row["switches"], "dirty_log_clear_batch")},
+            "workload": workload,
+        }
+    )
+
+
+def rows_of(table: str, name: str) -> pd.DataFrame:
+    """Rows of one of the lab's machines in a collected table (``counts-locks``, ``load-ioctls`` …)."""
+    frame = load(table).frame
+    kind = table.partition("-")[0]
+    return frame[frame["experiment"] == f"{kind}-{name}"].reset_index(drop=True)
+
+
+_CELL = ("switches", "vcpus", "memory_per_vcpu", "protection", "rounds", "parked", "seed")
+_PHASES = {"populated": "populate", "enabled": "enable", "dirtied": "rounds", "cleared": "rounds"}
+_FAULT_SITES = ("fault_fast", "fault_slow")
+
+
+def count_comparison(name: str) -> pd.DataFrame:
+    """Acquisitions of mmu_lock: the kernel's own count beside the simulator's, for the same cells.
+
+    Parameters
+    ----------
+    name : str
+        One of `LABS`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
+        ``model``, ``difference``. Sites that the model does not have are not in it.
+    """
+    locks = rows_of("counts-locks", name)
+    out = []
+    for cell, rows in locks.groupby(list(_CELL), sort=False):
+        case = lab_case(name, rows.iloc[0])
+        model = model_counts(simulate(case))
+        rows = rows.assign(what=rows["site"].where(~rows["site"].isin(_FAULT_SITES), "fault"))
+        kernel = rows.groupby(["phase", "what", "lock_mode"])["acquisitions"].sum()
+        known = {key: int(count) for key, count in kernel.items() if key[1] in ("fault", "clear", "enable")}
+        for key in sorted(known.keys() | model.keys()):
+            counted, simulated = known.get(key, 0), model.get(key, 0)
+            out.append((*cell, *key, counted, simulated, counted - simulated))
+    return pd.DataFrame(out, columns=[*_CELL, "phase", "what", "lock_mode", "kernel", "model", "difference"])
+
+
+def model_counts(run: SimulationResult) -> dict[tuple[str, str, str], int]:
+    """Acquisitions of mmu_lock in a parked run: by phase, by what takes it, by mode.
+
+    While the vCPUs run nobody clears, and the other way round, so that the stamps tell them apart.
+    """
+    counts: dict[tuple[str, str, str], int] = {}
+    taken = run.raw.stamp_locks[:, 0, :, 0]
+    for index, stamp in enumerate(run.job.stamps[1:], 1):
+        kind = stamp.partition(" ")[0]
+        what = {"enabled": "enable", "cleared": "clear"}.get(kind, "fault")
+        for mode in Mode:
+            spent = int(taken[index, mode] - taken[index - 1, mode])
+            if spent:
+                key = (_PHASES[kind], what, mode.name.lower())
+                counts[key] = counts.get(key, 0) + spent
+    return counts
+
+
+@dataclass(frozen=True)
+class InstructionCost:
+    """One action's cost in instructions.
+
+    Attributes
+    ----------
+    name : str
+        A field of `simlib.model.scenario.Costs`.
+    value, low, high : float
+        Instructions, which are nanoseconds of the lab's clock, with the interval of `LEVEL`.
+    how : str
+        Which slope it is.
+    cells : int
+        Cells that the estimate rests on.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    how: str
+    cells: int
+
+
+def _slope(name: str, how: str, pages: pd.Series, times: pd.Series) -> InstructionCost:
+    """Slope of a line, with its interval."""
+    line = stats.linregress(pages.to_numpy(dtype=float), times.to_numpy(dtype=float))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, len(pages) - 2)) * float(line.stderr)
+    return InstructionCost(name, float(line.slope), float(line.slope) - half, float(line.slope) + half, how, len(pages))
+
+
+def instruction_costs(name: str) -> list[InstructionCost]:
+    """Costs of single actions, from cells with one vCPU that is parked while the log is cleared.
+
+    Every cost is the slope of a time over the pages (16 to 128 MiB), so that what happens once a run or an
+    ioctl drops out. With one vCPU nobody contends: the clock is that of whoever runs.
+
+    Parameters
+    ----------
+    name : str
+        One of `LABS`.
+
+    Returns
+    -------
+    list of InstructionCost
+    """
+    ioctls, locks = rows_of("memory-ioctls", name), rows_of("memory-locks", name)
+    pages = ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE)
+    ioctls = ioctls.assign(pages=pages, batch=ioctls["switches"].map(lambda s: switch(s, "dirty_log_clear_batch")))
+    whole = ioctls[ioctls["batch"] == 0]
+
+    def of(what: str, number: int, rows: pd.DataFrame = whole) -> pd.DataFrame:
+        return rows[(rows["name"] == what) & (rows["round"] == number)]
+
+    first, second = of("write", 1), of("write", 2)
+    access = _slope("guest_access", "a write that needs no fault", first["pages"], first["total_time_ns"])
+    fault = _slope("fault", "a write to a protected page", second["pages"], second["total_time_ns"])
+    held = locks[(locks["phase"] == "rounds") & locks["site"].isin(_FAULT_SITES)]
+    held = held[held["switches"].map(lambda s: switch(s, "dirty_log_clear_batch")) == 0]
+    found = [access]
+    hold = 0.0
+    if len(held):
+        cost = _slope("fault_hold", "lock held over acquisitions of faults", held["acquisitions"], held["hold_time_ns"])
+        hold = cost.value
+        found.append(cost)
+    outside = [fault.value - access.value - hold, fault.low - access.high - hold, fault.high - access.low - hold]
+    found.append(InstructionCost("fault_exit", *outside, "the rest of that write", fault.cells))
+    clear = of("clear", 2)
+    found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
+    words = of("clear", 2, ioctls[ioctls["batch"] == 64])
+    more = words.merge(clear, on="pages", suffixes=("", "_whole"))
+    extra = more["total_time_ns"] - more["total_time_ns_whole"]
+    found.append(_slope("reacquire", "CLEAR that lets go at every word, less the whole one", more["pages"] / 64, extra))
+    return found
+
+
+def with_instruction_costs(scenario: Scenario, costs: Sequence[InstructionCost]) -> Scenario:
+    """The scenario with these costs, an instruction being a nanosecond."""
+    known = {field.name for field in dataclasses.fields(Costs)}
+    values = {cost.name: max(cost.value, 0.0) * 1000 for cost in costs if cost.name in known}
+    return scenario.with_costs(line_transfer=0, line_local=0, **values)
+
+
+METRICS = {"clear_dirty_log_time": "CLEAR time", "longest_stall": "longest stall"}
+"""What is compared under load."""
+
+
+def load_comparison(name: str, costs: Sequence[InstructionCost], seeds: Sequence[int] = (1, 2, 3)) -> pd.DataFrame:
+    """CLEAR time and longest stall under load: the lab's cells beside the simulator's.
+
+    Parameters
+    ----------
+    name : str
+        One of `LABS`.
+    costs : sequence of InstructionCost
+    seeds : sequence of int
+        Seeds of the simulator.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``vcpus``, ``batch``, ``metric``, ``lab`` (median over the seeds, s), ``lab_low`` and ``lab_high`` (their
+        range), ``model``, ``error`` (model over lab, less one).
+    """
+    ioctls, stalls = rows_of("load-ioctls", name), rows_of("load-stalls", name)
+    batch = "dirty_log_clear_batch"
+    cleared = ioctls[ioctls["name"] == "clear"]
+    cleared = cleared.assign(batch=cleared["switches"].map(lambda s: switch(s, batch)))
+    stalls = stalls.assign(batch=stalls["switches"].map(lambda s: switch(s, batch)))
+    out = []
+    for (vcpus, pages), rows in cleared.groupby(["vcpus", "batch"]):
+        case = with_instruction_costs(lab_case(name, rows.iloc[0]), costs)
+        runs = [simulate(case, seed=seed).metrics for seed in seeds]
+        seen = stalls[(stalls["vcpus"] == vcpus) & (stalls["batch"] == pages)]
+        measured = {
+            "clear_dirty_log_time": rows.groupby("seed")["total_time_ns"].sum(),
+            "longest_stall": seen.groupby("seed")["longest_stall_ns"].max(),
+        }
+        for metric, values in measured.items():
+            lab = float(values.median()) * 1000 * PS
+            model = float(np.median([run[metric] for run in runs]))
+            low, high = float(values.min()) * 1000 * PS, float(values.max()) * 1000 * PS
+            out.append((vcpus, pages, metric, lab, low, high, model, model / lab - 1))
+    columns = ["vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model", "error"]
+    return pd.DataFrame(out, columns=columns)
