@@ -110,12 +110,13 @@ def count_comparison(name: str) -> pd.DataFrame:
     """
     locks = rows_of("counts-locks", name)
     out = []
+    locks = locks.assign(what=locks["site"].where(~locks["site"].isin(_FAULT_SITES), "fault"))
     for cell, rows in locks.groupby(list(_CELL), sort=False):
         case = lab_case(name, rows.iloc[0])
         model = model_counts(simulate(case))
-        rows = rows.assign(what=rows["site"].where(~rows["site"].isin(_FAULT_SITES), "fault"))
-        kernel = rows.groupby(["phase", "what", "lock_mode"])["acquisitions"].sum()
-        known = {key: int(count) for key, count in kernel.items() if key[1] in ("fault", "clear", "enable")}
+        ours = rows[rows["what"].isin(["fault", "clear", "enable"])]
+        kernel = ours.groupby(["phase", "what", "lock_mode"], as_index=False)["acquisitions"].sum()
+        known = {(str(p), str(w), str(m)): int(n) for p, w, m, n in kernel.itertuples(index=False)}
         for key in sorted(known.keys() | model.keys()):
             counted, simulated = known.get(key, 0), model.get(key, 0)
             out.append((*cell, *key, counted, simulated, counted - simulated))
@@ -205,8 +206,9 @@ def instruction_costs(name: str) -> list[InstructionCost]:
         cost = _slope("fault_hold", "lock held over acquisitions of faults", held["acquisitions"], held["hold_time_ns"])
         hold = cost.value
         found.append(cost)
-    outside = [fault.value - access.value - hold, fault.low - access.high - hold, fault.high - access.low - hold]
-    found.append(InstructionCost("fault_exit", *outside, "the rest of that write", fault.cells))
+    low, high = fault.low - access.high - hold, fault.high - access.low - hold
+    outside = fault.value - access.value - hold
+    found.append(InstructionCost("fault_exit", outside, low, high, "the rest of that write", fault.cells))
     clear = of("clear", 2)
     found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
     words = of("clear", 2, ioctls[ioctls["batch"] == 64])

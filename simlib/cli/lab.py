@@ -21,6 +21,10 @@ app = typer.Typer(
 ArchitectureOption = Annotated[
     list[str], typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
 ]
+SourceOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="A Linux tree of one's own; it is only read. Default: the source package."),
+]
 JobsOption = Annotated[int, typer.Option(min=0, help="Boots at a time, each on a core of its own. 0: all cores.")]
 
 
@@ -41,10 +45,7 @@ def lab_qemu(arch: ArchitectureOption = []) -> None:  # noqa: B006  # typer read
 def lab_build(
     arch: ArchitectureOption = [],  # noqa: B006  # as above
     kernel: Annotated[str, typer.Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
-    source: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A Linux tree of one's own; it is only read. Default: the source package."),
-    ] = None,
+    source: SourceOption = None,
 ) -> None:
     """Patch and build kernel, selftests and initramfs: minutes the first time, seconds after that.
 
@@ -53,6 +54,16 @@ def lab_build(
     for target in _targets(arch):
         built = lab.build(target.name, kernel, source, say)
         say(f"{built.image}")
+
+
+@app.command("check-series")
+def lab_check_series(
+    arch: ArchitectureOption = [],  # noqa: B006  # as above
+    source: SourceOption = None,
+) -> None:
+    """Check the patch series: it applies, passes checkpatch --strict, KVM compiles with W=1."""
+    for line in lab.check_series(_targets(arch), source, say):
+        say(f"good: {line}")
 
 
 @app.command("run")

@@ -12,6 +12,7 @@ from simlib.lab.experiment import Cell, Experiment, load_experiment
 from simlib.lab.host import Finding, check_host
 from simlib.lab.qemu import fetch_qemu
 from simlib.lab.records import Record, tables, write_tables
+from simlib.lab.series_check import check_series
 from simlib.lab.targets import TARGETS, Target, find_target
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Target",
     "build",
     "check_host",
+    "check_series",
     "collect",
     "collect_native",
     "fetch_qemu",

@@ -125,7 +125,7 @@ def build(
     need_compiler(what)
     series = read_series()
     tree = prepare_source(lab_dir(), series, source, progress)
-    fragment = "".join((_HERE / "configs" / name).read_text("utf-8") for name in (f"{target}.config", *KERNELS[kernel]))
+    fragment = _fragment(what, kernel)
     key = _key(tree, series, what, fragment)
     folder = built_dir(target, kernel)
     record = folder / "build.json"
@@ -170,6 +170,26 @@ def find_program(target: str, name: str) -> Path:
     if not program.is_file():
         raise InputError("selftest", name, "is not built", f"run simlib lab build --arch {target}")
     return program
+
+
+def compile_objects(target: Target, kernel: str, tree: Path) -> str:
+    """Compile KVM's objects with warnings turned up (W=1), in an object tree of its own; return what make said.
+
+    Raises
+    ------
+    InputError
+        If a tool is missing.
+    SimlibError
+        If the compilation fails.
+    """
+    need_compiler(target)
+    objects = lab_dir() / "objects" / f"{target.name}-check"
+    need_space(objects, OBJECTS_GIB, "the object tree")
+    make = _make(target, tree, objects)
+    _configure(make, objects, _fragment(target, kernel), lambda text: None)
+    log = objects / "check.log"
+    _run([*make, "W=1", f"{target.kvm}/"], log)
+    return log.read_text("utf-8", errors="replace")
 
 
 def need_compiler(target: Target) -> None:
@@ -252,6 +272,12 @@ def _compile_init(target: Target, objects: Path) -> bytes:
         objects / "simlib-init.log",
     )
     return program.read_bytes()
+
+
+def _fragment(target: Target, kernel: str) -> str:
+    """Configuration of a kernel: the target's own fragment and those of the kernel."""
+    names = (f"{target.name}.config", *KERNELS[kernel])
+    return "".join((_HERE / "configs" / name).read_text("utf-8") for name in names)
 
 
 def _key(tree: Source, series: Series, target: Target, fragment: str) -> str:

@@ -40,12 +40,14 @@ class Target:
     ----------
     name : str
         Also the name of its configuration fragment in ``configs/``.
-    kernel_arch, selftest_arch : str
+    kernel_arch : str
         What the kernel's Makefiles call it (``ARCH=``).
     compiler : str
         Prefix of the cross compiler (``CROSS_COMPILE=``).
     image : str
         Kernel image, from the object tree.
+    kvm : str
+        Folder of the architecture's KVM.
     qemu : str
         The emulator's command.
     machine : tuple of str
@@ -64,6 +66,7 @@ class Target:
     kernel_arch: str
     compiler: str
     image: str
+    kvm: str
     qemu: str
     machine: tuple[str, ...]
     console: str
@@ -83,6 +86,7 @@ TARGETS = {
             kernel_arch="x86_64",
             compiler="x86_64-linux-gnu-",
             image="arch/x86/boot/bzImage",
+            kvm="arch/x86/kvm",
             qemu="qemu-system-x86_64",
             machine=("-M", "q35"),
             console="console=ttyS0 no_timer_check tsc=reliable clocksource=tsc",
@@ -98,6 +102,7 @@ TARGETS = {
             kernel_arch="arm64",
             compiler="aarch64-linux-gnu-",
             image="arch/arm64/boot/Image",
+            kvm="arch/arm64/kvm",
             qemu="qemu-system-aarch64",
             machine=("-M", "virt,virtualization=on,gic-version=3"),
             console="console=ttyAMA0",
@@ -113,6 +118,7 @@ TARGETS = {
             kernel_arch="riscv",
             compiler="riscv64-linux-gnu-",
             image="arch/riscv/boot/Image",
+            kvm="arch/riscv/kvm",
             qemu="qemu-system-riscv64",
             machine=("-M", "virt"),
             console="console=ttyS0",
