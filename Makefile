@@ -16,11 +16,14 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce test bench picture pins clean
+.PHONY: help env python reproduce test bench picture pins clean check-patches lab-smoke lab
 
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make test        format, lint, types, tests, doctests and notebooks: what CI checks"
+	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
+	@echo "make lab         build all kernels and run all experiments: writes data/collected (an hour or two)"
+	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches (10 minutes)"
 	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
 	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
 	@echo "make picture     draw the README's picture (installs requirements/picture.txt; needs Chrome or Chromium)"
@@ -84,6 +87,23 @@ test: .venv/.simlib
 	@.venv/bin/mypy
 	@echo "Tests, doctests and notebooks: several minutes, and longer the first time, when Numba compiles."
 	@.venv/bin/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# What these need (compilers, the kernel's source, QEMU) is named, package by package, by "simlib lab check".
+check-patches: .venv/.simlib
+	@.venv/bin/simlib lab check-series --arch x86_64 --arch arm64
+
+lab-smoke: .venv/.simlib
+	@.venv/bin/simlib lab qemu --arch x86_64 --if-needed
+	@.venv/bin/simlib lab build --arch x86_64
+	@.venv/bin/simlib lab compare data/experiments/smoke.toml
+
+EXPERIMENTS := load counts memory switches
+lab: .venv/.simlib
+	@.venv/bin/simlib lab qemu --if-needed
+	@.venv/bin/simlib lab build
+	@for name in $(EXPERIMENTS); do \
+		.venv/bin/simlib lab collect data/experiments/$$name.toml --out data/collected --name $$name; \
+	done
 
 bench: .venv/.simlib .venv/.bench
 	@.venv/bin/python benchmarks/run.py

@@ -17,6 +17,7 @@ from scipy import stats
 
 from simlib.engine.result import PS
 from simlib.engine.simulate import SimulationResult, simulate
+from simlib.errors import InputError, nearest
 from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Costs, Scenario, load_scenario
@@ -82,6 +83,27 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
     )
 
 
+def lab_name(row: pd.Series) -> str:
+    """Which of `LABS` a row of the lab's tables belongs to.
+
+    Raises
+    ------
+    InputError
+        If the row's machine is none of them.
+
+    Examples
+    --------
+    >>> lab_name(pd.Series({"architecture": "x86_64", "mode": "npt", "switches": ""}))
+    'x86-npt'
+    """
+    machine = f"{row['architecture']} {row['mode']}"
+    names = {"x86_64 npt": "x86-npt", "x86_64 shadow": "x86-shadow", "riscv64 h": "riscv"}
+    names["arm64 vhe"] = "arm64-write" if "permission_fault_lock=write" in row["switches"] else "arm64-read"
+    if machine not in names:
+        raise InputError("machine", machine, "has no scenario to compare with", nearest(machine, names))
+    return names[machine]
+
+
 def rows_of(table: str, name: str) -> pd.DataFrame:
     """Rows of one of the lab's machines in a collected table (``counts-locks``, ``load-ioctls`` …)."""
     frame = load(table).frame
@@ -94,13 +116,13 @@ _PHASES = {"populated": "populate", "enabled": "enable", "dirtied": "rounds", "c
 _FAULT_SITES = ("fault_fast", "fault_slow")
 
 
-def count_comparison(name: str) -> pd.DataFrame:
+def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
     """Acquisitions of mmu_lock: the kernel's own count beside the simulator's, for the same cells.
 
     Parameters
     ----------
-    name : str
-        One of `LABS`.
+    locks : pandas.DataFrame
+        The lab's table ``locks`` of parked cells of one machine, such as ``rows_of("counts-locks", "x86-npt")``.
 
     Returns
     -------
@@ -108,12 +130,11 @@ def count_comparison(name: str) -> pd.DataFrame:
         The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
         ``model``, ``difference``. Sites that the model does not have are not in it.
     """
-    locks = rows_of("counts-locks", name)
     out = []
     locks = locks.assign(what=locks["site"].where(~locks["site"].isin(_FAULT_SITES), "fault"))
     for cell, rows in locks.groupby(list(_CELL), sort=False):
-        case = lab_case(name, rows.iloc[0])
-        model = model_counts(simulate(case))
+        first = rows.iloc[0]
+        model = model_counts(simulate(lab_case(lab_name(first), first)))
         ours = rows[rows["what"].isin(["fault", "clear", "enable"])]
         kernel = ours.groupby(["phase", "what", "lock_mode"], as_index=False)["acquisitions"].sum()
         known = {(str(p), str(w), str(m)): int(n) for p, w, m, n in kernel.itertuples(index=False)}

@@ -10,8 +10,10 @@ import pandas as pd
 import typer
 
 from simlib import lab
+from simlib.calibration.lab import count_comparison
 from simlib.cli.show import Format, FormatOption, progress_bar, say, show
-from simlib.errors import SimlibError
+from simlib.errors import InputError, SimlibError
+from simlib.measurements import update_listing
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,9 +38,14 @@ def lab_check(how: FormatOption = Format.TABLE) -> None:
 
 
 @app.command("qemu")
-def lab_qemu(arch: ArchitectureOption = []) -> None:  # noqa: B006  # typer reads the default, nobody changes it
+def lab_qemu(
+    arch: ArchitectureOption = [],  # noqa: B006  # typer reads the default, nobody changes it
+    if_needed: Annotated[bool, typer.Option("--if-needed", help="Only if none that is new enough is here.")] = False,
+) -> None:
     """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is. Debian only."""
-    say(f"unpacked into {lab.fetch_qemu(_targets(arch), say)}")
+    targets = _targets(arch)
+    if not if_needed or lab.needs_qemu(targets):
+        say(f"unpacked into {lab.fetch_qemu(targets, say)}")
 
 
 @app.command("build")
@@ -84,6 +91,31 @@ def lab_run(
     _report(found)
 
 
+@app.command("compare")
+def lab_compare(
+    experiment: Annotated[
+        Path, typer.Argument(metavar="EXPERIMENT.toml", help="With parked = true: counts are exact.")
+    ],
+    jobs: JobsOption = 0,
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Run an experiment and compare its lock acquisitions with the simulator's; fail if they differ.
+
+    What happens before the log is enabled is shown but not judged: the guest also touches its own code and tables.
+    """
+    found = _collect(experiment, False, jobs, False)
+    _report(found)
+    locks = lab.tables(found.records)["locks"]
+    if not len(locks) or (locks["parked"] != "true").any():
+        raise InputError(str(experiment), "not parked", "counts are exact only while the vCPUs wait", "parked = true")
+    frame = count_comparison(locks)
+    show(frame[["switches", "vcpus", "protection", "phase", "what", "lock_mode", "kernel", "model", "difference"]], how)
+    wrong = frame[(frame["phase"] == "rounds") & (frame["difference"] != 0)]
+    if len(wrong):
+        raise SimlibError(f"{len(wrong)} counts differ from the simulator's")
+    say(f"{(frame['phase'] == 'rounds').sum()} counts equal the simulator's")
+
+
 @app.command("collect")
 def lab_collect(
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")],
@@ -101,6 +133,9 @@ def lab_collect(
     _report(found)
     for path in lab.write_tables(found.records, out, name):
         say(f"{path}")
+    if (out.parent / "datapackage.json").is_file():
+        update_listing(out.parent)
+        say(f"{out.parent / 'datapackage.json'}")
 
 
 def _collect(experiment: Path, native: bool, jobs: int, fresh: bool) -> lab.Collected:

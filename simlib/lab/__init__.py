@@ -10,7 +10,7 @@ from simlib.lab.build import KERNELS, Built, build
 from simlib.lab.collect import Collected, collect, collect_native
 from simlib.lab.experiment import Cell, Experiment, load_experiment
 from simlib.lab.host import Finding, check_host
-from simlib.lab.qemu import fetch_qemu
+from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.records import Record, tables, write_tables
 from simlib.lab.series_check import check_series
 from simlib.lab.targets import TARGETS, Target, find_target
@@ -33,6 +33,7 @@ __all__ = [
     "fetch_qemu",
     "find_target",
     "load_experiment",
+    "needs_qemu",
     "tables",
     "write_tables",
 ]

@@ -172,8 +172,18 @@ def find_program(target: str, name: str) -> Path:
     return program
 
 
-def compile_objects(target: Target, kernel: str, tree: Path) -> str:
-    """Compile KVM's objects with warnings turned up (W=1), in an object tree of its own; return what make said.
+def compile_objects(target: Target, kernel: str, tree: Path, goals: Sequence[str] = ()) -> str:
+    """Compile objects with warnings turned up (W=1), in an object tree of its own; return what make said.
+
+    Parameters
+    ----------
+    target : Target
+    kernel : str
+        Name in `KERNELS`.
+    tree : Path
+        Kernel source.
+    goals : sequence of str
+        What to make; default: all of the architecture's KVM.
 
     Raises
     ------
@@ -183,12 +193,12 @@ def compile_objects(target: Target, kernel: str, tree: Path) -> str:
         If the compilation fails.
     """
     need_compiler(target)
-    objects = lab_dir() / "objects" / f"{target.name}-check"
+    objects = lab_dir() / "objects" / f"{target.name}-check-{tree.name}"
     need_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
     _configure(make, objects, _fragment(target, kernel), lambda text: None)
     log = objects / "check.log"
-    _run([*make, "W=1", f"{target.kvm}/"], log)
+    _run([*make, "W=1", *(goals or [f"{target.kvm}/"])], log)
     return log.read_text("utf-8", errors="replace")
 
 

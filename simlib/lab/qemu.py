@@ -98,6 +98,11 @@ def find_qemu(target: Target) -> Qemu:
     return good[0]
 
 
+def needs_qemu(targets: Sequence[Target]) -> bool:
+    """Whether a target has no emulator here that is new enough."""
+    return any(all(one.version[:2] < OLDEST_QEMU for one in list_qemu(target)) for target in targets)
+
+
 def kernel_arguments(cell: Cell, target: Target) -> str:
     """What the kernel is told: nothing random, nothing printed but what stops it."""
     mode = target.modes[cell.experiment.mode]

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from simlib.errors import InputError, nearest
+from simlib.files import write_text
 from simlib.measurements.cells import read_text
 from simlib.measurements.table import MeasurementTable, read
 
@@ -158,6 +159,11 @@ def assemble(folder: Path) -> dict[str, Any]:
         entry["schema"] = described["schema"]
         resources.append(entry)
     return {**_json(folder / _LISTING), "resources": resources}
+
+
+def update_listing(folder: Path) -> None:
+    """Write ``datapackage.json`` anew after tables were added, beside and renamed."""
+    write_text(folder / _LISTING, json.dumps(assemble(folder), indent=2, ensure_ascii=False) + "\n")
 
 
 def _paths() -> dict[str, Path]:
