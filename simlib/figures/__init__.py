@@ -7,6 +7,7 @@ what was simulated says so.
 
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, sensitivity
+from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
 
 __all__ = [
@@ -20,5 +21,7 @@ __all__ = [
     "progress",
     "sensitivity",
     "speed_up",
+    "switch_effects",
     "time_per_page",
+    "under_load",
 ]

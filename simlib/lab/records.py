@@ -233,13 +233,31 @@ STALLS = (
     Column("writes", "whole", "writes that it made", unit="count"),
     Column("reads", "whole", "reads that it made", unit="count"),
     Column("longest_stall_ns", "whole", "longest time between two of its accesses"),
+    Column(
+        "longest_stall_in_clear_ns",
+        "whole",
+        "the longest of those, among its eight longest, that overlap a CLEAR, a clearing GET or a reset; 0: none does",
+    ),
 )
+
+_CLEARING = {"initially_set": "clear", "enable": "clear", "get": "get", "ring": "reset"}
+"""The ioctl that write-protects, by the way of protection."""
 
 
 def stall_rows(record: Record) -> pd.DataFrame:
     """What the vCPUs saw: one row a vCPU."""
-    frame = record.imported.tables["vcpus"].frame
-    return frame.rename(columns={"longest_ns": "longest_stall_ns"})[[column.name for column in STALLS]]
+    tables = record.imported.tables
+    frame = tables["vcpus"].frame.rename(columns={"longest_ns": "longest_stall_ns"})
+    ioctls = tables["ioctls"].frame
+    clears = ioctls[ioctls["name"] == _CLEARING[str(record.keys["protection"])]]
+    begin, end = clears["start_ns"].to_numpy(), (clears["start_ns"] + clears["duration_ns"]).to_numpy()
+    longest = dict.fromkeys(frame["vcpu"].tolist(), 0)
+    gaps = tables["longest"].frame[["vcpu", "start_ns", "gap_ns"]].to_numpy()
+    for vcpu, start, gap in gaps.tolist():
+        if ((start < end) & (start + gap > begin)).any():
+            longest[vcpu] = max(longest[vcpu], gap)
+    frame["longest_stall_in_clear_ns"] = frame["vcpu"].map(longest)
+    return frame[[column.name for column in STALLS]]
 
 
 TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Record], pd.DataFrame]]] = {

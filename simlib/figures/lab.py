@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Figures of the lab's data: cells under load beside the simulator, and what each switch changes.
+
+The lab's clock counts instructions of all CPUs, a nanosecond each: axes say "lab time", not seconds on hardware.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from simlib.errors import InputError
+from simlib.figures.frame import in_order, require, require_numbers
+from simlib.figures.style import (
+    PALETTE,
+    facet_titles,
+    legend_below,
+    log_axis,
+    seconds,
+    titled,
+    vcpu_axis,
+)
+
+LOAD_COLUMNS = ("machine", "vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model", "held_out")
+"""Columns of the table that `under_load` reads."""
+
+SWITCH_COLUMNS = ("setting", "metric", "value", "low", "high")
+"""Columns of the table that `switch_effects` reads."""
+
+_METRICS = {"clear_dirty_log_time": "CLEAR, lab time", "longest_stall": "longest stall, lab time"}
+
+
+def batch_name(batch: int) -> str:
+    """How a batch is called in a legend.
+
+    Examples
+    --------
+    >>> batch_name(0), batch_name(64)
+    ('whole ioctl', '64 pages')
+    """
+    return "whole ioctl" if batch == 0 else f"{batch} pages"
+
+
+def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab beside the simulator") -> go.Figure:
+    """CLEAR time and longest stall over vCPUs, a column a machine, a colour a batch.
+
+    Parameters
+    ----------
+    cells : DataFrame
+        The columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their range,
+        ``held_out`` whether the calibration did not see the cell. Times are seconds of the lab's clock.
+    title : str
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing or a time is not a positive number.
+
+    Examples
+    --------
+    >>> cell = {"machine": "riscv", "vcpus": 1, "batch": 64, "metric": "longest_stall", "lab": 1e-4,
+    ...         "lab_low": 9e-5, "lab_high": 2e-4, "model": 1.1e-4, "held_out": True}
+    >>> [trace.name for trace in under_load(pd.DataFrame([cell])).data]
+    ['64 pages, simulated', '64 pages, lab, held out']
+    """
+    rows = require(cells, LOAD_COLUMNS, "cells")
+    require_numbers(rows, ("lab", "model"), "cells", least=0)
+    machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
+    metrics = [metric for metric in _METRICS if metric in set(rows["metric"])]
+    if not metrics:
+        raise InputError("cells.metric", ", ".join(in_order(rows["metric"])), f"must be one of {', '.join(_METRICS)}")
+    figure = make_subplots(
+        len(metrics),
+        len(machines),
+        column_titles=machines,
+        shared_xaxes=True,
+        shared_yaxes="rows",
+        horizontal_spacing=0.02,
+        vertical_spacing=0.06,
+    )
+    seen: set[str] = set()
+    for (i, metric), (j, machine) in ((a, b) for a in enumerate(metrics, 1) for b in enumerate(machines, 1)):
+        for colour, batch in zip(PALETTE, batches, strict=False):
+            part = rows[(rows["metric"] == metric) & (rows["machine"] == machine) & (rows["batch"] == batch)]
+            part = part.sort_values("vcpus")
+            name = batch_name(int(batch))
+            line = {"color": colour, "width": 2.5}
+            _add(
+                figure, seen, i, j, x=part["vcpus"], y=part["model"], mode="lines", line=line, name=f"{name}, simulated"
+            )
+            for held_out, symbol, what in ((False, "circle", "calibrated on"), (True, "diamond-open", "held out")):
+                points = part[part["held_out"] == held_out]
+                if points.empty:
+                    continue
+                up, down = points["lab_high"] - points["lab"], points["lab"] - points["lab_low"]
+                bars = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.2, "width": 3}
+                marker = {"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
+                _add(
+                    figure, seen, i, j, x=points["vcpus"], y=points["lab"], mode="markers", marker=marker,
+                    error_y=bars, name=f"{name}, lab, {what}",
+                )  # fmt: skip
+        figure.update_xaxes(vcpu_axis(rows["vcpus"]), row=i, col=j)
+        if i < len(metrics):
+            figure.update_xaxes(title=None, row=i, col=j)
+        of_metric = rows[rows["metric"] == metric]
+        axis = log_axis([*of_metric["lab_low"], *of_metric["lab_high"], *of_metric["model"]], _METRICS[metric], seconds)
+        figure.update_yaxes(axis, row=i, col=j)
+        if j > 1:
+            figure.update_yaxes(title=None, row=i, col=j)
+    figure.update_layout(height=280 * len(metrics) + 220)
+    facet_titles(figure)
+    legend_below(figure, len(seen), rows_of=3)
+    return titled(figure, title, "points: median and range over three seeds; lines: simulated from instruction costs")
+
+
+def _add(figure: go.Figure, seen: set[str], row: int, column: int, **trace: object) -> None:
+    """Add a trace; its name appears once in the legend."""
+    name = str(trace["name"])
+    figure.add_trace(go.Scatter(**trace, legendgroup=name, showlegend=name not in seen), row=row, col=column)
+    seen.add(name)
+
+
+def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
+    """What a switch changes: a panel a metric, a row a setting; points are medians, bars the range over seeds.
+
+    Parameters
+    ----------
+    cells : DataFrame
+        The columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
+    title : str
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing or a value is not a number.
+
+    Examples
+    --------
+    >>> cell = {"setting": "lockless", "metric": "longest_stall_s", "value": 2e-5, "low": 1e-5, "high": 3e-5}
+    >>> len(switch_effects(pd.DataFrame([cell]), "Fast page fault").data)
+    1
+    """
+    rows = require(cells, SWITCH_COLUMNS, "cells")
+    require_numbers(rows, ("value", "low", "high"), "cells", least=0)
+    metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
+    names = [metric.removesuffix("_s").replace("_", " ") for metric in metrics]
+    figure = make_subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
+    for i, metric in enumerate(metrics, 1):
+        part = rows[rows["metric"] == metric].set_index("setting").reindex(settings).dropna()
+        bars = {
+            "type": "data",
+            "array": part["high"] - part["value"],
+            "arrayminus": part["value"] - part["low"],
+            "thickness": 1.5,
+            "width": 4,
+        }
+        marker = {"size": 11, "color": PALETTE[0]}
+        trace = go.Scatter(x=part["value"], y=part.index, error_x=bars, mode="markers", marker=marker, showlegend=False)
+        figure.add_trace(trace, row=1, col=i)
+        top = float(np.nanmax(part["high"])) * 1.15 or 1.0
+        axis: dict[str, object] = {"range": [0, top], "nticks": 5}
+        if metric.endswith("_s"):
+            ticks = [top * share for share in (0, 0.25, 0.5, 0.75)]
+            axis |= {"tickmode": "array", "tickvals": ticks, "ticktext": [seconds(t) if t else "0" for t in ticks]}
+        figure.update_xaxes(axis, row=1, col=i)
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_layout(height=150 + 46 * len(settings), margin_b=60)
+    facet_titles(figure)
+    return titled(figure, title, "lab time: instructions of all CPUs, a nanosecond each")
