@@ -288,3 +288,71 @@ def load_comparison(name: str, costs: Sequence[InstructionCost], seeds: Sequence
             out.append((vcpus, pages, metric, lab, low, high, model, model / lab - 1))
     columns = ["vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model", "error"]
     return pd.DataFrame(out, columns=columns)
+
+
+SWITCHES: dict[str, tuple[str, ...]] = {
+    "fast-page-fault": ("contentions", "clear_time_s", "longest_stall_s"),
+    "lockless-write-protect": ("contentions", "clear_time_s", "longest_stall_s"),
+    "lock-inside": ("acquisitions", "clear_time_s", "longest_stall_s"),
+    "yield": ("acquisitions", "clear_time_s", "longest_stall_s"),
+    "get-batch": ("acquisitions", "get_time_s", "longest_stall_s"),
+    "ring-reset-batch": ("acquisitions", "reset_time_s", "longest_stall_s"),
+    "split-x86": ("acquisitions", "enable_time_s", "clear_time_s"),
+    "split-arm64": ("acquisitions", "enable_time_s", "clear_time_s"),
+    "teardown-arm64": ("teardown_time_s",),
+}
+"""Experiments of ``data/experiments/switches.toml``, each with what its switches are meant to change."""
+
+
+def switch_effects(experiment: str, memory_per_vcpu: str = "") -> pd.DataFrame:
+    """What the settings of one experiment give: median over the seeds, and their range.
+
+    Parameters
+    ----------
+    experiment : str
+        One of `SWITCHES`.
+    memory_per_vcpu : str, optional
+        Only cells of this size; default: the largest.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``setting``, ``metric``, ``value``, ``low``, ``high``. Acquisitions and contentions of mmu_lock are counted
+        from the moment that the log is enabled (at it, for what happens there).
+    """
+    tables = {}
+    for name in ("locks", "ioctls", "stalls"):
+        frame = load(f"switches-{name}").frame
+        tables[name] = frame[frame["experiment"] == experiment]
+    sizes = sorted(set(tables["ioctls"]["memory_per_vcpu"]), key=parse_size)
+    size = memory_per_vcpu or sizes[-1]
+    ways = set(tables["ioctls"]["protection"])
+    values: dict[str, pd.Series] = {}
+    keys = ["setting", "seed"]
+    for name, rows in list(tables.items()):
+        frame = rows[rows["memory_per_vcpu"] == size]
+        protection = frame["protection"].map(lambda p: f", protect {p}" if len(ways) > 1 else "")
+        tables[name] = frame.assign(setting=frame["switches"] + protection)
+    locks = tables["locks"][tables["locks"]["phase"] != "populate"]
+    values["acquisitions"] = locks.groupby(keys, sort=False)["acquisitions"].sum()
+    values["contentions"] = locks.groupby(keys, sort=False)["contentions"].sum()
+    for what in ("clear", "get", "reset", "enable", "teardown"):
+        calls = tables["ioctls"][tables["ioctls"]["name"] == what]
+        values[f"{what}_time_s"] = calls.groupby(keys, sort=False)["total_time_ns"].sum() * 1000 * PS
+    values["longest_stall_s"] = tables["stalls"].groupby(keys, sort=False)["longest_stall_ns"].max() * 1000 * PS
+    out = []
+    for metric in SWITCHES[experiment]:
+        for setting, seeds in values[metric].groupby("setting", sort=False):
+            out.append((setting, metric, float(seeds.median()), float(seeds.min()), float(seeds.max())))
+    return pd.DataFrame(out, columns=["setting", "metric", "value", "low", "high"])
+
+
+def repeat_table(names: Sequence[str] = ("counts", "memory", "load", "switches")) -> pd.DataFrame:
+    """How many cells were run more than once, and how many of them gave the same bytes each time."""
+    out = []
+    for name in names:
+        runs = load(f"{name}-runs").frame
+        again = runs[runs["repeats"] > 1]
+        identical = int((again["identical"] == "true").sum())
+        out.append((name, len(runs), len(again), identical))
+    return pd.DataFrame(out, columns=["experiments", "cells", "repeated", "identical"])

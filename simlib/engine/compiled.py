@@ -41,7 +41,7 @@ PADDING = 64
 
 # Numba turns module-level integers into constants.
 _RUN, _HOLD, _TAKE, _DROP, _ACCESS, _MAP, _NEXT = (int(s) for s in list(Step)[:7])
-_MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END, _LAP, _SIGNAL, _UNLESS, _SLEEP, _WAKE = (
+_MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END, _LAP, _SIGNAL, _UNLESS, _SLEEP, _WAKE, _SEEK = (
     int(s) for s in list(Step)[7:]
 )
 _TICKET, _LOCKLESS, _SERVER = int(Discipline.TICKET), int(Discipline.LOCKLESS), int(Discipline.SERVER)
@@ -86,14 +86,20 @@ def _bit_length(typingctx: Any, value: Any) -> Any:
 
 
 @njit(inline="always", _nrt=False)
-def _sample(th, i, keys, tables, mean, table):
-    if table == 0:
-        return mean
+def _draw(th, i, keys):
+    """The thread's next 64 random bits (SplitMix64, as `simlib.engine.random.draw`)."""
     z = keys[i] + np.uint64(th[i, _DRAWS] + 1) * np.uint64(GAMMA)
     th[i, _DRAWS] += 1
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(inline="always", _nrt=False)
+def _sample(th, i, keys, tables, mean, table):
+    if table == 0:
+        return mean
+    z = _draw(th, i, keys)
     return (mean * tables[table, np.int64(z >> np.uint64(64 - TABLE_BITS))]) >> FIXED_POINT_BITS
 
 
@@ -334,6 +340,12 @@ def _advance(
                 continue
             if kind == _JUMP:
                 th[i, _PC] = steps[pc, 1]
+                continue
+            if kind == _SEEK:
+                places = (th[i, _LAST] - th[i, _FIRST]) // steps[pc, 1]
+                high = np.int64(_draw(th, i, keys) >> np.uint64(32))
+                th[i, _PAGE] = th[i, _FIRST] + ((high * places) >> 32) * steps[pc, 1]
+                th[i, _PC] = pc + 1
                 continue
             if t > now:
                 break  # what follows is shared: come back at that time

@@ -288,6 +288,11 @@ class Simulation:
                 thread.page = thread.first
         elif kind == Step.JUMP:
             thread.pc = a
+        elif kind == Step.SEEK:
+            places = (thread.last - thread.first) // a
+            bits = draw(thread.key, thread.draws)
+            thread.draws += 1
+            thread.page = thread.first + ((bits >> 32) * places >> 32) * a
         else:  # REPEAT
             thread.counters[c] += 1
             if thread.counters[c] < b:

@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "access": ("-a", str),
         "write_percent": ("-w", int),
         "seed": ("-S", int),
+        "flush_accesses": ("-f", int),
         "backing": ("-s", str),
         "parked": ("-p", bool),
         "get_clears": ("-g", bool),

@@ -69,6 +69,8 @@ class Step(IntEnum):
     """Sleep until the clock shows a more, ps, as fast as it goes now. The step behind must be WAKE."""
     WAKE = 18
     """Awake again."""
+    SEEK = 19
+    """Go to a page of the region at random, each as likely. a: its number within the region is a multiple of a."""
 
 
 SHARED = (
@@ -290,7 +292,7 @@ class Job:
             if not self._in_range(kind, a, b, c, d, n, threads, locks):
                 raise InputError(f"job.steps[{index}]", [kind, a, b, c, d], "an argument is out of range")
 
-    def _in_range(  # noqa: PLR0911, PLR0912  # one line a kind of step reads best
+    def _in_range(  # noqa: C901, PLR0911, PLR0912  # one line a kind of step reads best
         self, kind: int, a: int, b: int, c: int, d: int, n: int, threads: int, locks: int
     ) -> bool:
         if kind in (Step.RUN, Step.HOLD):
@@ -313,6 +315,8 @@ class Job:
             return a >= 0 and b in (0, 1, 2) and c >= 0
         if kind == Step.SLEEP:
             return a >= 0
+        if kind == Step.SEEK:
+            return a >= 1
         if kind == Step.LAP:
             return a in (0, 1)
         if kind == Step.SIGNAL:

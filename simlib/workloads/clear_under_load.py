@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """CLEAR while the guest writes, as programs: the selftest mmu_lock_contention_test of ``kernel-patches/``.
 
-Each vCPU populates its own region and makes one pass over it. From then on it touches
-page after page until the rounds are over, and looks at its stopwatch after every access.
+Each vCPU populates its own region. From then on, beginning at a random page of it, it touches
+page after page, round and round, until the rounds are over, and looks at its stopwatch after every access.
 The main thread enables dirty logging; in every round it sleeps for a while, then does
 GET and CLEAR. At the end every vCPU makes one more access.
 """
@@ -42,7 +42,8 @@ def _vcpu(kernel: Kernel) -> int:
     program.add(Step.BARRIER, _POPULATED, guest.vcpus + 1)
     start = program.add(Step.JUMP)
     faults, ends = kernel.faults(logging=True)
-    program.patch(start, a=program.add(Step.LAP, 0))
+    program.patch(start, a=program.add(Step.SEEK, 1))
+    program.add(Step.LAP, 0)
     page = program.add(Step.RUN, kernel.costs.guest_access or 0)
     program.add(Step.ACCESS, *faults)
     after = program.add(Step.LAP, 1)

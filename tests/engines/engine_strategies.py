@@ -103,6 +103,8 @@ class _Writer:
 
     def walk(self):
         """Touch the region's pages; the faults of other threads on the same pages race with these."""
+        if self.draw(st.booleans()):
+            self.program.add(Step.SEEK, self.draw(st.sampled_from([1, 16, 64])))
         start = self.program.add(Step.JUMP)
         faults, jumps = [], []
         for action in (Map.PAGE, Map.PAGE, Map.SPLIT, Map.BLOCK):
