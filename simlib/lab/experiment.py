@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "write_percent": ("-w", int),
         "seed": ("-S", int),
         "flush_accesses": ("-f", int),
+        "passes": ("-n", int),
         "backing": ("-s", str),
         "parked": ("-p", bool),
         "get_clears": ("-g", bool),

@@ -80,6 +80,8 @@ class Record:
             "chunk_pages": int(test.get("chunk_pages", 0)),
             "clear_threads": int(test.get("clear_threads", 1)),
             "rounds": int(test.get("rounds", 3)),
+            "passes": int(test.get("passes", 1 if test.get("parked") else 0)),
+            "flush_accesses": int(test.get("flush_accesses", 0)),
             "parked": str(bool(test.get("parked", False))).lower(),
             "seed": int(test.get("seed", 1)),
         }
@@ -100,6 +102,8 @@ KEYS = (
     Column("chunk_pages", "whole", "pages of one CLEAR ioctl; 0: the whole slot"),
     Column("clear_threads", "whole", "threads that clear", unit="count"),
     Column("rounds", "whole", "rounds of GET and CLEAR", unit="count"),
+    Column("passes", "whole", "passes that each vCPU makes in a round; 0: as long as the rounds last"),
+    Column("flush_accesses", "whole", "accesses between two flushes of the guest's TLB; 0: it does none", unit="count"),
     Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they keep writing"),
     Column("seed", "whole", "seed of the test"),
 )
