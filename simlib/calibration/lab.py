@@ -22,7 +22,7 @@ from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Costs, Scenario, load_scenario
 from simlib.model.steps import Mode
-from simlib.predict import LEVEL
+from simlib.predict import LEVEL, evaluate
 
 LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
 """The lab's machines; ``data/scenarios/lab-<name>.toml`` describes each."""
@@ -261,7 +261,7 @@ METRICS = {"clear_dirty_log_time": "CLEAR time", "longest_stall": "longest stall
 """What is compared under load."""
 
 
-def load_comparison(name: str, costs: Sequence[InstructionCost], seeds: Sequence[int] = (1, 2, 3)) -> pd.DataFrame:
+def load_comparison(name: str, costs: Sequence[InstructionCost], seeds: Sequence[int] = range(1, 8)) -> pd.DataFrame:
     """CLEAR time and longest stall under load: the lab's cells beside the simulator's.
 
     Parameters
@@ -283,19 +283,19 @@ def load_comparison(name: str, costs: Sequence[InstructionCost], seeds: Sequence
     cleared = ioctls[ioctls["name"] == "clear"]
     cleared = cleared.assign(batch=cleared["switches"].map(lambda s: switch(s, batch)))
     stalls = stalls.assign(batch=stalls["switches"].map(lambda s: switch(s, batch)))
+    groups = dict(list(cleared.groupby(["vcpus", "batch"])))
+    cases = [with_instruction_costs(lab_case(name, rows.iloc[0]), costs) for rows in groups.values()]
+    runs = [[run.metrics for run in evaluate(cases, seed=seed)] for seed in seeds]
     out = []
-    for (vcpus, pages), rows in cleared.groupby(["vcpus", "batch"]):
-        case = with_instruction_costs(lab_case(name, rows.iloc[0]), costs)
-        runs = [simulate(case, seed=seed).metrics for seed in seeds]
+    for number, ((vcpus, pages), rows) in enumerate(groups.items()):
         seen = stalls[(stalls["vcpus"] == vcpus) & (stalls["batch"] == pages)]
         measured = {
             "clear_dirty_log_time": rows.groupby("seed")["total_time_ns"].sum(),
             "longest_stall": seen.groupby("seed")["longest_stall_in_clear_ns"].max(),
         }
         for metric, values in measured.items():
-            lab = float(values.median()) * 1000 * PS
-            model = float(np.median([run[metric] for run in runs]))
-            low, high = float(values.min()) * 1000 * PS, float(values.max()) * 1000 * PS
+            lab, low, high = (float(x) * 1000 * PS for x in (values.median(), values.min(), values.max()))
+            model = float(np.median([run[number][metric] for run in runs]))
             out.append((vcpus, pages, metric, lab, low, high, model, model / lab - 1))
     columns = ["vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model", "error"]
     return pd.DataFrame(out, columns=columns)

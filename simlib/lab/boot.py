@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -29,7 +30,10 @@ LOG_BYTES = 32 * 2**20
 CLOCK_RATIO = 1.25
 """With a running clock: furthest that the guest's time may be from the wall's before a run is refused."""
 
-_FRAME = re.compile(rb"^@simlib (start|begin|end|stop) ([\d.]+)(?: (\d+))?$")
+EXIT_S = 10.0
+"""How long QEMU may take to exit after it closed its console, s."""
+
+_FRAME = re.compile(rb"@simlib (?:(?P<time>start|stop) (?P<seconds>\d+\.\d+)|begin \d+|end \d+ (?P<status>\d+))")
 _PANIC = re.compile(rb"Kernel panic|Oops|BUG: |Internal error|Unable to handle kernel|general protection fault")
 
 
@@ -124,7 +128,10 @@ def _watch(command: list[str], cell: Cell, progress: Callable[[float], None]) ->
                     log += chunk
                 progress(time.monotonic() - begun)
     finally:
-        if not ended:
+        if ended:  # its console is closed: it is about to exit
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_S)
+        if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
@@ -134,9 +141,9 @@ def _watch(command: list[str], cell: Cell, progress: Callable[[float], None]) ->
 def _read(log: bytes, ended: bool, cell: Cell, command: str, wall: float) -> Outcome:
     """Take the frames out of the console, or say what went wrong."""
     log = log.replace(b"\r", b"")
-    outputs, start, stop = _frames(log, cell)
-    if panic := _PANIC.search(log):
+    if panic := _PANIC.search(log):  # first: it is why the test failed
         raise SimlibError(f"{cell.label}: the guest's kernel stopped: {_line_at(log, panic.start())}")
+    outputs, start, stop = _frames(log, cell)
     if len(log) >= LOG_BYTES:
         raise SimlibError(f"{cell.label}: the console was flooded ({LOG_BYTES >> 20} MiB); it ends: {_tail(log)}")
     if start is None or stop is None or len(outputs) != len(cell.script().splitlines()):
@@ -161,18 +168,18 @@ def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | No
     times: dict[bytes, float] = {}
     current: list[bytes] | None = None
     for line in log.split(b"\n"):
-        frame = _FRAME.match(line)
+        frame = _FRAME.fullmatch(line)
         if frame is None:
             if current is not None:
                 current.append(line)
-        elif frame[1] in (b"start", b"stop"):
-            times[frame[1]] = float(frame[2])
-        elif frame[1] == b"begin":
+        elif frame["time"]:
+            times[frame["time"]] = float(frame["seconds"])
+        elif frame["status"] is None:
             current = []
         elif current is not None:
             text = b"\n".join(current).decode("utf-8", errors="replace").strip("\n")
-            if frame[3] != b"0":
-                raise SimlibError(_failure(cell, int(frame[2]), int(frame[3] or 0), text))
+            if int(frame["status"]):
+                raise SimlibError(_failure(cell, len(outputs), int(frame["status"]), text))
             outputs.append(text)
             current = None
     return outputs, times.get(b"start"), times.get(b"stop")
@@ -180,7 +187,7 @@ def _frames(log: bytes, cell: Cell) -> tuple[list[str], float | None, float | No
 
 def _failure(cell: Cell, number: int, status: int, text: str) -> str:
     """A line of the experiment that did not do what it should."""
-    line = cell.script().splitlines()[number]
+    line = next(iter(cell.script().splitlines()[number:]), "a line too many")
     last = text.splitlines()[-1] if text else "it printed nothing"
     if line.startswith("parameter"):
         return f"{cell.label}: the kernel refused '{line}': {last}; is it a patched kernel, and the value a known one?"
@@ -192,7 +199,7 @@ def _failure(cell: Cell, number: int, status: int, text: str) -> str:
 def _line_at(log: bytes, place: int) -> str:
     """The console's line around a place."""
     first = log.rfind(b"\n", 0, place) + 1
-    return log[first : log.find(b"\n", place)].decode("utf-8", errors="replace").strip()
+    return log[first:].partition(b"\n")[0].decode("utf-8", errors="replace").strip()
 
 
 def _tail(log: bytes) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,7 @@ OBJECTS_GIB = 0.5
 """Room that one object tree takes, GiB."""
 
 _FOLDERS = ("dev", "proc", "sys", "tmp")
+_ERROR = re.compile(r"\berror:|\*\*\* |undefined reference|No space left", re.IGNORECASE)
 _HERE = Path(__file__).resolve().parent
 
 
@@ -244,7 +246,9 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
         write_text(wanted, fragment)
         _run([*make, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"], objects / "configure.log")
     have = set(config.read_text("utf-8").splitlines())
-    lost = [line for line in fragment.splitlines() if line.endswith("=y") and line not in have]
+    wishes = [line for line in fragment.splitlines() if line.startswith("CONFIG_")]
+    lost = [line for line in wishes if line not in have and not line.endswith("=n")]
+    lost += [line for line in wishes if line.endswith("=n") and f"{line[:-1]}y" in have]
     if lost:
         raise SimlibError(f"the kernel's configuration refused {', '.join(lost)}: a dependency is missing in configs/")
 
@@ -318,7 +322,7 @@ def _run(command: Sequence[str], log: Path) -> None:
         )
     if done.returncode:
         text = log.read_text("utf-8", errors="replace").splitlines()
-        errors = [line for line in text if "error" in line.lower() or "No space left" in line][:3] or text[-3:]
+        errors = [line for line in text if _ERROR.search(line)][:3] or text[-3:]
         sys.stderr.write("".join(f"  {line}\n" for line in errors))
         cure = "free disk space" if any("No space left" in line for line in errors) else f"the whole log is {log}"
         raise SimlibError(f"{command[0]} ended with {done.returncode}: {cure}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from simlib.errors import InputError, SimlibError
+from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.lab.boot import boot
 from simlib.lab.build import Built, find_built, find_program
 from simlib.lab.cache import lab_dir
@@ -77,14 +78,22 @@ def collect(
         tasks += [(cell, target, qemu, built) for cell in spec.cells()]
     records: dict[int, Record] = {}
     failures: dict[str, str] = {}
+    stopped = threading.Event()
+
+    def alive(seconds: float) -> None:
+        """Asked about once a second by every boot: ends it if the user stopped the run."""
+        if stopped.is_set():
+            raise RunInterruptedError("interrupted")
 
     def work(number: int, cell: Cell, target: Target, qemu: Qemu, built: Built) -> tuple[int, Record]:
         path = record_path(cell, built, qemu)
         if path.is_file() and not fresh:
-            return number, load_record(path)
+            known = load_record(path)
+            if len(known.content["digests"]) >= cell.experiment.repeats:
+                return number, known
         core = free.get()
         try:
-            return number, run_cell(cell, target, qemu, built, path, core)
+            return number, run_cell(cell, target, qemu, built, path, core, alive)
         finally:
             free.put(core)
 
@@ -100,6 +109,7 @@ def collect(
                     failures[cell.label] = str(error)
                 progress(cell.label, count / len(tasks))
         except KeyboardInterrupt:
+            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return Collected([records[number] for number in sorted(records)], failures)
@@ -111,7 +121,15 @@ def record_path(cell: Cell, built: Built, qemu: Qemu) -> Path:
     return lab_dir() / "results" / cell.experiment.name / f"{key}.json"
 
 
-def run_cell(cell: Cell, target: Target, qemu: Qemu, built: Built, path: Path, core: int | None = None) -> Record:
+def run_cell(
+    cell: Cell,
+    target: Target,
+    qemu: Qemu,
+    built: Built,
+    path: Path,
+    core: int | None = None,
+    progress: Callable[[float], None] = lambda seconds: None,
+) -> Record:
     """Boot a cell as often as it must repeat itself, and keep the first result.
 
     Raises
@@ -119,7 +137,7 @@ def run_cell(cell: Cell, target: Target, qemu: Qemu, built: Built, path: Path, c
     SimlibError
         As `simlib.lab.boot.boot`, or if the test's output is damaged.
     """
-    outcomes = [boot(cell, target, built, qemu, core) for _ in range(cell.experiment.repeats)]
+    outcomes = [boot(cell, target, built, qemu, core, progress) for _ in range(cell.experiment.repeats)]
     return save_record(path, cell, outcomes, {**built.provenance, "qemu": qemu.text})
 
 

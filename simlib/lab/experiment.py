@@ -70,8 +70,10 @@ _FIELDS = {
     "timeout_s": int,
     "repeats": int,
 }
-_WORD = re.compile(r"[\w.+/:-]+")
-_SIZE = re.compile(r"[1-9]\d*[KMG]?")
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+_PARAMETER = re.compile(r"\w+", re.ASCII)
+_WORD = re.compile(r"[\w.+/:-]+", re.ASCII)
+_SIZE = re.compile(r"[1-9]\d*[KMG]?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -214,8 +216,11 @@ def load_experiment(path: str | Path) -> list[Experiment]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError("experiment", str(path), f"is no TOML: {error}", "docs/lab.md shows one") from None
     tables = content.get("experiment", [content])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InputError(str(path), "experiment", "must be tables", "write [[experiment]] above each")
+    for key in content if "experiment" in content else ():
+        if key != "experiment":
+            raise InputError(str(path), key, "belongs to no experiment", "write it below each [[experiment]]")
     experiments = [parse_experiment(table, str(path)) for table in tables]
     names = [one.name for one in experiments]
     for name in names:
@@ -246,8 +251,16 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
             _check_option(values["program"], key, value, f"{where}.test.{key}")
     for key, options in parameters.items():
         for value in options:
-            if not isinstance(value, int | str) or not _WORD.fullmatch(f"{key}{value}"):
-                raise InputError(f"{where}.parameters.{key}", value, "must be a number, a truth value or a word", "")
+            if not _PARAMETER.fullmatch(key):
+                raise InputError(f"{where}.parameters", key, "is no parameter's name", "kernel-patches/README.md")
+            if not isinstance(value, int | str) or not _WORD.fullmatch(str(value)):
+                rule = "must be a number, a truth value or a word"
+                raise InputError(f"{where}.parameters.{key}", value, rule, "kernel-patches/README.md lists the values")
+    for name, own in (("parameters", parameters), ("test", test)):
+        for key, options in own.items():
+            texts = [parameter_text(value) for value in options]
+            if len(set(texts)) < len(texts):
+                raise InputError(f"{where}.{name}.{key}", list(options), "names a value twice", "leave one of them out")
     return Experiment(**values, parameters=parameters, test=test)
 
 
@@ -261,15 +274,17 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
     for key in ("name", "target"):
         if key not in values:
             raise InputError(where, "{}", f"must have {key}", f"add {key} = …")
+    if not _NAME.fullmatch(values["name"]):
+        raise InputError(f"{where}: name", values["name"], "must be letters, digits, -, _ and .", "choose another name")
     modes = find_target(values["target"]).modes
     values = {"mode": next(iter(modes)), "program": "mmu_lock_contention_test", **values}
     words: dict[str, Collection[str]] = {"mode": modes, "kernel": KERNELS, "program": OPTIONS, "clock": CLOCKS}
     for key, known in words.items():
         if key in values and values[key] not in known:
             raise InputError(f"{where}: {key}", values[key], "is not known", nearest(values[key], known))
-    for key in ("turn_instructions", "timeout_s", "repeats"):
-        if values.get(key, 1) < 1:
-            raise InputError(f"{where}: {key}", values[key], "must be at least 1", "raise it")
+    for key, least in (("turn_instructions", 1), ("timeout_s", 1), ("repeats", 1), ("cpus", 0)):
+        if values.get(key, 1) < least:
+            raise InputError(f"{where}: {key}", values[key], f"must be at least {least}", "raise it")
     if not _SIZE.fullmatch(values.get("machine_memory", "1M")):
         raise InputError(f"{where}: machine_memory", values["machine_memory"], "is no size", "write 512M or 1G")
     return values
@@ -285,6 +300,8 @@ def _check_option(program: str, key: str, value: Any, where: str) -> None:
         raise InputError(where, value, f"must be {kind.__name__}", "docs/lab.md lists the options")
     if (isinstance(value, str) and not _WORD.fullmatch(value)) or (isinstance(value, int) and value < 0):
         raise InputError(where, value, "must be a word or a number from 0", "docs/lab.md lists the options")
+    if key == "memory_per_vcpu" and not _SIZE.fullmatch(str(value)):
+        raise InputError(where, value, "is no size", "write 4M or 1G")
 
 
 def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

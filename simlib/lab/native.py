@@ -8,6 +8,7 @@ ioctl's range stands in for the batch, and ``/proc/lock_stat`` and the tracepoin
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -71,45 +72,69 @@ def run_native(
     SimlibError
         If the test fails, skips itself or does not end.
     """
-    set_parameters(cell)
-    words = cell.script().splitlines()[-1 if cell.experiment.kernel != "lock-stat" else -2].split()[2:]
+    script = cell.script().splitlines()
+    words = next(line for line in script if line.startswith("run ")).split()[2:]
     output.mkdir(parents=True, exist_ok=True)
-    locks = _writable(LOCK_STAT)
-    if locks:
-        LOCK_STAT.write_text("0")
-    traced = _trace_begin()
+    before: dict[Path, str] = {}
+    traced = False
+    try:
+        set_parameters(cell, before)
+        locks = _writable(LOCK_STAT)
+        if locks:
+            LOCK_STAT.write_text("0")
+        traced = _trace_begin()
+        begun = time.monotonic()
+        out = _run(cell, [str(program), *words], progress)
+        wall = time.monotonic() - begun
+        if locks:
+            (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
+    finally:  # the next cell, and the host, get the kernel as it was
+        if traced:
+            _trace_end(output / "contention.txt")
+        for path, text in before.items():
+            path.write_text(text)
+    outputs = tuple(out if line.startswith("run ") else "" for line in script)
+    digest = hashlib.sha256(out.encode()).hexdigest()
+    return Outcome(outputs, digest, " ".join([program.name, *words]), wall, wall)
+
+
+def _run(cell: Cell, command: list[str], progress: Callable[[float], None]) -> str:
+    """Run the test to its end or its time; return what it printed."""
     begun = time.monotonic()
     process = subprocess.Popen(  # noqa: S603  # the project's own selftest, with options from checked fields
-        [str(program), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     )
-    while True:
-        try:
-            out, err = process.communicate(timeout=1.0)
-            break
-        except subprocess.TimeoutExpired:
-            progress(time.monotonic() - begun)
-            if time.monotonic() - begun > cell.experiment.timeout_s:
-                process.kill()
-                process.communicate()
-                limit = cell.experiment.timeout_s
-                raise SimlibError(
-                    f"{cell.label}: no end after {limit} s: raise timeout_s, or test less memory"
-                ) from None
-    wall = time.monotonic() - begun
-    if locks:
-        (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
-    if traced:
-        _trace_end(output / "contention.txt")
+    try:
+        while True:
+            try:
+                out, err = process.communicate(timeout=1.0)
+                break
+            except subprocess.TimeoutExpired:
+                progress(time.monotonic() - begun)
+                if time.monotonic() - begun > cell.experiment.timeout_s:
+                    limit = cell.experiment.timeout_s
+                    raise SimlibError(
+                        f"{cell.label}: no end after {limit} s: raise timeout_s, or test less memory"
+                    ) from None
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
     if process.returncode:
         last = ((err or out).strip().splitlines() or ["it printed nothing"])[-1]
         what = "skipped itself" if process.returncode == 4 else f"ended with {process.returncode}"
         raise SimlibError(f"{cell.label}: the test {what}: {last}")
-    command = " ".join([program.name, *words])
-    return Outcome((out,), "", command, wall, wall)
+    return out
 
 
-def set_parameters(cell: Cell) -> None:
+def set_parameters(cell: Cell, before: dict[Path, str]) -> None:
     """Set the experiment's switches on the running kernel.
+
+    Parameters
+    ----------
+    cell : Cell
+    before : dict
+        Receives what the switches were, by their files.
 
     Raises
     ------
@@ -126,7 +151,9 @@ def set_parameters(cell: Cell) -> None:
                 "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead",
             )
         try:
+            known = path.read_text("utf-8").strip()
             path.write_text(parameter_text(value))
+            before[path] = known
         except OSError as error:
             raise InputError(
                 f"parameters.{name}", value, f"was refused ({error.strerror})", "run as root; check the value"

@@ -14,6 +14,10 @@ from pathlib import Path
 from simlib.errors import InputError, SimlibError
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
+_CURE = (
+    "the tree differs from the one the series was written for: use the source package and version that "
+    "kernel-patches/series names"
+)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 
@@ -137,9 +141,13 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
 
     Raises
     ------
+    InputError
+        If the program ``patch`` is missing.
     SimlibError
         Names the patch, the file and the hunk that does not apply.
     """
+    if shutil.which("patch") is None:
+        raise InputError("applying the series", "patch", "not found", "apt-get install patch")
     touched = series.touched()
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
@@ -159,20 +167,24 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
             env={**os.environ, "LC_ALL": "C"},
         )
         if done.returncode:
-            raise SimlibError(_failure(patch.name, done.stdout))
+            shutil.rmtree(stage, ignore_errors=True)
+            raise SimlibError(_failure(patch.name, done.stdout + done.stderr))
     return touched
 
 
 def _failure(patch: str, output: str) -> str:
     """Say which hunk of which file failed, from what ``patch`` printed."""
-    name = "?"
+    name = "the tree"
     for line in output.splitlines():
+        if found := re.match(r"\|\+\+\+ [ab]/(\S+)", line):
+            return f"{patch} does not apply: {found[1]} is not there; {_CURE}"
+        if "previously applied" in line:
+            return f"{patch} is applied to {name} already, or something like it: give a tree without the series"
+        if found := re.match(r"The next patch would create the file (\S+),", line):
+            return f"{patch} does not apply: {found[1]} is there already; {_CURE}"
         if found := re.match(r"(?:checking|patching) file (\S+)", line):
             name = found[1]
         if found := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
-            return (
-                f"{patch} does not apply: hunk {found[1]} of {name}, at line {found[2]}; the tree differs from the one "
-                "the series was written for: use the source package and version that kernel-patches/series names"
-            )
+            return f"{patch} does not apply: hunk {found[1]} of {name}, at line {found[2]}; {_CURE}"
     last = output.strip().splitlines()[-1:] or ["patch said nothing"]
     return f"{patch} does not apply to {name}: {last[0]}"

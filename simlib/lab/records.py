@@ -150,8 +150,17 @@ def save_record(path: Path, cell: Cell, outcomes: Sequence[Outcome], provenance:
 
 
 def load_record(path: Path) -> Record:
-    """Read a record back."""
-    return Record(json.loads(path.read_text("utf-8")))
+    """Read a record back.
+
+    Raises
+    ------
+    SimlibError
+        If it is damaged.
+    """
+    try:
+        return Record(json.loads(path.read_text("utf-8")))
+    except ValueError as error:
+        raise SimlibError(f"the result {path} is damaged ({error}): delete it, or run with --fresh") from None
 
 
 RUNS = (
@@ -200,7 +209,7 @@ def lock_rows(record: Record) -> pd.DataFrame:
     before = None
     for when, phase in _PHASES.items():
         here = frame[frame["when"] == when].set_index(["site", "mode"])[list(names)].astype("int64")
-        spent = here if before is None else here - before
+        spent = here if before is None else here.sub(before, fill_value=0).astype("int64")
         before = here
         spent = spent[spent["acquired"] > 0].reset_index()
         spent.insert(0, "phase", phase)
@@ -221,7 +230,10 @@ IOCTLS = (
 
 def ioctl_rows(record: Record) -> pd.DataFrame:
     """Phases and ioctls: one row a name and round, with the number of calls and their times."""
-    frame = record.imported.tables["ioctls"].frame.fillna({"dirty_pages": 0})
+    found = record.imported.tables.get("ioctls")
+    if found is None:
+        return pd.DataFrame()
+    frame = found.frame.fillna({"dirty_pages": 0})
     grouped = frame.groupby(["name", "round"], sort=False)
     return grouped.agg(
         calls=("duration_ns", "size"),
@@ -251,13 +263,15 @@ _CLEARING = {"initially_set": "clear", "enable": "clear", "get": "get", "ring": 
 def stall_rows(record: Record) -> pd.DataFrame:
     """What the vCPUs saw: one row a vCPU."""
     tables = record.imported.tables
+    if not tables.keys() >= {"vcpus", "ioctls"}:
+        return pd.DataFrame()
     frame = tables["vcpus"].frame.rename(columns={"longest_ns": "longest_stall_ns"})
     ioctls = tables["ioctls"].frame
     clears = ioctls[ioctls["name"] == _CLEARING[str(record.keys["protection"])]]
     begin, end = clears["start_ns"].to_numpy(), (clears["start_ns"] + clears["duration_ns"]).to_numpy()
     longest = dict.fromkeys(frame["vcpu"].tolist(), 0)
-    gaps = tables["longest"].frame[["vcpu", "start_ns", "gap_ns"]].to_numpy()
-    for vcpu, start, gap in gaps.tolist():
+    gaps = tables["longest"].frame[["vcpu", "start_ns", "gap_ns"]].to_numpy().tolist() if "longest" in tables else []
+    for vcpu, start, gap in gaps:
         if ((start < end) & (start + gap > begin)).any():
             longest[vcpu] = max(longest[vcpu], gap)
     frame["longest_stall_in_clear_ns"] = frame["vcpu"].map(longest)
@@ -301,9 +315,22 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
     -------
     list of Path
         The CSV files.
+
+    Raises
+    ------
+    SimlibError
+        If there is no record, or two that the tables' key does not tell apart.
     """
     if not records:
         raise SimlibError("no cell gave a result: nothing is written")
+    first: dict[str, Record] = {}
+    for record in records:
+        other = first.setdefault(json.dumps(record.keys), record)
+        if other is not record:
+            raise SimlibError(
+                f"the tables cannot tell '{other.label}' from '{record.label}', so nothing is written: make each an "
+                "experiment of its own"
+            )
     frames, written = tables(records), []
     setup = _setup(records)
     native = "cpu" in records[0].content["provenance"]

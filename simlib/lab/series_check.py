@@ -89,8 +89,9 @@ def _checkpatch(tree: Path, patch: Path) -> None:
     )
     found = _SUMMARY.search(done.stdout)
     if found is None or any(int(number) for number in found.groups()):
+        said = done.stdout.strip() or done.stderr.strip() or "it printed nothing"
         lines = [line for line in done.stdout.splitlines() if line.startswith(("ERROR", "WARNING", "CHECK"))]
-        raise SimlibError(f"{patch.name}: checkpatch: {'; '.join(lines[:3]) or done.stdout.strip()[-200:]}")
+        raise SimlibError(f"{patch.name}: checkpatch: {'; '.join(lines[:3]) or said[-200:]}")
     for name in _NEW.findall(patch.read_text("utf-8")):
         asked = ["perl", "scripts/get_maintainer.pl", "--no-git", "--no-rolestats", "-f", name]
         done = subprocess.run(asked, cwd=tree, capture_output=True, text=True, check=False)  # noqa: S603  # as above

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
+import lzma
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Source:
     origin : str
         File name of the source package's archive, or ``directory``.
     sha256 : str
-        Of the archive; empty for a directory.
+        Of the archive, or of a directory's files with their names.
     version : tuple of int
     series_sha256 : str
     """
@@ -100,7 +101,9 @@ def prepare_source(
         origin, key = archive.name, sha256
     else:
         check_version(given, series)
-        sha256, origin, key = "", "directory", str(given.absolute())
+        progress(f"reading {given}")
+        origin, sha256 = "directory", _tree_sha256(given, folder)
+        key = f"{given.absolute()} {sha256}"
     stamp = folder / "pristine.key"
     if not stamp.is_file() or stamp.read_text("utf-8") != key:
         need_space(folder, SOURCE_GIB, "the kernel source")
@@ -111,7 +114,11 @@ def prepare_source(
         if given is None:
             _unpack(archive, pristine)
         else:
-            shutil.copytree(given, pristine, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+            for place, names in _walk(given, folder):
+                copied = pristine / place.relative_to(given)
+                copied.mkdir(parents=True)
+                for name in names:
+                    shutil.copy2(place / name, copied / name, follow_symlinks=False)
         shutil.copytree(pristine, folder / "source", symlinks=True, copy_function=os.link)
         write_text(stamp, key)
     version = check_version(pristine, series)
@@ -126,14 +133,35 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def _walk(given: Path, folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Folders of a kernel tree with the names of their files; neither git's own nor the lab's, if that lies within."""
+    lab = folder.resolve()
+    for place, folders, names in os.walk(given):
+        links = [name for name in folders if (Path(place) / name).is_symlink()]
+        folders[:] = sorted(
+            name for name in folders if name not in (".git", *links) and (Path(place) / name).resolve() != lab
+        )
+        yield Path(place), sorted(name for name in (*names, *links) if name != ".git")
+
+
+def _tree_sha256(given: Path, folder: Path) -> str:
+    """Hash of a tree's files: an edit of one's own tree is another source."""
+    digest = hashlib.sha256()
+    for place, names in _walk(given, folder):
+        for path in (place / name for name in names):
+            content = os.readlink(path) if path.is_symlink() else file_sha256(path)
+            digest.update(f"{path.relative_to(given)}\0{content}\0".encode())
+    return digest.hexdigest()
+
+
 def _unpack(archive: Path, pristine: Path) -> None:
     """Unpack beside, then rename: an interrupted run leaves nothing that looks whole."""
     part = pristine.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        with tarfile.open(archive) as packed:
+        with tarfile.open(archive, "r:xz") as packed:
             packed.extractall(part, filter="tar")
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
         shutil.rmtree(part, ignore_errors=True)
         raise SimlibError(f"{archive} cannot be unpacked ({error}): install the package again, or free disk") from None
     roots = list(part.iterdir())

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A boot: what the console says, what it must not be believed, and what QEMU is told."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from lab_fakes import OUTPUT, built, cell, console, program
+
+from simlib.errors import InputError, SimlibError
+from simlib.lab import boot as module
+from simlib.lab import find_target, needs_qemu, qemu
+from simlib.lab.boot import boot
+from simlib.lab.initramfs import cpio
+from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
+
+X86 = find_target("x86_64")
+PLAIN = cell()
+SWITCHED = cell({"dirty_log_clear_batch": 64})
+THREADS = cell(clock="multithreaded")
+
+
+def read(text: str, of=PLAIN, ended: bool = True, wall: float = 2.0):
+    """What is made of a console."""
+    return module._read(text.encode(), ended, of, "qemu", wall)
+
+
+def test_a_good_console_gives_the_outputs():
+    found = read("BIOS\r\n" + console(SWITCHED) + "reboot: Power down\r\n", SWITCHED)
+    assert found.outputs == ("", OUTPUT.strip("\n"))
+    assert (found.guest_s, found.wall_s) == (1.0, 2.0)
+    assert read(console(SWITCHED, stop=9.0), SWITCHED).digest == found.digest  # what it printed, not when
+    assert read(console(SWITCHED, ["", "{}"]), SWITCHED).digest != found.digest
+
+
+GOOD = console(PLAIN)
+REFUSED = console(
+    SWITCHED, ["/sys/module/kvm/parameters/dirty_log_clear_batch: 64 refused: Invalid argument"], status=22
+)
+PANIC = "[ 0.5] Kernel panic - not syncing: Attempted to kill init!"
+FAULTS = {
+    "panic": (PLAIN, console(PLAIN)[:200] + f"\r\n{PANIC}\r\n---[ end", True, f"the guest's kernel stopped: {PANIC}"),
+    "panic, last line": (PLAIN, PANIC, True, f"fake: the guest's kernel stopped: {PANIC}"),
+    "the panic that failed the test": (
+        PLAIN,
+        f"{PANIC}\r\n" + console(PLAIN, status=139),
+        True,
+        f"fake: the guest's kernel stopped: {PANIC}",
+    ),
+    "empty": (PLAIN, "", True, "the machine ended before the experiment did; its last words: none: the console stayed"),
+    "QEMU's own fault": (
+        PLAIN,
+        "qemu: no such CPU\n",
+        True,
+        "before the experiment did; its last words: qemu: no such",
+    ),
+    "hang": (
+        PLAIN,
+        GOOD[: GOOD.index("@simlib end")],
+        False,
+        "fake: no end after 20 s (raise timeout_s if it was slow",
+    ),
+    "no stop": (PLAIN, GOOD[: GOOD.index("@simlib stop")], True, "the machine ended before the experiment did"),
+    "no start": (PLAIN, GOOD.replace("@simlib start", "@simlib st"), True, "the machine ended before the experiment"),
+    "a line is missing": (SWITCHED, console(SWITCHED, [""]), True, "the machine ended before the experiment did"),
+    "refused": (
+        SWITCHED,
+        REFUSED,
+        True,
+        "fake: the kernel refused 'parameter dirty_log_clear_batch 64': /sys/module/kvm/parameters/"
+        "dirty_log_clear_batch: 64 refused: Invalid argument; is it a patched kernel, and the value a known one?",
+    ),
+    "skipped": (
+        PLAIN,
+        console(PLAIN, ["1..0 # SKIP no KVM"], status=4),
+        True,
+        "fake: the test skipped itself: 1..0 # S",
+    ),
+    "failed": (
+        PLAIN,
+        console(PLAIN, ["x\n  errno 12"], status=254),
+        True,
+        "fake: 'run /mmu_lock_contention_test -v 1 -b 2M -r 2 -p' ended with 254:   errno 12",
+    ),
+    "silent": (PLAIN, console(PLAIN, [""], status=1), True, "ended with 1: it printed nothing"),
+    "more lines than it has": (
+        PLAIN,
+        GOOD + console(PLAIN, ["x"], status=1),
+        True,
+        "fake: 'a line too many' ended with 1: x",
+    ),
+    "frames of others": (
+        PLAIN,
+        "@simlib end x 1\n@simlib start 1.2.3\n@simlib end 0 1\n",
+        True,
+        "the machine ended befo",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_console_is_one_sentence(fault):
+    of, text, ended, expected = FAULTS[fault]
+    with pytest.raises(SimlibError) as caught:
+        read(text, of, ended)
+    assert expected in str(caught.value)
+    assert str(caught.value).startswith("fake: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("at", range(0, len(GOOD) - 2, 97))
+def test_a_console_cut_anywhere_is_no_result(at):
+    with pytest.raises(SimlibError, match="the machine ended before the experiment did"):
+        read(GOOD[:at])
+
+
+@pytest.mark.parametrize(("stop", "wall", "good"), [(10.5, 11.0, True), (10.5, 3.0, False), (10.5, 60.0, False)])
+def test_a_running_clock_must_be_the_walls(stop, wall, good):
+    text = console(THREADS, stop=stop)
+    assert read(text, PLAIN, wall=wall).wall_s == wall  # the deterministic clock runs as it likes
+    if good:
+        assert read(text, THREADS, wall=wall).guest_s == pytest.approx(10.0)
+        return
+    with pytest.raises(
+        SimlibError, match=r"10\.5 s passed inside and .* s outside: the guest's clock is wrong, so are"
+    ):
+        read(text, THREADS, wall=wall)
+
+
+def start(tmp_path: Path, script: str, of=THREADS, **options):
+    """Boot a cell with a QEMU that is a shell script."""
+    emulator = program(tmp_path / "qemu", script)
+    return boot(of, X86, built(tmp_path / "built"), Qemu(str(emulator), (10, 0, 0)), **options)
+
+
+def test_a_boot_end_to_end(tmp_path):
+    """The fake emulator finds the experiment in the initramfs, as the kernel would, and prints a console."""
+    (tmp_path / "console").write_text(console(THREADS, start=0.0, stop=0.1))
+    script = f"""
+        while [ "$1" != -initrd ]; do shift; done
+        grep -aq 'run /mmu_lock_contention_test -v 1 -b 2M -r 2 -p' "$2" && cat '{tmp_path}/console'
+        sleep 0.2
+    """
+    found = start(tmp_path, script, core=None)
+    assert found.outputs == (OUTPUT.strip("\n"),)
+    assert found.wall_s >= 0.2
+    assert found.command.startswith("qemu -M q35 -cpu max,+svm,+npt -smp 2 -m 768M -accel tcg,thread=multi")
+    assert str(tmp_path) not in found.command
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo hello; sleep 100 & sleep 100", r"no end after 1 s .*; its last words: hello"),
+        (
+            "echo hello; exec >/dev/null 2>&1; sleep 100 & sleep 100",
+            "the machine ended before .*; its last words: hello",
+        ),
+    ],
+)
+def test_a_hang_is_killed_with_all_its_children(tmp_path, monkeypatch, script, expected):
+    monkeypatch.setattr(module, "EXIT_S", 0.5)
+    mark = tmp_path / "alive"
+    loop = f"(while :; do echo >> '{mark}'; sleep 0.05; done) >/dev/null 2>&1 & {script}"
+    seconds: list[float] = []
+    begun = time.monotonic()
+    with pytest.raises(SimlibError, match=expected):
+        start(tmp_path, loop, cell(clock="multithreaded", timeout_s=1), progress=seconds.append)
+    assert time.monotonic() - begun < 10
+    assert seconds
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert mark.stat().st_size == size
+
+
+def test_a_flooded_console_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOG_BYTES", 2**20)
+    with pytest.raises(SimlibError, match=r"fake: the console was flooded \(1 MiB\); it ends: pte pte"):
+        start(tmp_path, "while :; do echo pte pte; done")
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (
+            None,
+            r"qemu-system-x86_64 = not found: QEMU 9\.1 or later runs the lab's x86_64; run simlib lab qemu, which .*",
+        ),
+        ("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", r"qemu-system-x86_64 = 7\.2\.22: is too old: before 9\.1 no plugin"),
+        ("9.0.4", "is too old"),
+        ("nonsense", "not found"),
+    ],
+)
+def test_a_missing_or_old_qemu_has_a_cure(only, version, expected):
+    if version:
+        program(only / X86.qemu, f"echo 'QEMU emulator version {version}'")
+    with pytest.raises(InputError, match=expected) as caught:
+        find_qemu(X86)
+    assert caught.value.cure.endswith("or later: qemu-system-x86 qemu-system-common qemu-system-data seabios")
+    assert needs_qemu([X86])
+
+
+def test_the_private_qemu_comes_first_unless_it_is_too_old(only, lab):
+    program(only / X86.qemu, "echo 'QEMU emulator version 9.1.0'")
+    assert find_qemu(X86).version == (9, 1, 0)
+    (lab / "qemu" / "usr" / "share" / "seabios").mkdir(parents=True)
+    private = program(lab / "qemu" / "usr" / "bin" / X86.qemu, "echo 'QEMU emulator version 10.0.2 (Debian)'")
+    found = find_qemu(X86)
+    assert (found.command, found.text) == (str(private), "10.0.2")
+    assert found.folders == (str(lab / "qemu/usr/share/seabios"), str(lab / "qemu/usr/share"))
+    program(private, "echo 'QEMU emulator version 8.2.0'")
+    assert find_qemu(X86).command == str(only / X86.qemu)
+    assert not needs_qemu([X86])
+
+
+def test_qemu_is_fetched_on_debian_only(only, monkeypatch):
+    with pytest.raises(InputError, match=r"QEMU = apt-get, dpkg: not found: .* on Debian only; install QEMU 9\.1 or"):
+        qemu.fetch_qemu([X86])
+
+
+def test_the_deterministic_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(qemu, "build_plugin", lambda: Path("/lab/slices-1.so"))
+    emulator = Qemu("/lab/qemu/usr/bin/qemu-system-x86_64", (10, 0, 2), ("/lab/qemu/usr/share/seabios",))
+    command = command_line(
+        emulator, cell(mode="shadow", turn_instructions=500), X86, built(tmp_path), f"{tmp_path}/i", 7
+    )
+    text = " ".join(command)
+    for part in (
+        "-accel tcg,thread=single -icount shift=0,sleep=off,align=off",
+        "-rtc base=2026-01-01T00:00:00,clock=vm",
+        "-plugin /lab/slices-1.so,quantum=500,seed=7 -seed 7",
+        "-nodefaults -display none -no-reboot -serial stdio -monitor none",
+    ):
+        assert part in text
+    arguments = command[command.index("-append") + 1]
+    assert {"nokaslr", "norandmaps", "kvm_amd.npt=0", "rdinit=/init", "panic=-1"} <= set(arguments.split())
+    public = shown(command)
+    assert public.startswith("qemu-system-x86_64 -M q35 ")
+    assert "-plugin slices-1.so,quantum=500,seed=7 " in public
+    assert f"-kernel image -initrd i -append {arguments}" in public
+    assert "/lab" not in public
+    assert str(tmp_path) not in public
+
+
+def test_without_a_compiler_there_is_no_plugin(only):
+    with pytest.raises(InputError, match="building QEMU's plugin = gcc: not found; apt-get install gcc libc6-dev"):
+        qemu.build_plugin()
+
+
+def test_a_plugin_that_does_not_compile_is_said(only, lab):
+    program(only / "gcc", "echo 'slices.c:1: error: no' >&2; exit 1")
+    with pytest.raises(SimlibError, match=r"slices\.c does not compile: slices\.c:1: error: no"):
+        qemu.build_plugin()
+    assert not list(lab.glob("*.so"))
+
+
+def members(archive: bytes) -> dict[str, tuple[int, bytes]]:
+    """Mode and content of an archive's files, read as the kernel's unpack_to_rootfs() does: one archive, then more."""
+    found, at = {}, 0
+    while at < len(archive):
+        if not archive[at]:  # padding between archives
+            at += 4
+            continue
+        assert archive[at : at + 6] == b"070701"
+        numbers = [int(archive[at + 6 + 8 * n : at + 14 + 8 * n], 16) for n in range(13)]
+        name = archive[at + 110 : at + 110 + numbers[11]]
+        assert name.endswith(b"\0")
+        begin = at + 110 + numbers[11] + (-(110 + numbers[11]) % 4)
+        if name != b"TRAILER!!!\0":
+            found[name[:-1].decode()] = (numbers[1], archive[begin : begin + numbers[6]])
+        at = begin + numbers[6] + (-numbers[6] % 4)
+    return found
+
+
+def test_archives_can_be_put_one_behind_another():
+    first = cpio({"init": b"#!\n", "odd": b"12345"}, ("dev", "proc"), console=True)
+    second = cpio({"experiment": b"run /x\n"})
+    assert len(first) % 512 == len(second) % 512 == 0
+    assert first == cpio({"init": b"#!\n", "odd": b"12345"}, ("dev", "proc"), console=True)
+    assert members(first + second) == {
+        "dev": (0o040755, b""),
+        "proc": (0o040755, b""),
+        "dev/console": (0o020600, b""),
+        "init": (0o100755, b"#!\n"),
+        "odd": (0o100755, b"12345"),
+        "experiment": (0o100755, b"run /x\n"),
+    }
+
+
+@pytest.mark.skipif(shutil.which("cpio") is None, reason="the program cpio is not installed")
+def test_cpio_reads_the_archive():
+    archive = cpio({"init": b"#!\n", "odd": b"12345"}, ("proc",))
+    done = subprocess.run(["cpio", "-t"], input=archive, capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["proc", "init", "odd"]

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Building, looking at the host and checking the series, with programs that are shell scripts."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from lab_fakes import program
+
+from simlib.errors import InputError, SimlibError
+from simlib.lab import build as build_kernel
+from simlib.lab import check_host, find_target, series_check
+from simlib.lab.build import _configure, _run, compile_objects, find_built, find_program, need_compiler
+from simlib.lab.cache import need_space
+from simlib.lab.targets import TARGETS
+
+X86 = find_target("x86_64")
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_missing_tools_name_their_packages(only, target):
+    tools = f"make, patch, bison, flex, bc, rsync, {target.compiler}gcc"
+    with pytest.raises(InputError) as caught:
+        need_compiler(target)
+    expected = f"building for {target.name} = {tools}: not found; apt-get install {' '.join(target.packages)}"
+    assert str(caught.value) == expected
+    for tool in ("make", "patch", "bison", "flex", "rsync", f"{target.compiler}gcc"):
+        program(only / tool, "exit 0")
+    with pytest.raises(InputError, match=f"building for {target.name} = bc: not found"):
+        need_compiler(target)
+
+
+def test_what_is_not_built_says_how(lab):
+    with pytest.raises(
+        InputError, match="kernel = arm64-plain: is not built; run simlib lab build --arch arm64 --kernel"
+    ):
+        find_built("arm64", "plain")
+    with pytest.raises(InputError, match="selftest = x: is not built; run simlib lab build --arch arm64"):
+        find_program("arm64", "x")
+    with pytest.raises(InputError, match="--kernel = debug: is not known; known: plain, statistics, lock-stat"):
+        build_kernel("arm64", "debug")
+    assert not lab.exists()
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_begins(tmp_path):
+    with pytest.raises(SimlibError) as caught:
+        need_space(tmp_path / "not" / "there", 1e9, "the kernel source")
+    assert str(caught.value).startswith("the kernel source needs 1e+09 GiB below ")
+    assert str(caught.value).endswith(" GiB are free: free some, or set SIMLIB_LAB to a folder on a larger disk")
+    assert not list(tmp_path.iterdir())
+
+
+FRAGMENT = "# a comment\nCONFIG_KVM=y\nCONFIG_NR_CPUS=16\nCONFIG_MODULES=n\n# CONFIG_WERROR is not set\n"
+KEPT = "CONFIG_KVM=y\nCONFIG_NR_CPUS=16\n# CONFIG_MODULES is not set\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "lost"),
+    [
+        (KEPT, ""),
+        (KEPT.replace("CONFIG_KVM=y", "# CONFIG_KVM is not set"), "CONFIG_KVM=y"),
+        (KEPT.replace("16", "64"), "CONFIG_NR_CPUS=16"),
+        (KEPT.replace("# CONFIG_MODULES is not set", "CONFIG_MODULES=y"), "CONFIG_MODULES=n"),
+        ("", "CONFIG_KVM=y, CONFIG_NR_CPUS=16"),
+    ],
+)
+def test_a_configuration_that_loses_a_line_is_refused(tmp_path, config, lost):
+    objects = tmp_path / "objects"
+    objects.mkdir()
+    (tmp_path / "config").write_text(config)
+    make = [str(program(tmp_path / "make", f"echo \"$@\" >> '{tmp_path}/goals'; cp '{tmp_path}/config' .config"))]
+    make = ["env", "-C", str(objects), *make]
+    for _ in range(2):  # the second time it is there already, and is only brought up to date
+        if not lost:
+            _configure(make, objects, FRAGMENT, lambda text: None)
+            continue
+        with pytest.raises(SimlibError, match=rf"the kernel's configuration refused {lost}: a dependency is missing"):
+            _configure(make, objects, FRAGMENT, lambda text: None)
+    first, second = (tmp_path / "goals").read_text().splitlines()
+    assert (first, second) == (f"KCONFIG_ALLCONFIG={objects}/fragment.config allnoconfig", "olddefconfig")
+
+
+@pytest.mark.parametrize(
+    ("output", "shown", "cure"),
+    [
+        ("  CC lib/error-inject.o\nkvm_main.c:7:1: error: expected ;\n  CC a.o\nmake[2]: *** [kvm_main.o] Error 1",
+         ["kvm_main.c:7:1: error: expected ;", "make[2]: *** [kvm_main.o] Error 1"], "the whole log is {log}"),
+        ("ld: vmlinux: No space left on device", ["ld: vmlinux: No space left on device"], "free disk space"),
+        ("one\ntwo\nthree\nfour", ["two", "three", "four"], "the whole log is {log}"),
+    ],
+)  # fmt: skip
+def test_a_failing_make_shows_why(tmp_path, capsys, output, shown, cure):
+    (tmp_path / "output").write_text(output)
+    make, log = program(tmp_path / "make", f"cat '{tmp_path}/output'; exit 2"), tmp_path / "logs" / "build.log"
+    with pytest.raises(SimlibError) as caught:
+        _run([str(make), "bzImage"], log)
+    assert str(caught.value) == f"{make} ended with 2: {cure.format(log=log)}"
+    assert capsys.readouterr().err.splitlines() == [f"  {line}" for line in shown]
+    assert log.read_text() == output
+
+
+def test_compiling_objects_gives_the_log(only, lab, tmp_path):
+    """With a make that configures as it is told and warns about whatever it compiles."""
+    for tool in ("patch", "bison", "flex", "bc", "rsync", "x86_64-linux-gnu-gcc"):
+        program(only / tool, "exit 0")
+    objects = lab / "objects" / "x86_64-check-tree"
+    configure = f"/bin/cp '{objects}/fragment.config' '{objects}/.config'"
+    program(only / "make", f'case "$*" in *allnoconfig*) {configure};; *) echo "$@";; esac')
+    words = compile_objects(X86, "plain", tmp_path / "tree", ["virt/kvm/a.o"]).split()
+    assert {"-C", str(tmp_path / "tree"), f"O={objects}", "ARCH=x86_64", "W=1", "virt/kvm/a.o"} <= set(words)
+
+
+def test_a_bare_host_is_told_what_to_install(only):
+    found = {finding.what: finding for finding in check_host()}
+    assert {
+        "patch series",
+        "kernel source",
+        "disk",
+        "native /dev/kvm",
+        *(f"kernels {name}" for name in TARGETS),
+    } <= set(found)
+    for name, target in TARGETS.items():
+        assert not found[f"compiler {name}"].there
+        assert found[f"compiler {name}"].detail == f"not found: apt-get install {' '.join(target.packages)}"
+        assert not found[f"QEMU {name}"].there
+        assert "run simlib lab qemu" in found[f"QEMU {name}"].detail
+        assert found[f"kernels {name}"].detail == f"none; simlib lab build --arch {name}"
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """A tree whose scripts say what the test wants."""
+    if shutil.which("perl") is None:
+        pytest.skip("perl is not installed")
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+
+    def prepare(checkpatch: str, maintainers: str = ""):
+        for name, text in (("checkpatch.pl", checkpatch), ("get_maintainer.pl", maintainers)):
+            (scripts / name).write_text(f"print <<'END';\n{text}\nEND\n")
+        return tmp_path
+
+    return prepare
+
+
+TOTAL = "total: {} errors, {} warnings, {} checks, 10 lines checked"
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("ERROR: trailing whitespace\n" + TOTAL.format(1, 0, 0), "one.patch: checkpatch: ERROR: trailing whitespace"),
+        ("WARNING: line\nCHECK: blank\n" + TOTAL.format(0, 1, 1), "one.patch: checkpatch: WARNING: line; CHECK: blank"),
+        ("who knows", "one.patch: checkpatch: who knows"),
+        (None, "one.patch: checkpatch: Can't open perl script"),
+    ],
+)
+def test_a_patch_against_the_style_is_named(kernel, tmp_path, output, expected):
+    patch, tree = tmp_path / "one.patch", kernel(output or "")
+    patch.write_text("--- a/x\n+++ b/x\n")
+    if output is None:
+        (tree / "scripts" / "checkpatch.pl").unlink()
+    with pytest.raises(SimlibError) as caught:
+        series_check._checkpatch(tree, patch)
+    assert str(caught.value).startswith(expected)
+
+
+def test_a_new_file_needs_a_maintainer(kernel, tmp_path):
+    patch, good = tmp_path / "one.patch", TOTAL.format(0, 0, 0)
+    patch.write_text("--- /dev/null\n+++ b/virt/kvm/new.c\n")
+    series_check._checkpatch(kernel(good, "kvm@vger.kernel.org"), patch)
+    with pytest.raises(SimlibError, match=r"one\.patch: virt/kvm/new\.c is new and MAINTAINERS has no entry for it"):
+        series_check._checkpatch(kernel(good, "linux-kernel@vger.kernel.org"), patch)
+    patch.write_text("--- a/virt/kvm/old.c\n+++ b/virt/kvm/old.c\n")
+    series_check._checkpatch(kernel(good), patch)
+
+
+def test_warnings_are_the_same_wherever_they_stand():
+    known = series_check._warnings("../virt/kvm/a.c:10:5: warning: unused variable 'x'\nvirt/kvm/a.c:3:1: note: no\n")
+    assert known == {("virt/kvm/a.c", "unused variable 'x'")}
+    assert series_check._warnings("virt/kvm/a.c:12:5: warning: unused variable 'x'\n") - known == set()
+    new = series_check._warnings("virt/kvm/a.c:12:5: warning: unused variable 'y'\ninclude/b.h:1:1: warning: z\n")
+    assert new - known == {("virt/kvm/a.c", "unused variable 'y'"), ("include/b.h", "z")}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_only_new_warnings_fail_the_series(kernel, monkeypatch, tmp_path, before):
+    """Objects that warn are compiled without the series too; what they say there as well is not the series' own."""
+    tree = kernel(TOTAL.format(0, 0, 0))
+    warning, compiled = "virt/kvm/a.c:{}:1: warning: odd\n", []
+
+    def compile_fake(target, kernel, tree, goals=()):
+        compiled.append((kernel, tree.name, list(goals)))
+        return warning.format(12) if not goals else warning.format(9) * before
+
+    class Fake:
+        origin, version = "linux.tar.xz", (6, 12, 117)
+
+    Fake.tree = tree
+    monkeypatch.setattr(series_check, "prepare_source", lambda *arguments: Fake)
+    monkeypatch.setattr(series_check, "compile_objects", compile_fake)
+    patch = tmp_path / "one.patch"
+    patch.write_text("")
+    monkeypatch.setattr(series_check, "read_series", lambda: type("S", (), {"patches": (patch,)}))
+    if not before:
+        with pytest.raises(SimlibError, match=r"x86_64-statistics: 1 new warnings, the first: virt/kvm/a\.c: odd"):
+            series_check.check_series([X86], progress=lambda text: None)
+        return
+    good = series_check.check_series([X86], progress=lambda text: None)
+    assert good[0] == "1 patches apply to linux.tar.xz (6.12.117)"
+    assert compiled[:2] == [("statistics", tree.name, []), ("plain", "pristine", ["virt/kvm/a.o"])]

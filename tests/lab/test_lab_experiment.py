@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An experiment file: its matrix, and one sentence for everything that a boot would choke on."""
+
+from __future__ import annotations
+
+import pytest
+from lab_fakes import cell
+
+from simlib.errors import InputError
+from simlib.lab import load_experiment
+from simlib.measurements import data_dir
+
+HEAD = 'name = "one"\ntarget = "x86_64"\n'
+MATRIX = """
+mode = "shadow"
+[parameters]
+dirty_log_clear_batch = [0, 64]
+fast_page_fault = "off"
+eager_page_split = false
+[test]
+vcpus = [1, 2, 4]
+parked = true
+get_clears = false
+"""
+
+
+def test_lists_span_a_matrix(tmp_path):
+    (tmp_path / "e.toml").write_text(HEAD + MATRIX)
+    (spec,) = load_experiment(tmp_path / "e.toml")
+    cells = list(spec.cells())
+    assert [one.label for one in cells] == [
+        f"one dirty_log_clear_batch={batch} vcpus={vcpus}" for batch in (0, 64) for vcpus in (1, 2, 4)
+    ]
+    assert [one.cpus for one in cells[:3]] == [2, 3, 5]
+    assert cells[-1].script().splitlines() == [
+        "parameter dirty_log_clear_batch 64",
+        "parameter fast_page_fault off",
+        "parameter eager_page_split N",
+        "run /mmu_lock_contention_test -v 4 -p",
+    ]
+
+
+def test_lock_stat_is_reset_before_the_test_and_shown_after_it():
+    assert cell(kernel="lock-stat", test={"parked": False}).script().splitlines() == [
+        "write /proc/lock_stat 0",
+        "run /mmu_lock_contention_test -v 1 -b 2M -r 2",
+        "show /proc/lock_stat",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((data_dir() / "experiments").glob("*.toml")), ids=lambda path: path.stem)
+def test_the_shipped_experiments_are_good(path):
+    for spec in load_experiment(path):
+        labels = [one.label for one in spec.cells()]
+        assert len(labels) == len(set(labels))
+
+
+TEST, PARAMETERS = HEAD + "[test]\n", HEAD + "[parameters]\n"
+BAD = {
+    "no TOML": ("name =", "is no TOML: "),
+    "nothing": ("", "e.toml = {}: must have name; add name"),
+    "no target": ('name = "one"\n', "e.toml = {}: must have target; add target"),
+    "unknown key": (HEAD + "repeat = 2\n", "e.toml: repeat = 2: is not known; did you mean 'repeats'? known: clock"),
+    "key of a type": (HEAD + 'repeats = "2"\n', "e.toml: repeats = 2: must be int; docs/lab.md lists the keys"),
+    "truth as a number": (HEAD + "cpus = true\n", "e.toml: cpus = True: must be int; docs/lab.md lists the keys"),
+    "target": (HEAD.replace("x86_64", "x86"), "architecture = x86: the lab cannot emulate it; did you mean 'x86_64'?"),
+    "mode": (HEAD + 'mode = "vhe"\n', "e.toml: mode = vhe: is not known; known: npt, shadow"),
+    "kernel": (HEAD + 'kernel = "lockstat"\n', "e.toml: kernel = lockstat: is not known; did you mean 'lock-stat'?"),
+    "never": (HEAD + "timeout_s = 0\n", "e.toml: timeout_s = 0: must be at least 1; raise it"),
+    "fewer than no CPUs": (HEAD + "cpus = -1\n", "e.toml: cpus = -1: must be at least 0; raise it"),
+    "machine's size": (HEAD + 'machine_memory = "1 G"\n', "e.toml: machine_memory = 1 G: is no size; write 512M or 1G"),
+    "guest's size": (TEST + 'memory_per_vcpu = "4Q"', "e.toml: one.test.memory_per_vcpu = 4Q: is no size; write 4M"),
+    "no size": (TEST + 'memory_per_vcpu = "0"', "e.toml: one.test.memory_per_vcpu = 0: is no size; write 4M"),
+    "unknown option": (
+        TEST + "vcpu = 2\n",
+        "one.test.vcpu = 2: is no option of mmu_lock_contention_test; did you mean",
+    ),
+    "option of a type": (TEST + 'vcpus = [1, "2"]', "one.test.vcpus = 2: must be int; docs/lab.md lists the options"),
+    "negative": (TEST + "vcpus = -1\n", "one.test.vcpus = -1: must be a word or a number from 0; docs/lab.md lists"),
+    "no value": (TEST + "vcpus = []\n", "one.test.vcpus = []: must be int; docs/lab.md lists the options"),
+    "value twice": (TEST + "vcpus = [1, 2, 1]\n", "one.test.vcpus = [1, 2, 1]: names a value twice; leave one of them"),
+    "no table": (HEAD + "test = 3\n", "one.test = 3: must be a table; write [test] on a line of its own"),
+    "parameter of a type": (PARAMETERS + "batch = 1.5", "one.parameters.batch = 1.5: must be a number, a truth value"),
+    "empty word": (PARAMETERS + 'batch = ""', "one.parameters.batch = : must be a number, a truth value or a word; ke"),
+    "one table": ("[experiment]\n" + HEAD, "e.toml = experiment: must be tables; write [[experiment]]"),
+    "no tables": ("experiment = []\n", "e.toml = experiment: must be tables; write [[experiment]]"),
+    "beside the tables": (
+        "repeats = 2\n[[experiment]]\n" + HEAD,
+        "e.toml = repeats: belongs to no experiment; write it below each [[experiment]]",
+    ),
+    "two of a name": (f"[[experiment]]\n{HEAD}" * 2, "e.toml = one: names two experiments; give each its own name"),
+}
+INJECTIONS = ["a b", "a\nrun /bin/sh", "a;b", "$(a)", "`a`", "a'b", 'a"b', "a|b", "a&b", "a\tb", "a\0", "é"]
+
+
+def said(tmp_path, text: str) -> str:
+    """What is said of a bad file."""
+    path = tmp_path / "e.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_experiment(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_file_is_one_sentence(tmp_path, fault):
+    text, expected = BAD[fault]
+    message = said(tmp_path, text)
+    assert expected in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("word", INJECTIONS, ids=repr)
+def test_nothing_reaches_a_line_of_the_script_or_a_path_but_words(tmp_path, word):
+    quoted = '"' + "".join(f"\\u{ord(letter):04x}" for letter in word) + '"'
+    head = f'name = {quoted}\ntarget = "x86_64"\n'
+    for text, expected in (
+        (f"{TEST}access = {quoted}\n", "one.test.access = "),
+        (f'{TEST}access = ["random", {quoted}]\n', "one.test.access = "),
+        (f"{TEST}memory_per_vcpu = {quoted}\n", "one.test.memory_per_vcpu = "),
+        (f"{PARAMETERS}batch = {quoted}\n", "one.parameters.batch = "),
+        (f"{PARAMETERS}{quoted} = 1\n", "one.parameters = "),
+        (f"{HEAD}machine_memory = {quoted}\n", "machine_memory = "),
+        (head, "name = "),
+    ):
+        assert expected in said(tmp_path, text)
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/b", ".."])
+def test_names_lead_nowhere(tmp_path, path):
+    """They become a file of the lab and, natively, of /sys/module/kvm/parameters."""
+    assert "is no parameter's name" in said(tmp_path, f'{PARAMETERS}"{path}" = 1\n')
+    assert "must be letters, digits" in said(tmp_path, f'name = "{path}"\ntarget = "x86_64"\n')
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    for path, why in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(InputError, match=rf"experiment = .*: cannot be read \({why}.*\); name a TOML file"):
+            load_experiment(path)
+
+
+def test_the_key_is_all_that_determines_a_result():
+    provenance = {"series_sha256": "1", "qemu": "10.0.2"}
+    plain = cell({"dirty_log_clear_batch": 0})
+    others = [
+        cell({"dirty_log_clear_batch": 64}),
+        cell({"dirty_log_clear_batch": 0}, mode="shadow"),
+        cell({"dirty_log_clear_batch": 0}, target="arm64"),
+        cell({"dirty_log_clear_batch": 0}, clock="multithreaded"),
+        cell({"dirty_log_clear_batch": 0}, turn_instructions=500),
+        cell({"dirty_log_clear_batch": 0}, cpus=4),
+        cell({"dirty_log_clear_batch": 0}, machine_memory="1G"),
+        cell({"dirty_log_clear_batch": 0}, test={"seed": 2}),
+    ]
+    keys = [one.key(provenance) for one in (plain, *others)]
+    keys += [plain.key({**provenance, "qemu": "9.2.0"}), plain.key({**provenance, "series_sha256": "2"})]
+    assert len(set(keys)) == len(keys)
+    same = cell({"dirty_log_clear_batch": 0}, name="other", repeats=3, timeout_s=5)
+    assert same.key(dict(reversed(provenance.items()))) == keys[0]

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The series and the source: what does not fit is named, and no tree is left half-patched or half-unpacked."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from lab_fakes import ADD, CHANGE, contents, series, tree
+
+from simlib.errors import InputError, SimlibError
+from simlib.lab import source
+from simlib.lab.patches import apply_series, check_version
+from simlib.lab.source import Source, prepare_source
+
+needs_patch = pytest.mark.skipif(shutil.which("patch") is None, reason="the program patch is not installed")
+BASE = "# base: linux-source-6.12 6.12.117"
+
+
+def no_hunk(text: str) -> str:
+    return text.replace("-int a4;", "-int other;")
+
+
+def applied(text: str) -> str:
+    return text.replace("-int a4;\n+long a4;", "-short a4;\n+int a4;")
+
+
+def no_file(text: str) -> str:
+    return text.replace("a.c", "missing.c")
+
+
+@needs_patch
+def test_a_series_changes_copies_only(tmp_path):
+    kernel, found = tree(tmp_path / "tree"), series(tmp_path / "s", one=CHANGE, two=ADD)
+    before = contents(kernel)
+    assert apply_series(kernel, found, tmp_path / "stage") == ["virt/a.c", "virt/new.c"]
+    staged = contents(tmp_path / "stage")
+    assert staged == {"virt/a.c": before["virt/a.c"].replace("int a4", "long a4"), "virt/new.c": "int added;\n"}
+    assert contents(kernel) == before
+
+
+@needs_patch
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        (no_hunk, "two.patch does not apply: hunk 1 of virt/a.c, at line 4; the tree differs from the one the series"),
+        (no_file, "two.patch does not apply: virt/missing.c is not there; the tree differs"),
+        (lambda text: ADD, "two.patch does not apply: virt/new.c is there already; the tree differs"),
+        (applied, "two.patch is applied to virt/a.c already, or something like it: give a tree without the series"),
+        (lambda text: "rubbish\n", "two.patch does not apply to the tree: patch: **** Only garbage was found"),
+    ],
+)
+def test_a_patch_that_does_not_apply_is_named_and_leaves_nothing(tmp_path, spoil, expected):
+    kernel, found = tree(tmp_path / "tree"), series(tmp_path / "s", one=ADD, two=spoil(CHANGE))
+    before = contents(kernel)
+    with pytest.raises(SimlibError) as caught:
+        apply_series(kernel, found, tmp_path / "stage")
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+    assert contents(kernel) == before
+    assert not (tmp_path / "stage").exists()
+
+
+def test_without_the_program_patch(tmp_path, only):
+    with pytest.raises(InputError, match="patch: not found; apt-get install patch"):
+        apply_series(tree(tmp_path / "tree"), series(tmp_path / "s", one=CHANGE), tmp_path / "stage")
+
+
+def test_a_series_says_what_it_is_for(tmp_path):
+    with pytest.raises(InputError, match=r"series = no base: must name its kernel; add '# base: linux-source"):
+        series(tmp_path / "s", base="# nothing", one=CHANGE)
+    with pytest.raises(InputError, match=r"series = two\.patch: is not in the folder; restore the file, or take out"):
+        series(tmp_path / "s", base=f"{BASE}\ntwo.patch")
+
+
+def test_a_series_is_its_patches_and_their_order(tmp_path):
+    first = series(tmp_path / "s", one=CHANGE, two=ADD)
+    assert (first.package, first.version) == ("linux-source-6.12", (6, 12, 117))
+    others = [series(tmp_path / "t", two=ADD, one=CHANGE), series(tmp_path / "u", one=CHANGE, two=ADD + "\n")]
+    assert len({found.sha256 for found in (first, *others)}) == 3
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_another_version_is_refused_before_anything_is_copied(tmp_path, lab, given):
+    found, kernel = series(tmp_path / "s", one=CHANGE), tmp_path / "tree"
+    if given:
+        tree(kernel, "6.11.3")
+        expected = r"kernel source = 6\.11\.3: the patch series is for Linux 6\.12; install the package linux-source-6"
+    else:
+        kernel.mkdir()
+        expected = "--source = .*: is no Linux source tree; name the folder"
+    with pytest.raises(InputError, match=expected):
+        prepare_source(lab, found, kernel)
+    assert not lab.exists()
+    assert check_version(tree(tmp_path / "stable", "6.12.9"), found) == (6, 12, 9)
+
+
+def prepare(tmp_path: Path, **patches: str) -> Source:
+    """The source package's tree with these patches."""
+    shutil.rmtree(tmp_path / "s", ignore_errors=True)
+    return prepare_source(tmp_path / "lab", series(tmp_path / "s", **patches), progress=lambda text: None)
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    """The source package."""
+    kernel, packed = tree(tmp_path / "linux-source-6.12"), tmp_path / "linux-source-6.12.tar.xz"
+    (kernel / "noise").write_text(random.Random(0).randbytes(100_000).hex())  # noqa: S311  # so that it packs badly
+    with tarfile.open(packed, "w:xz") as stream:
+        stream.add(kernel, kernel.name)
+    monkeypatch.setattr(source, "find_archive", lambda series: packed)
+    monkeypatch.setattr(source, "SOURCE_GIB", 0.0)
+    return packed
+
+
+@needs_patch
+def test_a_tree_is_unpacked_once_and_only_changes_are_written(tmp_path, lab, archive):
+    made = prepare(tmp_path, one=CHANGE, two=ADD)
+    assert (made.origin, made.version) == ("linux-source-6.12.tar.xz", (6, 12, 117))
+    pristine = contents(lab / "pristine")
+    assert contents(made.tree) == pristine | {
+        "virt/a.c": pristine["virt/a.c"].replace("int a4", "long a4"), "virt/new.c": "int added;\n"
+    }  # fmt: skip
+    times = {path: path.stat().st_mtime_ns for path in made.tree.rglob("*") if path.is_file()}
+    assert prepare(tmp_path, one=CHANGE, two=ADD) == made
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    less = prepare(tmp_path, two=ADD)  # gives back what only the other patch touched
+    assert less.series_sha256 != made.series_sha256
+    assert contents(less.tree) == pristine | {"virt/new.c": "int added;\n"}
+    assert (made.tree / "virt" / "new.c").stat().st_mtime_ns == times[made.tree / "virt" / "new.c"]
+    assert contents(prepare(tmp_path, one=CHANGE).tree) == contents(lab / "pristine") | {
+        "virt/a.c": pristine["virt/a.c"].replace("int a4", "long a4")
+    }
+    assert contents(lab / "pristine") == pristine
+
+
+@needs_patch
+def test_a_patch_that_fails_leaves_the_tree_as_it_was(tmp_path, lab, archive):
+    before = contents(prepare(tmp_path, one=CHANGE).tree)
+    with pytest.raises(SimlibError, match=r"hunk 1 of virt/a\.c"):
+        prepare(tmp_path, one=no_hunk(CHANGE), two=ADD)
+    assert contents(lab / "source") == before
+
+
+@needs_patch
+@pytest.mark.parametrize("damage", ["cut", "bits", "no archive"])
+def test_a_damaged_archive_leaves_no_tree(tmp_path, lab, archive, damage):
+    whole = archive.read_bytes()
+    half = len(whole) // 2
+    raw = {"cut": whole[:half], "bits": whole[:half] + bytes(9) + whole[half + 9 :], "no archive": b"hello"}
+    archive.write_bytes(raw[damage])
+    with pytest.raises(SimlibError, match=r"linux-source-6\.12\.tar\.xz cannot be unpacked .*: install the package ag"):
+        prepare(tmp_path, one=CHANGE)
+    assert not [*lab.glob("pristine*"), *lab.glob("source*")]
+    archive.write_bytes(whole)
+    assert "long a4" in (prepare(tmp_path, one=CHANGE).tree / "virt" / "a.c").read_text()
+
+
+@needs_patch
+def test_what_an_interruption_left_is_repaired(tmp_path, lab, archive, monkeypatch):
+    wanted = contents(prepare(tmp_path, one=CHANGE, two=ADD).tree)
+    copies = iter([shutil.copy, None])
+
+    def interrupted(*paths: Path) -> None:
+        copy = next(copies)
+        if copy is None:
+            raise KeyboardInterrupt
+        copy(*paths)
+
+    prepare(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(source.shutil, "copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(tmp_path, one=CHANGE, two=ADD)
+    half = contents(lab / "source")
+    assert half != wanted
+    assert half != contents(lab / "pristine")
+    assert contents(prepare(tmp_path).tree) == contents(lab / "pristine")
+    assert contents(prepare(tmp_path, one=CHANGE, two=ADD).tree) == wanted
+    (lab / "pristine.key").unlink()  # as if unpacking had been cut off
+    shutil.rmtree(lab / "pristine" / "virt")
+    assert contents(prepare(tmp_path, one=CHANGE, two=ADD).tree) == wanted
+
+
+@needs_patch
+def test_a_tree_of_ones_own_is_only_read_and_an_edit_is_seen(tmp_path, monkeypatch):
+    kernel, found = tree(tmp_path / "own"), series(tmp_path / "s", one=CHANGE)
+    (kernel / ".git").write_text("gitdir: elsewhere\n")
+    (kernel / "link").symlink_to("virt")
+    monkeypatch.setattr(source, "SOURCE_GIB", 0.0)
+    lab = kernel / "build" / "lab"  # as it is by default, for who works inside of a kernel tree
+    before = contents(kernel)
+    first = prepare_source(lab, found, kernel, lambda text: None)
+    assert (first.origin, (first.tree / "link").is_symlink()) == ("directory", True)
+    assert sorted(contents(lab / "pristine")) == ["Makefile", "virt/a.c", "virt/b.c"]
+    assert {name: text for name, text in contents(kernel).items() if not name.startswith("build/")} == before
+    assert prepare_source(lab, found, kernel, lambda text: None) == first
+    (kernel / "virt" / "b.c").write_text("int c;\n")
+    second = prepare_source(lab, found, kernel, lambda text: None)
+    assert (second.tree / "virt" / "b.c").read_text() == "int c;\n"
+    assert second.sha256 != first.sha256
