@@ -57,8 +57,8 @@ _PC, _PAGE, _FIRST, _LAST, _DRAWS, _TRIED, _SEEN, _MODE, _ENDED = range(9)
 _ACQUIRED = 9  # when the thread got the lock, and when the server, that it holds
 _TIME = 11  # activities, in the order of `simlib.engine.result.ACTIVITIES`
 _COUNTER = 17  # four counter registers
-_LAP_FROM, _LAP_MAX = 21, 22
-_THREAD_COLUMNS = 23
+_LAP_FROM, _LAP_MAX, _ALARM = 21, 22, 23
+_THREAD_COLUMNS = 24
 _T_RUN, _T_WAIT, _T_HOLD, _T_LINE, _T_BROADCAST, _T_IDLE = range(_TIME, _TIME + 6)
 # Columns of the lock table.
 _KIND, _HOLDERS, _HEAD, _LENGTH, _LINE_FREE, _LINE_OWNER, _VERSION, _BUSY_SINCE, _BUSY, _CHANGED = range(10)
@@ -559,15 +559,19 @@ def _advance(
                 th[i, _PC] = pc + 1 if sc[_FLAG + steps[pc, 2]] else steps[pc, 1]
 
             elif kind == _SLEEP:
+                th[i, _ALARM] = _clock(sc, now) + steps[pc, 1]
                 _starts(sc, now, -1, clock)
-                d = -(-steps[pc, 1] // max(1, sc[_RUNNING_THREADS]))
-                th[i, _T_IDLE] += d
-                t += d
                 th[i, _PC] = pc + 1
 
             elif kind == _WAKE:
-                _starts(sc, now, 1, clock)
-                th[i, _PC] = pc + 1
+                left = th[i, _ALARM] - _clock(sc, now)
+                if left <= 0:
+                    _starts(sc, now, 1, clock)
+                    th[i, _PC] = pc + 1
+                else:
+                    d = -(-left // (1 if clock == _WALL else threads))
+                    th[i, _T_IDLE] += d
+                    t += d
 
             else:  # END
                 th[i, _ENDED] = now

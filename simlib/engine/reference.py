@@ -113,6 +113,7 @@ class Thread:
     mode: int = 0
     spent: list[int] = field(default_factory=lambda: [0] * 6)
     faults: list[int] = field(default_factory=lambda: [0] * 4)
+    alarm: int = 0
     lap_from: int = 0
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * 65)
@@ -518,18 +519,22 @@ class Simulation:
         return int(self.env.now)
 
     def rest(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
-        """Sleep: the clock goes on with one thread less."""
+        """Fall asleep: the clock goes on with one thread less."""
+        thread.alarm = self.clock() + time
         self.starts(-1)
-        wait = -(-time // max(1, self.running))
-        thread.spent[IDLE] += wait
-        thread.pc += 1
-        return int(self.env.now) + wait
-
-    def awake(self, thread: Thread, _a: int, _b: int, _c: int, _d: int) -> int:
-        """Run again."""
-        self.starts(1)
         thread.pc += 1
         return int(self.env.now)
+
+    def awake(self, thread: Thread, _a: int, _b: int, _c: int, _d: int) -> int:
+        """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
+        now, left = int(self.env.now), thread.alarm - self.clock()
+        if left <= 0:
+            self.starts(1)
+            thread.pc += 1
+            return now
+        wait = -(-left // (1 if self.job.clock == Clock.WALL else len(self.threads)))
+        thread.spent[IDLE] += wait
+        return now + wait
 
     def run(self) -> EngineResult:
         """Let every thread live, and collect what they left."""

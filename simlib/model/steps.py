@@ -66,9 +66,9 @@ class Step(IntEnum):
     UNLESS = 16
     """To a unless a flag was raised. b: flag."""
     SLEEP = 17
-    """Sleep until the clock shows a more, ps, as fast as it goes now. The step behind must be WAKE."""
+    """Fall asleep until the clock shows a more, ps. The step behind must be WAKE."""
     WAKE = 18
-    """Awake again."""
+    """Sleep on until the clock shows that time; then awake."""
     SEEK = 19
     """Go to a page of the region at random, each as likely. a: its number within the region is a multiple of a."""
 
