@@ -155,7 +155,8 @@ def model_counts(run: SimulationResult) -> dict[tuple[str, str, str], int]:
         kind = stamp.partition(" ")[0]
         what = {"enabled": "enable", "cleared": "clear"}.get(kind, "fault")
         for mode in Mode:
-            spent = int(taken[index, mode] - taken[index - 1, mode])
+            # Without costs all of the populating happens at the time of the first stamp.
+            spent = int(taken[index, mode] - (taken[index - 1, mode] if index > 1 else 0))
             if spent:
                 key = (_PHASES[kind], what, mode.name.lower())
                 counts[key] = counts.get(key, 0) + spent

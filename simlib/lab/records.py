@@ -64,12 +64,14 @@ class Record:
         """What tells one cell from another, as columns that every table begins with."""
         content, test = self.content, self.content["test"]
         switches = (f"{key}={parameter_text(value)}" for key, value in content["parameters"].items())
+        host = content["provenance"]
+        native = "cpu" in host  # its kernel is the host's own, however the experiment calls it
         protect = "get" if test.get("get_clears") else "enable" if test.get("protect_at_enable") else "initially_set"
         return {
             "experiment": content["experiment"],
             "architecture": content["target"],
-            "mode": content["mode"],
-            "kernel": content["kernel"],
+            "mode": "native" if native else content["mode"],
+            "kernel": ("patched" if host["patched"] else "stock") if native else content["kernel"],
             "switches": " ".join(switches),
             "vcpus": int(test.get("vcpus", 1)),
             "memory_per_vcpu": str(test.get("memory_per_vcpu", "16M")),
@@ -90,8 +92,8 @@ class Record:
 KEYS = (
     Column("experiment", "text", "name of the experiment in data/experiments/"),
     Column("architecture", "text", "architecture of the kernel"),
-    Column("mode", "text", "how KVM translates: npt, shadow, vhe, nvhe, h"),
-    Column("kernel", "text", "statistics, plain or lock-stat"),
+    Column("mode", "text", "how KVM translates: npt, shadow, vhe, nvhe, h; native: as this host does"),
+    Column("kernel", "text", "statistics, plain or lock-stat; native: patched or stock"),
     Column("switches", "text", "parameters of the kvm module; empty: none was set", optional=True),
     Column("vcpus", "whole", "virtual CPUs of the guest"),
     Column("memory_per_vcpu", "text", "memory that each vCPU walks"),

@@ -47,6 +47,8 @@ class Architecture:
         Kernel version of the facts.
     sources : tuple of str
         Kernel files and functions.
+    enable_lock : str
+        Mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Architecture:
     flush: str
     version: str
     sources: tuple[str, ...]
+    enable_lock: str = "write"
 
 
 _GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
@@ -79,7 +82,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             "local", _FLUSH_AFTER, "6.11",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c kvm_tdp_mmu_page_fault",
              "arch/x86/kvm/mmu/tdp_mmu.c clear_dirty_pt_masked",
-             "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root", _GENERIC),
+             "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root",
+             "arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access", _GENERIC),
+            enable_lock="read",
         ),
         Architecture(
             "x86-shadow", "x86, shadow MMU over EPT or NPT (tdp_mmu=N)", "rwlock", "lockless", "write", "write",

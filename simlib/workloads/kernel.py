@@ -139,10 +139,11 @@ class Kernel:
             word = program.add(Step.SCAN, 0, Scan.SET)
             program.add(Step.NEXT, word, WORD_PAGES)
         else:
-            program.add(Step.TAKE, MMU_LOCK, Mode.WRITE)
+            lock, mode, _ = self.lock(self.policy.facts.enable_lock)
+            program.add(Step.TAKE, lock, mode)
             word = program.add(Step.SCAN, costs.enable_page or 0, Scan.PROTECT)
             program.add(Step.NEXT, word, WORD_PAGES)
-            program.add(Step.DROP, MMU_LOCK, Mode.WRITE)
+            program.add(Step.DROP, lock, mode)
             program.add(Step.RUN, costs.flush or 0)
         program.add(Step.MORE, word)
 

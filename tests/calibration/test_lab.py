@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The lab's committed data beside the model: counts to the unit, costs with intervals, cells under load."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from simlib.calibration import lab
+from simlib.measurements import load
+from simlib.report.lab import directions
+
+
+@pytest.fixture(scope="module", params=lab.LABS)
+def machine(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def costs(machine):
+    return lab.instruction_costs(machine)
+
+
+@pytest.fixture(scope="module")
+def cells(machine, costs):
+    return lab.load_comparison(machine, costs)
+
+
+def test_counts_are_the_kernels_own(machine):
+    """From the moment the log is enabled, every acquisition that the model has: to the unit, in every cell."""
+    counts = lab.count_comparison(lab.rows_of("counts-locks", machine))
+    judged = counts[counts["phase"] != "populate"]
+    assert len(judged) >= 6
+    assert judged[judged["difference"] != 0].empty
+
+
+def test_populating_touches_the_guests_own_pages_too(machine):
+    """Code, stacks, tables, records: some dozens of pages a vCPU, whatever the batch and the protection."""
+    counts = lab.count_comparison(lab.rows_of("counts-locks", machine))
+    extra = counts[(counts["phase"] == "populate") & (counts["what"] == "fault")]
+    assert extra["difference"].between(1, 100).all()
+
+
+def test_costs_are_known_and_ordered(costs):
+    known = {cost.name: cost for cost in costs}
+    for cost in costs:
+        assert 0 < cost.low <= cost.value <= cost.high, cost
+        assert cost.high - cost.low < 0.2 * cost.value, cost
+    fault = known["fault_exit"].value + (known["fault_hold"].value if "fault_hold" in known else 0)
+    assert known["guest_access"].value < known["clear_page"].value * 5
+    assert known["clear_page"].value * 5 < fault
+
+
+def test_clear_time_under_load_is_predicted(cells):
+    """No cell under load was used to calibrate anything."""
+    errors = cells.loc[cells["metric"] == "clear_dirty_log_time", "error"].abs()
+    assert len(errors) == 12
+    assert errors.median() < 0.15
+    assert directions(cells[cells["metric"] == "clear_dirty_log_time"]) == 0
+
+
+def test_longest_stall_under_load_is_predicted_where_it_is_a_wait(machine, cells):
+    stalls = cells[cells["metric"] == "longest_stall"]
+    if machine == "x86-npt":  # faults take no lock: microseconds, whatever the batch
+        assert stalls["lab"].max() < 100e-6
+        return
+    assert stalls["error"].abs().median() < 0.17
+    assert directions(stalls) == 0
+
+
+def test_seed_001_a_batch_shortens_stalls_only_where_faults_take_the_lock(machine, cells):
+    stalls = cells[(cells["metric"] == "longest_stall") & (cells["vcpus"] == 8)].set_index("batch")["lab"]
+    gain = stalls[0] / stalls[64]
+    assert gain < 2 if machine == "x86-npt" else gain > 20
+
+
+def test_seed_000_faults_for_read_do_not_contend():
+    def share(name):
+        rows = lab.rows_of("load-locks", name)
+        faults = rows[(rows["phase"] == "rounds") & (rows["site"] == "fault_fast") & (rows["vcpus"] == 8)]
+        return faults["contentions"].sum() / faults["acquisitions"].sum()
+
+    assert share("arm64-read") < 0.15
+    assert share("arm64-write") > 0.5
+
+
+def test_deterministic_runs_repeat_themselves():
+    table = lab.repeat_table()
+    assert table["repeated"].sum() >= 40
+    assert table["identical"].sum() >= 0.95 * table["repeated"].sum()
+
+
+def test_every_experiment_of_the_switches_is_there():
+    experiments = set(load("switches-runs").frame["experiment"])
+    assert set(lab.SWITCHES) <= experiments
+    for name in lab.SWITCHES:
+        frame = lab.switch_effects(name)
+        assert (frame["low"] <= frame["value"]).all()
+        assert (frame["value"] <= frame["high"]).all()
+
+
+def test_a_machine_without_a_scenario_is_named():
+    with pytest.raises(ValueError, match="arm64 nvhe.*has no scenario"):
+        lab.lab_name(pd.Series({"architecture": "arm64", "mode": "nvhe", "switches": ""}))
