@@ -540,7 +540,7 @@ def _advance(
 
             elif kind == _LAP:
                 shown = _clock(sc, now)
-                if steps[pc, 1]:
+                if steps[pc, 1] == 1 or (steps[pc, 1] == 2 and sc[_FLAG + steps[pc, 2]]):
                     gap = shown - th[i, _LAP_FROM]
                     th[i, _LAP_MAX] = max(th[i, _LAP_MAX], gap)
                     laps[i, _bit_length(gap)] += 1

@@ -495,9 +495,9 @@ class Simulation:
         thread.pc += 1
         return int(self.env.now)
 
-    def lap(self, thread: Thread, reads: int, _b: int, _c: int, _d: int) -> int:
+    def lap(self, thread: Thread, reads: int, flag: int, _c: int, _d: int) -> int:
         """Start the stopwatch, or write down its time."""
-        if reads:
+        if reads == 1 or (reads == 2 and self.flags[flag]):
             gap = self.clock() - thread.lap_from
             thread.lap_max = max(thread.lap_max, gap)
             thread.laps[gap.bit_length()] += 1

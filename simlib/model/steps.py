@@ -60,7 +60,8 @@ class Step(IntEnum):
     END = 13
     """The thread is done."""
     LAP = 14
-    """The thread's stopwatch. a: 0 starts it; 1 writes down the time since it was last looked at, and goes on."""
+    """The thread's stopwatch. a: 0 starts it; 1 writes down the time since it was last looked at, and goes on; 2 does
+    so if a flag was raised. b: flag."""
     SIGNAL = 15
     """Raise a flag, for good. a: flag."""
     UNLESS = 16
@@ -318,7 +319,7 @@ class Job:
         if kind == Step.SEEK:
             return a >= 1
         if kind == Step.LAP:
-            return a in (0, 1)
+            return a in (0, 1, 2) and 0 <= b < FLAGS
         if kind == Step.SIGNAL:
             return 0 <= a < FLAGS
         if kind == Step.UNLESS:

@@ -22,7 +22,7 @@ from simlib.engine.simulate import simulate
 from simlib.errors import SimlibError
 from simlib.files import write_text
 from simlib.model.steps import Discipline, Job, Mode, Program, Step
-from simlib.report import arm64
+from simlib.report import arm64, lab
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
 from simlib.version import __version__
@@ -55,11 +55,13 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     (out / ".writable").unlink(missing_ok=True)
     found = arm64.study(seed=seed, progress=progress)
     sections = arm64.sections(found, seed=seed, progress=progress)
+    ours = lab.study(progress)
+    sections += lab.sections(ours)
     sections.append(_checks(found, seed))
     data = found.table.path.read_bytes()
     report = Report(
-        "KVM's mmu_lock: published measurements, a calibrated model, and what it predicts",
-        "arm64 dirty logging: from at most 8 vCPUs to 64",
+        "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
+        "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator",
         sections,
         {
             "simlib": __version__,
@@ -74,6 +76,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     for name, frame in {
         "arm64-curves": found.curves, "arm64-held-out": found.held_out, "arm64-costs": found.fit.intervals,
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
+        "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
     }.items():  # fmt: skip
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
     calibration.save_fit(found.fit, out / "arm64-fit.json", arm64.TRAIN)

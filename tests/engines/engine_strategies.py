@@ -133,7 +133,7 @@ class _Writer:
         self.program.add(Step.LAP, self.draw(st.integers(0, 1)))
         top = self.program.add(Step.RUN, 1_000, self.draw(st.integers(0, 1)))
         self.section()
-        self.program.add(Step.LAP, 1)
+        self.program.add(Step.LAP, self.draw(st.integers(1, 2)), flag)
         if self.draw(st.booleans()):
             self.program.add(Step.SLEEP, self.draw(TIMES))
             self.program.add(Step.WAKE)
