@@ -3,33 +3,20 @@
 
 from __future__ import annotations
 
-import ast
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
+from notebook_run import (
+    ROOT,
+    assert_kept_clean,
+    assert_ran_without_complaint,
+    code_cells,
+    execute,
+    figures_of,
+    told_by,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "01-arm64-rwlock.ipynb"
-
-EXECUTE = """
-import sys, nbformat
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-
-notebook = nbformat.read(sys.argv[1], as_version=4)
-# No folder of kernelspecs: "python3" is then this interpreter, whatever is installed.
-manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
-NotebookClient(notebook, km=manager, timeout=600, resources={"metadata": {"path": "."}}).execute()
-nbformat.write(notebook, sys.argv[1])
-"""
-# In a process of its own: nbclient leaves sockets open, and warnings are errors here.
 
 TELL = """
 import json
@@ -49,62 +36,25 @@ json.dumps({
 
 
 @pytest.fixture(scope="module")
-def kept() -> Any:
-    return nbformat.read(NOTEBOOK, as_version=4)
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The notebook after a run by this interpreter, in a folder of its own, with a last cell that tells its values."""
-    folder = tmp_path_factory.mktemp("notebook")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    notebook.cells.append(nbformat.v4.new_code_cell(TELL))
-    path = folder / "run.ipynb"
-    nbformat.write(notebook, path)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder)}
-    subprocess.run([sys.executable, "-c", EXECUTE, path], check=True, cwd=folder, env=environment, timeout=900)
-    return nbformat.read(path, as_version=4)
+    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
 
 
 @pytest.fixture(scope="module")
 def told(run: Any) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(ast.literal_eval(run.cells[-1].outputs[0]["data"]["text/plain"]))
-    return values
+    return told_by(run)
 
 
-def code_cells(notebook: Any) -> list[Any]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def test_kept_without_outputs(kept: Any) -> None:
-    nbformat.validate(kept)
-    for cell in code_cells(kept):
-        assert cell.outputs == []
-        assert cell.execution_count is None
-        assert dict(cell.metadata) == {}
-    assert set(kept.metadata) == {"kernelspec", "language_info", "license"}
-    assert kept.metadata.kernelspec.name == "python3"
-    assert NOTEBOOK.stat().st_size < 40_000
-
-
-def test_kept_cells_parse_and_licence_is_stated(kept: Any) -> None:
-    for cell in code_cells(kept):
-        ast.parse(cell.source)
-    assert kept.cells[0].cell_type == "markdown"
-    assert "SPDX-License-Identifier: BSD-3-Clause" in kept.cells[0].source.splitlines()
+def test_kept_without_outputs() -> None:
+    assert_kept_clean(NOTEBOOK)
 
 
 def test_every_cell_ran_without_complaint(run: Any) -> None:
-    for cell in code_cells(run):
-        assert cell.execution_count is not None
-        for output in cell.outputs:
-            assert output.output_type != "error"
-            assert output.get("name") != "stderr", output.get("text")
+    assert_ran_without_complaint(run)
 
 
 def test_every_figure_says_where_its_points_come_from(run: Any) -> None:
-    kind = "application/vnd.plotly.v1+json"
-    drawn = [o["data"][kind] for cell in code_cells(run) for o in cell.outputs if kind in o.get("data", {})]
+    drawn = figures_of(run)
     assert len(drawn) == 7
     for figure in drawn:
         subtitle = figure["layout"]["title"]["subtitle"]["text"]

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Running a notebook from top to bottom, as the tests of each notebook do."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+
+EXECUTE = """
+import sys, nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+# No folder of kernelspecs: "python3" is then this interpreter, whatever is installed.
+manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
+NotebookClient(notebook, km=manager, timeout=600, resources={"metadata": {"path": "."}}).execute()
+nbformat.write(notebook, sys.argv[1])
+"""
+# In a process of its own: nbclient leaves sockets open, and warnings are errors here.
+
+
+def execute(notebook: Path, tell: str, folder: Path) -> Any:
+    """The notebook after a run by this interpreter, in a folder of its own, with a last cell that tells its values."""
+    content = nbformat.read(notebook, as_version=4)
+    content.cells.append(nbformat.v4.new_code_cell(tell))
+    path = folder / "run.ipynb"
+    nbformat.write(content, path)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder)}
+    subprocess.run([sys.executable, "-c", EXECUTE, path], check=True, cwd=folder, env=environment, timeout=900)
+    return nbformat.read(path, as_version=4)
+
+
+def told_by(run: Any) -> dict[str, Any]:
+    """What the last cell told."""
+    values: dict[str, Any] = json.loads(ast.literal_eval(run.cells[-1].outputs[0]["data"]["text/plain"]))
+    return values
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    """The cells that run."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def figures_of(run: Any) -> list[Any]:
+    """Every Plotly figure that was shown."""
+    kind = "application/vnd.plotly.v1+json"
+    return [o["data"][kind] for cell in code_cells(run) for o in cell.outputs if kind in o.get("data", {})]
+
+
+def assert_kept_clean(notebook: Path) -> None:
+    """Kept without outputs, with its licence, and with cells that parse."""
+    kept = nbformat.read(notebook, as_version=4)
+    nbformat.validate(kept)
+    for cell in code_cells(kept):
+        assert cell.outputs == []
+        assert cell.execution_count is None
+        assert dict(cell.metadata) == {}
+        ast.parse(cell.source)
+    assert set(kept.metadata) == {"kernelspec", "language_info", "license"}
+    assert kept.metadata.kernelspec.name == "python3"
+    assert notebook.stat().st_size < 40_000
+    assert kept.cells[0].cell_type == "markdown"
+    assert "SPDX-License-Identifier: BSD-3-Clause" in kept.cells[0].source.splitlines()
+
+
+def assert_ran_without_complaint(run: Any) -> None:
+    """No error, nothing on stderr."""
+    for cell in code_cells(run):
+        assert cell.execution_count is not None
+        for output in cell.outputs:
+            assert output.output_type != "error"
+            assert output.get("name") != "stderr", output.get("text")
