@@ -357,7 +357,7 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
                 "Repeat it: simlib lab collect on the experiment file of this name; docs/lab.md.",
                 "Times are a host's own." if native else "Times are instructions: 1 ns each, summed over all CPUs.",
             ],
-            "caveats": [] if native else ["Emulated: no caches, no line transfers, no real TLB or IPI cost."],
+            "caveats": _native_caveats(records) if native else ["Emulated: no caches, no line transfers, no IPI cost."],
             "schema": {
                 "fields": [column.field() for column in (*KEYS, *columns)],
                 "primaryKey": [column.name for column in KEYS] + list(key),
@@ -367,6 +367,19 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
         written.append(write_text(folder / f"{stem}.csv", text))
         write_text(folder / f"{stem}.json", json.dumps(described, indent=2, ensure_ascii=False) + "\n")
     return written
+
+
+def _native_caveats(records: Sequence[Record]) -> list[str]:
+    """What this host's KVM statistics say against its times."""
+    for record in records:
+        others = record.imported.tables.get("others")
+        if others is None:
+            continue
+        frame = others.frame[(others.frame["when"] == "end") & (others.frame["name"] == "insn_emulation")]
+        accesses = record.imported.tables["vcpus"].frame["writes"].sum()
+        if frame["value"].sum() > accesses:
+            return ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
+    return []
 
 
 def _hardware(records: Sequence[Record]) -> str:

@@ -41,14 +41,15 @@ def test_populating_touches_the_guests_own_pages_too(machine):
     assert extra["difference"].between(1, 100).all()
 
 
-def test_costs_are_known_and_ordered(costs):
+def test_costs_are_known_and_ordered(machine, costs):
     known = {cost.name: cost for cost in costs}
     for cost in costs:
         assert 0 < cost.low <= cost.value <= cost.high, cost
         assert cost.high - cost.low < 0.2 * cost.value, cost
     fault = known["fault_exit"].value + (known["fault_hold"].value if "fault_hold" in known else 0)
     assert known["guest_access"].value < known["clear_page"].value * 5
-    assert known["clear_page"].value * 5 < fault
+    # riscv's CLEAR fences every page.
+    assert known["clear_page"].value * (3 if machine == "riscv" else 8) < fault
 
 
 def test_cells_under_load_are_predicted(cells):
