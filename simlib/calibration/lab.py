@@ -344,8 +344,8 @@ def switch_effects(experiment: str, memory_per_vcpu: str = "") -> pd.DataFrame:
     keys = ["setting", "seed"]
     for name, rows in list(tables.items()):
         frame = rows[rows["memory_per_vcpu"] == size]
-        protection = frame["protection"].map(lambda p: f", protect {p}" if len(ways) > 1 else "")
-        tables[name] = frame.assign(setting=frame["switches"] + protection)
+        protection = frame["protection"].map(lambda p: f", {p}" if len(ways) > 1 else "")
+        tables[name] = frame.assign(setting=varied(frame["switches"]) + protection)
     locks = tables["locks"][tables["locks"]["phase"] != "populate"]
     values["acquisitions"] = locks.groupby(keys, sort=False)["acquisitions"].sum()
     values["contentions"] = locks.groupby(keys, sort=False)["contentions"].sum()
@@ -358,6 +358,19 @@ def switch_effects(experiment: str, memory_per_vcpu: str = "") -> pd.DataFrame:
         for setting, seeds in values[metric].groupby("setting", sort=False):
             out.append((setting, metric, float(seeds.median()), float(seeds.min()), float(seeds.max())))
     return pd.DataFrame(out, columns=["setting", "metric", "value", "low", "high"])
+
+
+def varied(switches: pd.Series) -> pd.Series:
+    """The switches without those that are the same in every cell.
+
+    Examples
+    --------
+    >>> varied(pd.Series(["yield=never pages=512", "yield=contended pages=512"])).tolist()
+    ['yield=never', 'yield=contended']
+    """
+    words = switches.str.split()
+    common = set.intersection(*map(set, words)) if len(set(switches)) > 1 else set()
+    return words.map(lambda own: " ".join(word for word in own if word not in common))
 
 
 def repeat_table(names: Sequence[str] = ("counts", "memory", "load", "switches")) -> pd.DataFrame:

@@ -113,9 +113,9 @@ def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab besi
         figure.update_yaxes(axis, row=i, col=j)
         if j > 1:
             figure.update_yaxes(title=None, row=i, col=j)
-    figure.update_layout(height=280 * len(metrics) + 220)
     facet_titles(figure)
     legend_below(figure, len(seen), rows_of=3)
+    figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
     return titled(figure, title, "points: median and range over three seeds; lines: simulated from instruction costs")
 
 
@@ -170,7 +170,8 @@ def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
         top = float(np.nanmax(part["high"])) * 1.15 or 1.0
         axis: dict[str, object] = {"range": [0, top], "nticks": 5}
         if metric.endswith("_s"):
-            ticks = [top * share for share in (0, 0.25, 0.5, 0.75)]
+            step = next(s for s in (float(f"{d}e{p}") for p in range(-12, 4) for d in (1, 2, 5)) if s * 4 >= top)
+            ticks = [step * n for n in range(int(top / step) + 1)]
             axis |= {"tickmode": "array", "tickvals": ticks, "ticktext": [seconds(t) if t else "0" for t in ticks]}
         figure.update_xaxes(axis, row=1, col=i)
     figure.update_yaxes(autorange="reversed", type="category")
