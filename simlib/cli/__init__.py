@@ -20,7 +20,7 @@ import simlib
 from simlib import calibration, measurements
 from simlib.calibration import Fit
 from simlib.cli import data, lab
-from simlib.cli.show import Format, FormatOption, progress_bar, say, show, whole_numbers
+from simlib.cli.output import Format, FormatOption, progress_bar, say, show, whole_numbers
 from simlib.engine.simulate import SimulationResult, perfetto_trace
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from simlib import measurements
-from simlib.cli.show import Format, FormatOption, patient_progress, say, show
+from simlib.cli.output import Format, FormatOption, patient_progress, say, show
 from simlib.errors import InputError, nearest
 
 app = typer.Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")

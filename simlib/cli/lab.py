@@ -11,7 +11,7 @@ import typer
 
 from simlib import lab
 from simlib.calibration.lab import count_comparison
-from simlib.cli.show import Format, FormatOption, progress_bar, say, show
+from simlib.cli.output import Format, FormatOption, progress_bar, say, show
 from simlib.errors import InputError, SimlibError
 from simlib.measurements import update_listing
 

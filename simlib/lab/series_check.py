@@ -19,7 +19,7 @@ from simlib.lab.targets import Target
 
 _SUMMARY = re.compile(r"total: (\d+) errors, (\d+) warnings, (\d+) checks")
 _NEW = re.compile(r"^--- /dev/null\n\+\+\+ b/(\S+)$", re.MULTILINE)
-_WARNING = re.compile(r"^(?:\.\./)*([\w/.-]+\.[ch]):\d+:\d+: warning: (.*)$", re.MULTILINE)
+_WARNING = re.compile(r"^\S*?\b((?:arch|include|virt)/[\w/.-]+\.[ch]):\d+:\d+: warning: (.*)$", re.MULTILINE)
 
 IGNORED = ("FILE_PATH_CHANGES",)
 """checkpatch's reminder to look at MAINTAINERS when a file is new. It can only be silenced by touching that file;

@@ -96,7 +96,9 @@ def test_a_site_that_only_one_reading_has_stays_whole(tmp_path):
 
 
 @pytest.mark.parametrize("program_name", ["mmu_lock_contention_test", "dirty_log_perf_test"])
-@pytest.mark.parametrize("where", [PROVENANCE, {"kernel": "6.1", "machine": "x86_64", "cpu": "A CPU", "cpus": 4}])
+@pytest.mark.parametrize(
+    "where", [PROVENANCE, {"kernel": "6.1", "machine": "x86_64", "patched": False, "cpu": "A CPU", "cpus": 4}]
+)
 def test_written_tables_are_good_and_the_same_each_time(tmp_path, program_name, where):
     records = []
     for number, parameters in enumerate(({}, {"dirty_log_clear_batch": 64})):
@@ -270,7 +272,7 @@ def test_a_native_run_sets_the_switches_for_itself_only(kernel, tmp_path):
     test = program(tmp_path / "fake_test", f"cat '{tmp_path}/out'")
     one, two = (run_native(of, test, tmp_path / "output") for _ in range(2))
     assert one.digest == two.digest != found.digest
-    assert save_record(tmp_path / "one.json", of, [one, two], {"cpu": "x"}).repeatable
+    assert save_record(tmp_path / "one.json", of, [one, two], {"patched": False, "cpu": "x"}).repeatable
 
 
 @pytest.mark.parametrize("locks", ["statistics", "lock-stat"])

@@ -92,7 +92,7 @@ def test_faults_leave_nothing_behind(capsys, tmp_path):
 def test_progress_appears_when_it_takes_long(capsys, monkeypatch):
     log = SAMPLES / "perf-lock.txt"
     assert "reading" not in run(capsys, "import", "perf-lock", log)[2]
-    monkeypatch.setattr(cli, "PATIENCE_S", -1.0)
+    monkeypatch.setattr("simlib.cli.output.PATIENCE_S", -1.0)
     assert "perf-lock.txt: 100%" in run(capsys, "import", "perf-lock", log)[2]
 
 
