@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -68,11 +70,28 @@ def say(text: str) -> None:
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
     """A progress display on stderr; without a terminal, a line for each stage. Ctrl-C ends in one sentence."""
+    asked = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note) if threading.current_thread() is threading.main_thread() else None
     try:
         with _display() as progress:
-            yield progress
+
+            def report(what: str, share: float) -> None:
+                if asked:  # an exception raised within a destructor or a callback of C is lost: raise it again
+                    raise KeyboardInterrupt
+                progress(what, share)
+
+            yield report
     except KeyboardInterrupt:
         raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
