@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,16 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Build, boot and run the patched kernels, and bring the data home. docs/lab.md explains the numbers.",
 )
+
+
+class LabTable(StrEnum):
+    """Tables that are made of a run."""
+
+    RUNS = "runs"
+    LOCKS = "locks"
+    IOCTLS = "ioctls"
+    STALLS = "stalls"
+
 
 ArchitectureOption = Annotated[
     list[str], typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
@@ -79,7 +90,7 @@ def lab_run(
     native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False,
     jobs: JobsOption = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False,
-    table: Annotated[str, typer.Option(help="Print: runs, locks, ioctls or stalls.")] = "runs",
+    table: Annotated[LabTable, typer.Option(help="Which table to print.")] = LabTable.RUNS,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Run an experiment, all cells of its matrix, and print what came out.
