@@ -199,6 +199,12 @@ def compile_objects(target: Target, kernel: str, tree: Path, goals: Sequence[str
     need_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
     _configure(make, objects, _fragment(target, kernel), lambda text: None)
+    # What is compiled already would not be compiled again, and so would not warn again.
+    for old in [objects / goal for goal in goals] or [
+        *(objects / target.kvm).rglob("*.o"),
+        *objects.glob("virt/**/*.o"),
+    ]:
+        old.unlink(missing_ok=True)
     log = objects / "check.log"
     _run([*make, "W=1", *(goals or [f"{target.kvm}/"])], log)
     return log.read_text("utf-8", errors="replace")
