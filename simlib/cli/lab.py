@@ -32,7 +32,7 @@ class LabTable(StrEnum):
 
 
 ArchitectureOption = Annotated[
-    list[str], typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
+    list[str] | None, typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
 ]
 SourceOption = Annotated[
     Path | None,
@@ -50,7 +50,7 @@ def lab_check(how: FormatOption = Format.TABLE) -> None:
 
 @app.command("qemu")
 def lab_qemu(
-    arch: ArchitectureOption = [],  # noqa: B006  # typer reads the default, nobody changes it
+    arch: ArchitectureOption = None,
     if_needed: Annotated[bool, typer.Option("--if-needed", help="Only if none that is new enough is here.")] = False,
 ) -> None:
     """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is. Debian only."""
@@ -61,7 +61,7 @@ def lab_qemu(
 
 @app.command("build")
 def lab_build(
-    arch: ArchitectureOption = [],  # noqa: B006  # as above
+    arch: ArchitectureOption = None,
     kernel: Annotated[str, typer.Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
     source: SourceOption = None,
 ) -> None:
@@ -76,7 +76,7 @@ def lab_build(
 
 @app.command("check-series")
 def lab_check_series(
-    arch: ArchitectureOption = [],  # noqa: B006  # as above
+    arch: ArchitectureOption = None,
     source: SourceOption = None,
 ) -> None:
     """Check the patch series: it applies, passes checkpatch --strict, KVM compiles with W=1."""
@@ -169,6 +169,6 @@ def _report(found: lab.Collected) -> None:
         raise SimlibError(f"{len(found.failures)} of {len(found.failures) + len(found.records)} cells failed")
 
 
-def _targets(names: list[str]) -> list[lab.Target]:
+def _targets(names: list[str] | None) -> list[lab.Target]:
     """Targets by name; all without one."""
     return [lab.find_target(name) for name in names or lab.TARGETS]

@@ -25,9 +25,6 @@ from simlib.predict import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
 
-LOCKED = ("x86-shadow", "arm64-read", "arm64-write", "riscv")
-"""Machines whose write-protection faults take mmu_lock: their longest stall is a wait for it."""
-
 SWITCH_TITLES = {
     "fast-page-fault": "x86, TDP MMU: how the fast page fault takes the lock",
     "lockless-write-protect": "x86, shadow paging: write-protection without mmu_lock",
