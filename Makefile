@@ -22,7 +22,7 @@ help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make test        format, lint, types, tests, doctests and notebooks: what CI checks"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
-	@echo "make lab         build all kernels and run all experiments: writes data/collected (an hour or two)"
+	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches (10 minutes)"
 	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
 	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
@@ -104,6 +104,7 @@ lab: .venv/.simlib
 	@for name in $(EXPERIMENTS); do \
 		.venv/bin/simlib lab collect data/experiments/$$name.toml --out data/collected --name $$name; \
 	done
+	@.venv/bin/simlib lab costs --out data/fits
 
 bench: .venv/.simlib .venv/.bench
 	@.venv/bin/python benchmarks/run.py

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from simlib.calibration import fit as _fit
 from simlib.calibration.fit import Calibrated
-from simlib.calibration.fitfile import Fit, find_fit, load_fit, save_fit
+from simlib.calibration.fitfile import Fit, find_fit, load_fit, save_fit, write_fit
 from simlib.calibration.identifiability import alternatives, sensitivity, sobol_indices, strongest_correlations
 from simlib.calibration.problem import Problem, build_problem
 from simlib.measurements import MeasurementTable
@@ -28,6 +28,7 @@ __all__ = [
     "sensitivity",
     "sobol_indices",
     "strongest_correlations",
+    "write_fit",
 ]
 
 

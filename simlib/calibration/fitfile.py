@@ -33,7 +33,7 @@ _KEYS = {"schema", "version", "simlib", "date", "dataset", "train", "scenario", 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit file that was read.
+    """Calibrated costs as a fit file holds them.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class Fit:
         The scenario that was calibrated.
     estimate : CostEstimate
     parameters : DataFrame
-        name, value, low, high, unit, at_bound, determined.
+        name, value, low, high, at_bound, determined; unit once it was read.
     observations : DataFrame
         variant, vcpus, metric, value, train, model, error.
     meta : dict
-        Everything else of the file: dataset, date, train, seed, valid, …
+        Everything else of the file: dataset, date, train, seed, pages_per_vcpu, level, valid, …
     """
 
     scenario: Scenario
@@ -84,29 +84,42 @@ def save_fit(fit: Calibrated, path: str | Path, train: str, date: datetime.date 
     date : datetime.date, optional
         Today by default.
     """
-    parameters = fit.intervals.assign(unit=[unit_of(n) for n in fit.intervals["name"]])
+    meta = {
+        "date": (date or datetime.datetime.now(datetime.UTC).date()).isoformat(),
+        "dataset": fit.problem.dataset,
+        "train": train,
+        "seed": fit.seed,
+        "pages_per_vcpu": fit.pages_per_vcpu,
+        "level": fit.level,
+        "valid": fit.valid,
+        "correlation": fit.correlation.to_numpy().round(4).tolist(),
+        "sensitivity": json.loads(fit.sensitivity.to_json(orient="records", double_precision=4)),
+    }
+    write_fit(Fit(fit.problem.scenario, fit.estimate, fit.intervals, fit.fitted, meta), path)
+
+
+def write_fit(fit: Fit, path: str | Path) -> None:
+    """Write a fit, however its costs were found, as a fit file: beside and renamed.
+
+    Parameters
+    ----------
+    fit : Fit
+    path : str or Path
+    """
+    parameters = fit.parameters.assign(unit=[unit_of(n) for n in fit.parameters["name"]])
     content = {
         "schema": SCHEMA,
         "version": VERSION,
         "simlib": __version__,
-        "date": (date or datetime.datetime.now(datetime.UTC).date()).isoformat(),
-        "dataset": fit.problem.dataset,
-        "train": train,
-        "scenario": fit.problem.scenario.to_toml(),
-        "seed": fit.seed,
-        "pages_per_vcpu": fit.pages_per_vcpu,
-        "level": fit.level,
+        "scenario": fit.scenario.to_toml(),
         "parameters": json.loads(parameters.to_json(orient="records", double_precision=12)),
         "log_covariance": fit.estimate.covariance.tolist(),
         "dof": fit.estimate.dof,
         "discrepancy": fit.estimate.discrepancy,
         "spread": dict(fit.estimate.spread),
-        "valid": fit.valid,
-        "correlation": fit.correlation.to_numpy().round(4).tolist(),
-        "sensitivity": json.loads(fit.sensitivity.to_json(orient="records", double_precision=4)),
-        "observations": json.loads(fit.fitted.to_json(orient="records", double_precision=10)),
+        "observations": json.loads(fit.observations.to_json(orient="records", double_precision=10)),
     }
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    write_text(path, json.dumps(content | fit.meta, indent=1) + "\n")
 
 
 def load_fit(path: str | Path) -> Fit:

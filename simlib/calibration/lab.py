@@ -8,13 +8,15 @@ with ``machine.clock = "serial"``: nothing here is a time on hardware.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import datetime
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from simlib.calibration.fitfile import Fit
 from simlib.engine.result import PS
 from simlib.engine.simulate import SimulationResult, simulate
 from simlib.errors import InputError, nearest
@@ -22,7 +24,7 @@ from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Costs, Scenario, load_scenario
 from simlib.model.steps import Mode
-from simlib.predict import LEVEL, evaluate
+from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
 
 LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
 """The lab's machines; ``data/scenarios/lab-<name>.toml`` describes each."""
@@ -32,7 +34,7 @@ PAGE = 4096
 
 
 def lab_scenario(name: str) -> Scenario:
-    """The scenario of one of the lab's machines, without costs.
+    """The scenario of one of the lab's machines; its costs are in its fit.
 
     Examples
     --------
@@ -235,11 +237,14 @@ def instruction_costs(name: str) -> list[InstructionCost]:
     enable = of("enable", 0, whole)
     if (enable["protection"] == "enable").all():
         found.append(_slope("enable_page", "enabling the log", enable["pages"], enable["total_time_ns"]))
-    hold = 0.0
-    if len(held):
-        cost = _slope("fault_hold", "lock held over acquisitions of faults", held["acquisitions"], held["hold_time_ns"])
-        hold = cost.value
-        found.append(cost)
+    locked = len(held) > 0
+    if not locked:  # then only faults that map a page take the lock
+        held = locks[(locks["phase"] == "populate") & locks["site"].isin(_FAULT_SITES)]
+    what = "faults" if locked else "faults that map a page"
+    found.append(
+        _slope("fault_hold", f"lock held over acquisitions of {what}", held["acquisitions"], held["hold_time_ns"])
+    )
+    hold = found[-1].value if locked else 0.0
     low, high = fault.low - access.high - hold, fault.high - access.low - hold
     outside = fault.value - access.value - hold
     found.append(InstructionCost("fault_exit", outside, low, high, "the rest of that write", fault.cells))
@@ -252,25 +257,81 @@ def instruction_costs(name: str) -> list[InstructionCost]:
     return found
 
 
-def with_instruction_costs(scenario: Scenario, costs: Sequence[InstructionCost]) -> Scenario:
-    """The scenario with these costs, an instruction being a nanosecond."""
+def cost_estimate(
+    costs: Sequence[InstructionCost], discrepancy: float = 0.0, spread: Mapping[str, float] | None = None
+) -> CostEstimate:
+    """These costs as a calibration gives them, an instruction being a nanosecond.
+
+    Parameters
+    ----------
+    costs : sequence of InstructionCost
+    discrepancy, spread
+        As in `simlib.predict.CostEstimate`.
+    """
     known = {field.name for field in dataclasses.fields(Costs)}
-    values = {cost.name: max(cost.value, 0.0) * 1000 for cost in costs if cost.name in known}
-    return scenario.with_costs(line_transfer=0, line_local=0, **values)
+    used = [cost for cost in costs if cost.name in known]
+    quantiles = np.array([float(stats.t.ppf(0.5 + LEVEL / 2, cost.cells - 2)) for cost in used])
+    values, widths = np.array([[cost.value, cost.high - cost.low] for cost in used]).T
+    return CostEstimate(
+        tuple(cost.name for cost in used),
+        np.log(values * 1000),
+        np.diag((widths / 2 / quantiles / values) ** 2),
+        min(cost.cells for cost in used) - 2,
+        discrepancy,
+        spread or {},
+    )
+
+
+def lab_fit(name: str) -> Fit:
+    """The costs of one of the lab's machines as a fit: ``data/fits/lab-<name>.json``.
+
+    The costs come from parked cells with one vCPU; how far the model may be off comes from the cells under load,
+    which is what they are for: deviations of CLEAR times and, larger, of stalls.
+
+    Parameters
+    ----------
+    name : str
+        One of `LABS`.
+    """
+    costs = instruction_costs(name)
+    seen = load_comparison(name, cost_estimate(costs))
+    deviations = np.log1p(seen["error"]).pow(2).groupby(seen["metric"]).mean().pow(0.5)
+    clear = float(deviations["clear_dirty_log_time"])
+    spread = {"longest_stall": float(deviations["longest_stall"]) / clear}
+    estimate = cost_estimate(costs, clear, spread)
+    used = [cost for cost in costs if cost.name in estimate.names]
+    parameters = pd.DataFrame({"name": estimate.names, "value": np.exp(estimate.logs)})
+    parameters["low"], parameters["high"] = ([getattr(c, end) * 1000 for c in used] for end in ("low", "high"))
+    parameters = parameters.assign(at_bound=False, determined=parameters["low"] > 0)
+    observations = seen.rename(columns={"lab": "value"})[["vcpus", "batch", "metric", "value", "model", "error"]]
+    meta = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "dataset": "memory-ioctls and memory-locks",
+        "train": "slopes over 16 to 128 MiB, one vCPU that is parked; no observation below",
+        "seed": 1,
+        "pages_per_vcpu": PAGES_PER_VCPU,
+        "level": LEVEL,
+        "valid": {
+            "more_data_than_costs": bool(min(cost.cells for cost in used) > 2),
+            "all_determined": bool(parameters["determined"].all()),
+        },
+    }
+    return Fit(lab_scenario(name), estimate, parameters, observations.assign(variant="", train=False), meta)
 
 
 METRICS = {"clear_dirty_log_time": "CLEAR time", "longest_stall": "longest stall"}
 """What is compared under load."""
 
 
-def load_comparison(name: str, costs: Sequence[InstructionCost], seeds: Sequence[int] = range(1, 6)) -> pd.DataFrame:
+def load_comparison(name: str, estimate: CostEstimate, seeds: Sequence[int] = range(1, 6)) -> pd.DataFrame:
     """CLEAR time and longest stall under load: the lab's cells beside the simulator's.
 
     Parameters
     ----------
     name : str
         One of `LABS`.
-    costs : sequence of InstructionCost
+    estimate : CostEstimate
+        Such as `cost_estimate` of the machine's `instruction_costs`.
     seeds : sequence of int
         Seeds of the simulator.
 
@@ -286,7 +347,7 @@ def load_comparison(name: str, costs: Sequence[InstructionCost], seeds: Sequence
     cleared = cleared.assign(batch=cleared["switches"].map(lambda s: switch(s, batch)))
     stalls = stalls.assign(batch=stalls["switches"].map(lambda s: switch(s, batch)))
     groups = dict(list(cleared.groupby(["vcpus", "batch"])))
-    cases = [with_instruction_costs(lab_case(name, rows.iloc[0]), costs) for rows in groups.values()]
+    cases = [estimate.apply(lab_case(name, rows.iloc[0])) for rows in groups.values()]
     runs = [[run.metrics for run in evaluate(cases, seed=seed)] for seed in seeds]
     out = []
     for number, ((vcpus, pages), rows) in enumerate(groups.items()):

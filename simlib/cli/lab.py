@@ -11,7 +11,8 @@ import pandas as pd
 import typer
 
 from simlib import lab
-from simlib.calibration.lab import count_comparison
+from simlib.calibration import write_fit
+from simlib.calibration.lab import LABS, count_comparison, lab_fit
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show
 from simlib.errors import InputError, SimlibError
 from simlib.measurements import update_listing
@@ -147,6 +148,29 @@ def lab_collect(
     if (out.parent / "datapackage.json").is_file():
         update_listing(out.parent)
         say(f"{out.parent / 'datapackage.json'}")
+
+
+@app.command("costs")
+def lab_costs(
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write a fit file for each machine.")] = None,
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Print what actions cost on the lab's machines, in instructions, from data/collected.
+
+    Times are nanoseconds of the lab's clock, which are instructions: relative costs of code paths, not of hardware.
+
+    Example: simlib lab costs --out data/fits
+    """
+    frames = []
+    with progress_bar() as progress:
+        for number, name in enumerate(LABS, 1):
+            fit = lab_fit(name)
+            values = fit.parameters[["value", "low", "high"]] / 1000
+            frames.append(values.assign(machine=fit.scenario.machine.name, name=fit.parameters["name"]))
+            if out is not None:
+                write_fit(fit, out / f"{fit.scenario.machine.name}.json")
+            progress(name, number / len(LABS))
+    show(pd.concat(frames)[["machine", "name", "value", "low", "high"]].assign(unit="instructions"), how)
 
 
 def _collect(experiment: Path, native: bool, jobs: int, fresh: bool) -> lab.Collected:

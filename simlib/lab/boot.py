@@ -92,11 +92,10 @@ def boot(
     SimlibError
         If the guest panics, hangs, floods its console, ends early, fails its test, or keeps another time than the wall.
     """
-    seed = int(cell.test.get("seed", 1))
     with tempfile.TemporaryDirectory(prefix="simlib-lab-") as folder:
         initramfs = Path(folder) / "initramfs.cpio"
         initramfs.write_bytes(built.initramfs.read_bytes() + cpio({"experiment": cell.script().encode()}))
-        command = command_line(qemu, cell, target, built, str(initramfs), seed)
+        command = command_line(qemu, cell, target, built, str(initramfs))
         pinned = command
         if core is not None and shutil.which("taskset"):
             pinned = ["taskset", "-c", str(core), *command]

@@ -17,7 +17,7 @@ from simlib.lab.build import Built, find_built, find_program
 from simlib.lab.cache import lab_dir
 from simlib.lab.experiment import Cell, Experiment
 from simlib.lab.native import host_provenance, native_target, run_native
-from simlib.lab.qemu import Qemu, find_qemu
+from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
 from simlib.lab.records import Record, load_record, save_record
 from simlib.lab.targets import Target, find_target
 
@@ -117,7 +117,9 @@ def collect(
 
 def record_path(cell: Cell, built: Built, qemu: Qemu) -> Path:
     """Where a cell's result lies: named by the hash of all that determines it."""
-    key = cell.key({**built.provenance, "qemu": qemu.text})
+    target = find_target(cell.experiment.target)
+    command = shown(command_line(qemu, cell, target, built, "initramfs.cpio"))
+    key = cell.key({**built.provenance, "qemu": qemu.text, "command": command})
     return lab_dir() / "results" / cell.experiment.name / f"{key}.json"
 
 

@@ -18,6 +18,7 @@ _CURE = (
     "the tree differs from the one the series was written for: use the source package and version that "
     "kernel-patches/series names"
 )
+_DIFF = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 
@@ -43,10 +44,13 @@ class Series:
 
     @property
     def sha256(self) -> str:
-        """Hash of all patches in order: what a measurement names as its series."""
+        """Hash of what the patches change, in order: what a measurement names as its series.
+
+        Their messages are not in it: they quote the measurements.
+        """
         digest = hashlib.sha256()
         for patch in self.patches:
-            digest.update(patch.name.encode() + b"\0" + patch.read_bytes())
+            digest.update(_DIFF.split(patch.read_bytes(), maxsplit=1)[-1] + b"\0")
         return digest.hexdigest()
 
     def touched(self) -> list[str]:

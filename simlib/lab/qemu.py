@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import threading
@@ -58,7 +59,10 @@ def list_qemu(target: Target) -> list[Qemu]:
     for place in places:
         if place is None or not os.access(place, os.X_OK):
             continue
-        done = subprocess.run([place, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
+        try:
+            done = subprocess.run([place, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
+        except OSError:  # of another architecture, or cut short
+            continue
         match = _VERSION.search(done.stdout)
         if match is None:
             continue
@@ -136,13 +140,14 @@ def build_plugin() -> Path:
     return plugin
 
 
-def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs: str, seed: int) -> list[str]:
+def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs: str) -> list[str]:
     """QEMU's command for a cell.
 
     With the deterministic clock one instruction is one nanosecond of virtual time, summed over
     the CPUs that run, and a plugin ends every CPU's turn after about ``turn_instructions``.
     """
     spec = cell.experiment
+    seed = int(cell.test.get("seed", 1))
     if spec.clock == "deterministic":
         clock = [
             *("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off,align=off"),
@@ -171,7 +176,7 @@ def shown(command: Sequence[str]) -> str:
             skip = not skip
             continue
         words.append(word.rpartition("/")[2] if word.startswith("/") else word)
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = print) -> Path:

@@ -144,9 +144,11 @@ def save_record(path: Path, cell: Cell, outcomes: Sequence[Outcome], provenance:
         }
     )
     try:
-        record.imported  # noqa: B018  # reading it is the check
+        warnings = record.imported.warnings
     except SimlibError as error:
         raise SimlibError(f"{cell.label}: {error}") from None
+    if warnings:  # of a log of one's own making, none is to be expected
+        raise SimlibError(f"{cell.label}: {'; '.join(warnings)}")
     write_text(path, json.dumps(record.content) + "\n")
     return record
 
@@ -337,9 +339,11 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
     setup = _setup(records)
     native = "cpu" in records[0].content["provenance"]
     for table, (title, columns, key, _) in TABLES.items():
-        if not len(frames[table]):
-            continue
         stem = f"{name}-{table}"
+        if not len(frames[table]):  # none of an earlier collection may stand beside the new ones
+            for suffix in (".csv", ".json"):
+                (folder / f"{stem}{suffix}").unlink(missing_ok=True)
+            continue
         described = {
             "name": stem,
             "title": f"{name}: {title}",

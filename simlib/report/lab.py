@@ -14,6 +14,7 @@ from simlib.calibration.lab import (
     LABS,
     SWITCHES,
     InstructionCost,
+    cost_estimate,
     count_comparison,
     instruction_costs,
     load_comparison,
@@ -112,7 +113,7 @@ def study(progress: Callable[[str, float], None] | None = None) -> LabStudy:
         found: list[InstructionCost] = instruction_costs(name)
         costs.append(pd.DataFrame([{"machine": name, **asdict(cost)} for cost in found]))
         counts.append(count_comparison(rows_of("counts-locks", name)).assign(machine=name))
-        load.append(load_comparison(name, found).assign(machine=name, held_out=True))
+        load.append(load_comparison(name, cost_estimate(found)).assign(machine=name, held_out=True))
     return LabStudy(
         pd.concat(counts, ignore_index=True),
         pd.concat(costs, ignore_index=True),

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from simlib.calibration import lab
+from simlib.calibration import find_fit, lab
 from simlib.measurements import load
+from simlib.predict import predict
 from simlib.report.lab import directions
 
 
@@ -23,7 +24,7 @@ def costs(machine):
 
 @pytest.fixture(scope="module")
 def cells(machine, costs):
-    return lab.load_comparison(machine, costs)
+    return lab.load_comparison(machine, lab.cost_estimate(costs))
 
 
 def test_counts_are_the_kernels_own(machine):
@@ -50,6 +51,20 @@ def test_costs_are_known_and_ordered(machine, costs):
     assert known["guest_access"].value < known["clear_page"].value * 5
     # riscv's CLEAR fences every page.
     assert known["clear_page"].value * (3 if machine == "riscv" else 8) < fault
+
+
+def test_the_shipped_fit_is_what_the_data_give(machine):
+    """``simlib lab costs --out data/fits`` writes it; its intervals under load are as wide as the model was off."""
+    shipped, now = find_fit(lab.lab_scenario(machine)), lab.lab_fit(machine)
+    assert shipped.scenario == now.scenario
+    columns = ["name", "value", "low", "high", "at_bound", "determined"]
+    pd.testing.assert_frame_equal(shipped.parameters[columns], now.parameters[columns], rtol=1e-9)
+    assert shipped.estimate.discrepancy == pytest.approx(now.estimate.discrepancy)
+    assert shipped.estimate.spread == pytest.approx(now.estimate.spread)
+    assert not shipped.observations["train"].any()
+    case = now.scenario.with_vcpus(4)
+    found = predict(case, [4], estimate=shipped.estimate, metrics=["clear_dirty_log_time", "longest_stall"]).frame
+    assert ((found["low"] < found["estimate"]) & (found["estimate"] < found["high"])).all()
 
 
 def test_cells_under_load_are_predicted(cells):

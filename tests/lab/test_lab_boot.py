@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import time
@@ -15,6 +16,7 @@ from simlib.errors import InputError, SimlibError
 from simlib.lab import boot as module
 from simlib.lab import find_target, needs_qemu, qemu
 from simlib.lab.boot import boot
+from simlib.lab.collect import record_path
 from simlib.lab.initramfs import cpio
 from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
 
@@ -226,7 +228,7 @@ def test_the_deterministic_command(tmp_path, monkeypatch):
     monkeypatch.setattr(qemu, "build_plugin", lambda: Path("/lab/slices-1.so"))
     emulator = Qemu("/lab/qemu/usr/bin/qemu-system-x86_64", (10, 0, 2), ("/lab/qemu/usr/share/seabios",))
     command = command_line(
-        emulator, cell(mode="shadow", turn_instructions=500), X86, built(tmp_path), f"{tmp_path}/i", 7
+        emulator, cell(mode="shadow", turn_instructions=500, test={"seed": 7}), X86, built(tmp_path), f"{tmp_path}/i"
     )
     text = " ".join(command)
     for part in (
@@ -241,9 +243,35 @@ def test_the_deterministic_command(tmp_path, monkeypatch):
     public = shown(command)
     assert public.startswith("qemu-system-x86_64 -M q35 ")
     assert "-plugin slices-1.so,quantum=500,seed=7 " in public
-    assert f"-kernel image -initrd i -append {arguments}" in public
+    assert f"-kernel image -initrd i -append '{arguments}'" in public
     assert "/lab" not in public
     assert str(tmp_path) not in public
+
+
+def test_a_result_is_named_by_all_that_determines_it(tmp_path, monkeypatch, lab):
+    monkeypatch.setattr(qemu, "build_plugin", lambda: Path("/lab/slices-1.so"))
+    emulator, kernel = Qemu("/lab/qemu-system-x86_64", (10, 0, 2)), built(tmp_path)
+
+    def path(*given, emulator=emulator, kernel=kernel, **fields):
+        return record_path(cell(*given, **fields), kernel, emulator).name
+
+    plain = path()
+    others = [
+        path(mode="shadow"),
+        path(clock="multithreaded"),
+        path(turn_instructions=500),
+        path(cpus=4),
+        path(machine_memory="1G"),
+        path(test={"seed": 2}),
+        path(parameters={"dirty_log_clear_batch": 64}),
+        path(emulator=dataclasses.replace(emulator, version=(9, 2, 0))),
+        path(kernel=dataclasses.replace(kernel, provenance={"series_sha256": "2"})),
+    ]
+    monkeypatch.setattr(qemu, "build_plugin", lambda: Path("/lab/slices-2.so"))
+    others.append(path())
+    assert len({plain, *others}) == 1 + len(others)
+    monkeypatch.setattr(qemu, "build_plugin", lambda: Path("/elsewhere/slices-1.so"))
+    assert path(name="other", repeats=3, timeout_s=5) == plain
 
 
 def test_without_a_compiler_there_is_no_plugin(only):

@@ -137,23 +137,3 @@ def test_a_file_that_cannot_be_read(tmp_path):
     for path, why in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(InputError, match=rf"experiment = .*: cannot be read \({why}.*\); name a TOML file"):
             load_experiment(path)
-
-
-def test_the_key_is_all_that_determines_a_result():
-    provenance = {"series_sha256": "1", "qemu": "10.0.2"}
-    plain = cell({"dirty_log_clear_batch": 0})
-    others = [
-        cell({"dirty_log_clear_batch": 64}),
-        cell({"dirty_log_clear_batch": 0}, mode="shadow"),
-        cell({"dirty_log_clear_batch": 0}, target="arm64"),
-        cell({"dirty_log_clear_batch": 0}, clock="multithreaded"),
-        cell({"dirty_log_clear_batch": 0}, turn_instructions=500),
-        cell({"dirty_log_clear_batch": 0}, cpus=4),
-        cell({"dirty_log_clear_batch": 0}, machine_memory="1G"),
-        cell({"dirty_log_clear_batch": 0}, test={"seed": 2}),
-    ]
-    keys = [one.key(provenance) for one in (plain, *others)]
-    keys += [plain.key({**provenance, "qemu": "9.2.0"}), plain.key({**provenance, "series_sha256": "2"})]
-    assert len(set(keys)) == len(keys)
-    same = cell({"dirty_log_clear_batch": 0}, name="other", repeats=3, timeout_s=5)
-    assert same.key(dict(reversed(provenance.items()))) == keys[0]
