@@ -65,7 +65,7 @@ class HorizonError(SimlibError):
 
 
 class RunInterruptedError(SimlibError):
-    """The user stopped a run (Ctrl-C). Exit code 130."""
+    """The user or the system stopped a run. Exit code 128 + signal: 130 after Ctrl-C."""
 
     exit_code = 130
 

@@ -2,7 +2,7 @@
 """The ``simlib`` command: thin, one function a subcommand.
 
 Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
-1 failed, 2 wrong input, 130 interrupted.
+1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="What does KVM's mmu_lock cost, and what would another way of taking it cost? "
     "A model of dirty logging, calibrated on measurements.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C).",
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +59,9 @@ def lab_qemu(
     """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is. Debian only."""
     targets = _targets(arch)
     if not if_needed or lab.needs_qemu(targets):
-        say(f"unpacked into {lab.fetch_qemu(targets, say)}")
+        with _steps() as step:
+            root = lab.fetch_qemu(targets, step)
+        say(f"unpacked into {root}")
 
 
 @app.command("build")
@@ -71,7 +75,8 @@ def lab_build(
     Example: simlib lab build --arch x86_64
     """
     for target in _targets(arch):
-        built = lab.build(target.name, kernel, source, say)
+        with _steps() as step:
+            built = lab.build(target.name, kernel, source, step)
         say(f"{built.image}")
 
 
@@ -81,7 +86,9 @@ def lab_check_series(
     source: SourceOption = None,
 ) -> None:
     """Check the patch series: it applies, passes checkpatch --strict, KVM compiles with W=1."""
-    for line in lab.check_series(_targets(arch), source, say):
+    with _steps() as step:
+        good = lab.check_series(_targets(arch), source, step)
+    for line in good:
         say(f"good: {line}")
 
 
@@ -141,6 +148,7 @@ def lab_collect(
 
     Example: simlib lab collect data/experiments/lab.toml --out data/collected
     """
+    lab.check_name("--name", name)
     found = _collect(experiment, native, jobs, fresh)
     _report(found)
     for path in lab.write_tables(found.records, out, name):
@@ -171,6 +179,13 @@ def lab_costs(
                 write_fit(fit, out / f"{fit.scenario.machine.name}.json")
             progress(name, number / len(LABS))
     show(pd.concat(frames)[["machine", "name", "value", "low", "high"]].assign(unit="instructions"), how)
+
+
+@contextmanager
+def _steps() -> Iterator[Callable[[str], None]]:
+    """A progress display of steps whose share of the whole nobody knows."""
+    with progress_bar() as progress:
+        yield lambda step: progress(step, 0.5)
 
 
 def _collect(experiment: Path, native: bool, jobs: int, fresh: bool) -> lab.Collected:

@@ -23,6 +23,9 @@ from simlib.errors import InputError, RunInterruptedError
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
 
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What ends a run in order: Ctrl-C, the system, and a terminal that is closed."""
+
 PATIENCE_S = 2.0
 """What is read faster than this shows no progress, s."""
 
@@ -69,15 +72,18 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A progress display on stderr; without a terminal, a line for each stage. Ctrl-C ends in one sentence."""
-    asked = False
+    """A progress display on stderr; without a terminal, lines now and then. `SIGNALS` end it in one sentence."""
+    asked = 0
 
     def note(number: int, frame: object) -> None:
         nonlocal asked
-        asked = True
+        asked = number
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, note) if threading.current_thread() is threading.main_thread() else None
+    heard = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    # What nohup ignores stays ignored; Ctrl-C does not, as a shell's background jobs ignore it.
+    heard = tuple(one for one in heard if one == signal.SIGINT or signal.getsignal(one) is not signal.SIG_IGN)
+    before = {one: signal.signal(one, note) for one in heard}
     try:
         with _display() as progress:
 
@@ -88,26 +94,45 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 
             yield report
     except KeyboardInterrupt:
-        raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
+        interrupted = RunInterruptedError("interrupted; nothing half-written is left behind")
+        interrupted.exit_code = 128 + (asked or signal.SIGINT)
+        raise interrupted from None
     finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @contextmanager
 def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
-        last_stage, last_time = "", 0.0
+        began = last_time = time.monotonic()
+        last_stage, last = "", "working"
+        ended = threading.Event()
 
         def line(what: str, share: float) -> None:
             """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage."""
-            nonlocal last_stage, last_time
-            stage, now = what.partition(":")[0], time.monotonic()
+            nonlocal last_stage, last_time, last
+            stage, now, last = what.partition(":")[0], time.monotonic(), what
             if stage != last_stage or now - last_time > QUIET_S:
                 last_stage, last_time = stage, now
                 say(f"{what} …")
 
-        yield line
+        def remind() -> None:
+            """Say the same again, with the time since the beginning, while nothing else is said."""
+            nonlocal last_time
+            while not ended.wait(QUIET_S / 10):
+                now = time.monotonic()
+                if now - last_time > QUIET_S:
+                    last_time = now
+                    say(f"{last} … {now - began:.0f} s")
+
+        reminder = threading.Thread(target=remind, daemon=True)
+        reminder.start()
+        try:
+            yield line
+        finally:
+            ended.set()
+            reminder.join()
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

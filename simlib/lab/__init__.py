@@ -8,7 +8,7 @@ counts and times, from QEMU's deterministic clock or from this host's own
 
 from simlib.lab.build import KERNELS, Built, build
 from simlib.lab.collect import Collected, collect, collect_native
-from simlib.lab.experiment import Cell, Experiment, load_experiment
+from simlib.lab.experiment import Cell, Experiment, check_name, load_experiment
 from simlib.lab.host import Finding, check_host
 from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.records import Record, tables, write_tables
@@ -27,6 +27,7 @@ __all__ = [
     "Target",
     "build",
     "check_host",
+    "check_name",
     "check_series",
     "collect",
     "collect_native",

@@ -34,7 +34,11 @@ EXIT_S = 10.0
 """How long QEMU may take to exit after it closed its console, s."""
 
 _FRAME = re.compile(rb"@simlib (?:(?P<time>start|stop) (?P<seconds>\d+\.\d+)|begin \d+|end \d+ (?P<status>\d+))")
-_PANIC = re.compile(rb"Kernel panic|Oops|BUG: |Internal error|Unable to handle kernel|general protection fault")
+_PANIC = re.compile(
+    rb"(?:^|\[ *\d+\.\d+\] )"  # at the beginning of what the kernel says: the test may print such words too
+    rb"(?:Kernel panic|Oops|BUG: |Internal error|Unable to handle kernel|general protection fault)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -96,17 +100,22 @@ def boot(
         initramfs = Path(folder) / "initramfs.cpio"
         initramfs.write_bytes(built.initramfs.read_bytes() + cpio({"experiment": cell.script().encode()}))
         command = command_line(qemu, cell, target, built, str(initramfs))
-        pinned = command
+        wrapped = command
         if core is not None and shutil.which("taskset"):
-            pinned = ["taskset", "-c", str(core), *command]
+            wrapped = ["taskset", "-c", str(core), *wrapped]
+        if shutil.which("setpriv"):  # if this process is killed, so is QEMU
+            wrapped = ["setpriv", "--pdeathsig", "KILL", *wrapped]
         begun = time.monotonic()
-        log, ended = _watch(pinned, cell, progress)
+        log, ended = _watch(wrapped, cell, progress)
     wall = time.monotonic() - begun
     return _read(log, ended, cell, shown(command), wall)
 
 
 def _watch(command: list[str], cell: Cell, progress: Callable[[float], None]) -> tuple[bytes, bool]:
-    """Run QEMU to its end, its time or its size; return the console and whether it ended by itself."""
+    """Run QEMU to its end, its time or its size; return the console and whether it ended by itself.
+
+    The thread that starts it must be the one that waits: its death signal comes when that thread ends.
+    """
     deadline = time.monotonic() + cell.experiment.timeout_s
     begun = time.monotonic()
     log = bytearray()

@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
-from simlib.lab.cache import lab_dir, need_space
+from simlib.lab.cache import at_work, lab_dir, need_space
 from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
+from simlib.lab.process import refuse_full, run
 from simlib.lab.source import Source, file_sha256, prepare_source
 from simlib.lab.targets import Target, find_target
 
@@ -39,7 +41,7 @@ OBJECTS_GIB = 0.5
 """Room that one object tree takes, GiB."""
 
 _FOLDERS = ("dev", "proc", "sys", "tmp")
-_ERROR = re.compile(r"\berror:|\*\*\* |undefined reference|No space left", re.IGNORECASE)
+_ERROR = re.compile(r"\berror:|\*\*\* |undefined reference", re.IGNORECASE)
 _HERE = Path(__file__).resolve().parent
 
 
@@ -69,26 +71,35 @@ def built_dir(target: str, kernel: str) -> Path:
     return lab_dir() / "built" / f"{target}-{kernel}"
 
 
+def read_built(target: str, kernel: str) -> dict[str, Any]:
+    """What is on record of the kernel that was built last: ``key`` and ``provenance``; empty unless all is there."""
+    folder = built_dir(target, kernel)
+    try:
+        record = json.loads((folder / "build.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(record, dict) and record.keys() >= {"key", "provenance"}
+    return record if whole and all((folder / name).is_file() for name in ("image", "initramfs.cpio")) else {}
+
+
 def find_built(target: str, kernel: str) -> Built:
     """The kernel that was built last.
 
     Raises
     ------
     InputError
-        If it was not built.
+        If it was not built, or a file of it is missing or damaged.
     """
     folder = built_dir(target, kernel)
-    record = folder / "build.json"
-    if not record.is_file():
+    record = read_built(target, kernel)
+    if not record:
         raise InputError(
             "kernel",
             f"{target}-{kernel}",
             "is not built",
             f"run simlib lab build --arch {target} --kernel {kernel}",
         )
-    return Built(
-        target, kernel, folder / "image", folder / "initramfs.cpio", json.loads(record.read_text("utf-8"))["provenance"]
-    )
+    return Built(target, kernel, folder / "image", folder / "initramfs.cpio", record["provenance"])
 
 
 def build(
@@ -119,25 +130,31 @@ def build(
     InputError
         If a tool or the source is missing, or the version is wrong.
     SimlibError
-        If the series does not apply, a compilation fails or the disk is full.
+        If the series does not apply, a compilation fails, the disk is full or the lab is in use.
     """
     what = find_target(target)
     if kernel not in KERNELS:
         raise InputError("--kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}")
     need_compiler(what)
     series = read_series()
-    tree = prepare_source(lab_dir(), series, source, progress)
-    fragment = _fragment(what, kernel)
-    key = _key(tree, series, what, fragment)
-    folder = built_dir(target, kernel)
-    record = folder / "build.json"
-    if record.is_file() and json.loads(record.read_text("utf-8"))["key"] == key:
-        progress(f"{target}-{kernel} is up to date")
+    with at_work(alone=True):
+        tree = prepare_source(lab_dir(), series, source, progress)
+        key = _key(tree, series, what, _fragment(what, kernel))
+        if read_built(target, kernel).get("key") == key:
+            progress(f"{target}-{kernel} is up to date")
+        else:
+            _build(what, kernel, tree, key, progress)
         return find_built(target, kernel)
+
+
+def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable[[str], None]) -> None:
+    """Compile everything and put it, with its record, where `find_built` finds it."""
+    target, folder = what.name, built_dir(what.name, kernel)
+    record = folder / "build.json"
     need_space(lab_dir(), OBJECTS_GIB, "the object tree")
     objects = lab_dir() / "objects" / f"{target}-{kernel}"
     make = _make(what, tree.tree, objects)
-    _configure(make, objects, fragment, progress)
+    _configure(make, objects, _fragment(what, kernel), progress)
     progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
     _run([*make, os.path.basename(what.image)], objects / "build.log")
     programs = _selftests(what, tree.tree, make, progress)
@@ -157,7 +174,6 @@ def build(
         "kernel": kernel,
     }
     write_text(record, json.dumps({"key": key, "provenance": provenance}, indent=1) + "\n")
-    return find_built(target, kernel)
 
 
 def find_program(target: str, name: str) -> Path:
@@ -174,8 +190,8 @@ def find_program(target: str, name: str) -> Path:
     return program
 
 
-def compile_objects(target: Target, kernel: str, tree: Path, goals: Sequence[str] = ()) -> str:
-    """Compile objects with warnings turned up (W=1), in an object tree of its own; return what make said.
+def compile_kvm(target: Target, kernel: str, tree: Path) -> str:
+    """Compile all of KVM with warnings turned up (W=1), in an object tree of its own; return what make said.
 
     Parameters
     ----------
@@ -184,8 +200,6 @@ def compile_objects(target: Target, kernel: str, tree: Path, goals: Sequence[str
         Name in `KERNELS`.
     tree : Path
         Kernel source.
-    goals : sequence of str
-        What to make; default: all of the architecture's KVM.
 
     Raises
     ------
@@ -200,13 +214,10 @@ def compile_objects(target: Target, kernel: str, tree: Path, goals: Sequence[str
     make = _make(target, tree, objects)
     _configure(make, objects, _fragment(target, kernel), lambda text: None)
     # What is compiled already would not be compiled again, and so would not warn again.
-    for old in [objects / goal for goal in goals] or [
-        *(objects / target.kvm).rglob("*.o"),
-        *objects.glob("virt/**/*.o"),
-    ]:
-        old.unlink(missing_ok=True)
+    for old in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")):
+        old.unlink()
     log = objects / "check.log"
-    _run([*make, "W=1", *(goals or [f"{target.kvm}/"])], log)
+    _run([*make, "W=1", f"{target.kvm}/"], log)
     return log.read_text("utf-8", errors="replace")
 
 
@@ -318,17 +329,11 @@ def _run(command: Sequence[str], log: Path) -> None:
     """Run a build step; on failure show the error lines of its log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
-        done = subprocess.run(  # noqa: S603  # make and compilers, with names from TARGETS
-            list(command),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+        done = run(command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C"})
     if done.returncode:
-        text = log.read_text("utf-8", errors="replace").splitlines()
-        errors = [line for line in text if _ERROR.search(line)][:3] or text[-3:]
+        text = log.read_text("utf-8", errors="replace")
+        refuse_full(text)
+        lines = text.splitlines()
+        errors = [line for line in lines if _ERROR.search(line)][:3] or lines[-3:]
         sys.stderr.write("".join(f"  {line}\n" for line in errors))
-        cure = "free disk space" if any("No space left" in line for line in errors) else f"the whole log is {log}"
-        raise SimlibError(f"{command[0]} ended with {done.returncode}: {cure}")
+        raise SimlibError(f"{command[0]} ended with {done.returncode}: the whole log is {log}")

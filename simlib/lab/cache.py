@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from simlib.errors import SimlibError
+from simlib.files import FULL
+
+MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
+"""What to do about a full disk."""
 
 
 def lab_dir() -> Path:
@@ -38,7 +44,54 @@ def need_space(folder: Path, gib: float, what: str) -> None:
         place = place.parent
     free = shutil.disk_usage(place).free / 2**30
     if free < gib:
-        raise SimlibError(
-            f"{what} needs {gib:g} GiB below {folder}, {free:.1f} GiB are free: free some, or set SIMLIB_LAB to a "
-            "folder on a larger disk"
-        )
+        raise SimlibError(f"{what} needs {gib:g} GiB below {folder}, {free:.1f} GiB are free: {MORE_SPACE}")
+
+
+@contextmanager
+def system_faults() -> Iterator[None]:
+    """Turn what the operating system refuses into one sentence with its cure.
+
+    Raises
+    ------
+    SimlibError
+        In place of an `OSError`, except for a reader that has gone away.
+
+    Examples
+    --------
+    >>> with system_faults():
+    ...     open("/no/such/file")
+    Traceback (most recent call last):
+    simlib.errors.SimlibError: /no/such/file: No such file or directory
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        cure = f": {MORE_SPACE}" if error.errno in FULL else ""
+        raise SimlibError(f"{where}{error.strerror or error}{cure}") from None
+
+
+@contextmanager
+def at_work(*, alone: bool) -> Iterator[None]:
+    """Hold the lab while something in it is used or, `alone`, changed; `system_faults` within.
+
+    Raises
+    ------
+    SimlibError
+        If another process holds it in a way that forbids this.
+    """
+    import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
+
+    folder = lab_dir()
+    with system_faults():
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("a") as lock:  # the system gives it back, however this process ends
+            try:
+                fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SimlibError(
+                    f"another simlib lab is at work in {folder}: wait for it, or set SIMLIB_LAB to another folder"
+                ) from None
+            yield

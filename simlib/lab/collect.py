@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.lab.boot import boot
 from simlib.lab.build import Built, find_built, find_program
-from simlib.lab.cache import lab_dir
+from simlib.lab.cache import at_work, lab_dir, system_faults
 from simlib.lab.experiment import Cell, Experiment
 from simlib.lab.native import host_provenance, native_target, run_native
 from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
@@ -66,15 +66,29 @@ def collect(
     ------
     InputError
         If a kernel is not built or QEMU is missing: before anything is run.
+    SimlibError
+        If the lab is being built in.
     """
+    emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
+    with at_work(alone=False):
+        return _collect(experiments, emulators, jobs, fresh, progress)
+
+
+def _collect(
+    experiments: Sequence[Experiment],
+    emulators: Mapping[str, Qemu],
+    jobs: int,
+    fresh: bool,
+    progress: Callable[[str, float], None],
+) -> Collected:
+    """Run the cells in a lab that nobody changes meanwhile."""
     cores = sorted(os.sched_getaffinity(0))
     free: queue.Queue[int] = queue.Queue()
     for core in cores[: jobs or len(cores)]:
         free.put(core)
     tasks = []
     for spec in experiments:
-        target = find_target(spec.target)
-        qemu, built = find_qemu(target), find_built(spec.target, spec.kernel)
+        target, qemu, built = find_target(spec.target), emulators[spec.target], find_built(spec.target, spec.kernel)
         tasks += [(cell, target, qemu, built) for cell in spec.cells()]
     records: dict[int, Record] = {}
     failures: dict[str, str] = {}
@@ -85,6 +99,7 @@ def collect(
         if stopped.is_set():
             raise RunInterruptedError("interrupted")
 
+    @system_faults()
     def work(number: int, cell: Cell, target: Target, qemu: Qemu, built: Built) -> tuple[int, Record]:
         path = record_path(cell, built, qemu)
         if path.is_file() and not fresh:
@@ -108,7 +123,7 @@ def collect(
                 except SimlibError as error:
                     failures[cell.label] = str(error)
                 progress(cell.label, count / len(tasks))
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or a fault of the program's own: no boot is waited for
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -162,11 +177,21 @@ def collect_native(
     ------
     InputError
         If this host has no usable ``/dev/kvm``, or the selftests are not built for it.
+    SimlibError
+        If the lab is at work already: two runs would spoil each other's times and switches.
     """
     target = native_target()
     for spec in experiments:
         if spec.target != target:
             raise InputError(f"{spec.name}: target", spec.target, f"this host is {target}", "leave out --native")
+    with at_work(alone=True):
+        return _collect_native(experiments, target, progress)
+
+
+def _collect_native(
+    experiments: Sequence[Experiment], target: str, progress: Callable[[str, float], None]
+) -> Collected:
+    """Run the cells on a host that is not measured otherwise."""
     host = host_provenance()
     records: list[Record] = []
     failures: dict[str, str] = {}
@@ -176,8 +201,9 @@ def collect_native(
         folder = lab_dir() / "native" / cell.experiment.name / cell.key(host)
         progress(cell.label, count / len(cells))
         try:
-            outcomes = [run_native(cell, program, folder) for _ in range(cell.experiment.repeats)]
-            records.append(save_record(folder / "record.json", cell, outcomes, host))
+            with system_faults():
+                outcomes = [run_native(cell, program, folder) for _ in range(cell.experiment.repeats)]
+                records.append(save_record(folder / "record.json", cell, outcomes, host))
         except InputError:
             raise
         except SimlibError as error:

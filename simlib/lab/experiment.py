@@ -272,8 +272,7 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
     for key in ("name", "target"):
         if key not in values:
             raise InputError(where, "{}", f"must have {key}", f"add {key} = …")
-    if not _NAME.fullmatch(values["name"]):
-        raise InputError(f"{where}: name", values["name"], "must be letters, digits, -, _ and .", "choose another name")
+    check_name(f"{where}: name", values["name"])
     modes = find_target(values["target"]).modes
     values = {"mode": next(iter(modes)), "program": "mmu_lock_contention_test", **values}
     words: dict[str, Collection[str]] = {"mode": modes, "kernel": KERNELS, "program": OPTIONS, "clock": CLOCKS}
@@ -286,6 +285,19 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
     if not _SIZE.fullmatch(values.get("machine_memory", "1M")):
         raise InputError(f"{where}: machine_memory", values["machine_memory"], "is no size", "write 512M or 1G")
     return values
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse what is no name of files.
+
+    Examples
+    --------
+    >>> check_name("--name", "../mine")
+    Traceback (most recent call last):
+    simlib.errors.InputError: --name = ../mine: must be letters, digits, -, _ and .; choose another name
+    """
+    if not _NAME.fullmatch(name):
+        raise InputError(what, name, "must be letters, digits, -, _ and .", "choose another name")
 
 
 def _check_option(program: str, key: str, value: Any, where: str) -> None:

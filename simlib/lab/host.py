@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from simlib.errors import InputError
-from simlib.lab.build import KERNELS, built_dir, need_compiler
+from simlib.lab.build import KERNELS, need_compiler, read_built
 from simlib.lab.cache import lab_dir
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import find_qemu
@@ -60,7 +60,7 @@ def check_host() -> list[Finding]:
     for target in TARGETS.values():
         findings.append(_try(f"compiler {target.name}", partial(_compiler, target)))
         findings.append(_try(f"QEMU {target.name}", partial(_emulator, target)))
-        ready = [name for name in KERNELS if (built_dir(target.name, name) / "build.json").is_file()]
+        ready = [name for name in KERNELS if read_built(target.name, name)]
         built = ", ".join(ready) or f"none; simlib lab build --arch {target.name}"
         findings.append(Finding(f"kernels {target.name}", bool(ready), built))
     return [*findings, *_native(), _disk()]

@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab.boot import Outcome
 from simlib.lab.experiment import Cell, parameter_text
+from simlib.lab.process import run
 
 PARAMETERS = Path("/sys/module/kvm/parameters")
 LOCK_STAT = Path("/proc/lock_stat")
@@ -46,9 +48,7 @@ def native_target() -> str:
     return NATIVE_TARGETS[machine]
 
 
-def run_native(
-    cell: Cell, program: Path, output: Path, progress: Callable[[float], None] = lambda seconds: None
-) -> Outcome:
+def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
     """Run a cell on this host.
 
     Parameters
@@ -58,8 +58,6 @@ def run_native(
         The selftest, built for this host.
     output : Path
         Folder for the lock's own records: ``lock_stat.txt`` and ``contention.txt``, where the kernel has them.
-    progress : callable
-        Told the seconds since the start.
 
     Returns
     -------
@@ -75,66 +73,46 @@ def run_native(
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
     output.mkdir(parents=True, exist_ok=True)
-    before: dict[Path, str] = {}
-    traced = False
-    try:
-        set_parameters(cell, before)
+    with ExitStack() as undo:  # the next cell, and the host, get the kernel as it was, whatever fails
+        set_parameters(cell, undo)
         locks = _writable(LOCK_STAT)
         if locks:
             LOCK_STAT.write_text("0")
-        traced = _trace_begin()
+        _trace(output / "contention.txt", undo)
         begun = time.monotonic()
-        out = _run(cell, [str(program), *words], progress)
+        out = _run(cell, [str(program), *words])
         wall = time.monotonic() - begun
         if locks:
             (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
-    finally:  # the next cell, and the host, get the kernel as it was
-        if traced:
-            _trace_end(output / "contention.txt")
-        for path, text in before.items():
-            path.write_text(text)
     outputs = tuple(out if line.startswith("run ") else "" for line in script)
     digest = hashlib.sha256(out.encode()).hexdigest()
     return Outcome(outputs, digest, " ".join([program.name, *words]), wall, wall)
 
 
-def _run(cell: Cell, command: list[str], progress: Callable[[float], None]) -> str:
+def _run(cell: Cell, command: list[str]) -> str:
     """Run the test to its end or its time; return what it printed."""
-    begun = time.monotonic()
-    process = subprocess.Popen(  # noqa: S603  # the project's own selftest, with options from checked fields
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
-    )
-    try:
-        while True:
-            try:
-                out, err = process.communicate(timeout=1.0)
-                break
-            except subprocess.TimeoutExpired:
-                progress(time.monotonic() - begun)
-                if time.monotonic() - begun > cell.experiment.timeout_s:
-                    limit = cell.experiment.timeout_s
-                    raise SimlibError(
-                        f"{cell.label}: no end after {limit} s: raise timeout_s, or test less memory"
-                    ) from None
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-    if process.returncode:
-        last = ((err or out).strip().splitlines() or ["it printed nothing"])[-1]
-        what = "skipped itself" if process.returncode == 4 else f"ended with {process.returncode}"
+    limit = cell.experiment.timeout_s
+
+    def check(seconds: float) -> None:
+        if seconds > limit:
+            raise SimlibError(f"{cell.label}: no end after {limit} s: raise timeout_s, or test less memory")
+
+    done = run(command, check, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode:
+        last = ((done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"])[-1]
+        what = "skipped itself" if done.returncode == 4 else f"ended with {done.returncode}"
         raise SimlibError(f"{cell.label}: the test {what}: {last}")
-    return out
+    return str(done.stdout)
 
 
-def set_parameters(cell: Cell, before: dict[Path, str]) -> None:
+def set_parameters(cell: Cell, undo: ExitStack) -> None:
     """Set the experiment's switches on the running kernel.
 
     Parameters
     ----------
     cell : Cell
-    before : dict
-        Receives what the switches were, by their files.
+    undo : ExitStack
+        Sets them back when it is closed.
 
     Raises
     ------
@@ -151,9 +129,7 @@ def set_parameters(cell: Cell, before: dict[Path, str]) -> None:
                 "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead",
             )
         try:
-            known = path.read_text("utf-8").strip()
-            path.write_text(parameter_text(value))
-            before[path] = known
+            _set(path, parameter_text(value), undo)
         except OSError as error:
             raise InputError(
                 f"parameters.{name}", value, f"was refused ({error.strerror})", "run as root; check the value"
@@ -181,21 +157,29 @@ def _writable(path: Path) -> bool:
     return os.access(path, os.R_OK | os.W_OK)
 
 
-def _trace_begin() -> bool:
-    """Turn the lock tracepoints on, where there are any."""
-    switches = [TRACING / f"events/lock/contention_{which}/enable" for which in ("begin", "end")]
-    if not all(_writable(path) for path in switches):
-        return False
-    (TRACING / "trace").write_text("")
-    for path in switches:
-        path.write_text("1")
-    return True
+def _set(path: Path, text: str, undo: ExitStack) -> None:
+    """Write a switch of the kernel's; what it was comes back with `undo`, unless the write was refused."""
+    before = path.read_text("utf-8").strip()
+
+    def back() -> None:
+        if path.read_text("utf-8").strip() != before:
+            path.write_text(before)
+
+    undo.callback(back)  # first: a signal may come right after the write
+    path.write_text(text)
 
 
-def _trace_end(output: Path) -> None:
-    """Turn them off and keep what they wrote."""
-    for which in ("begin", "end"):
-        (TRACING / f"events/lock/contention_{which}/enable").write_text("0")
+def _keep_trace(output: Path) -> None:
+    """Keep what the tracepoints wrote."""
     with (TRACING / "trace").open() as trace, output.open("w") as out:
-        for line in trace:
-            out.write(line)
+        shutil.copyfileobj(trace, out)
+
+
+def _trace(output: Path, undo: ExitStack) -> None:
+    """Turn the lock tracepoints on, where there are any; when they are off again, keep what they wrote."""
+    switches = [TRACING / f"events/lock/contention_{which}/enable" for which in ("begin", "end")]
+    if all(_writable(path) for path in switches):
+        (TRACING / "trace").write_text("")
+        undo.callback(_keep_trace, output)
+        for path in switches:
+            _set(path, "1", undo)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
+from simlib.lab.process import refuse_full
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
 _CURE = (
@@ -172,6 +173,7 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
         )
         if done.returncode:
             shutil.rmtree(stage, ignore_errors=True)
+            refuse_full(done.stdout + done.stderr)
             raise SimlibError(_failure(patch.name, done.stdout + done.stderr))
     return touched
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
 from simlib.lab.build import Built
-from simlib.lab.cache import lab_dir, need_space
+from simlib.lab.cache import at_work, lab_dir, need_space
 from simlib.lab.experiment import Cell
-from simlib.lab.source import file_sha256
+from simlib.lab.process import refuse_full, run
+from simlib.lab.source import copy_tree, file_sha256
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
@@ -51,28 +52,45 @@ def private_root() -> Path:
     return lab_dir() / "qemu"
 
 
-def list_qemu(target: Target) -> list[Qemu]:
-    """All emulators of a target that are here: the private copy first, then the installed one."""
-    found = []
+def ask_version(program: str) -> tuple[int, ...]:
+    """Version of an emulator, as it says.
+
+    Raises
+    ------
+    SimlibError
+        If it does not start (a library is missing, or it is another machine's), with the reason.
+    """
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
+    except OSError as error:
+        raise SimlibError(f"{program} does not start: {error.strerror}") from None
+    match = _VERSION.search(done.stdout)
+    if match is None:
+        last = [*done.stdout.strip().splitlines(), *done.stderr.strip().splitlines()][-1:] or ["it printed nothing"]
+        raise SimlibError(f"{program} prints no version: {last[0]}")
+    return tuple(int(part) for part in match.groups(default="0"))
+
+
+def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
+    """All emulators of a target that are here, the private copy first, then the installed one; and what is broken."""
+    found, broken = [], []
     root = private_root()
     places = [str(root / "usr/bin" / target.qemu), shutil.which(target.qemu)]
     for place in places:
         if place is None or not os.access(place, os.X_OK):
             continue
         try:
-            done = subprocess.run([place, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
-        except OSError:  # of another architecture, or cut short
-            continue
-        match = _VERSION.search(done.stdout)
-        if match is None:
+            version = ask_version(place)
+        except SimlibError as error:
+            broken.append(str(error))
             continue
         own = place.startswith(str(root))
         names = ("qemu", "seabios", "")
         folders = tuple(
             str(root / "usr/share" / name) for name in names if own and (root / "usr/share" / name).is_dir()
         )
-        found.append(Qemu(place, tuple(int(part) for part in match.groups(default="0")), folders))
-    return found
+        found.append(Qemu(place, version, folders))
+    return found, broken
 
 
 def find_qemu(target: Target) -> Qemu:
@@ -81,21 +99,22 @@ def find_qemu(target: Target) -> Qemu:
     Raises
     ------
     InputError
-        If there is none, or none that is new enough.
+        If there is none, or none that works and is new enough.
     """
-    found = list_qemu(target)
+    found, broken = list_qemu(target)
     wanted = ".".join(map(str, OLDEST_QEMU))
     cure = (
         f"run simlib lab qemu, which unpacks the packages of {QEMU_PACKAGES_SUITE} into {private_root()}, "
         f"or install {wanted} or later: {' '.join(target.qemu_packages)}"
     )
     if not found:
-        raise InputError(target.qemu, "not found", f"QEMU {wanted} or later runs the lab's {target.name}", cure)
+        rule = f"QEMU {wanted} or later runs the lab's {target.name}"
+        raise InputError(target.qemu, "; ".join(broken) or "not found", rule, cure)
     good = [one for one in found if one.version[:2] >= OLDEST_QEMU]
     if not good:
         raise InputError(
             target.qemu,
-            found[0].text,
+            "; ".join([*broken, found[0].text]),
             f"is too old: before {wanted} no plugin can end a CPU's turn, and a whole CLEAR fits into one",
             cure,
         )
@@ -104,7 +123,7 @@ def find_qemu(target: Target) -> Qemu:
 
 def needs_qemu(targets: Sequence[Target]) -> bool:
     """Whether a target has no emulator here that is new enough."""
-    return any(all(one.version[:2] < OLDEST_QEMU for one in list_qemu(target)) for target in targets)
+    return any(all(one.version[:2] < OLDEST_QEMU for one in list_qemu(target)[0]) for target in targets)
 
 
 def kernel_arguments(cell: Cell, target: Target) -> str:
@@ -135,6 +154,7 @@ def build_plugin() -> Path:
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(part), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the host's gcc
     if done.returncode:
+        refuse_full(done.stderr)
         raise SimlibError(f"slices.c does not compile: {done.stderr.strip().splitlines()[-1]}")
     os.replace(part, plugin)
     return plugin
@@ -180,7 +200,7 @@ def shown(command: Sequence[str]) -> str:
 
 
 def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = print) -> Path:
-    """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is.
+    """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is, and what was unpacked before.
 
     The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own
     Debian source.
@@ -199,7 +219,7 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
     Raises
     ------
     InputError, SimlibError
-        If this is no Debian system, or apt fails.
+        If this is no Debian system, apt fails, or what it fetched does not start here.
     """
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     entry = Path("/etc/apt/sources.list.d/debian.sources")
@@ -210,6 +230,12 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
             "not found: the packages can be fetched on Debian only",
             f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools",
         )
+    with at_work(alone=True):
+        return _fetch(targets, entry, progress)
+
+
+def _fetch(targets: Sequence[Target], entry: Path, progress: Callable[[str], None]) -> Path:
+    """Fetch and unpack beside, then rename."""
     root = private_root()
     work = root.with_name("qemu-packages")
     need_space(work, 0.6, "QEMU")
@@ -234,8 +260,12 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
     _apt(["apt-get", *options, "download", *(name + suite[name] for name in names)], work)
     part = root.with_name("qemu.part")
     shutil.rmtree(part, ignore_errors=True)
+    if root.is_dir():  # other architectures' emulators stay; dpkg replaces files and writes into none
+        copy_tree(root, part, part)
     for package in sorted(work.glob("*.deb")):
         _apt(["dpkg", "-x", str(package), str(part)], work)
+    for target in targets:
+        ask_version(str(part / "usr/bin" / target.qemu))
     if root.is_symlink():
         root.unlink()
     shutil.rmtree(root, ignore_errors=True)
@@ -245,7 +275,8 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
 
 def _apt(command: Sequence[str], folder: Path) -> None:
     """Run a package tool; its last line is the reason if it fails."""
-    done = subprocess.run(list(command), cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603  # fixed
+    done = run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
+        refuse_full(done.stdout + done.stderr)
         lines = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
         raise SimlibError(f"{command[0]} {command[-1]} failed: {lines[-1]}")

@@ -13,11 +13,18 @@ from typing import Any
 import pandas as pd
 
 from simlib.errors import SimlibError
-from simlib.files import write_text
+from simlib.files import write_text, write_together
 from simlib.lab.boot import Outcome
-from simlib.lab.experiment import Cell, parameter_text
+from simlib.lab.cache import system_faults
+from simlib.lab.experiment import Cell, check_name, parameter_text
 from simlib.measurements.importers import Imported, import_text
 from simlib.measurements.importers.tables import Column
+
+_CONTENT = {
+    "label", "experiment", "target", "mode", "kernel", "program", "clock", "parameters", "test", "script", "test_line",
+    "command", "provenance", "digests", "guest_s", "wall_s", "outputs",
+}  # fmt: skip
+"""What every record holds."""
 
 PROGRAM_KINDS = {"mmu_lock_contention_test": "contention-test", "dirty_log_perf_test": "dirty-log-perf-test"}
 """Importer of each selftest's output."""
@@ -162,9 +169,12 @@ def load_record(path: Path) -> Record:
         If it is damaged.
     """
     try:
-        return Record(json.loads(path.read_text("utf-8")))
-    except ValueError as error:
+        content = json.loads(path.read_text("utf-8"))
+        if missing := _CONTENT - set(content):
+            raise ValueError(f"without {', '.join(sorted(missing))}")
+    except (ValueError, TypeError) as error:
         raise SimlibError(f"the result {path} is damaged ({error}): delete it, or run with --fresh") from None
+    return Record(content)
 
 
 RUNS = (
@@ -305,8 +315,9 @@ def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
     return made
 
 
+@system_faults()
 def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
-    """Write the tables of a matrix with their descriptors, each file beside and renamed.
+    """Write the tables of a matrix with their descriptors, all of them or none.
 
     Parameters
     ----------
@@ -322,9 +333,12 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
 
     Raises
     ------
+    InputError
+        If the name is unfit, or the folder cannot be written.
     SimlibError
         If there is no record, or two that the tables' key does not tell apart.
     """
+    check_name("--name", name)
     if not records:
         raise SimlibError("no cell gave a result: nothing is written")
     first: dict[str, Record] = {}
@@ -335,14 +349,12 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
                 f"the tables cannot tell '{other.label}' from '{record.label}', so nothing is written: make each an "
                 "experiment of its own"
             )
-    frames, written = tables(records), []
+    frames, texts = tables(records), dict[str, str]()
     setup = _setup(records)
     native = "cpu" in records[0].content["provenance"]
     for table, (title, columns, key, _) in TABLES.items():
         stem = f"{name}-{table}"
-        if not len(frames[table]):  # none of an earlier collection may stand beside the new ones
-            for suffix in (".csv", ".json"):
-                (folder / f"{stem}{suffix}").unlink(missing_ok=True)
+        if not len(frames[table]):
             continue
         described = {
             "name": stem,
@@ -367,10 +379,12 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
                 "primaryKey": [column.name for column in KEYS] + list(key),
             },
         }
-        text = frames[table].to_csv(index=False, lineterminator="\n")
-        written.append(write_text(folder / f"{stem}.csv", text))
-        write_text(folder / f"{stem}.json", json.dumps(described, indent=2, ensure_ascii=False) + "\n")
-    return written
+        texts[f"{stem}.csv"] = frames[table].to_csv(index=False, lineterminator="\n")
+        texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    written = write_together(folder, texts)
+    for stale in {f"{name}-{table}{suffix}" for table in TABLES for suffix in (".csv", ".json")} - texts.keys():
+        (folder / stale).unlink(missing_ok=True)  # none of an earlier collection may stand beside the new ones
+    return [path for path in written if path.suffix == ".csv"]
 
 
 def _native_caveats(records: Sequence[Record]) -> list[str]:

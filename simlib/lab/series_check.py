@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import shutil
 import subprocess
@@ -11,15 +12,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
-from simlib.lab.build import compile_objects
-from simlib.lab.cache import lab_dir
-from simlib.lab.patches import read_series
+from simlib.lab.build import compile_kvm
+from simlib.lab.cache import at_work, lab_dir
+from simlib.lab.patches import Series, read_series
 from simlib.lab.source import prepare_source
 from simlib.lab.targets import Target
 
 _SUMMARY = re.compile(r"total: (\d+) errors, (\d+) warnings, (\d+) checks")
 _NEW = re.compile(r"^--- /dev/null\n\+\+\+ b/(\S+)$", re.MULTILINE)
-_WARNING = re.compile(r"^\S*?\b((?:arch|include|virt)/[\w/.-]+\.[ch]):\d+:\d+: warning: (.*)$", re.MULTILINE)
+_WARNING = re.compile(r"^(\S+\.[ch]):\d+:\d+: warning: (.*)$", re.MULTILINE)
+_TREE = re.compile(r"(?:.*/(?:source|pristine)/|(?:\.\./)+)?(?P<name>(?:arch|include|virt)/.*)")
 
 IGNORED = ("FILE_PATH_CHANGES",)
 """checkpatch's reminder to look at MAINTAINERS when a file is new. It can only be silenced by touching that file;
@@ -54,6 +56,14 @@ def check_series(
     series = read_series()
     if shutil.which("perl") is None:
         raise InputError("checkpatch.pl", "perl", "not found", "apt-get install perl")
+    with at_work(alone=True):
+        return _check(targets, series, source, progress)
+
+
+def _check(
+    targets: Sequence[Target], series: Series, source: Path | None, progress: Callable[[str], None]
+) -> list[str]:
+    """Check the series in a lab that nobody else uses."""
     tree = prepare_source(lab_dir(), series, source, progress)
     version = ".".join(map(str, tree.version))
     good = [f"{len(series.patches)} patches apply to {tree.origin} ({version})"]
@@ -62,13 +72,14 @@ def check_series(
         _checkpatch(tree.tree, patch)
     good.append("checkpatch.pl --strict: no errors, warnings or checks")
     for target in targets:
+        before: set[tuple[str, str]] | None = None
         for kernel in ("statistics", "plain"):
             progress(f"{target.name}-{kernel}: compiling KVM with W=1")
-            warnings = _warnings(compile_objects(target, kernel, tree.tree))
-            if warnings:  # which of them are the series' own?
-                objects = [name.removesuffix(".c") + ".o" for name, _ in warnings if name.endswith(".c")]
-                log = compile_objects(target, "plain", tree.tree.with_name("pristine"), sorted(set(objects)))
-                warnings -= _warnings(log)
+            warnings = _warnings(compile_kvm(target, kernel, tree.tree))
+            if warnings and before is None:  # which of them are the series' own?
+                progress(f"{target.name}: compiling KVM without the series")
+                before = _warnings(compile_kvm(target, "plain", tree.tree.with_name("pristine")))
+            warnings -= before or set()
             if warnings:
                 first = ": ".join(min(warnings))
                 raise SimlibError(f"{target.name}-{kernel}: {len(warnings)} new warnings, the first: {first}")
@@ -77,8 +88,9 @@ def check_series(
 
 
 def _warnings(log: str) -> set[tuple[str, str]]:
-    """The compiler's warnings, by file and text: lines move."""
-    return {(match[1], match[2]) for match in _WARNING.finditer(log)}
+    """The compiler's warnings, by file within the tree and text: lines move."""
+    found = ((_TREE.fullmatch(posixpath.normpath(path)), text) for path, text in _WARNING.findall(log))
+    return {(match["name"], text) for match, text in found if match}
 
 
 def _checkpatch(tree: Path, patch: Path) -> None:

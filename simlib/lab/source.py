@@ -92,7 +92,7 @@ def prepare_source(
     Raises
     ------
     InputError, SimlibError
-        If the source is missing, of another version, or the series does not apply.
+        If the source is missing, of another version, built in or part of the lab, or the series does not apply.
     """
     pristine = folder / "pristine"
     if given is None:
@@ -101,6 +101,7 @@ def prepare_source(
         origin, key = archive.name, sha256
     else:
         check_version(given, series)
+        _refuse_unfit(given, folder)
         progress(f"reading {given}")
         origin, sha256 = "directory", _tree_sha256(given, folder)
         key = f"{given.absolute()} {sha256}"
@@ -109,17 +110,13 @@ def prepare_source(
         need_space(folder, SOURCE_GIB, "the kernel source")
         progress(f"unpacking {origin}" if given is None else f"copying {given}")
         stamp.unlink(missing_ok=True)
-        for old in (pristine, folder / "source"):
+        for old in (pristine, folder / "source", folder / "objects"):  # make would trust objects by their dates
             shutil.rmtree(old, ignore_errors=True)
         if given is None:
             _unpack(archive, pristine)
         else:
-            for place, names in _walk(given, folder):
-                copied = pristine / place.relative_to(given)
-                copied.mkdir(parents=True)
-                for name in names:
-                    shutil.copy2(place / name, copied / name, follow_symlinks=False)
-        shutil.copytree(pristine, folder / "source", symlinks=True, copy_function=os.link)
+            copy_tree(given, pristine, folder, shutil.copy2)
+        copy_tree(pristine, folder / "source", folder)
         write_text(stamp, key)
     version = check_version(pristine, series)
     progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
@@ -131,6 +128,33 @@ def file_sha256(path: Path) -> str:
     """Hash of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def link_or_copy(source: Path, target: Path, *, follow_symlinks: bool) -> None:
+    """Give a file a second name, or copy it where the file system has no hard links."""
+    try:
+        os.link(source, target, follow_symlinks=follow_symlinks)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=follow_symlinks)
+
+
+def copy_tree(tree: Path, target: Path, lab: Path, copy: Callable[..., object] = link_or_copy) -> None:
+    """Copy a tree's files, but neither git's own nor the lab's, if that lies within."""
+    for place, names in _walk(tree, lab):
+        copied = target / place.relative_to(tree)
+        copied.mkdir(parents=True)
+        for name in names:
+            copy(place / name, copied / name, follow_symlinks=False)
+
+
+def _refuse_unfit(given: Path, folder: Path) -> None:
+    """Refuse a tree that the lab would delete, and one that was built in: kbuild would, and after minutes."""
+    if given.resolve().is_relative_to(folder.resolve()):
+        raise InputError("--source", str(given), "lies in the lab's own folder", "give a tree that lies elsewhere")
+    for name in (".config", "include/config"):
+        if (given / name).exists():
+            cure = "run make mrproper there, or give a git worktree"
+            raise InputError("--source", str(given), f"was built in place: it has {name}", cure)
 
 
 def _walk(given: Path, folder: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -161,12 +185,12 @@ def _unpack(archive: Path, pristine: Path) -> None:
     try:
         with tarfile.open(archive, "r:xz") as packed:
             packed.extractall(part, filter="tar")
-    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
+        roots = list(part.iterdir())
+        os.rename(roots[0] if len(roots) == 1 else part, pristine)
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise SimlibError(f"{archive} cannot be unpacked ({error}): install the package again") from None
+    finally:
         shutil.rmtree(part, ignore_errors=True)
-        raise SimlibError(f"{archive} cannot be unpacked ({error}): install the package again, or free disk") from None
-    roots = list(part.iterdir())
-    os.rename(roots[0] if len(roots) == 1 else part, pristine)
-    shutil.rmtree(part, ignore_errors=True)
 
 
 def _patch(folder: Path, series: Series) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +41,11 @@ def test_a_good_console_gives_the_outputs():
     assert read(console(SWITCHED, ["", "{}"]), SWITCHED).digest != found.digest
 
 
+def test_a_test_may_print_what_a_panic_says():
+    text = '{"name": "BUG: x"}\nno Kernel panic here'
+    assert read(console(PLAIN, [text])).outputs == (text,)
+
+
 GOOD = console(PLAIN)
 REFUSED = console(
     SWITCHED, ["/sys/module/kvm/parameters/dirty_log_clear_batch: 64 refused: Invalid argument"], status=22
@@ -47,6 +54,7 @@ PANIC = "[ 0.5] Kernel panic - not syncing: Attempted to kill init!"
 FAULTS = {
     "panic": (PLAIN, console(PLAIN)[:200] + f"\r\n{PANIC}\r\n---[ end", True, f"the guest's kernel stopped: {PANIC}"),
     "panic, last line": (PLAIN, PANIC, True, f"fake: the guest's kernel stopped: {PANIC}"),
+    "a panic within a line of the test's": (PLAIN, f"x{PANIC}", True, f"the guest's kernel stopped: x{PANIC}"),
     "the panic that failed the test": (
         PLAIN,
         f"{PANIC}\r\n" + console(PLAIN, status=139),
@@ -179,6 +187,28 @@ def test_a_hang_is_killed_with_all_its_children(tmp_path, monkeypatch, script, e
     assert mark.stat().st_size == size
 
 
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="the program setpriv is not installed")
+def test_an_emulator_ends_even_if_nobody_is_left_to_end_it(tmp_path):
+    mark = tmp_path / "alive"
+    emulator = program(tmp_path / "qemu", f"while :; do echo >> '{mark}'; sleep 0.05; done")
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from pathlib import Path; import lab_fakes; from simlib.lab import boot, find_target, qemu\n"
+        "cell = lab_fakes.cell(clock='multithreaded')\n"
+        f"built = lab_fakes.built(Path({str(tmp_path / 'built')!r}))\n"
+        f"boot.boot(cell, find_target('x86_64'), built, qemu.Qemu({str(emulator)!r}, (10, 0, 0)))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    while not mark.exists():
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    time.sleep(0.3)
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert mark.stat().st_size == size
+
+
 def test_a_flooded_console_is_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOG_BYTES", 2**20)
     with pytest.raises(SimlibError, match=r"fake: the console was flooded \(1 MiB\); it ends: pte pte"):
@@ -194,7 +224,7 @@ def test_a_flooded_console_is_cut(tmp_path, monkeypatch):
         ),
         ("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)", r"qemu-system-x86_64 = 7\.2\.22: is too old: before 9\.1 no plugin"),
         ("9.0.4", "is too old"),
-        ("nonsense", "not found"),
+        ("nonsense", r"qemu-system-x86_64 = /.* prints no version: QEMU emulator version nonsense: QEMU 9\.1 or later"),
     ],
 )
 def test_a_missing_or_old_qemu_has_a_cure(only, version, expected):
@@ -204,6 +234,48 @@ def test_a_missing_or_old_qemu_has_a_cure(only, version, expected):
         find_qemu(X86)
     assert caught.value.cure.endswith("or later: qemu-system-x86 qemu-system-common qemu-system-data seabios")
     assert needs_qemu([X86])
+
+
+BROKEN = "echo 'error while loading shared libraries: libfdt.so.1: no such file' >&2; exit 127"
+
+
+def test_a_broken_qemu_is_named_unless_another_works(only, lab):
+    private = program(lab / "qemu" / "usr" / "bin" / X86.qemu, BROKEN)
+    with pytest.raises(InputError, match=rf"= {private} prints no version: error while .* libfdt\.so\.1: no such file"):
+        find_qemu(X86)
+    private.write_bytes(b"\x7fELF of another machine")
+    with pytest.raises(InputError, match=rf"= {private} does not start: Exec format error: QEMU 9\.1 or later runs"):
+        find_qemu(X86)
+    program(only / X86.qemu, "echo 'QEMU emulator version 7.2.0'")
+    with pytest.raises(InputError, match=rf"= {private} does not start: Exec format error; 7\.2\.0: is too old"):
+        find_qemu(X86)
+    program(only / X86.qemu, "echo 'QEMU emulator version 9.1.0'")
+    assert find_qemu(X86).version == (9, 1, 0)
+
+
+def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypatch):
+    """With packages that hold what the test wants."""
+    arm64 = find_target("arm64")
+    other = program(lab / "qemu" / "usr" / "bin" / arm64.qemu, "echo 'QEMU emulator version 10.0.2'")
+    script = "echo 'QEMU emulator version 10.0.3'"
+
+    def apt(command, folder):
+        if "download" in command:
+            (folder / "one.deb").touch()
+        elif command[0] == "dpkg":
+            place = Path(command[-1]) / "usr" / "bin" / X86.qemu
+            place.unlink(missing_ok=True)  # as dpkg does: what is there may have another name elsewhere
+            program(place, script)
+
+    monkeypatch.setattr(qemu, "_apt", apt)
+    (tmp_path / "debian.sources").write_text("Suites: bookworm\n")
+    root = qemu._fetch([X86], tmp_path / "debian.sources", lambda text: None)
+    assert find_qemu(X86).command == str(root / "usr/bin" / X86.qemu)
+    assert find_qemu(arm64).command == str(other)
+    script = BROKEN
+    with pytest.raises(SimlibError, match="prints no version: error while loading shared libraries"):
+        qemu._fetch([X86], tmp_path / "debian.sources", lambda text: None)
+    assert find_qemu(X86).version == (10, 0, 3)
 
 
 def test_the_private_qemu_comes_first_unless_it_is_too_old(only, lab):

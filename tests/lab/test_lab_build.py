@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import subprocess
+import time
 
 import pytest
 from lab_fakes import program
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab import build as build_kernel
-from simlib.lab import check_host, find_target, series_check
-from simlib.lab.build import _configure, _run, compile_objects, find_built, find_program, need_compiler
-from simlib.lab.cache import need_space
+from simlib.lab import check_host, collect, find_target, process, series_check
+from simlib.lab.build import _configure, _run, built_dir, compile_kvm, find_built, find_program, need_compiler
+from simlib.lab.cache import at_work, need_space
 from simlib.lab.targets import TARGETS
 
+building = importlib.import_module("simlib.lab.build")  # the package's own name is the function
 X86 = find_target("x86_64")
 
 
@@ -47,7 +51,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_begins(tmp_path):
     with pytest.raises(SimlibError) as caught:
         need_space(tmp_path / "not" / "there", 1e9, "the kernel source")
     assert str(caught.value).startswith("the kernel source needs 1e+09 GiB below ")
-    assert str(caught.value).endswith(" GiB are free: free some, or set SIMLIB_LAB to a folder on a larger disk")
+    assert str(caught.value).endswith(" GiB are free: free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place")
     assert not list(tmp_path.iterdir())
 
 
@@ -86,7 +90,6 @@ def test_a_configuration_that_loses_a_line_is_refused(tmp_path, config, lost):
     [
         ("  CC lib/error-inject.o\nkvm_main.c:7:1: error: expected ;\n  CC a.o\nmake[2]: *** [kvm_main.o] Error 1",
          ["kvm_main.c:7:1: error: expected ;", "make[2]: *** [kvm_main.o] Error 1"], "the whole log is {log}"),
-        ("ld: vmlinux: No space left on device", ["ld: vmlinux: No space left on device"], "free disk space"),
         ("one\ntwo\nthree\nfour", ["two", "three", "four"], "the whole log is {log}"),
     ],
 )  # fmt: skip
@@ -100,15 +103,77 @@ def test_a_failing_make_shows_why(tmp_path, capsys, output, shown, cure):
     assert log.read_text() == output
 
 
-def test_compiling_objects_gives_the_log(only, lab, tmp_path):
+def test_a_make_that_fills_the_disk_has_a_cure(tmp_path):
+    make = program(tmp_path / "make", "echo 'ld: vmlinux: No space left on device'; exit 2")
+    with pytest.raises(SimlibError, match=r"^ld: vmlinux: No space left on device: free some space, or set SIMLIB_LAB"):
+        _run([str(make)], tmp_path / "build.log")
+
+
+@pytest.mark.parametrize(("tidy", "grace"), [("trap 'exit 0' TERM", 10.0), ("trap '' TERM", 0.2)])
+def test_what_ends_a_step_ends_all_its_children(tmp_path, monkeypatch, tidy, grace):
+    """As a signal does; make may tidy up before."""
+    monkeypatch.setattr(process, "GRACE_S", grace)
+    mark = tmp_path / "alive"
+    script = f"{tidy}; (while :; do echo >> '{mark}'; sleep 0.05; done) & while :; do sleep 0.05; done"
+
+    def stop(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        process.run([str(program(tmp_path / "make", script))], stop, stdout=subprocess.DEVNULL)
+    assert time.monotonic() - begun < 5
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert mark.stat().st_size == size
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "image").unlink(),
+        lambda folder: (folder / "initramfs.cpio").unlink(),
+        lambda folder: (folder / "build.json").write_text('{"key": "k", "prov'),
+        lambda folder: (folder / "build.json").write_text('["key", "provenance"]'),
+        lambda folder: (folder / "build.json").write_text('{"key": "k"}'),
+    ],
+)
+def test_a_damaged_kernel_is_not_built(lab, damage):
+    folder = built_dir("arm64", "plain")
+    folder.mkdir(parents=True)
+    for name in ("image", "initramfs.cpio"):
+        (folder / name).write_bytes(b"")
+    (folder / "build.json").write_text('{"key": "k", "provenance": {}}')
+    assert find_built("arm64", "plain").image.is_file()
+    damage(folder)
+    with pytest.raises(InputError, match="kernel = arm64-plain: is not built; run simlib lab build"):
+        find_built("arm64", "plain")
+
+
+def test_two_labs_at_once(lab, monkeypatch):
+    """Runs share the lab; who changes it wants it alone."""
+    monkeypatch.setattr(building, "need_compiler", lambda target: None)
+    busy = rf"another simlib lab is at work in {lab}: wait for it, or set SIMLIB_LAB"
+    with at_work(alone=False), at_work(alone=False), pytest.raises(SimlibError, match=busy):
+        build_kernel("x86_64")
+    with at_work(alone=True), pytest.raises(SimlibError, match=busy):
+        collect([])
+    assert collect([]).records == []
+
+
+def test_compiling_kvm_gives_the_log(only, lab, tmp_path):
     """With a make that configures as it is told and warns about whatever it compiles."""
     for tool in ("patch", "bison", "flex", "bc", "rsync", "x86_64-linux-gnu-gcc"):
         program(only / tool, "exit 0")
     objects = lab / "objects" / "x86_64-check-tree"
     configure = f"/bin/cp '{objects}/fragment.config' '{objects}/.config'"
     program(only / "make", f'case "$*" in *allnoconfig*) {configure};; *) echo "$@";; esac')
-    words = compile_objects(X86, "plain", tmp_path / "tree", ["virt/kvm/a.o"]).split()
-    assert {"-C", str(tmp_path / "tree"), f"O={objects}", "ARCH=x86_64", "W=1", "virt/kvm/a.o"} <= set(words)
+    old = objects / "virt" / "kvm" / "a.o"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    words = compile_kvm(X86, "plain", tmp_path / "tree").split()
+    assert {"-C", str(tmp_path / "tree"), f"O={objects}", "ARCH=x86_64", "W=1", "arch/x86/kvm/"} <= set(words)
+    assert not old.exists()  # it would not warn again
 
 
 def test_a_bare_host_is_told_what_to_install(only):
@@ -180,33 +245,37 @@ def test_warnings_are_the_same_wherever_they_stand():
     known = series_check._warnings("../virt/kvm/a.c:10:5: warning: unused variable 'x'\nvirt/kvm/a.c:3:1: note: no\n")
     assert known == {("virt/kvm/a.c", "unused variable 'x'")}
     assert series_check._warnings("virt/kvm/a.c:12:5: warning: unused variable 'x'\n") - known == set()
+    through = "/virt/lab/{}/arch/x86/kvm/../../../virt/kvm/a.c:1:5: warning: unused variable 'x'\n"
+    assert series_check._warnings(through.format("source") + through.format("pristine")) == known
     new = series_check._warnings("virt/kvm/a.c:12:5: warning: unused variable 'y'\ninclude/b.h:1:1: warning: z\n")
     assert new - known == {("virt/kvm/a.c", "unused variable 'y'"), ("include/b.h", "z")}
 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_only_new_warnings_fail_the_series(kernel, monkeypatch, tmp_path, before):
-    """Objects that warn are compiled without the series too; what they say there as well is not the series' own."""
+    """If anything warns, all is compiled without the series too, once; what it says there as well is not new."""
     tree = kernel(TOTAL.format(0, 0, 0))
-    warning, compiled = "virt/kvm/a.c:{}:1: warning: odd\n", []
+    warning, compiled = "/lab/{}/arch/x86/kvm/../../../virt/kvm/mmu_lock_stat.c:{}:1: warning: odd\n", []
 
-    def compile_fake(target, kernel, tree, goals=()):
-        compiled.append((kernel, tree.name, list(goals)))
-        return warning.format(12) if not goals else warning.format(9) * before
+    def compile_fake(target, kernel, tree):
+        compiled.append((kernel, tree.name))
+        return warning.format("pristine", 9) * before if tree.name == "pristine" else warning.format("source", 12)
 
     class Fake:
         origin, version = "linux.tar.xz", (6, 12, 117)
 
     Fake.tree = tree
     monkeypatch.setattr(series_check, "prepare_source", lambda *arguments: Fake)
-    monkeypatch.setattr(series_check, "compile_objects", compile_fake)
+    monkeypatch.setattr(series_check, "compile_kvm", compile_fake)
     patch = tmp_path / "one.patch"
     patch.write_text("")
     monkeypatch.setattr(series_check, "read_series", lambda: type("S", (), {"patches": (patch,)}))
     if not before:
-        with pytest.raises(SimlibError, match=r"x86_64-statistics: 1 new warnings, the first: virt/kvm/a\.c: odd"):
+        with pytest.raises(
+            SimlibError, match=r"x86_64-statistics: 1 new warnings, the first: virt/kvm/mmu_lock_stat\.c: odd"
+        ):
             series_check.check_series([X86], progress=lambda text: None)
         return
     good = series_check.check_series([X86], progress=lambda text: None)
     assert good[0] == "1 patches apply to linux.tar.xz (6.12.117)"
-    assert compiled[:2] == [("statistics", tree.name, []), ("plain", "pristine", ["virt/kvm/a.o"])]
+    assert compiled == [("statistics", tree.name), ("plain", "pristine"), ("plain", tree.name)]

@@ -4,10 +4,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
+from lab_fakes import built, program
 
-from simlib.cli import main
+from simlib.cli import main, output
+from simlib.lab.build import built_dir
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -41,6 +48,10 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
             ("run", "nofile.toml"),
             "experiment = nofile.toml: cannot be read (No such file or directory); name a TOML file",
         ),
+        (
+            ("collect", "good.toml", "--out", "here", "--name", "../Foo Bar"),
+            "--name = ../Foo Bar: must be letters, digits, -, _ and .; choose another name",
+        ),
         (("collect", "nofile.toml", "--out", "here"), "experiment = nofile.toml: cannot be read"),
         (
             ("build", "--arch", "s390x"),
@@ -73,6 +84,46 @@ def test_a_fault_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch, 
     assert err.strip().count("\n") == 0
     assert not lab.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "good.toml"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_boots_and_leaves_nothing(tmp_path, lab, number):
+    mark, temporary = tmp_path / "alive", tmp_path / "tmp"
+    temporary.mkdir()
+    loop = f"case $1 in --version) echo 'QEMU emulator version 10.0.2'; exit;; esac; while :; do echo >> '{mark}'"
+    program(tmp_path / "bin" / "qemu-system-x86_64", f"{loop}; sleep 0.05; done")
+    built(built_dir("x86_64", "statistics"))
+    (built_dir("x86_64", "statistics") / "build.json").write_text('{"key": "", "provenance": {}}')
+    (tmp_path / "e.toml").write_text(EXPERIMENT + 'clock = "multithreaded"\n')
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from simlib.cli import main; main()", "lab", "run", str(tmp_path / "e.toml")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    while not mark.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    assert list(temporary.iterdir())
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (128 + number, "")
+    assert err.splitlines()[-1] == "simlib: interrupted; nothing half-written is left behind"
+    assert not list(temporary.iterdir())
+    assert not list(lab.rglob("results/**/*.json"))
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert mark.stat().st_size == size
+
+
+def test_a_long_step_is_heard_of_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(output, "QUIET_S", 0.2)
+    with output.progress_bar() as progress:
+        progress("compiling: a", 0.5)
+        time.sleep(1.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "simlib: compiling: a …"
+    assert set(lines[1:]) <= {"simlib: compiling: a … 0 s", "simlib: compiling: a … 1 s"}
+    assert 2 <= len(lines) <= 6
 
 
 def test_help_names_every_command(capsys):

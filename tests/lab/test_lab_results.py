@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib
 import json
 import threading
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 from lab_fakes import OUTPUT, built, cell, outcome, program
 
+from simlib import files
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.lab import collect, collect_native, native, tables, write_tables
 from simlib.lab.experiment import parse_experiment
@@ -61,6 +63,42 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "one.json").write_text('{"label": "x", "out')
     with pytest.raises(SimlibError, match=r"the result .*one\.json is damaged \(.*\): delete it, or run with --fresh"):
         load_record(tmp_path / "one.json")
+    (tmp_path / "one.json").write_text('{"label": "x", "outputs": []}')
+    with pytest.raises(SimlibError, match=r"one\.json is damaged \(without clock, command, digests, .*\): delete it"):
+        load_record(tmp_path / "one.json")
+    (tmp_path / "one.json").write_text("3")
+    with pytest.raises(SimlibError, match=r"one\.json is damaged"):
+        load_record(tmp_path / "one.json")
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_tables_are_all_written_or_none(tmp_path, monkeypatch):
+    write_tables([record(tmp_path / "one.json")], tmp_path / "out", "mine")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    writes = iter([files.os.fdopen] * 5)
+
+    def fill(*arguments, **options):
+        if (write := next(writes, None)) is None:
+            raise FULL
+        return write(*arguments, **options)
+
+    made = record(tmp_path / "two.json", test={"vcpus": 2})
+    monkeypatch.setattr(files.os, "fdopen", fill)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\); free some space, or choose"):
+        write_tables([made], tmp_path / "out", "mine")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert next(writes, None) is None
+
+
+def test_tables_that_a_collection_no_longer_has_go(tmp_path):
+    write_tables([record(tmp_path / "one.json")], tmp_path / "out", "mine")
+    no_stats = "".join(line for line in LINES if '"type":"stat"' not in line)
+    made = save_record(tmp_path / "two.json", cell(), [outcome(no_stats)], PROVENANCE)
+    names = [path.name for path in write_tables([made], tmp_path / "out", "mine")]
+    assert names == ["mine-runs.csv", "mine-ioctls.csv", "mine-stalls.csv"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.csv")) == sorted(names)
 
 
 def test_the_tables_hold_what_the_test_printed(tmp_path):
@@ -192,6 +230,16 @@ def test_a_cell_that_fails_stops_no_other(boots):
     assert len(boots.labels) == 4
 
 
+def test_a_full_disk_is_a_failed_cell_with_a_cure(boots):
+    boots.fail = {"m vcpus=1": FULL, "m vcpus=2": PermissionError(errno.EACCES, "Permission denied", "/tmp/x")}  # noqa: S108  # a name
+    found = collect([matrix()])
+    assert found.failures == {
+        "m vcpus=1": "No space left on device: free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place",
+        "m vcpus=2": "/tmp/x: Permission denied",  # noqa: S108  # the same
+    }
+    assert len(found.records) == 1
+
+
 def test_a_damaged_output_is_a_failed_cell(boots, lab, monkeypatch):
     monkeypatch.setattr(collecting, "boot", lambda *arguments: outcome("Random seed: 1\n"))
     found = collect([matrix()])
@@ -290,6 +338,23 @@ def test_a_native_run_that_fails_leaves_the_kernel_as_it_was(kernel, tmp_path, s
     with pytest.raises(SimlibError) as caught:
         run_native(of, program(tmp_path / "fake_test", script), tmp_path / "output")
     assert str(caught.value) == expected
+    assert state(kernel) == ["0", "Y", "0", "0"]
+
+
+def test_a_native_run_that_ends_anyhow_leaves_the_kernel_as_it_was(kernel, tmp_path, monkeypatch):
+    test = program(tmp_path / "fake_test", "exit 0")
+    (tmp_path / "output" / "contention.txt").mkdir(parents=True)  # what was traced cannot be kept
+    with pytest.raises(IsADirectoryError):
+        run_native(cell(SWITCHES), test, tmp_path / "output")
+    assert state(kernel) == ["0", "Y", "0", "0"]
+
+    def interrupted(*arguments, **options):
+        assert state(kernel) == ["64", "N", "1", "1"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(native, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_native(cell(SWITCHES), test, tmp_path / "other")
     assert state(kernel) == ["0", "Y", "0", "0"]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import tarfile
@@ -143,6 +144,49 @@ def test_a_patch_that_fails_leaves_the_tree_as_it_was(tmp_path, lab, archive):
     with pytest.raises(SimlibError, match=r"hunk 1 of virt/a\.c"):
         prepare(tmp_path, one=no_hunk(CHANGE), two=ADD)
     assert contents(lab / "source") == before
+
+
+@needs_patch
+def test_another_source_leaves_no_objects_of_the_old_one(tmp_path, lab, archive):
+    """Its files may be older than the objects, and make goes by dates."""
+    prepare(tmp_path, one=CHANGE)
+    objects = lab / "objects" / "x86_64-plain" / "a.o"
+    objects.parent.mkdir(parents=True)
+    objects.touch()
+    prepare(tmp_path, two=ADD)
+    assert objects.exists()  # what the series changes, it changes now
+    other = tree(tmp_path / "own")
+    prepare_source(lab, series(tmp_path / "s", one=CHANGE), other, lambda text: None)
+    assert not objects.exists()
+
+
+@needs_patch
+def test_without_hard_links_files_are_copied(tmp_path, lab, archive, monkeypatch):
+    def refuse(*paths: Path, **options: bool) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(source.os, "link", refuse)
+    made = prepare(tmp_path, two=ADD)
+    assert contents(made.tree) == contents(lab / "pristine") | {"virt/new.c": "int added;\n"}
+
+
+@pytest.mark.parametrize("place", ["", "pristine", "trees/mine"])
+def test_a_source_within_the_lab_is_refused_and_stays(tmp_path, lab, place):
+    kernel, found = tree(lab / place), series(tmp_path / "s", one=CHANGE)
+    before = contents(lab)
+    with pytest.raises(InputError, match=r"--source = .*: lies in the lab's own folder; give a tree that lies els"):
+        prepare_source(lab, found, kernel)
+    assert contents(lab) == before
+
+
+@pytest.mark.parametrize("left", [".config", "include/config/auto.conf"])
+def test_a_source_that_was_built_in_is_refused(tmp_path, lab, left):
+    kernel = tree(tmp_path / "own")
+    (kernel / left).parent.mkdir(parents=True, exist_ok=True)
+    (kernel / left).touch()
+    with pytest.raises(InputError, match=r"--source = .*: was built in place: it has .*; run make mrproper there, or"):
+        prepare_source(lab, series(tmp_path / "s", one=CHANGE), kernel)
+    assert not lab.exists()
 
 
 @needs_patch

@@ -205,6 +205,8 @@ def test_perf_lock_as_table_and_as_values():
         18743, 3_510_020_311, 3_701_991, "rwlock:W",
     )  # fmt: skip
     assert len(table.main) == 5
+    older = (SAMPLES / "perf-lock.txt").read_text().replace("debug ===", "debug===")
+    pd.testing.assert_frame_equal(import_text("perf-lock", older).main.frame, table.main.frame)
     assert table.warnings == values.warnings == ("perf left out 3 of 18937 contentions (bad sequences)",)
     locks = import_log("perf-lock", SAMPLES / "perf-lock-addresses.txt").main.frame
     assert rows(locks, "symbol", "type") == [("pack_mutex", "mutex"), ("&kmalloc-cg-512", "mutex"), ("", "rwlock")]

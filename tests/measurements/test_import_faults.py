@@ -85,6 +85,7 @@ PERF = " contended   total wait     max wait     avg wait         type   caller\
 DIRTY = (SAMPLES / "dirty_log_perf_test.log").read_text()
 CONFIG = '{"type": "config", "version": 1}\n'
 STAT = '{"type": "stat", "name": "x", "value": 1}\n'
+VCPU = '{"type": "vcpu", "id": 0, "writes": 1, "reads": 0, "longest_ns": 5, "gap_hist": []}\n'
 BAD = {
     "lock-stat": [
         (LOCK_STAT.replace("0.4\n", "0.3\n", 1), "line 1 = 'lock_stat version 0.3': must be version 0.4"),
@@ -125,10 +126,15 @@ BAD = {
         (STAT.replace("1", "NaN"), "line 1 = 'NaN': a number must be finite"),
         (STAT.replace("1", "true"), "line 1 = '[True]': x must have a whole number"),
         (STAT[:18] + "\n", "line 1 = '"),
+        (STAT.replace("x", r"\ud83d"), "line 1 = '{"),
+        ("Mem: 12\n", "= a text that begins with 'Mem: 12': must be KVM statistics"),
+        (CONFIG + STAT, "line 2 = 'the end': a run must end with a line of type 'end'"),
     ],
     "contention-test": [
         (CONFIG, "line 1 = 'the end': a run must end with a line of type 'end'"),
         (CONFIG + '{"type": "vcpu", "id": -1}\n', "line 2 = '-1': 'id' must be a whole number, not negative"),
+        (CONFIG.replace("1}", r'"\udc00"}'), "line 1 = '{"),
+        (CONFIG + VCPU.replace("[]", str([1] * 65)), "line 2 = '65 values': 'gap_hist' must be at most 64 counts"),
         (CONFIG + '{"a":' * 100_000 + "\n", 'line 2 = \'{"a":{"a":'),
         (CONFIG + '{"type": "end", "ok": true}\n', "= options only: the test must have measured something"),
     ],

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlib.errors import InputError
-from simlib.measurements.importers.kvm_stats import Statistics, bounds, json_object, take_json, text_of, whole_of
+from simlib.measurements.importers.kvm_stats import (
+    MOST_BUCKETS,
+    Statistics,
+    bounds,
+    json_object,
+    take_json,
+    text_of,
+    whole_of,
+)
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
@@ -121,6 +129,8 @@ class Log:
         late = whole_of(lines, item, "progress_late") if "progress_late" in item else None
         self.vcpus.add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)
         gaps = _wholes(lines, item, "gap_hist")
+        if len(gaps) > MOST_BUCKETS:
+            raise lines.fault(f"{len(gaps)} values", f"'gap_hist' must be at most {MOST_BUCKETS} counts", "correct it")
         for bucket, count in enumerate(gaps):
             self.gaps.add(*who, bucket, *bounds(bucket, len(gaps)), count)
         longest = item.get("longest", [])

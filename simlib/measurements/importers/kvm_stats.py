@@ -58,6 +58,14 @@ _TEXT = re.compile(
     r"\s*(?:\S*/)?(?P<name>[A-Za-z_]\w*)(?:\s*\([^)]*\))?(?:\s*[:=]\s*|\s+)(?P<values>\[?-?\d+(?:[\s,]+-?\d+)*\]?)\s*",
     re.ASCII,
 )
+_KNOWN = re.compile(
+    r"mmu_\w+|kvm_\w+|pf_\w+|pages_\w+|halt_\w+|remote_tlb_flush\w*|insn_emulation\w*|\w*exits?(?:_stat)?", re.ASCII
+)
+"""Statistics that tell KVM's from others': its own, or those that every architecture has (``kvm_host.h``)."""
+
+MOST_BUCKETS = 64
+"""Most buckets of a histogram of 64-bit times."""
+
 _WHENS = ("populated", "enabled", "end")
 _SCOPES = ("vm", "vcpu")
 
@@ -110,8 +118,8 @@ class Statistics:
     def _histogram(self, lines: Lines, key: tuple[Any, ...], name: str, values: list[int]) -> None:
         """Keep a histogram's counts."""
         self._once(lines, key in self.histograms, name)
-        if not 2 <= len(values) <= 64 or min(values) < 0:
-            rule = f"{name} must be 2 to 64 counts"
+        if not 2 <= len(values) <= MOST_BUCKETS or min(values) < 0:
+            rule = f"{name} must be 2 to {MOST_BUCKETS} counts"
             raise lines.fault(f"{len(values)} values", rule, "is the line complete?")
         self.histograms[key] = values
 
@@ -162,9 +170,10 @@ def looks_like(head: list[str]) -> bool:
     >>> looks_like(["mmu_lock_clear_write_acquired: 96"]), looks_like(["vcpus: 8"])
     (True, False)
     """
-    return any("mmu_lock_" in line or '"type":"stat"' in line.replace(" ", "") for line in head) or (
-        len(head) > 4 and all(_TEXT.fullmatch(line) for line in head if line.strip())
-    )
+    if any("mmu_lock_" in line or '"type":"stat"' in line.replace(" ", "") for line in head):
+        return True
+    found = [_TEXT.fullmatch(line) for line in head if line.strip()]
+    return len(head) > 4 and all(found) and any(one and _KNOWN.fullmatch(one["name"]) for one in found)
 
 
 def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
@@ -189,7 +198,7 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
     Raises
     ------
     InputError
-        If a line cannot be read, or a statistic stands twice in a reading.
+        If a line cannot be read, a statistic stands twice in a reading, or the log of a test has no end.
 
     Examples
     --------
@@ -199,26 +208,30 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
     0  clear  write        96   480000
     """
     statistics, run, skipped, used = Statistics(), 1, 0, 0
+    known = begun = False
     for line in lines:
         text = line.strip()
         if not text:
             continue
         if text.startswith("{"):
             item = json_object(lines, text)
-            if item.get("type") == "config" and used:
-                run += 1
+            if item.get("type") in ("config", "end"):
+                begun = item["type"] == "config"
+                run += begun and used > 0
             elif item.get("type") == "stat":
-                used += 1
+                known, used = True, used + 1
                 take_json(lines, statistics, run, item)
         elif found := _TEXT.fullmatch(line):
-            used += 1
+            known, used = known or _KNOWN.fullmatch(found["name"]) is not None, used + 1
             statistics.take(lines, run, "end", "vm", found["name"], _values(lines, found["name"], found["values"]))
         elif re.search(r"\bmmu_lock_\w+", text):
             raise lines.fault(line, "must be NAME: VALUE", "is the line complete?")
         else:
             skipped += 1
-    if not used or (skipped > used and not statistics.locks):
+    if not known or (skipped > used and not statistics.locks):
         raise ForeignText("KVM statistics: JSON lines of type 'stat', or lines NAME: VALUE")
+    if begun:
+        raise lines.end_fault("the end", "a run must end with a line of type 'end'")
     warnings = [] if statistics.locks else ["no statistics of mmu_lock: a kernel without CONFIG_KVM_MMU_LOCK_STAT"]
     warnings += [f"{skipped} lines are no statistics, left out"] if skipped else []
     return Contents(statistics.tables(histograms), tuple(warnings))
@@ -241,9 +254,13 @@ def json_object(lines: Lines, text: str) -> dict[str, Any]:
     """
     try:
         item = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_exact)
+        if "\\u" in text:  # half of a surrogate pair is no character
+            json.dumps(item, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         cure = "is the line complete? save the log again"
         raise lines.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", cure) from None
+    except UnicodeEncodeError:
+        raise lines.fault(text, "must hold whole characters, not halves of surrogate pairs", "correct it") from None
     except RecursionError:
         raise lines.fault(text, "must not be nested so deeply", "is this the log of the test?") from None
     except ValueError as error:

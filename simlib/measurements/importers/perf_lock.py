@@ -45,7 +45,7 @@ _TAIL = {
 }
 _STACK = re.compile(r"\t\t\t\s*0x[0-9a-f]+  .*")
 _BAD = re.compile(r"(?:bad: (?P<bad>\d+), total: (?P<total>\d+)|# debug: total=(?P<all>\d+).*?bad=(?P<of>\d+).*)")
-_DEBUG = "=== output for debug ==="
+_DEBUG = re.compile("=== output for debug ?===")  # older ones print no space
 
 
 def looks_like(head: list[str]) -> bool:
@@ -117,7 +117,7 @@ def read_perf_lock(lines: Lines) -> Contents:
         elif said := _BAD.fullmatch(text):
             bad = lines.whole(said["bad"] or said["of"], "bad")
             total = lines.whole(said["total"] or said["all"], "total")
-        elif debug or text == _DEBUG:
+        elif debug or _DEBUG.fullmatch(text):
             debug = True
         else:
             cells = _separated(line, names, separator, stacks) if separator else _spaced(line, pattern)

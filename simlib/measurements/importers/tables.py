@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import tempfile
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.errors import InputError
-from simlib.files import write_text
+from simlib.files import write_together
 from simlib.measurements.importers.lines import LARGEST
 from simlib.measurements.units import suffix_of, unit_of
 from simlib.version import __version__
@@ -290,6 +287,7 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
 
     Examples
     --------
+    >>> import tempfile
     >>> from simlib.measurements import check, import_text
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path, = write_imported(import_text("kvm-stats", "remote_tlb_flush: 96\\n"), folder, "mine")
@@ -302,26 +300,12 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
     for stem in stems.values():
         _refuse_foreign(folder / f"{stem}.csv")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}.", suffix=".part"))
-    except OSError as error:
-        cure = "choose a folder that you may write to"
-        raise InputError("output", str(folder), f"cannot be written ({error.strerror})", cure) from None
-    try:
-        for table, stem in stems.items():
-            text = imported.tables[table].frame.to_csv(index=False, lineterminator="\n")
-            write_text(beside / f"{stem}.csv", text)
-            described = descriptor(imported, table, f"{stem}.csv")
-            write_text(beside / f"{stem}.json", json.dumps(described, indent=2, ensure_ascii=False) + "\n")
-        for path in sorted(beside.iterdir()):
-            os.replace(path, folder / path.name)
-    except OSError as error:
-        rule = f"cannot be written ({error.strerror})"
-        raise InputError("output", str(folder), rule, "choose another folder or --name") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return [folder / f"{stem}.csv" for stem in stems.values()]
+    texts = {}
+    for table, stem in stems.items():
+        texts[f"{stem}.csv"] = imported.tables[table].frame.to_csv(index=False, lineterminator="\n")
+        described = descriptor(imported, table, f"{stem}.csv")
+        texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    return [path for path in write_together(folder, texts) if path.suffix == ".csv"]
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs other programs so that nothing of them is left behind, whatever ends the wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from simlib.errors import SimlibError
+from simlib.lab.cache import MORE_SPACE
+
+GRACE_S = 10.0
+"""How long a program may take to tidy up (make deletes what it has half-written) before it is killed, s."""
+
+_FULL = ("No space left on device", "Disk quota exceeded")
+
+
+def run(
+    command: Sequence[str], progress: Callable[[float], None] = lambda seconds: None, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run a program to its end; if something else ends the wait, end it with all its children.
+
+    Parameters
+    ----------
+    command : sequence of str
+    progress : callable
+        Told the seconds since the start, about once a second; what it raises ends the program.
+    **options
+        Of `subprocess.Popen`.
+
+    Examples
+    --------
+    >>> run(["sh", "-c", "echo hello; exit 3"], stdout=subprocess.PIPE, text=True).returncode
+    3
+    """
+    begun = time.monotonic()
+    with subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
+        list(command), stdin=subprocess.DEVNULL, start_new_session=True, **options
+    ) as process:
+        try:
+            while True:
+                try:
+                    out, err = process.communicate(timeout=1.0)
+                except subprocess.TimeoutExpired:
+                    progress(time.monotonic() - begun)
+                else:
+                    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """End a program and its children: by force if they do not within `GRACE_S`."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def refuse_full(output: str) -> None:
+    """Say so if a program failed because the disk is full.
+
+    Raises
+    ------
+    SimlibError
+        If its output says that.
+
+    Examples
+    --------
+    >>> refuse_full("cc1: a.s: No space left on device")
+    Traceback (most recent call last):
+    simlib.errors.SimlibError: cc1: a.s: No space left on device: free some space, or set SIMLIB_LAB (or TMPDIR) to a
+    larger place
+    """
+    for line in output.splitlines():
+        if any(text in line for text in _FULL):
+            raise SimlibError(f"{line.strip()}: {MORE_SPACE}")
