@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simlib.engine.random import FIXED_POINT_BITS, GAMMA, TABLE_BITS, tables, thread_keys
 from simlib.engine.result import BINS, FIRST_SHIFT, EngineResult
 from simlib.errors import DeadlockError, HorizonError, InputError
-from simlib.model.steps import FLAGS, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step
+from simlib.model.steps import FLAGS, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step, Whose
 
 THREAD_BITS = 10
 """Low bits of a key that hold the thread's number."""
@@ -42,23 +42,26 @@ PADDING = 64
 # Numba turns module-level integers into constants.
 _RUN, _HOLD, _TAKE, _DROP, _ACCESS, _MAP, _NEXT = (int(s) for s in list(Step)[:7])
 _MORE, _REPEAT, _JUMP, _BARRIER, _SCAN, _STAMP, _END, _LAP, _SIGNAL, _UNLESS, _SLEEP, _WAKE, _SEEK = (
-    int(s) for s in list(Step)[7:]
+    int(s) for s in list(Step)[7:20]
 )
+_FEW, _PEEK, _BACK, _PAST, _QUIET, _SPLIT, _KICK_STEP = (int(s) for s in list(Step)[20:])
+_OF_THREAD, _OF_REGION = int(Whose.THREAD), int(Whose.REGION)
 _TICKET, _LOCKLESS, _SERVER = int(Discipline.TICKET), int(Discipline.LOCKLESS), int(Discipline.SERVER)
 _READ, _WRITE = int(Mode.READ), int(Mode.WRITE)
 _WALL, _SERIAL_YIELD = int(Clock.WALL), int(Clock.SERIAL_YIELD)
-_ABSENT, _PROTECTED, _WRITABLE, _DIRTY = (int(p) for p in Page)
+_ABSENT, _PROTECTED, _WRITABLE, _DIRTY, _COLLECTED = (int(p) for p in Page)
+_STATE, _LOGGED = 3, _DIRTY | _COLLECTED  # bits of a page: its entry's state, and what is written down about it
 _TABLE, _B_ABSENT, _B_PROTECTED, _B_WRITABLE = (int(b) for b in Block)
-_MAP_PAGE, _MAP_SPLIT = int(Map.PAGE), int(Map.SPLIT)
-_SCAN_CLEAR, _SCAN_PROTECT = int(Scan.CLEAR), int(Scan.PROTECT)
+_MAP_SPLIT, _MAP_BLOCK, _MAP_EAGER = int(Map.SPLIT), int(Map.BLOCK), int(Map.EAGER)
+_SCAN_CLEAR, _SCAN_PROTECT, _SCAN_SET, _SCAN_COLLECT, _SCAN_SEND = (int(k) for k in Scan)
 
 # Columns of the thread table.
 _PC, _PAGE, _FIRST, _LAST, _DRAWS, _TRIED, _SEEN, _MODE, _ENDED = range(9)
 _ACQUIRED = 9  # when the thread got the lock, and when the server, that it holds
 _TIME = 11  # activities, in the order of `simlib.engine.result.ACTIVITIES`
 _COUNTER = 17  # four counter registers
-_LAP_FROM, _LAP_MAX, _ALARM = 21, 22, 23
-_THREAD_COLUMNS = 24
+_LAP_FROM, _LAP_MAX, _ALARM, _LAP_SUM, _REGION_LOCK, _BITMAP, _KICK, _ASLEEP = range(21, 29)
+_THREAD_COLUMNS = 29
 _T_RUN, _T_WAIT, _T_HOLD, _T_LINE, _T_BROADCAST, _T_IDLE = range(_TIME, _TIME + 6)
 # Columns of the lock table.
 _KIND, _HOLDERS, _HEAD, _LENGTH, _LINE_FREE, _LINE_OWNER, _VERSION, _BUSY_SINCE, _BUSY, _CHANGED = range(10)
@@ -71,7 +74,7 @@ _RUNNING, _FINISHED, _DEADLOCK, _PAST_HORIZON, _RUNAWAY = range(5)
 
 _NEVER = np.iinfo(np.int64).max
 _T_TRY, _T_ACQUIRED, _T_RELEASED, _T_FAULT, _T_MAPPED, _T_RETRY, _T_BARRIER, _T_SCAN, _T_STAMP, _T_END = range(10)
-_T_LAP, _T_SIGNAL = 10, 11
+_T_LAP, _T_SIGNAL, _T_KICK = 10, 11, 12
 
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
@@ -205,11 +208,63 @@ def _acquired(lk, stats, waits, th, lock, mode, i, now, t):
         lk[lock, _BUSY_SINCE] = t
     lk[lock, _HOLDERS] += 1 if mode == _READ else -1
     th[i, _ACQUIRED + (1 if lk[lock, _KIND] == _SERVER else 0)] = t
+    th[i, _ASLEEP] = 0
     wait = t - th[i, _TRIED]
     stats[lock, mode, 0] += 1
     stats[lock, mode, 2] += wait
     stats[lock, mode, 3] = max(stats[lock, mode, 3], wait)
     waits[lock, mode, _bit_length(wait)] += 1
+
+
+@njit(_nrt=False)
+def _fill_table(pages, block, block_shift, state):
+    """Give every page of a block this state; what is written down about it stays."""
+    first = block << block_shift
+    for p in range(first, min(first + (1 << block_shift), pages.shape[0] - PADDING)):
+        pages[p] = (pages[p] & _LOGGED) | state
+
+
+@njit(_nrt=False)
+def _scan(pages, blocks, block_shift, page, action):
+    """What `Step.SCAN` does to the 64 pages from this one on.
+
+    Returns how many entries it acted on, and how many pages more stand in the bitmap.
+    """
+    block = page >> block_shift
+    table = blocks[block] == _TABLE
+    entries = 0
+    more = 0
+    for p in range(page, page + 64):
+        bits = pages[p]
+        if action == _SCAN_CLEAR:
+            if (bits & _LOGGED) == _LOGGED:
+                entries += 1
+                state = bits & _STATE
+                pages[p] = (_PROTECTED if state == _WRITABLE else state) | _COLLECTED
+        elif action == _SCAN_COLLECT:
+            if bits & _COLLECTED:
+                more -= 1
+            pages[p] = bits & (_STATE | _DIRTY)
+            if bits & _DIRTY:
+                entries += 1
+                more += 1
+                pages[p] |= _COLLECTED
+        elif action == _SCAN_SEND:
+            if bits & _COLLECTED:
+                entries += 1
+                more -= 1
+                pages[p] = bits & (_STATE | _DIRTY)
+        elif action == _SCAN_SET:
+            pages[p] = bits | _DIRTY
+        elif table and (bits & _STATE) == _WRITABLE:
+            entries += 1
+            pages[p] = (bits & _LOGGED) | _PROTECTED
+    if not table and (action == _SCAN_CLEAR or action == _SCAN_PROTECT):
+        writable = blocks[block] == _B_WRITABLE
+        entries = int(entries > 0 or (action == _SCAN_PROTECT and writable))  # the block has one entry
+        if entries > 0 and writable:
+            blocks[block] = _B_PROTECTED
+    return entries, more
 
 
 @njit(inline="always", _nrt=False)
@@ -270,8 +325,8 @@ def _grant(
 @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 def _advance(
     steps, th, lk, stats, waits, holds, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
-    pages, blocks, block_shift, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s, laps,
-    local, near, far, socket, clock, budget, tracing,
+    pages, blocks, block_shift, lock_pages, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s,
+    stamp_own, laps, local, near, far, socket, clock, budget, tracing,
 ):  # fmt: skip
     """Run until every thread ended, nothing can happen, or `budget` events took place."""
     threads = th.shape[0]
@@ -347,6 +402,22 @@ def _advance(
                 th[i, _PAGE] = th[i, _FIRST] + ((high * places) >> 32) * steps[pc, 1]
                 th[i, _PC] = pc + 1
                 continue
+            if kind == _FEW:
+                th[i, _PC] = steps[pc, 1] if th[i, _BITMAP] <= steps[pc, 2] else pc + 1
+                continue
+            if kind == _PEEK:
+                th[i, _PC] = steps[pc, 1]
+                for p in range(th[i, _PAGE], min(th[i, _PAGE] + steps[pc, 2], th[i, _LAST])):
+                    if pages[p] & _COLLECTED:
+                        th[i, _PC] = pc + 1
+                        break
+                continue
+            if kind == _BACK:
+                offset = th[i, _PAGE] - th[i, _FIRST]
+                if offset > 0:
+                    th[i, _PAGE] -= (offset - 1) % steps[pc, 1] + 1
+                th[i, _PC] = pc + 1
+                continue
             if t > now:
                 break  # what follows is shared: come back at that time
             sc[_EVENTS] += 1
@@ -358,7 +429,7 @@ def _advance(
                 fault = -1
                 block = blocks[page >> block_shift]
                 if block == _TABLE:
-                    state = pages[page] & 3
+                    state = pages[page] & _STATE
                     if state == _ABSENT:
                         fault = 0
                     elif writes and state == _PROTECTED:
@@ -374,9 +445,17 @@ def _advance(
                     if tracing:
                         _note(trace, sc, now, i, _T_FAULT, fault)
                     th[i, _PC] = steps[pc, 1 + fault]
+                t = now + th[i, _KICK]
+                th[i, _T_RUN] += th[i, _KICK]
+                th[i, _KICK] = 0
 
             elif kind == _TAKE:
-                lock = steps[pc, 1] + (i if steps[pc, 3] else 0)
+                lock = steps[pc, 1]
+                if steps[pc, 3] == _OF_THREAD:
+                    lock += i
+                elif steps[pc, 3] == _OF_REGION:
+                    lock += min(th[i, _PAGE], pages.shape[0] - PADDING - 1) // lock_pages
+                    th[i, _REGION_LOCK] = lock
                 mode = steps[pc, 2]
                 th[i, _PC] = pc + 1
                 th[i, _TRIED] = now
@@ -401,11 +480,16 @@ def _advance(
                         _queue_changes(lk, sc, queue, progress, lock, now, 1)
                         if clock == _SERIAL_YIELD:
                             _starts(sc, now, -1, clock)
+                        th[i, _ASLEEP] = 1
                         asleep = True
                         break
 
             elif kind == _DROP:
-                lock = steps[pc, 1] + (i if steps[pc, 3] else 0)
+                lock = steps[pc, 1]
+                if steps[pc, 3] == _OF_THREAD:
+                    lock += i
+                elif steps[pc, 3] == _OF_REGION:
+                    lock = th[i, _REGION_LOCK]
                 mode = steps[pc, 2]
                 if lk[lock, _KIND] == _LOCKLESS:
                     t = _line(lk, lock, i, now, local, near, far, socket)
@@ -447,55 +531,36 @@ def _advance(
                 logging = steps[pc, 2]
                 writes = write_percent >= 100 or ((page + 1) * write_percent) // 100 != (page * write_percent) // 100
                 block = page >> block_shift
-                if action == _MAP_SPLIT and blocks[block] != _TABLE:
-                    blocks[block] = _TABLE
-                    first = block << block_shift
-                    for p in range(first, min(first + (1 << block_shift), pages.shape[0] - PADDING)):
-                        pages[p] = pages[p] & _DIRTY
-                if action == _MAP_PAGE or action == _MAP_SPLIT:
-                    dirty = pages[page] & _DIRTY
-                    if writes and logging:
-                        dirty = _DIRTY
-                    pages[page] = dirty | (_WRITABLE if writes or not logging else _PROTECTED)
-                else:
+                if action == _MAP_BLOCK:
                     blocks[block] = _B_WRITABLE
+                elif action == _MAP_EAGER:
+                    if blocks[block] >= _B_PROTECTED:
+                        state = _WRITABLE if blocks[block] == _B_WRITABLE else _PROTECTED
+                        _fill_table(pages, block, block_shift, state)
+                        blocks[block] = _TABLE
+                else:
+                    if action == _MAP_SPLIT and blocks[block] != _TABLE:
+                        blocks[block] = _TABLE
+                        _fill_table(pages, block, block_shift, _ABSENT)
+                    bits = pages[page] & _LOGGED
+                    if writes and logging:
+                        bits |= _DIRTY
+                    pages[page] = bits | (_WRITABLE if writes or not logging else _PROTECTED)
                 if tracing:
                     _note(trace, sc, now, i, _T_MAPPED, page)
                 th[i, _PC] = pc + 1
 
             elif kind == _SCAN:
-                page = th[i, _PAGE]
                 action = steps[pc, 2]
-                block = page >> block_shift
-                entries = 0
-                if blocks[block] != _TABLE:
-                    touched = action == _SCAN_PROTECT and blocks[block] == _B_WRITABLE
-                    for p in range(page, page + 64):
-                        if action == _SCAN_CLEAR:
-                            if pages[p] & _DIRTY:
-                                touched = True
-                            pages[p] = 0
-                        elif action != _SCAN_PROTECT:
-                            pages[p] = _DIRTY
-                    if touched:
-                        entries = 1
-                        if blocks[block] == _B_WRITABLE:
-                            blocks[block] = _B_PROTECTED
-                else:
-                    for p in range(page, page + 64):
-                        state = pages[p] & 3
-                        if action == _SCAN_CLEAR:
-                            if pages[p] & _DIRTY:
-                                entries += 1
-                                pages[p] = _PROTECTED if state == _WRITABLE else state
-                        elif action == _SCAN_PROTECT:
-                            if state == _WRITABLE:
-                                entries += 1
-                                pages[p] = _PROTECTED | (pages[p] & _DIRTY)
-                        else:
-                            pages[p] = state | _DIRTY
+                entries, more = _scan(pages, blocks, block_shift, th[i, _PAGE], action)
                 d = entries * steps[pc, 1] + (steps[pc, 3] if entries else 0)
-                th[i, _T_HOLD] += d
+                th[i, _BITMAP] += more
+                if action == _SCAN_COLLECT:
+                    th[i, _T_RUN] += d
+                elif action == _SCAN_SEND:
+                    th[i, _T_IDLE] += d
+                else:
+                    th[i, _T_HOLD] += d
                 t += d
                 if tracing:
                     _note(trace, sc, now, i, _T_SCAN, entries)
@@ -511,6 +576,7 @@ def _advance(
                     parked[i] = which
                     th[i, _TRIED] = now
                     _starts(sc, now, -1, clock)
+                    th[i, _ASLEEP] = 1
                     asleep = True
                     break
                 _starts(sc, now, barrier_count[which] - 1, clock)
@@ -518,6 +584,7 @@ def _advance(
                 for j in range(threads):
                     if parked[j] == which:
                         parked[j] = -1
+                        th[j, _ASLEEP] = 0
                         th[j, _T_IDLE] += now - th[j, _TRIED]
                         _wake(tree, leaves, j, _key(_go_on(steps, th, keys, tables, j, now), j))
 
@@ -534,6 +601,10 @@ def _advance(
                         stamp_s[which, activity] += th[j, _TIME + activity]
                     for fault in range(4):
                         stamp_s[which, 6 + fault] += faults[j, fault]
+                for activity in range(6):
+                    stamp_own[which, activity] = th[i, _TIME + activity]
+                stamp_own[which, 6] = th[i, _BITMAP]
+                stamp_own[which, 7] = th[i, _LAP_SUM]
                 if tracing:
                     _note(trace, sc, now, i, _T_STAMP, which)
                 th[i, _PC] = pc + 1
@@ -543,6 +614,7 @@ def _advance(
                 if steps[pc, 1] == 1 or (steps[pc, 1] == 2 and sc[_FLAG + steps[pc, 2]]):
                     gap = shown - th[i, _LAP_FROM]
                     th[i, _LAP_MAX] = max(th[i, _LAP_MAX], gap)
+                    th[i, _LAP_SUM] += gap
                     laps[i, _bit_length(gap)] += 1
                     if tracing:
                         _note(trace, sc, now, i, _T_LAP, gap)
@@ -557,6 +629,24 @@ def _advance(
 
             elif kind == _UNLESS:
                 th[i, _PC] = pc + 1 if sc[_FLAG + steps[pc, 2]] else steps[pc, 1]
+
+            elif kind == _PAST:
+                th[i, _PC] = steps[pc, 1] if _clock(sc, now) >= steps[pc, 2] else pc + 1
+
+            elif kind == _QUIET:
+                lock = th[i, _REGION_LOCK] if steps[pc, 4] == _OF_REGION else steps[pc, 2]
+                th[i, _PC] = steps[pc, 1] if lk[lock, _LENGTH] < steps[pc, 3] else pc + 1
+
+            elif kind == _SPLIT:
+                th[i, _PC] = pc + 1 if blocks[th[i, _PAGE] >> block_shift] >= _B_PROTECTED else steps[pc, 1]
+
+            elif kind == _KICK_STEP:
+                for j in range(threads):
+                    if j != i and th[j, _ASLEEP] == 0:
+                        th[j, _KICK] = steps[pc, 1]
+                if tracing:
+                    _note(trace, sc, now, i, _T_KICK, steps[pc, 1])
+                th[i, _PC] = pc + 1
 
             elif kind == _SLEEP:
                 th[i, _ALARM] = _clock(sc, now) + steps[pc, 1]
@@ -575,6 +665,7 @@ def _advance(
 
             else:  # END
                 th[i, _ENDED] = now
+                th[i, _ASLEEP] = 1
                 sc[_LIVE] -= 1
                 _starts(sc, now, -1, clock)
                 if tracing:
@@ -664,13 +755,14 @@ def run(
     }
     waiting = np.zeros((locks, threads), dtype=np.int64)
     events = np.zeros((trace, 4), dtype=np.int64)
-    pages = np.zeros(job.pages + PADDING, dtype=np.uint8)
-    first = int(Block.ABSENT if job.mapped_as_blocks else Block.TABLE)
-    blocks = np.full(-(-(job.pages + PADDING) // job.block_pages), first, dtype=np.uint8)
+    page, block = first_states(job)
+    pages = np.full(job.pages + PADDING, page, dtype=np.uint8)
+    blocks = np.full(-(-(job.pages + PADDING) // job.block_pages), block, dtype=np.uint8)
     faults = np.zeros((threads, 4), dtype=np.int64)
     stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
     stamp_l = np.zeros((len(job.stamps), locks, 2, 2), dtype=np.int64)
     stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
+    stamp_own = np.zeros((len(job.stamps), 8), dtype=np.int64)
     laps = np.zeros((threads, 65), dtype=np.int64)
     draws = tables(job.cvs)
     check_times(job, draws)
@@ -680,8 +772,8 @@ def run(
         _advance(
             job.steps, th, lk, *state.values(), tree, leaves, waiting, sc,
             thread_keys(seed, threads), draws, events,
-            pages, blocks, job.block_pages.bit_length() - 1, job.write_percent, faults, barriers, parked,
-            stamp_t, stamp_l, stamp_s, laps,
+            pages, blocks, job.block_pages.bit_length() - 1, job.lock_pages, job.write_percent, faults, barriers,
+            parked, stamp_t, stamp_l, stamp_s, stamp_own, laps,
             job.local_ps, job.near_ps, job.far_ps, job.socket, job.clock, CHUNK, trace > 0,
         )  # fmt: skip
         if progress is not None:
@@ -703,10 +795,18 @@ def run(
         stamp_ps=stamp_t,
         stamp_locks=stamp_l,
         stamp_sums=stamp_s,
+        stamp_own=stamp_own,
         lap_histogram=laps,
         lap_max_ps=th[:, _LAP_MAX].copy(),
         trace=events[: int(sc[_TRACED])],
     )
+
+
+def first_states(job: Job) -> tuple[Page, Block]:
+    """State of every page, and of every block, when the run begins."""
+    if job.mapped_as_blocks:
+        return Page.ABSENT, Block.WRITABLE if job.populated else Block.ABSENT
+    return Page.WRITABLE if job.populated else Page.ABSENT, Block.TABLE
 
 
 def check_times(job: Job, draws: NDArray[np.int64]) -> None:

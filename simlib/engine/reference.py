@@ -18,7 +18,7 @@ from simlib.engine import compiled
 from simlib.engine.random import FIXED_POINT_BITS, TABLE_BITS, draw, tables, thread_keys
 from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, EngineResult
 from simlib.errors import InputError
-from simlib.model.steps import FLAGS, SHARED, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step
+from simlib.model.steps import FLAGS, SHARED, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step, Whose
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
@@ -114,14 +114,23 @@ class Thread:
     spent: list[int] = field(default_factory=lambda: [0] * 6)
     faults: list[int] = field(default_factory=lambda: [0] * 4)
     alarm: int = 0
+    region_lock: int = 0
+    bitmap: int = 0
+    kick: int = 0
+    asleep: bool = False
     lap_from: int = 0
     lap_max: int = 0
+    lap_sum: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * 65)
     ended: int = -1
     wake: simpy.Event | None = None
 
 
 RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
+SCAN_ACTIVITY = {Scan.CLEAR: HOLD, Scan.PROTECT: HOLD, Scan.SET: HOLD, Scan.COLLECT: RUN, Scan.SEND: IDLE}
+STATE = 3
+"""Bits of a page that hold its entry's state."""
+PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
 
 
 class Simulation:
@@ -138,9 +147,9 @@ class Simulation:
             for i in range(len(job.entry))
         ]
         self.locks = [Lock(Discipline(int(k)), Line(job, absent=k == Discipline.SERVER)) for k in job.locks]
-        self.pages = [int(Page.ABSENT)] * (job.pages + compiled.PADDING)
-        first = Block.ABSENT if job.mapped_as_blocks else Block.TABLE
-        self.blocks = [first] * -(-(job.pages + compiled.PADDING) // job.block_pages)
+        page, block = compiled.first_states(job)
+        self.pages = [int(page)] * (job.pages + compiled.PADDING)
+        self.blocks = [block] * -(-(job.pages + compiled.PADDING) // job.block_pages)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
         self.trace: list[tuple[int, int, int, int]] = []
         self.flags = [False] * FLAGS
@@ -152,6 +161,7 @@ class Simulation:
         self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
         self.stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
         self.stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
+        self.stamp_own = np.zeros((len(job.stamps), 8), dtype=np.int64)
         self.stamp_l = np.zeros((len(job.stamps), len(self.locks), 2, 2), dtype=np.int64)
 
     # -- time and records ----------------------------------------------------------------------------
@@ -242,7 +252,7 @@ class Simulation:
                 if self.report is not None and self.events % PROGRESS_EVENTS == 0:
                     self.report(self.events, int(self.env.now))
                 if kind == Step.END:
-                    thread.ended = int(self.env.now)
+                    thread.ended, thread.asleep = int(self.env.now), True
                     self.live -= 1
                     self.starts(-1)
                     self.note(thread.ended, thread, "end", 0)
@@ -268,7 +278,9 @@ class Simulation:
                 return clock
             clock = self.own_step(thread, clock, kind, a, b, c, d)
 
-    def own_step(self, thread: Thread, clock: int, kind: int, a: int, b: int, c: int, d: int) -> int:
+    def own_step(  # noqa: PLR0912  # one branch a kind of step reads best
+        self, thread: Thread, clock: int, kind: int, a: int, b: int, c: int, d: int
+    ) -> int:
         """RUN, HOLD and the jumps: nobody else can see them. Returns the thread's clock."""
         thread.pc += 1
         if kind in (Step.RUN, Step.HOLD):
@@ -289,6 +301,13 @@ class Simulation:
                 thread.page = thread.first
         elif kind == Step.JUMP:
             thread.pc = a
+        elif kind == Step.FEW:
+            thread.pc = a if thread.bitmap <= b else thread.pc
+        elif kind == Step.PEEK:
+            ahead = self.pages[thread.page : min(thread.page + b, thread.last)]
+            thread.pc = thread.pc if any(bits & Page.COLLECTED for bits in ahead) else a
+        elif kind == Step.BACK:
+            thread.page -= (thread.page - thread.first - 1) % a + 1 if thread.page > thread.first else 0
         elif kind == Step.SEEK:
             places = (thread.last - thread.first) // a
             bits = draw(thread.key, thread.draws)
@@ -304,10 +323,12 @@ class Simulation:
 
     # -- shared steps: each returns the thread's clock, or None if the thread sleeps -----------------
 
-    def take(self, thread: Thread, a: int, mode: int, own: int, _d: int) -> int | None:
+    def take(self, thread: Thread, a: int, mode: int, whose: int, _d: int) -> int | None:
         """Ask for a lock."""
         now = int(self.env.now)
-        index = a + (thread.number if own else 0)
+        if whose == Whose.REGION:
+            thread.region_lock = a + min(thread.page, self.job.pages - 1) // self.job.lock_pages
+        index = self.lock_index(thread, a, whose)
         lock = self.locks[index]
         thread.pc += 1
         thread.tried, thread.mode = now, mode
@@ -325,12 +346,18 @@ class Simulation:
         lock.waiting.append(thread)
         if self.job.clock == Clock.SERIAL_YIELD:
             self.starts(-1)
+        thread.asleep = True
         self.sleep(thread)
         return None
+
+    def lock_index(self, thread: Thread, a: int, whose: int) -> int:
+        """Which lock a TAKE or DROP means."""
+        return (a, a + thread.number, thread.region_lock)[whose]
 
     def own(self, index: int, thread: Thread, mode: int, at: int) -> None:
         """The thread holds the lock from `at` on."""
         lock = self.locks[index]
+        thread.asleep = False
         lock.enter(mode, at)
         if lock.discipline is Discipline.SERVER:
             thread.served = at
@@ -344,10 +371,10 @@ class Simulation:
         lock.waits[mode][wait.bit_length()] += 1
         self.note(at, thread, "acquired", index)
 
-    def drop(self, thread: Thread, a: int, mode: int, own: int, retry: int) -> int:
+    def drop(self, thread: Thread, a: int, mode: int, whose: int, retry: int) -> int:
         """Let a lock go, or publish a lockless update; hand the lock on."""
         now = int(self.env.now)
-        index = a + (thread.number if own else 0)
+        index = self.lock_index(thread, a, whose)
         lock = self.locks[index]
         if lock.discipline is Discipline.LOCKLESS:
             done = lock.line.use(thread.number, now)
@@ -404,7 +431,7 @@ class Simulation:
         """The guest touches its page: a hit falls through, a fault jumps."""
         page = thread.page
         block = self.blocks[page // self.job.block_pages]
-        state = self.pages[page] & ~Page.DIRTY
+        state = self.pages[page] & STATE
         writes = self.writes(page)
         if block == Block.TABLE:
             fault = 0 if state == Page.ABSENT else 1 if writes and state == Page.PROTECTED else None
@@ -416,7 +443,9 @@ class Simulation:
             thread.faults[fault] += 1
             self.note(int(self.env.now), thread, "fault", fault)
             thread.pc = (a, b, c, d)[fault]
-        return int(self.env.now)
+        kick, thread.kick = thread.kick, 0
+        thread.spent[RUN] += kick
+        return int(self.env.now) + kick
 
     def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
         """Change the entry of the current page, and mark the page dirty."""
@@ -425,45 +454,69 @@ class Simulation:
         writes = self.writes(page)
         if action == Map.BLOCK:
             self.blocks[block] = Block.WRITABLE
+        elif action == Map.EAGER:
+            if self.blocks[block] in PERMISSION:
+                self.fill_table(block, PERMISSION[self.blocks[block]])
+                self.blocks[block] = Block.TABLE
         else:
             if action == Map.SPLIT and self.blocks[block] != Block.TABLE:
                 self.blocks[block] = Block.TABLE
-                for p in range(block * size, min((block + 1) * size, self.job.pages)):
-                    self.pages[p] &= Page.DIRTY
-            dirty = Page.DIRTY if writes and logging else self.pages[page] & Page.DIRTY
-            self.pages[page] = dirty | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
+                self.fill_table(block, Page.ABSENT)
+            bits = self.pages[page] & ~STATE | (Page.DIRTY if writes and logging else 0)
+            self.pages[page] = bits | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
         self.note(int(self.env.now), thread, "mapped", page)
         thread.pc += 1
         return int(self.env.now)
+
+    def fill_table(self, block: int, state: Page) -> None:
+        """Give every page of a block this state; what is written down about it stays."""
+        size = self.job.block_pages
+        for p in range(block * size, min((block + 1) * size, self.job.pages)):
+            self.pages[p] = self.pages[p] & ~STATE | state
 
     def scan(self, thread: Thread, cost: int, action: int, word_cost: int, _d: int) -> int:
         """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
         word = range(thread.page, thread.page + 64)
         block = thread.page // self.job.block_pages
+        mapped = self.blocks[block]
         entries = 0
-        if self.blocks[block] != Block.TABLE:
-            dirty = any(self.pages[p] & Page.DIRTY for p in word)
-            writable = self.blocks[block] == Block.WRITABLE
-            if (action == Scan.CLEAR and dirty) or (action == Scan.PROTECT and writable):
-                entries = 1
-                self.blocks[block] = Block.PROTECTED if writable else self.blocks[block]
-            if action != Scan.PROTECT:
-                for p in word:
-                    self.pages[p] = int(Page.DIRTY if action == Scan.SET else Page.ABSENT)
-        else:
-            for p in word:
-                state, marked = self.pages[p] & ~Page.DIRTY, self.pages[p] & Page.DIRTY
-                if action == Scan.SET:
-                    self.pages[p] |= Page.DIRTY
-                elif (action == Scan.CLEAR and marked) or (action == Scan.PROTECT and state == Page.WRITABLE):
+        if action == Scan.PROTECT and mapped != Block.TABLE:
+            entries = int(mapped == Block.WRITABLE)
+        for p in word:
+            bits = self.pages[p]
+            if action == Scan.SET:
+                self.pages[p] |= Page.DIRTY
+            elif action == Scan.COLLECT:
+                thread.bitmap -= bool(bits & Page.COLLECTED)
+                self.pages[p] = bits & ~Page.COLLECTED
+                if bits & Page.DIRTY:
                     entries += 1
-                    kept = marked if action == Scan.PROTECT else 0
-                    self.pages[p] = kept | (Page.PROTECTED if state == Page.WRITABLE else state)
+                    thread.bitmap += 1
+                    self.pages[p] |= Page.COLLECTED
+            elif action == Scan.SEND and bits & Page.COLLECTED:
+                entries += 1
+                thread.bitmap -= 1
+                self.pages[p] = bits & ~Page.COLLECTED
+            elif action == Scan.CLEAR and bits & Page.DIRTY and bits & Page.COLLECTED:
+                entries += 1
+                self.pages[p] = self.protected(bits & ~Page.DIRTY)
+            elif action == Scan.PROTECT and mapped == Block.TABLE and bits & STATE == Page.WRITABLE:
+                entries += 1
+                self.pages[p] = self.protected(bits)
+        if action in (Scan.CLEAR, Scan.PROTECT) and mapped != Block.TABLE and entries:
+            entries = 1  # the block has one entry
+            if mapped == Block.WRITABLE:
+                self.blocks[block] = Block.PROTECTED
         time = entries * cost + (word_cost if entries else 0)
-        thread.spent[HOLD] += time
+        thread.spent[SCAN_ACTIVITY[Scan(action)]] += time
         self.note(int(self.env.now), thread, "scan", entries)
         thread.pc += 1
         return int(self.env.now) + time
+
+    @staticmethod
+    def protected(bits: int) -> int:
+        """The entry without its permission to write."""
+        return bits & ~STATE | Page.PROTECTED if bits & STATE == Page.WRITABLE else bits
 
     def barrier(self, thread: Thread, which: int, parties: int, _c: int, _d: int) -> int | None:
         """Wait for the others; the last one wakes them and goes on at once."""
@@ -475,10 +528,12 @@ class Simulation:
             parked.append(thread)
             thread.tried = now
             self.starts(-1)
+            thread.asleep = True
             self.sleep(thread)
             return None
         self.starts(len(parked))
         for other in parked:
+            other.asleep = False
             other.spent[IDLE] += now - other.tried
             self.rouse(other, self.run_ahead(other, now))
         parked.clear()
@@ -491,6 +546,7 @@ class Simulation:
             self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
         self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
         self.stamp_s[which, 6:] = np.sum([t.faults for t in self.threads], axis=0)
+        self.stamp_own[which] = [*thread.spent, thread.bitmap, thread.lap_sum]
         self.note(int(self.env.now), thread, "stamp", which)
         thread.pc += 1
         return int(self.env.now)
@@ -500,6 +556,7 @@ class Simulation:
         if reads == 1 or (reads == 2 and self.flags[flag]):
             gap = self.clock() - thread.lap_from
             thread.lap_max = max(thread.lap_max, gap)
+            thread.lap_sum += gap
             thread.laps[gap.bit_length()] += 1
             self.note(int(self.env.now), thread, "lap", gap)
         thread.lap_from = self.clock()
@@ -516,6 +573,32 @@ class Simulation:
     def unless(self, thread: Thread, target: int, flag: int, _c: int, _d: int) -> int:
         """Jump unless a flag was raised."""
         thread.pc = thread.pc + 1 if self.flags[flag] else target
+        return int(self.env.now)
+
+    def past(self, thread: Thread, target: int, time: int, _c: int, _d: int) -> int:
+        """Jump once the clock shows that time."""
+        thread.pc = target if self.clock() >= time else thread.pc + 1
+        return int(self.env.now)
+
+    def quiet(self, thread: Thread, target: int, a: int, least: int, whose: int) -> int:
+        """Jump if fewer wait for the lock."""
+        lock = self.locks[self.lock_index(thread, a, whose)]
+        thread.pc = target if len(lock.waiting) < least else thread.pc + 1
+        return int(self.env.now)
+
+    def split(self, thread: Thread, target: int, _b: int, _c: int, _d: int) -> int:
+        """Jump unless the current page is mapped by a block."""
+        mapped = self.blocks[thread.page // self.job.block_pages] in PERMISSION
+        thread.pc = thread.pc + 1 if mapped else target
+        return int(self.env.now)
+
+    def kick(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
+        """Interrupt every thread that is awake."""
+        for other in self.threads:
+            if other is not thread and not other.asleep:
+                other.kick = time
+        self.note(int(self.env.now), thread, "kick", time)
+        thread.pc += 1
         return int(self.env.now)
 
     def rest(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
@@ -571,6 +654,7 @@ class Simulation:
             stamp_ps=self.stamp_t,
             stamp_locks=self.stamp_l,
             stamp_sums=self.stamp_s,
+            stamp_own=self.stamp_own,
             lap_histogram=np.array([t.laps for t in self.threads]),
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
             trace=np.array(self.trace, dtype=np.int64).reshape(-1, 4),
@@ -590,6 +674,10 @@ SHARED_STEPS: dict[Step, Callable[[Simulation, Thread, int, int, int, int], int 
     Step.UNLESS: Simulation.unless,
     Step.SLEEP: Simulation.rest,
     Step.WAKE: Simulation.awake,
+    Step.PAST: Simulation.past,
+    Step.QUIET: Simulation.quiet,
+    Step.SPLIT: Simulation.split,
+    Step.KICK: Simulation.kick,
 }
 
 

@@ -27,7 +27,8 @@ the interconnect (a `Discipline.SERVER`), at barriers."""
 LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
 """Statistics a lock keeps for each mode."""
 
-EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal")
+EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
+          "kick")  # fmt: skip
 """Kinds of trace event, by number."""
 
 
@@ -63,6 +64,8 @@ class EngineResult:
         Acquisitions and contended acquisitions up to each stamp.
     stamp_sums : ndarray of int64, shape (n_stamps, 10)
         Up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults by kind.
+    stamp_own : ndarray of int64, shape (n_stamps, 8)
+        Of the thread that stamped: picoseconds by activity, pages in its bitmap, and all its laps together.
     lap_histogram : ndarray of int64, shape (n_threads, 65)
         Laps (`Step.LAP`) whose picoseconds have that many bits.
     lap_max_ps : ndarray of int64, shape (n_threads,)
@@ -86,6 +89,7 @@ class EngineResult:
     stamp_ps: NDArray[np.int64]
     stamp_locks: NDArray[np.int64]
     stamp_sums: NDArray[np.int64]
+    stamp_own: NDArray[np.int64]
     lap_histogram: NDArray[np.int64]
     lap_max_ps: NDArray[np.int64]
     trace: NDArray[np.int64]

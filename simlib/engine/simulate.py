@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from simlib.engine import compiled, reference
+from simlib.engine import compiled, migration, reference
 from simlib.engine.result import ACTIVITIES, EVENTS, PS, EngineResult
 from simlib.errors import HorizonError
 from simlib.model.pagetable import WORD_PAGES, PageTable
@@ -25,7 +25,7 @@ _ENGINES = {"compiled": compiled.run, "reference": reference.run}
 
 UNITS = {"dirty_memory_time": "s", "populate_time": "s", "clear_dirty_log_time": "s",
          "longest_stall": "s", "contentions": "count",
-         "lock_acquisitions": "count", "mmu_lock_utilisation": "share"}  # fmt: skip
+         "lock_acquisitions": "count", "mmu_lock_utilisation": "share"} | migration.UNITS  # fmt: skip
 """Metrics of a run, with their units."""
 
 
@@ -59,21 +59,25 @@ class SimulationResult:
     @property
     def metrics(self) -> dict[str, float]:
         """The run's figures of merit, by the names of `UNITS`; NaN where a cost that decides it has no value."""
+        stats = self.raw.lock_stats[0]
+        locks = {
+            "contentions": float(stats[:, 1].sum() * self.scale * self.scenario.workload.counted_runs),
+            "lock_acquisitions": float(stats[:, 0].sum() * self.scale),
+            "mmu_lock_utilisation": float(self.raw.busy_ps[0] / max(1, self.raw.end_ps)),
+        }
+        if self.scenario.workload.kind == "migration":
+            return migration.migration_metrics(self.scenario, self.job, self.raw) | locks
         stamps = dict(zip(self.job.stamps, self.raw.stamp_ps.tolist(), strict=True))
         spent = {"dirtied": 0, "cleared": 0}
         for phase, end, begin in zip(self.job.stamps[1:], self.raw.stamp_ps[1:], self.raw.stamp_ps, strict=False):
             kind = phase.partition(" ")[0]
             spent[kind] = spent.get(kind, 0) + int(end - begin)
-        stats = self.raw.lock_stats[0]
         costs, unknown = self.scenario.costs, float("nan")
         values = {
             "dirty_memory_time": spent["dirtied"] * PS * self.scale,
             "populate_time": unknown if costs.populate_block is None else stamps["populated"] * PS * self.scale,
             "clear_dirty_log_time": unknown if costs.clear_page is None else spent["cleared"] * PS * self.scale,
-            "contentions": float(stats[:, 1].sum() * self.scale * self.scenario.workload.counted_runs),
-            "lock_acquisitions": float(stats[:, 0].sum() * self.scale),
-            "mmu_lock_utilisation": float(self.raw.busy_ps[0] / max(1, self.raw.end_ps)),
-        }
+        } | locks
         if self.scenario.workload.kind == "clear_under_load":
             values["dirty_memory_time"] = unknown
             values["longest_stall"] = float(self.raw.lap_max_ps.max() * PS)

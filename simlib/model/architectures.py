@@ -49,6 +49,10 @@ class Architecture:
         Kernel files and functions.
     enable_lock : str
         Mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
+    splits_at_clear : bool
+        Whether, by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
+    split_alloc : str
+        Whether an eager split allocates the new table ``under_lock``, or lets go for it (``drop``).
     """
 
     name: str
@@ -66,6 +70,8 @@ class Architecture:
     version: str
     sources: tuple[str, ...]
     enable_lock: str = "write"
+    splits_at_clear: bool = False
+    split_alloc: str = "drop"
 
 
 _GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
@@ -85,6 +91,7 @@ ARCHITECTURES: dict[str, Architecture] = {
              "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access", _GENERIC),
             enable_lock="read",
+            splits_at_clear=True,
         ),
         Architecture(
             "x86-shadow", "x86, shadow MMU over EPT or NPT (tdp_mmu=N)", "rwlock", "lockless", "write", "write",
@@ -129,6 +136,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "broadcast", _FLUSH_AFTER, "tree of 2026",
             ("arch/riscv/kvm/mmu.c kvm_riscv_mmu_dirty_log_write_fault_fast", "arch/riscv/kvm/mmu.c kvm_riscv_mmu_map",
              "arch/riscv/kvm/mmu.c mmu_split_huge_pages", _GENERIC),
+            splits_at_clear=True,
         ),
         Architecture(
             "riscv-spinlock", "riscv as of 6.12", "spin", "write", "write", "write", "write", 1,

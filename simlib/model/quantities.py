@@ -19,7 +19,12 @@ PS_PER_S = 10**12
 
 _DURATION_PS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": PS_PER_S}
 _SIZE_BYTES = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_NUMBER = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+_BITS_PER_S = {
+    f"{prefix}{unit}/s": factor * bits
+    for prefix, factor in (("", 1), ("k", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12))
+    for unit, bits in (("bit", 1), ("B", 8))
+}
+_NUMBER = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*(?:/s)?)\s*")
 
 
 def _split(text: str, what: str, rule: str) -> tuple[float, str]:
@@ -112,6 +117,47 @@ def parse_size(text: str | int, what: str = "size") -> int:
     if not 0 < size < 2**62 or size != int(size):
         raise InputError(what, str(text), "must be a whole, positive number of bytes below 2**62")
     return int(size)
+
+
+def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
+    """Bits a second of a bandwidth such as ``"25Gbit/s"`` or ``"3.1GB/s"`` (decimal multiples: k, M, G, T).
+
+    Raises
+    ------
+    InputError
+        If the unit is missing or unknown, or less than one bit a second remains.
+
+    Examples
+    --------
+    >>> parse_bandwidth("25Gbit/s"), parse_bandwidth("1.5 MB/s")
+    (25000000000, 12000000)
+    >>> parse_bandwidth("0Gbit/s", "workload.link")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: workload.link = 0Gbit/s: must be at least 1 bit/s; nothing could ever be sent
+    """
+    rule = "a bandwidth is a number with bit/s or B/s, and k, M, G or T before it"
+    if not isinstance(text, str):
+        raise InputError(what, text, rule)
+    value, unit = _split(text, what, rule)
+    if unit not in _BITS_PER_S:
+        raise InputError(what, text, f"unknown unit {unit!r}; {rule}")
+    bits = value * _BITS_PER_S[unit]
+    if not 1 <= bits < 2**62:
+        raise InputError(what, text, "must be at least 1 bit/s", "nothing could ever be sent")
+    return round(bits)
+
+
+def format_bandwidth(bits: int) -> str:
+    """A bandwidth as the user would write it.
+
+    Examples
+    --------
+    >>> format_bandwidth(25_000_000_000), format_bandwidth(1_500_001)
+    ('25Gbit/s', '1500001bit/s')
+    """
+    unit = next(u for u in ("Tbit/s", "Gbit/s", "Mbit/s", "kbit/s", "bit/s") if bits % _BITS_PER_S[u] == 0)
+    return f"{bits // _BITS_PER_S[unit]}{unit}"
 
 
 def format_size(size: int) -> str:

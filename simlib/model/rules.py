@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Any
 
 from simlib.errors import InputError, nearest
-from simlib.model.quantities import parse_duration, parse_size
+from simlib.model.quantities import parse_bandwidth, parse_duration, parse_size
 
 Parser = Callable[[Any, str], Any]
 """Reads a value as a file has it; the second argument names it in an error."""
@@ -86,7 +86,7 @@ class Checked:
             what = f"{type(self).__name__.lower()}.{f.name}"
             if value is None and f.default is None:
                 continue
-            if parse in (parse_duration, parse_size):  # already parsed: picoseconds, bytes
+            if parse in (parse_duration, parse_size, parse_bandwidth):  # parsed already: picoseconds, bytes, bits/s
                 low = 0 if parse is parse_duration else 1
                 if isinstance(value, bool) or not isinstance(value, int) or value < low:
                     raise InputError(what, value, f"must be a whole number, at least {low}")

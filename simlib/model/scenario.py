@@ -21,7 +21,14 @@ from simlib.errors import InputError, nearest
 from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
 from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.quantities import format_duration, format_size, parse_duration, parse_size
+from simlib.model.quantities import (
+    format_bandwidth,
+    format_duration,
+    format_size,
+    parse_bandwidth,
+    parse_duration,
+    parse_size,
+)
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,16 @@ class Policy(rules.Checked):
         0: one hold for the whole ioctl; n: let go after every n pages (a multiple of 64).
     fault_lock_sections : int
         Times that one fault takes the lock; the hold is divided over them.
+    eager_split : bool or None
+        Whether CLEAR splits the blocks of its range, rather than leave that to the guest's next write.
+    split_alloc : str
+        ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that.
+    yield_on : str
+        When CLEAR lets go between two words, beside its batch: ``never``, or ``contended``: if somebody waits.
+    yield_pages : int
+        With ``contended``: only after so many pages at least (a multiple of 64).
+    lock_regions : int
+        Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
     """
 
     architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
@@ -119,15 +136,21 @@ class Policy(rules.Checked):
     clear_lock: str = rules.rule(rules.choice("default", "read", "write"), "default")
     clear_batch_pages: int = rules.rule(rules.whole(0, 2**40), 0)
     fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
+    eager_split: bool | None = rules.rule(rules.flag, None)
+    split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop"), "default")
+    yield_on: str = rules.rule(rules.choice("never", "contended"), "never")
+    yield_pages: int = rules.rule(rules.whole(64, 2**40), 64)
+    lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
 
     def __post_init__(self) -> None:
         """Check each field, and what depends on more than one."""
         super().__post_init__()
-        if self.clear_batch_pages % WORD_PAGES:
-            raise InputError(
-                "policy.clear_batch_pages", self.clear_batch_pages, "must be 0 or a multiple of 64",
-                "a bitmap word of 64 pages is the least the kernel can do at a time",
-            )  # fmt: skip
+        for name in ("clear_batch_pages", "yield_pages"):
+            if getattr(self, name) % WORD_PAGES:
+                raise InputError(
+                    f"policy.{name}", getattr(self, name), "must be 0 or a multiple of 64",
+                    "a bitmap word of 64 pages is the least the kernel can do at a time",
+                )  # fmt: skip
 
     @property
     def facts(self) -> Architecture:
@@ -161,6 +184,8 @@ class Policy(rules.Checked):
                 )  # fmt: skip
             values[name] = value
         values["fault_lock_sections"] = self.fault_lock_sections or self.facts.fault_lock_sections
+        values["eager_split"] = self.facts.splits_at_clear if self.eager_split is None else self.eager_split
+        values["split_alloc"] = self.facts.split_alloc if self.split_alloc == "default" else self.split_alloc
         return dataclasses.replace(self, **values)
 
 
@@ -172,7 +197,8 @@ class Workload(rules.Checked):
     ----------
     kind : str
         ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
-        ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/).
+        ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
+        ``migration``: they keep writing while passes over the memory collect, clear and send it.
     iterations : int
         Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
     write_percent : int
@@ -185,15 +211,45 @@ class Workload(rules.Checked):
         Picoseconds for which the clearing thread sleeps before each round of ``clear_under_load``.
     counted_runs : int
         Runs of the test over which the published lock counters were added up.
+    access : str
+        Order in which a vCPU of ``migration`` touches its pages: ``sequential``, round and round from a random one,
+        or ``uniform``: each time any page.
+    access_interval : int
+        Picoseconds of its own work between touching one page and the next.
+    warm_up : int
+        Picoseconds for which the guest runs undisturbed before the log is enabled.
+    link : int
+        Bits a second that a migration can send.
+    clear_when : str
+        ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
+        ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection.
+    downtime : int
+        Picoseconds: a migration switches over when what GET found can be sent in this time.
+    pass_limit : int
+        Passes after which it switches over whatever is left.
+    timeout : int
+        Picoseconds after which no new pass begins.
+    slow_fault_every : int
+        Accesses of a vCPU between two faults that take the lock whatever the log says, as those of NX huge
+        pages do; 0: none.
     """
 
-    kind: str = rules.rule(rules.choice("clear_under_load", "dirty_log_perf_test"), "dirty_log_perf_test")
+    kind: str = rules.rule(rules.choice("clear_under_load", "dirty_log_perf_test", "migration"), "dirty_log_perf_test")
     iterations: int = rules.rule(rules.whole(1, 1000), 2)
     write_percent: int = rules.rule(rules.whole(1, 100), 100)
     initially_set: bool = rules.rule(rules.flag, True)
     clear_chunk: int | None = rules.rule(parse_size, None, format_size)
     pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
     counted_runs: int = rules.rule(rules.whole(1, 100), 1)
+    access: str = rules.rule(rules.choice("sequential", "uniform"), "sequential")
+    access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
+    warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
+    link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)
+    clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get"), "lazy")
+    downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
+    pass_limit: int = rules.rule(rules.whole(1, 100), 30)
+    timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
+    slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
 
 
 def _cost(low: str, high: str, default: int | None = None) -> Any:
@@ -236,7 +292,15 @@ class Costs(rules.Checked):
     enable_page : int
         Enabling the log, for each page that it write-protects, under the lock.
     flush : int
-        One remote TLB flush.
+        One remote TLB flush, whatever the number of vCPUs.
+    flush_per_vcpu : int
+        What it takes longer for each vCPU that is interrupted.
+    kick : int
+        What a vCPU loses that is interrupted by it: out of the guest and in again.
+    split_block : int
+        Splitting one block eagerly, under the lock.
+    split_alloc : int
+        Allocating its table, under the lock or not (`Policy.split_alloc`).
     fault_jitter : float
         Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
     """
@@ -255,6 +319,10 @@ class Costs(rules.Checked):
     reacquire: int | None = _cost("1ns", "10us")
     enable_page: int | None = _cost("500ps", "2us")
     flush: int | None = _cost("100ns", "10ms")
+    flush_per_vcpu: int | None = _cost("10ns", "100us")
+    kick: int | None = _cost("100ns", "100us")
+    split_block: int | None = _cost("100ns", "1ms")
+    split_alloc: int | None = _cost("10ns", "1ms")
     fault_jitter: float | None = field(
         default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
     )

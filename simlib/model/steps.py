@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.errors import InputError
+from simlib.model.pagetable import WORD_PAGES
 
 
 class Step(IntEnum):
@@ -32,9 +33,10 @@ class Step(IntEnum):
     HOLD = 1
     """Spend time with a lock held. a: mean, ps; b: distribution."""
     TAKE = 2
-    """Take a lock. a: lock; b: mode; c: 1 if the lock's index is a plus the thread's own number."""
+    """Take a lock. a: lock; b: mode; c: a `Whose`."""
     DROP = 3
-    """Let go. a, b, c as TAKE; d: the TAKE to return to when a lockless update lost its race."""
+    """Let go. a, b, c as TAKE (of a lock by region: the one taken last); d: the TAKE to return to when a lockless
+    update lost its race."""
     ACCESS = 4
     """The guest touches its current page. Goes to a on a translation fault of a page, b on a
     permission fault of a page, c on a permission fault of a block, d on a translation fault of a
@@ -72,17 +74,42 @@ class Step(IntEnum):
     """Sleep on until the clock shows that time; then awake."""
     SEEK = 19
     """Go to a page of the region at random, each as likely. a: its number within the region is a multiple of a."""
+    FEW = 20
+    """To a if at most b pages stand in the thread's bitmap (`Scan.COLLECT`)."""
+    PEEK = 21
+    """To a if none of the next b pages of the region stands in the bitmap."""
+    BACK = 22
+    """Back to the first of the pages that end here; they begin at multiples of a pages."""
+    PAST = 23
+    """To a if the clock shows b or more, ps."""
+    QUIET = 24
+    """To a if fewer than c threads wait for lock b; d: a `Whose`, as of the TAKE before."""
+    SPLIT = 25
+    """To a if the current page is not mapped by a block: there is nothing to split."""
+    KICK = 26
+    """Make every thread that is awake leave the guest and enter it again, at its next ACCESS. a: what it loses, ps."""
 
 
 SHARED = (
     Step.TAKE, Step.DROP, Step.ACCESS, Step.MAP, Step.BARRIER, Step.SCAN, Step.STAMP, Step.END, Step.LAP, Step.SIGNAL,
-    Step.UNLESS, Step.SLEEP, Step.WAKE,
+    Step.UNLESS, Step.SLEEP, Step.WAKE, Step.PAST, Step.QUIET, Step.SPLIT, Step.KICK,
 )  # fmt: skip
 """Steps that read or write what other threads see."""
 
 
 FLAGS = 4
 """Flags that `Step.SIGNAL` may raise."""
+
+
+class Whose(IntEnum):
+    """Which lock `Step.TAKE` means."""
+
+    ALL = 0
+    """The one it names."""
+    THREAD = 1
+    """The thread's own: its number is added."""
+    REGION = 2
+    """That of the memory around the current page: the number of its region (`Job.lock_pages`) is added."""
 
 
 class Map(IntEnum):
@@ -94,17 +121,23 @@ class Map(IntEnum):
     """Replace the block mapping by an empty table, then map the page."""
     BLOCK = 2
     """Map the whole block writable."""
+    EAGER = 3
+    """Replace the block mapping by a full table; every page keeps the block's permission."""
 
 
 class Scan(IntEnum):
     """What `Step.SCAN` does to the 64 pages of a word; every page acted on costs the step's a."""
 
     CLEAR = 0
-    """Clear the dirty bits that are set and write-protect those pages (CLEAR_DIRTY_LOG)."""
+    """Clear the dirty bits of the pages that stand in the bitmap, and write-protect those pages (CLEAR_DIRTY_LOG)."""
     PROTECT = 1
     """Write-protect every mapped page (enabling the log without KVM_DIRTY_LOG_INITIALLY_SET)."""
     SET = 2
     """Set every dirty bit, protect nothing (enabling with KVM_DIRTY_LOG_INITIALLY_SET)."""
+    COLLECT = 3
+    """Copy the dirty bits into the bitmap (GET_DIRTY_LOG), protect nothing."""
+    SEND = 4
+    """Send the pages that stand in the bitmap, and take them out of it."""
 
 
 class Mode(IntEnum):
@@ -149,12 +182,13 @@ class Clock(IntEnum):
 
 
 class Page(IntEnum):
-    """State of one page's entry; the bit `DIRTY` is set beside it in the same byte."""
+    """State of one page's entry; beside it in the same byte, the bits of KVM's dirty log and of userspace's bitmap."""
 
     ABSENT = 0
     PROTECTED = 1
     WRITABLE = 2
     DIRTY = 4
+    COLLECTED = 8
 
 
 class Block(IntEnum):
@@ -224,6 +258,10 @@ class Job:
         Pages that one block maps; a power of two.
     mapped_as_blocks : bool
         Whether stage 2 maps blocks where it can.
+    populated : bool
+        Whether all memory is mapped, writable, when the run begins.
+    lock_pages : int
+        Pages of one region, where there is a lock for each (`Whose.REGION`).
     write_percent : int
         Share of the pages that the guest writes; it reads the others.
     stamps : tuple of str
@@ -250,6 +288,8 @@ class Job:
     pages: int = 64
     block_pages: int = 512
     mapped_as_blocks: bool = False
+    populated: bool = False
+    lock_pages: int = 64
     write_percent: int = 100
     stamps: tuple[str, ...] = ()
     lock_names: tuple[str, ...] = ("mmu_lock",)
@@ -282,6 +322,8 @@ class Job:
             raise InputError(
                 "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
             )
+        if self.lock_pages < WORD_PAGES:
+            raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
         if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
@@ -299,13 +341,18 @@ class Job:
         if kind in (Step.RUN, Step.HOLD):
             return a >= 0 and 0 <= b < len(self.cvs)
         if kind in (Step.TAKE, Step.DROP):
-            return 0 <= a < locks and b in (0, 1) and (c == 0 or (c == 1 and a + threads <= locks)) and 0 <= d < n
+            spans = (1, threads, -(-self.pages // self.lock_pages))  # in the order of Whose
+            return c in tuple(Whose) and 0 <= a <= a + spans[c] <= locks and b in (0, 1) and 0 <= d < n
         if kind == Step.ACCESS:
             return all(0 <= x < n for x in (a, b, c, d))
         if kind == Step.NEXT:
             return 0 <= a < n and b >= 0 and c >= 0 and d >= 0
-        if kind in (Step.MORE, Step.JUMP):
+        if kind in (Step.MORE, Step.JUMP, Step.SPLIT):
             return 0 <= a < n
+        if kind in (Step.FEW, Step.PEEK, Step.PAST):
+            return 0 <= a < n and b >= 0
+        if kind == Step.QUIET:
+            return 0 <= a < n and 0 <= b < locks and c >= 1 and d in (Whose.ALL, Whose.REGION)
         if kind == Step.REPEAT:
             return 0 <= a < n and b >= 1 and 0 <= c < 4
         if kind == Step.BARRIER:
@@ -313,10 +360,10 @@ class Job:
         if kind == Step.STAMP:
             return 0 <= a < len(self.stamps)
         if kind == Step.SCAN:
-            return a >= 0 and b in (0, 1, 2) and c >= 0
-        if kind == Step.SLEEP:
+            return a >= 0 and b in tuple(Scan) and c >= 0
+        if kind in (Step.SLEEP, Step.KICK):
             return a >= 0
-        if kind == Step.SEEK:
+        if kind in (Step.SEEK, Step.BACK):
             return a >= 1
         if kind == Step.LAP:
             return a in (0, 1, 2) and 0 <= b < FLAGS
@@ -324,4 +371,4 @@ class Job:
             return 0 <= a < FLAGS
         if kind == Step.UNLESS:
             return 0 <= a < n and 0 <= b < FLAGS
-        return kind in (Step.END, Step.WAKE) or (kind == Step.MAP and a in (0, 1, 2) and b in (0, 1))
+        return kind in (Step.END, Step.WAKE) or (kind == Step.MAP and a in tuple(Map) and b in (0, 1))

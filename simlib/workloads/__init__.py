@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Job
-from simlib.workloads import clear_under_load, dirty_log_perf_test
+from simlib.workloads import clear_under_load, dirty_log_perf_test, migration
 
 _WORKLOADS: dict[str, Callable[[Scenario], Job]] = {
     "clear_under_load": clear_under_load.build,
     "dirty_log_perf_test": dirty_log_perf_test.build,
+    "migration": migration.build,
 }
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.scenario import Costs, Policy, Scenario
-from simlib.model.steps import Clock, Discipline, Job, Map, Mode, Program, Scan, Step
+from simlib.model.steps import Clock, Discipline, Job, Map, Mode, Program, Scan, Step, Whose
 
-MMU_LOCK, INTERCONNECT, PAGE_TABLES = range(3)
-"""Indices among a job's locks: mmu_lock; broadcast invalidations; the first vCPU's own page-table word."""
+MMU_LOCK, INTERCONNECT, REGIONS = range(3)
+"""Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
 
 _JITTER = 1
 _DISCIPLINES = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
@@ -60,12 +60,20 @@ class Kernel:
         self.program.add(Step.STAMP, len(self.stamps))
         self.stamps.append(name)
 
-    def lock(self, mode: str) -> tuple[int, Mode, int]:
-        """Lock, mode and whether the lock is the thread's own, for one of the policy's words."""
+    def lock(self, mode: str, regions: bool = False) -> tuple[int, Mode, Whose]:
+        """Lock, mode and whose lock it is, for one of the policy's words; `regions`: that of the memory at hand."""
         if mode == "lockless":
-            return PAGE_TABLES, Mode.WRITE, 1
+            return self.first_own_lock, Mode.WRITE, Whose.THREAD
         exclusive = mode == "write" or self.policy.lock != "rwlock"
-        return MMU_LOCK, Mode.WRITE if exclusive else Mode.READ, 0
+        how = Mode.WRITE if exclusive else Mode.READ
+        if regions and self.policy.lock_regions > 1:
+            return REGIONS, how, Whose.REGION
+        return MMU_LOCK, how, Whose.ALL
+
+    @property
+    def first_own_lock(self) -> int:
+        """Index of the first vCPU's own page-table word."""
+        return REGIONS + (self.policy.lock_regions if self.policy.lock_regions > 1 else 0)
 
     def faults(self, logging: bool) -> tuple[tuple[int, ...], list[int]]:
         """The four kinds of fault, in the order of `Step.ACCESS`.
@@ -97,7 +105,7 @@ class Kernel:
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, logging: bool) -> int:
         """One fault; returns the jump at its end."""
         program = self.program
-        lock, how, own = self.lock(mode)
+        lock, how, own = self.lock(mode, regions=True)
         program.add(Step.RUN, self.costs.fault_exit or 0, _JITTER)
         sections = self.policy.fault_lock_sections
         for section in range(sections):
@@ -111,6 +119,17 @@ class Kernel:
                 program.add(Step.MAP, action, logging)
             program.add(Step.DROP, lock, how, own, take)
         return program.add(Step.JUMP)
+
+    def slow_fault(self) -> None:
+        """A fault that takes the lock whatever the log says, and changes nothing that the log knows of."""
+        program, costs = self.program, self.costs
+        lock, mode, whose = self.lock(self.policy.translation_fault, regions=True)
+        program.add(Step.LAP, 0)
+        program.add(Step.RUN, costs.fault_exit or 0, _JITTER)
+        take = program.add(Step.TAKE, lock, mode, whose)
+        program.add(Step.HOLD, costs.fault_hold or 0, _JITTER)
+        program.add(Step.DROP, lock, mode, whose, take)
+        program.add(Step.LAP, 1)
 
     def touch_region(self, logging: bool) -> None:
         """Touch every page of the region once; the first time, the host finds the memory block by block."""
@@ -144,30 +163,106 @@ class Kernel:
             word = program.add(Step.SCAN, costs.enable_page or 0, Scan.PROTECT)
             program.add(Step.NEXT, word, WORD_PAGES)
             program.add(Step.DROP, lock, mode)
-            program.add(Step.RUN, costs.flush or 0)
+            self.flush()
         program.add(Step.MORE, word)
 
+    def get_log(self) -> None:
+        """GET the slot's bitmap, which with manual protection takes no lock; what it costs is not modelled."""
+        program = self.program
+        word = program.add(Step.SCAN, 0, Scan.COLLECT)
+        program.add(Step.NEXT, word, WORD_PAGES)
+        program.add(Step.MORE, word)
+
+    def get_and_clear_log(self) -> None:
+        """GET without manual protection: it write-protects what it finds, the whole slot in one hold."""
+        program = self.program
+        lock, mode, whose = self.lock(self.policy.clear_lock)
+        program.add(Step.TAKE, lock, mode, whose)
+        word = program.add(Step.SCAN, 0, Scan.COLLECT)
+        program.add(Step.SCAN, self.costs.clear_page or 0, Scan.CLEAR, self.costs.clear_word or 0)
+        program.add(Step.NEXT, word, WORD_PAGES)
+        program.add(Step.DROP, lock, mode, whose)
+        self.flush()
+        program.add(Step.MORE, word)
+
+    def flush(self) -> None:
+        """Flush all TLBs: it takes the caller's time, and interrupts the vCPUs."""
+        costs = self.costs
+        self.program.add(Step.RUN, (costs.flush or 0) + self.scenario.guest.vcpus * (costs.flush_per_vcpu or 0))
+        if costs.kick:
+            self.program.add(Step.KICK, costs.kick)
+
+    @property
+    def chunk(self) -> int:
+        """Pages of one CLEAR ioctl."""
+        given = self.scenario.workload.clear_chunk
+        return min(self.slot_pages, given // self.scenario.guest.page_size if given else self.slot_pages)
+
     def clear_log(self) -> None:
-        """CLEAR the slot, ioctl by ioctl; within one, a hold for each batch."""
-        program, costs, policy, workload = self.program, self.costs, self.policy, self.scenario.workload
-        lock, mode, _ = self.lock(policy.clear_lock)
-        page_size = self.scenario.guest.page_size
-        chunk = min(self.slot_pages, (workload.clear_chunk or self.slot_pages * page_size) // page_size)
+        """CLEAR what the last GET gave, ioctl by ioctl."""
+        ioctl = self.program.here()
+        self.clear_chunk()
+        self.program.add(Step.MORE, ioctl)
+
+    def clear_chunk(self) -> None:
+        """One CLEAR ioctl, of the chunk that begins here; within it, a hold for each batch that has anything set.
+
+        Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; kernel-patches/ 0007 for batches, 0011 for yielding,
+        0012 for what an eager split allocates.
+        """
+        program, costs, policy, chunk = self.program, self.costs, self.policy, self.chunk
+        lock, mode, whose = self.lock(policy.clear_lock, regions=True)
         batch = min(chunk, policy.clear_batch_pages or chunk)
-        ioctl = program.here()
+        if whose == Whose.REGION:
+            batch = min(batch, self.region_pages)
         if costs.clear_ioctl:
             program.add(Step.RUN, costs.clear_ioctl)
-        take = program.add(Step.TAKE, lock, mode)
-        word = program.add(Step.SCAN, costs.clear_page or 0, Scan.CLEAR, costs.clear_word or 0)
-        program.add(Step.NEXT, word, WORD_PAGES, batch, chunk)
-        program.add(Step.DROP, lock, mode)
-        if costs.reacquire and batch < chunk:
+        peek = program.add(Step.PEEK, 0, batch) if batch < chunk else None
+        take = program.add(Step.TAKE, lock, mode, whose)
+        word = program.here()
+        if policy.eager_split and self.scenario.guest.mapped_as_blocks:
+            self._split_eagerly(lock, mode, whose)
+        program.add(Step.SCAN, costs.clear_page or 0, Scan.CLEAR, costs.clear_word or 0)
+        again = program.add(Step.NEXT, word, WORD_PAGES, batch, chunk)
+        drop = program.add(Step.DROP, lock, mode, whose)
+        if costs.reacquire and (batch < chunk or policy.yield_on != "never"):
             program.add(Step.RUN, costs.reacquire)
-        program.add(Step.NEXT, take, 0, chunk)
-        program.add(Step.RUN, costs.flush or 0)
-        program.add(Step.MORE, ioctl)
+        top = take if peek is None else peek
+        more = program.add(Step.NEXT, top, 0, chunk)
+        if peek is not None or policy.yield_on != "never":
+            over = program.add(Step.JUMP)
+            if peek is not None:
+                program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, batch))
+                program.add(Step.JUMP, more)
+            if policy.yield_on == "contended":
+                program.patch(again, a=program.here())
+                program.add(Step.NEXT, word, 0, policy.yield_pages, chunk)
+                program.add(Step.QUIET, word, lock, 1, whose)
+                program.add(Step.JUMP, drop)
+            program.patch(over, a=program.here())
+        self.flush()
 
-    def job(self, vcpu: int, main: int, barriers: int) -> Job:
+    def _split_eagerly(self, lock: int, mode: Mode, whose: Whose) -> None:
+        """Before its first page is cleared, replace a block by a table."""
+        program, costs = self.program, self.costs
+        dropped = self.policy.split_alloc == "drop"
+        split = program.add(Step.SPLIT)
+        if dropped:
+            program.add(Step.DROP, lock, mode, whose)
+        program.add(Step.RUN if dropped else Step.HOLD, costs.split_alloc or 0)
+        if dropped:
+            program.add(Step.TAKE, lock, mode, whose)
+        program.add(Step.HOLD, costs.split_block or 0)
+        program.add(Step.MAP, Map.EAGER)
+        program.patch(split, a=program.here())
+
+    @property
+    def region_pages(self) -> int:
+        """Pages of one region with a lock of its own; a multiple of a block, so that no fault spans two."""
+        regions = -(-self.slot_pages // self.policy.lock_regions)
+        return -(-regions // self.block_pages) * self.block_pages
+
+    def job(self, vcpu: int, main: int, barriers: int, populated: bool = False) -> Job:
         """All that an engine needs, for as many vCPU threads as the guest has and one main thread.
 
         Parameters
@@ -175,6 +270,8 @@ class Kernel:
         vcpu, main : int
             First step of each.
         barriers : int
+        populated : bool
+            Whether all memory is mapped from the beginning.
         """
         guest, costs, machine, policy = self.scenario.guest, self.costs, self.scenario.machine, self.policy
         per_vcpu, pages = guest.pages_per_vcpu, self.slot_pages
@@ -184,8 +281,11 @@ class Kernel:
         threads = guest.vcpus + 1
         lockless = "lockless" in (policy.write_protect_fault, policy.translation_fault)
         words = threads if lockless else 0
-        names: Sequence[str] = [f"page tables of thread {i}" for i in range(words)]
-        locks = [_DISCIPLINES[policy.lock], Discipline.SERVER] + [Discipline.LOCKLESS] * words
+        regions = policy.lock_regions if policy.lock_regions > 1 else 0
+        names: Sequence[str] = [f"mmu_lock of region {i}" for i in range(regions)]
+        names = [*names, *(f"page tables of thread {i}" for i in range(words))]
+        discipline = _DISCIPLINES[policy.lock]
+        locks = [discipline, Discipline.SERVER] + [discipline] * regions + [Discipline.LOCKLESS] * words
         return Job(
             steps=np.array(self.program.rows, dtype=np.int64),
             entry=np.array([vcpu] * guest.vcpus + [main], dtype=np.int64),
@@ -199,6 +299,8 @@ class Kernel:
             pages=pages,
             block_pages=self.block_pages,
             mapped_as_blocks=guest.mapped_as_blocks,
+            populated=populated,
+            lock_pages=self.region_pages,
             write_percent=self.scenario.workload.write_percent,
             stamps=tuple(self.stamps),
             lock_names=("mmu_lock", "interconnect", *names),

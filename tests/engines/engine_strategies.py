@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.scenario import Costs, Guest, Machine, Policy, Scenario, Workload
-from simlib.model.steps import FLAGS, Clock, Discipline, Job, Map, Mode, Program, Scan, Step
+from simlib.model.steps import FLAGS, Clock, Discipline, Job, Map, Mode, Program, Scan, Step, Whose
 
 TRACE = 200_000
 """Room for trace events: more than any job made here has."""
@@ -83,10 +83,11 @@ class _Writer:
         self.program.add(Step.DROP, lock, mode, own, take)
 
     def section(self, body=None):
-        """Take one of the locks, or the thread's own; a server may be nested inside."""
-        own = self.own is not None and self.draw(st.booleans())
-        lock = len(self.locks) if own else self.draw(st.integers(0, len(self.locks) - 1))
-        kind = self.own if own else self.locks[lock]
+        """Take one of the locks, or the thread's own, or the memory region's; a server may be nested inside."""
+        whose = self.draw(st.sampled_from(list(Whose))) if self.own is not None else Whose.ALL
+        own = whose
+        lock = self.draw(st.integers(0, len(self.locks) - 1)) if whose == Whose.ALL else len(self.locks)
+        kind = self.locks[lock] if whose == Whose.ALL else self.own
         modes = [Mode.READ, Mode.READ, Mode.WRITE] if kind == Discipline.QUEUED_RW else [Mode.WRITE]
         mode = self.draw(st.sampled_from(modes))
         take = self.program.add(Step.TAKE, lock, mode, own)
@@ -107,7 +108,7 @@ class _Writer:
             self.program.add(Step.SEEK, self.draw(st.sampled_from([1, 16, 64])))
         start = self.program.add(Step.JUMP)
         faults, jumps = [], []
-        for action in (Map.PAGE, Map.PAGE, Map.SPLIT, Map.BLOCK):
+        for action in (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER])), Map.BLOCK):
             faults.append(self.program.here())
             self.time(Step.RUN)
             logging = self.draw(st.integers(0, 1))
@@ -125,6 +126,43 @@ class _Writer:
         word = self.program.add(Step.SCAN, self.draw(TIMES), self.draw(st.sampled_from(list(Scan))), self.draw(TIMES))
         self.program.add(Step.NEXT, word, 64)
         self.program.add(Step.MORE, word)
+
+    def migrate(self):
+        """A pass of a migration: collect the log, unless it is small; chunk by chunk clear and send what it has."""
+        word = self.program.add(Step.SCAN, self.draw(TIMES), Scan.COLLECT, self.draw(TIMES))
+        self.program.add(Step.NEXT, word, 64)
+        self.program.add(Step.MORE, word)
+        few = self.program.add(Step.FEW, 0, self.draw(st.sampled_from([0, 0, 20])))
+        chunk = self.draw(st.sampled_from([64, 128]))
+        top = self.program.here()
+        peek = self.program.add(Step.PEEK, 0, chunk)
+        clear = self.program.here()
+        split = self.program.add(Step.SPLIT, 0)
+        self.section(lambda: self.program.add(Step.MAP, Map.EAGER, 0))
+        self.program.patch(split, a=self.program.here())
+        self.section(
+            lambda: (
+                self.program.add(Step.SCAN, self.draw(TIMES), Scan.CLEAR, self.draw(TIMES))
+                and self.program.add(Step.NEXT, self.program.here() + 1, 64)
+            )
+        )
+        quiet = self.program.add(Step.QUIET, 0, self.draw(st.integers(0, len(self.locks) - 1)), 1)
+        self.time(Step.RUN)
+        self.program.patch(quiet, a=self.program.here())
+        if chunk == 128:
+            self.program.add(Step.NEXT, clear, 0, chunk)
+        if self.draw(st.booleans()):
+            self.program.add(Step.KICK, self.draw(TIMES))
+        self.program.add(Step.BACK, chunk)
+        late = self.program.add(Step.PAST, 0, self.draw(TIMES))
+        send = self.program.add(Step.SCAN, self.draw(TIMES), Scan.SEND, self.draw(TIMES))
+        self.program.patch(late, a=self.program.here())
+        self.program.add(Step.NEXT, send, 64, chunk)
+        skip = self.program.add(Step.JUMP)
+        self.program.patch(peek, a=self.program.add(Step.NEXT, self.program.here() + 1, chunk))
+        self.program.patch(skip, a=self.program.here())
+        self.program.add(Step.MORE, top)
+        self.program.patch(few, a=self.program.here())
 
     def prologue(self, signals):
         """One thread raises a flag; the others look at their stopwatches until it is up."""
@@ -150,9 +188,9 @@ class _Writer:
             top = self.program.here()
             self.time(Step.RUN)
             for _ in range(self.draw(st.integers(0, 3))):
-                what = self.draw(st.sampled_from(["section", "section", "section", "walk", "scan", "loop"]))
+                what = self.draw(st.sampled_from(["section", "section", "walk", "scan", "migrate", "loop"]))
                 inner = self.program.here()
-                if what in ("walk", "scan"):
+                if what in ("walk", "scan", "migrate"):
                     getattr(self, what)()
                 else:
                     self.section()
@@ -177,7 +215,7 @@ def jobs(draw, stamped=False):
     first = writer.life(phases, True if flagged else None)
     others = [writer.life(phases, False if flagged else None) for _ in range(draw(st.integers(0, 2)))]
     entries = [first, *others]
-    all_locks = [*locks, *([own] * threads if own is not None else [])]
+    all_locks = [*locks, *([own] * max(threads, 4) if own is not None else [])]  # one a thread, or a region
     return Job(
         steps=np.array(writer.program.rows, dtype=np.int64),
         entry=np.array([first] + [draw(st.sampled_from(entries)) for _ in range(threads - 1)], dtype=np.int64),
@@ -191,6 +229,8 @@ def jobs(draw, stamped=False):
         pages=256,
         block_pages=draw(st.sampled_from([64, 128, 512])),
         mapped_as_blocks=draw(st.booleans()),
+        populated=draw(st.booleans()),
+        lock_pages=draw(st.sampled_from([64, 192, 256])),
         write_percent=draw(st.sampled_from([100, 50, 3])),
         stamps=tuple(f"stamp {i}" for i in range(STAMPS)),
         lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),

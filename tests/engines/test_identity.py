@@ -35,9 +35,10 @@ def test_write_protecting_keeps_the_dirty_bit():
     p = Program()
     p.add(Step.MAP, Map.PAGE, 1)
     p.add(Step.SCAN, 0, Scan.PROTECT)
+    p.add(Step.SCAN, 0, Scan.COLLECT)
     p.add(Step.SCAN, 0, Scan.CLEAR)
     p.add(Step.END)
     job = Job(np.array(p.rows), np.zeros(1, int), np.array([[0, 64]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int))
     for engine in (reference, compiled):
         rows = engine.run(job, trace=9).trace
-        assert rows[rows[:, 2] == EVENTS.index("scan"), 3].tolist() == [1, 1], engine.__name__
+        assert rows[rows[:, 2] == EVENTS.index("scan"), 3].tolist() == [1, 1, 1], engine.__name__

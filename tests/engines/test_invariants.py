@@ -104,7 +104,10 @@ def test_locks_keep_their_promises_and_their_books(job, seed):
         waiters = [v for v in mine if v.decided is not None]
         if kind != Discipline.LOCKLESS:
             exclusive(mine)
-            assert result.busy_ps[lock] == union(mine)
+            # A reader that is let in beside another holds the lock while it passes the queue's head on, which is
+            # before it may go on: if the other has gone by then, the lock is busy and nobody is inside.
+            let_in = sum(v.decided is not None and v.mode == Mode.READ for v in mine)
+            assert 0 <= result.busy_ps[lock] - union(mine) <= let_in * job.near_ps
         # Little's law, bin by bin: the queue's integral is the sum over waiters of the time queued.
         queued = binned([(v.tried, v.decided) for v in waiters], result.bin_ps)
         assert result.queue_ps[lock].tolist() == queued.tolist()
@@ -154,7 +157,7 @@ def test_a_scenario_does_all_its_work(scenario, seed):
     rounds, pages = scenario.workload.iterations, scenario.guest.pages_per_vcpu
     vcpus = scenario.guest.vcpus
     assert result.progress[:vcpus].sum(axis=1).tolist() == [pages * (1 + rounds)] * vcpus
-    assert result.progress[vcpus].sum() == pages * vcpus * (1 + rounds)  # enabling, then each CLEAR
+    assert result.progress[vcpus].sum() == pages * vcpus * (1 + 2 * rounds)  # enabling, then each GET and CLEAR
     assert result.thread_ps.sum(axis=1).tolist() == result.thread_end_ps.tolist()
     assert (np.diff(result.stamp_ps) >= 0).all()
     assert (np.diff(result.stamp_locks, axis=0) >= 0).all()

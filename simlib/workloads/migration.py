@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Live migration by pre-copy, as programs: vCPUs that keep writing, and the thread that sends their memory.
+
+The memory is mapped when the run begins. The guest runs undisturbed for a while; then the log is enabled, and pass
+after pass the migration thread does GET and, chunk by chunk, CLEAR and send, as QEMU does (migration/ram.c
+ram_save_iterate and migration_bitmap_clear_dirty, accel/kvm/kvm-all.c kvm_log_clear). It switches over when what GET
+found can be sent within the downtime, or at the limit of passes or of time, and collects what is dirty then. What
+follows (stop-and-copy or post-copy) sends that and takes no lock.
+"""
+
+from __future__ import annotations
+
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.quantities import PS_PER_S
+from simlib.model.scenario import Scenario
+from simlib.model.steps import Job, Scan, Step
+from simlib.workloads.kernel import Kernel
+
+_STOP = 0
+_LOOK = 64
+"""Accesses of a vCPU between two looks at whether the guest has been stopped."""
+
+
+def build(scenario: Scenario) -> Job:
+    """The programs of one scenario.
+
+    Stamps are ``start``, ``undisturbed``, ``enabled``, for every pass i ``collected i`` and ``sent i`` (zero for
+    passes that were not made), ``switchover`` and ``left``: how much is dirty then.
+
+    Examples
+    --------
+    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
+    ...                             "workload": {"kind": "migration", "pass_limit": 1}}))
+    >>> len(job.entry), job.stamps
+    (3, ('start', 'undisturbed', 'enabled', 'collected 1', 'sent 1', 'switchover', 'left'))
+    """
+    kernel = Kernel(scenario)
+    vcpu = _vcpu(kernel)
+    main = _main(kernel)
+    return kernel.job(vcpu, main, barriers=0, populated=True)
+
+
+def page_time(scenario: Scenario) -> int:
+    """Picoseconds to send one page.
+
+    Examples
+    --------
+    >>> page_time(Scenario.parse({"workload": {"link": "4.096Gbit/s"}}))
+    8000000
+    """
+    return scenario.guest.page_size * 8 * PS_PER_S // scenario.workload.link
+
+
+def _vcpu(kernel: Kernel) -> int:
+    program, workload = kernel.program, kernel.scenario.workload
+    entry = program.add(Step.JUMP)
+    faults, ends = kernel.faults(logging=True)
+    for end in ends:  # the stopwatch runs from a fault's beginning to the next access
+        program.patch(end, a=program.add(Step.LAP, 1))
+    fault_end = program.add(Step.JUMP)
+    starts = [_timed(kernel, fault) for fault in faults]
+    program.patch(entry, a=program.add(Step.SEEK, 1))
+    top = program.add(Step.RUN, workload.access_interval)
+    program.add(Step.ACCESS, *starts)
+    program.patch(fault_end, a=program.here())
+    look = program.add(Step.REPEAT, 0, _LOOK, 0)
+    program.add(Step.UNLESS, program.here() + 2, _STOP)
+    leave = program.add(Step.JUMP)
+    program.patch(look, a=program.here())
+    if workload.slow_fault_every:
+        often = program.add(Step.REPEAT, 0, workload.slow_fault_every, 1)
+        kernel.slow_fault()
+        program.patch(often, a=program.here())
+    program.add(Step.NEXT, top if workload.access == "sequential" else program.here() + 1, 1)
+    if workload.access == "uniform":
+        program.add(Step.SEEK, 1)
+        program.add(Step.JUMP, top)
+    program.add(Step.MORE, top)
+    program.add(Step.JUMP, top)
+    program.patch(leave, a=program.add(Step.END))
+    return entry
+
+
+def _timed(kernel: Kernel, fault: int) -> int:
+    """A fault with the stopwatch started; returns its first step."""
+    start = kernel.program.add(Step.LAP, 0)
+    kernel.program.add(Step.JUMP, fault)
+    return start
+
+
+def _main(kernel: Kernel) -> int:
+    program, scenario = kernel.program, kernel.scenario
+    workload, chunk = scenario.workload, kernel.chunk
+    each = page_time(scenario)
+    entry = program.here()
+    kernel.stamp("start")
+    program.add(Step.SLEEP, workload.warm_up)
+    program.add(Step.WAKE)
+    kernel.stamp("undisturbed")
+    kernel.enable_log()
+    kernel.stamp("enabled")
+    done = []
+    for number in range(1, workload.pass_limit + 1):
+        program.add(Step.LAP, 0)
+        if workload.clear_when == "at_get":
+            kernel.get_and_clear_log()
+            program.add(Step.LAP, 1)
+        else:
+            kernel.get_log()
+        kernel.stamp(f"collected {number}")
+        done.append(program.add(Step.FEW, 0, workload.downtime // each))
+        if workload.clear_when == "at_once":
+            program.add(Step.LAP, 0)
+            kernel.clear_log()
+            program.add(Step.LAP, 1)
+        top = program.here()
+        peek = program.add(Step.PEEK, 0, chunk)
+        if workload.clear_when == "lazy":
+            program.add(Step.LAP, 0)
+            kernel.clear_chunk()
+            program.add(Step.LAP, 1)
+            program.add(Step.BACK, chunk)
+        word = program.add(Step.SCAN, each, Scan.SEND)
+        program.add(Step.NEXT, word, WORD_PAGES, chunk)
+        more = program.add(Step.MORE, top)
+        over = program.add(Step.JUMP)
+        program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, chunk))
+        program.add(Step.JUMP, more)
+        program.patch(over, a=program.here())
+        kernel.stamp(f"sent {number}")
+        done.append(program.add(Step.PAST, 0, workload.timeout))
+    for jump in done:
+        program.patch(jump, a=program.here())
+    kernel.stamp("switchover")
+    kernel.get_log()
+    kernel.stamp("left")
+    program.add(Step.SIGNAL, _STOP)
+    program.add(Step.END)
+    return entry
