@@ -18,7 +18,16 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from simlib.engine.random import FIXED_POINT_BITS, GAMMA, TABLE_BITS, tables, thread_keys
+from simlib.engine.random import (
+    FIXED_POINT_BITS,
+    GAMMA,
+    SCATTER,
+    SEEK_BITS,
+    TABLE_BITS,
+    seek_tables,
+    tables,
+    thread_keys,
+)
 from simlib.engine.result import BINS, FIRST_SHIFT, EngineResult
 from simlib.errors import DeadlockError, HorizonError, InputError
 from simlib.model.steps import FLAGS, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step, Whose
@@ -325,6 +334,7 @@ def _grant(
 @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 def _advance(
     steps, th, lk, stats, waits, holds, queue, progress, tree, leaves, waiting, sc, keys, tables, trace,
+    seeks,
     pages, blocks, block_shift, lock_pages, write_percent, faults, barrier_count, parked, stamp_t, stamp_l, stamp_s,
     stamp_own, laps, local, near, far, socket, clock, budget, tracing,
 ):  # fmt: skip
@@ -398,8 +408,16 @@ def _advance(
                 continue
             if kind == _SEEK:
                 places = (th[i, _LAST] - th[i, _FIRST]) // steps[pc, 1]
-                high = np.int64(_draw(th, i, keys) >> np.uint64(32))
-                th[i, _PAGE] = th[i, _FIRST] + ((high * places) >> 32) * steps[pc, 1]
+                table = steps[pc, 2]
+                bits = _draw(th, i, keys)
+                number = np.int64(bits >> np.uint64(64 - SEEK_BITS))
+                within = np.int64((bits >> np.uint64(48 - SEEK_BITS)) & np.uint64(0xFFFF))
+                low = seeks[table, number]
+                rank = ((low + (((seeks[table, number + 1] - low) * within) >> 16)) * places) >> 32
+                rank = min(rank, places - 1)
+                if table > 0:
+                    rank = (rank * SCATTER) % places
+                th[i, _PAGE] = th[i, _FIRST] + rank * steps[pc, 1]
                 th[i, _PC] = pc + 1
                 continue
             if kind == _FEW:
@@ -772,6 +790,7 @@ def run(
         _advance(
             job.steps, th, lk, *state.values(), tree, leaves, waiting, sc,
             thread_keys(seed, threads), draws, events,
+            seek_tables(job.zipf, vcpu_pages(job)),
             pages, blocks, job.block_pages.bit_length() - 1, job.lock_pages, job.write_percent, faults, barriers,
             parked, stamp_t, stamp_l, stamp_s, stamp_own, laps,
             job.local_ps, job.near_ps, job.far_ps, job.socket, job.clock, CHUNK, trace > 0,
@@ -800,6 +819,11 @@ def run(
         lap_max_ps=th[:, _LAP_MAX].copy(),
         trace=events[: int(sc[_TRACED])],
     )
+
+
+def vcpu_pages(job: Job) -> int:
+    """Pages of the smallest region: that of a vCPU, which is whose pages are sought."""
+    return max(1, int(np.diff(job.region, axis=1).min()))
 
 
 def first_states(job: Job) -> tuple[Page, Block]:

@@ -122,6 +122,63 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
     return table
 
 
+SEEK_BITS = 12
+"""A table of places has 2**SEEK_BITS + 1 edges of equally likely bins."""
+
+SCATTER = 2654435761
+"""Prime that scatters ranks over a region: neighbours in rank are not neighbours in memory (Knuth's multiplier)."""
+
+
+@functools.lru_cache(maxsize=64)
+def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
+    """Ranks of a Zipf distribution at equally likely steps: quantiles of the density (r + 1)**-exponent on [0, places].
+
+    Parameters
+    ----------
+    exponent : float
+        0: every place is as likely. 0.99: YCSB's default (Cooper et al. 2010, section 5.2).
+    places : int
+
+    Returns
+    -------
+    ndarray of int64, shape (4097,)
+        Share of the places, in units of 2**-32.
+
+    Raises
+    ------
+    InputError
+        If the exponent is negative, above 4, or not finite.
+
+    Examples
+    --------
+    >>> float(zipf_table(0.0, 1000)[2048] / 2**32)
+    0.5
+    >>> bool(zipf_table(0.99, 10**6)[2048] / 2**32 < 0.01)  # half of all accesses go to less than 1 % of the pages
+    True
+    """
+    if not 0 <= exponent <= 4:
+        raise InputError("exponent of a Zipf distribution", exponent, "must lie between 0 and 4")
+    shares = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
+    rest = 1.0 - exponent
+    if abs(rest) < 1e-9:
+        ranks = np.expm1(shares * np.log1p(places))
+    else:
+        ranks = np.expm1(np.log1p(shares * np.expm1(rest * np.log1p(places))) / rest)
+    table: NDArray[np.int64] = np.rint(np.clip(ranks / places, 0.0, 1.0) * 2.0**32).astype(np.int64)
+    return table
+
+
+def seek_tables(zipf: tuple[float, ...], places: int) -> NDArray[np.int64]:
+    """One table of places a row.
+
+    Examples
+    --------
+    >>> seek_tables((0.0, 0.99), 100).shape
+    (2, 4097)
+    """
+    return np.stack([zipf_table(exponent, places) for exponent in zipf])
+
+
 def tables(cvs: tuple[float, ...]) -> NDArray[np.int64]:
     """One quantile table a row.
 

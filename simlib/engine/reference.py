@@ -15,7 +15,16 @@ import numpy as np
 import simpy
 
 from simlib.engine import compiled
-from simlib.engine.random import FIXED_POINT_BITS, TABLE_BITS, draw, tables, thread_keys
+from simlib.engine.random import (
+    FIXED_POINT_BITS,
+    SCATTER,
+    SEEK_BITS,
+    TABLE_BITS,
+    draw,
+    seek_tables,
+    tables,
+    thread_keys,
+)
 from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, EngineResult
 from simlib.errors import InputError
 from simlib.model.steps import FLAGS, SHARED, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step, Whose
@@ -140,6 +149,7 @@ class Simulation:
         self.job, self.room, self.report = job, trace, progress
         self.env = simpy.Environment(initial_time=0)
         self.tables = tables(job.cvs)
+        self.places = seek_tables(job.zipf, compiled.vcpu_pages(job))
         compiled.check_times(job, self.tables)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [
@@ -312,7 +322,10 @@ class Simulation:
             places = (thread.last - thread.first) // a
             bits = draw(thread.key, thread.draws)
             thread.draws += 1
-            thread.page = thread.first + ((bits >> 32) * places >> 32) * a
+            number, within = bits >> (64 - SEEK_BITS), bits >> (48 - SEEK_BITS) & 0xFFFF
+            low, high = (int(self.places[b, number + i]) for i in (0, 1))
+            rank = min((low + ((high - low) * within >> 16)) * places >> 32, places - 1)
+            thread.page = thread.first + (rank * SCATTER % places if b else rank) * a
         else:  # REPEAT
             thread.counters[c] += 1
             if thread.counters[c] < b:

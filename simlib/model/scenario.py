@@ -212,8 +212,10 @@ class Workload(rules.Checked):
     counted_runs : int
         Runs of the test over which the published lock counters were added up.
     access : str
-        Order in which a vCPU of ``migration`` touches its pages: ``sequential``, round and round from a random one,
-        or ``uniform``: each time any page.
+        Order in which a vCPU of ``migration`` touches its pages: ``sequential``, round and round from a random one;
+        ``uniform``, each time any page; ``zipf``, some much more often than others.
+    zipf_exponent : float
+        How much more often: page number r by popularity has a share proportional to r to this negative power.
     access_interval : int
         Picoseconds of its own work between touching one page and the next.
     warm_up : int
@@ -241,7 +243,8 @@ class Workload(rules.Checked):
     clear_chunk: int | None = rules.rule(parse_size, None, format_size)
     pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
     counted_runs: int = rules.rule(rules.whole(1, 100), 1)
-    access: str = rules.rule(rules.choice("sequential", "uniform"), "sequential")
+    access: str = rules.rule(rules.choice("sequential", "uniform", "zipf"), "sequential")
+    zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
     access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
     warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
     link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)

@@ -73,7 +73,8 @@ class Step(IntEnum):
     WAKE = 18
     """Sleep on until the clock shows that time; then awake."""
     SEEK = 19
-    """Go to a page of the region at random, each as likely. a: its number within the region is a multiple of a."""
+    """Go to a page of the region at random. a: its number within the region is a multiple of a; b: distribution of
+    the places (0: each is as likely)."""
     FEW = 20
     """To a if at most b pages stand in the thread's bitmap (`Scan.COLLECT`)."""
     PEEK = 21
@@ -252,6 +253,8 @@ class Job:
         Socket on which each thread runs.
     cvs : tuple of float
         Coefficient of variation of each distribution that steps name; number 0 is the fixed one.
+    zipf : tuple of float
+        Exponent of each distribution of places that SEEK names; number 0 must be 0, which is uniform.
     pages : int
         Guest pages in all.
     block_pages : int
@@ -285,6 +288,7 @@ class Job:
     far_ps: int
     socket: NDArray[np.int64]
     cvs: tuple[float, ...] = (0.0,)
+    zipf: tuple[float, ...] = (0.0,)
     pages: int = 64
     block_pages: int = 512
     mapped_as_blocks: bool = False
@@ -363,7 +367,9 @@ class Job:
             return a >= 0 and b in tuple(Scan) and c >= 0
         if kind in (Step.SLEEP, Step.KICK):
             return a >= 0
-        if kind in (Step.SEEK, Step.BACK):
+        if kind == Step.SEEK:
+            return a >= 1 and 0 <= b < len(self.zipf)
+        if kind == Step.BACK:
             return a >= 1
         if kind == Step.LAP:
             return a in (0, 1, 2) and 0 <= b < FLAGS

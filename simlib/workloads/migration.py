@@ -17,6 +17,7 @@ from simlib.model.steps import Job, Scan, Step
 from simlib.workloads.kernel import Kernel
 
 _STOP = 0
+_ZIPF = 1
 _LOOK = 64
 """Accesses of a vCPU between two looks at whether the guest has been stopped."""
 
@@ -72,8 +73,8 @@ def _vcpu(kernel: Kernel) -> int:
         kernel.slow_fault()
         program.patch(often, a=program.here())
     program.add(Step.NEXT, top if workload.access == "sequential" else program.here() + 1, 1)
-    if workload.access == "uniform":
-        program.add(Step.SEEK, 1)
+    if workload.access != "sequential":
+        program.add(Step.SEEK, 1, _ZIPF if workload.access == "zipf" else 0)
         program.add(Step.JUMP, top)
     program.add(Step.MORE, top)
     program.add(Step.JUMP, top)

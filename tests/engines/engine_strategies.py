@@ -105,7 +105,7 @@ class _Writer:
     def walk(self):
         """Touch the region's pages; the faults of other threads on the same pages race with these."""
         if self.draw(st.booleans()):
-            self.program.add(Step.SEEK, self.draw(st.sampled_from([1, 16, 64])))
+            self.program.add(Step.SEEK, self.draw(st.sampled_from([1, 16, 64])), self.draw(st.integers(0, 1)))
         start = self.program.add(Step.JUMP)
         faults, jumps = [], []
         for action in (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER])), Map.BLOCK):
@@ -226,6 +226,7 @@ def jobs(draw, stamped=False):
         far_ps=draw(TIMES),
         socket=np.array([draw(st.integers(0, 1)) for _ in range(threads)], dtype=np.int64),
         cvs=(0.0, 1.0, 0.4),
+        zipf=(0.0, 0.99),
         pages=256,
         block_pages=draw(st.sampled_from([64, 128, 512])),
         mapped_as_blocks=draw(st.booleans()),

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from simlib.engine.random import FIXED_POINT_BITS, GAMMA, draw, quantile_table, tables, thread_keys
+from simlib.engine import compiled
+from simlib.engine.random import FIXED_POINT_BITS, GAMMA, draw, quantile_table, tables, thread_keys, zipf_table
+from simlib.engine.result import EVENTS
 from simlib.errors import InputError
+from simlib.model.steps import Job, Map, Program, Step
 
 # Output of Vigna's splitmix64.c (https://prng.di.unimi.it/splitmix64.c) from the state 1234567.
 SPLITMIX64 = [
@@ -85,3 +88,33 @@ def test_the_exponentials_table_is_its_conditional_means():
 def test_a_coefficient_of_variation_out_of_range_is_refused(cv):
     with pytest.raises(InputError, match="must lie between 0 and 8"):
         tables((0.0, cv))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 0.99, 1.0, 1.5])
+def test_places_have_the_distributions_shares(exponent):
+    """Shares of the most popular pages, against the density's integral."""
+    places = 4096
+    edges = zipf_table(exponent, places) / 2**32 * places
+    shares = np.linspace(0, 1, len(edges))
+
+    def below(rank):  # the integral of (r + 1)**-exponent up to it
+        return np.log1p(rank) if exponent == 1 else ((rank + 1) ** (1 - exponent) - 1) / (1 - exponent)
+
+    for rank in (1, 8, 64, 512, 2048):
+        assert np.interp(rank, edges, shares) == pytest.approx(below(rank) / below(places), abs=3e-4)
+
+
+def test_every_place_is_reached_and_none_beyond():
+    p = Program()
+    top = p.add(Step.SEEK, 1, 1)
+    p.add(Step.MAP, Map.PAGE, 1)
+    p.add(Step.REPEAT, top, 6000)
+    p.add(Step.END)
+    job = Job(np.array(p.rows), np.zeros(1, int), np.array([[0, 192]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
+              zipf=(0.0, 0.8), pages=256)  # fmt: skip
+    pages = compiled.run(job, trace=20_000).trace
+    pages = pages[pages[:, 2] == EVENTS.index("mapped"), 3]
+    counts = np.bincount(pages, minlength=256)
+    assert (counts[:192] > 0).all()
+    assert not counts[192:].any()
+    assert counts[0] == counts.max()  # rank 0 stays at home, the others are scattered
