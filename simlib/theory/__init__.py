@@ -10,6 +10,7 @@ Examples
 0.8
 """
 
+from simlib.theory.batching import BatchCosts, Batching, batch_costs, best_batch, square_root_batch
 from simlib.theory.deterministic import DeterministicLock, deterministic_lock
 from simlib.theory.machine_repairman import (
     ClosedLock,
@@ -38,6 +39,8 @@ from simlib.theory.scalability import (
 )
 
 __all__ = [
+    "BatchCosts",
+    "Batching",
     "ClosedLock",
     "Collapse",
     "DeterministicLock",
@@ -48,6 +51,8 @@ __all__ = [
     "amdahl",
     "asymptotic_bounds",
     "balanced_job_bounds",
+    "batch_costs",
+    "best_batch",
     "birth_death",
     "cache_line_limit",
     "closed_lock",
@@ -58,6 +63,7 @@ __all__ = [
     "machine_repairman",
     "mean_value_analysis",
     "reader_writer_bounds",
+    "square_root_batch",
     "ticket_lock",
     "ticket_lock_collapse",
     "universal_scalability",
