@@ -127,6 +127,11 @@ class _Writer:
         self.program.add(Step.NEXT, word, 64)
         self.program.add(Step.MORE, word)
 
+    def clear_word(self):
+        """CLEAR of one word; short, so that a lockless update among others wins its race after some rounds."""
+        self.program.add(Step.SCAN, self.draw(st.integers(0, 2)), Scan.CLEAR, self.draw(st.integers(0, 2)))
+        self.program.add(Step.NEXT, self.program.here() + 1, 64)
+
     def migrate(self):
         """A pass of a migration: collect the log, unless it is small; chunk by chunk clear and send what it has."""
         word = self.program.add(Step.SCAN, self.draw(TIMES), Scan.COLLECT, self.draw(TIMES))
@@ -140,12 +145,7 @@ class _Writer:
         split = self.program.add(Step.SPLIT, 0)
         self.section(lambda: self.program.add(Step.MAP, Map.EAGER, 0))
         self.program.patch(split, a=self.program.here())
-        self.section(
-            lambda: (
-                self.program.add(Step.SCAN, self.draw(TIMES), Scan.CLEAR, self.draw(TIMES))
-                and self.program.add(Step.NEXT, self.program.here() + 1, 64)
-            )
-        )
+        self.section(self.clear_word)
         quiet = self.program.add(Step.QUIET, 0, self.draw(st.integers(0, len(self.locks) - 1)), 1)
         self.time(Step.RUN)
         self.program.patch(quiet, a=self.program.here())
