@@ -237,14 +237,12 @@ def instruction_costs(name: str) -> list[InstructionCost]:
     enable = of("enable", 0, whole)
     if (enable["protection"] == "enable").all():
         found.append(_slope("enable_page", "enabling the log", enable["pages"], enable["total_time_ns"]))
-    locked = len(held) > 0
-    if not locked:  # then only faults that map a page take the lock
+    what = "lock held over acquisitions of faults"
+    if not len(held):  # lockless: the model's faults are as long in all, and these are known by those that map
         held = locks[(locks["phase"] == "populate") & locks["site"].isin(_FAULT_SITES)]
-    what = "faults" if locked else "faults that map a page"
-    found.append(
-        _slope("fault_hold", f"lock held over acquisitions of {what}", held["acquisitions"], held["hold_time_ns"])
-    )
-    hold = found[-1].value if locked else 0.0
+        what += " that map a page"
+    found.append(_slope("fault_hold", what, held["acquisitions"], held["hold_time_ns"]))
+    hold = found[-1].value
     low, high = fault.low - access.high - hold, fault.high - access.low - hold
     outside = fault.value - access.value - hold
     found.append(InstructionCost("fault_exit", outside, low, high, "the rest of that write", fault.cells))

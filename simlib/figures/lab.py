@@ -116,7 +116,7 @@ def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab besi
     facet_titles(figure)
     legend_below(figure, len(seen), rows_of=3)
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
-    return titled(figure, title, "points: median and range over three seeds; lines: simulated from instruction costs")
+    return titled(figure, title, "points: median and range over the seeds; lines: simulated from instruction costs")
 
 
 def _add(figure: go.Figure, seen: set[str], row: int, column: int, **trace: object) -> None:

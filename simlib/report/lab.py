@@ -185,8 +185,10 @@ def _load(found: LabStudy) -> Section:
         [
             Prose(
                 "Now the vCPUs keep writing. The simulator has the lab's clock and the costs above, and nothing else: "
-                "no cell under load was used to calibrate anything. Points are the lab's median over three seeds with "
-                "their range, lines the simulator's."
+                "no cell under load was used to calibrate anything. Points are the lab's median over three seeds (x86 "
+                "with nested paging: six) with their range, lines the simulator's. The ranges of two cells that do "
+                "not differ are disjoint by chance in one case of ten with three seeds, in one of 460 with six: of "
+                "the comparisons below some are such."
             ),
             Chart(figures.under_load(found.load), "The lab under load, and the simulator from instruction costs."),
             Table(
@@ -212,7 +214,8 @@ def _switches(found: LabStudy) -> Section:
     blocks: list[Prose | Chart] = [
         Prose(
             "Each switch of the patch series, tried on a running kernel. With one vCPU and a parked guest there is "
-            "nothing random; under load points are medians over three seeds."
+            "nothing random; under load points are medians over three seeds. Enabling the log also waits for a grace "
+            "period, which depends on where the timer's tick falls: up to 2 ms of its time say nothing about a switch."
         )
     ]
     for experiment, frame in found.switches.items():

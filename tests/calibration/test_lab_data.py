@@ -47,7 +47,7 @@ def test_costs_are_known_and_ordered(machine, costs):
     for cost in costs:
         assert 0 < cost.low <= cost.value <= cost.high, cost
         assert cost.high - cost.low < 0.2 * cost.value, cost
-    fault = known["fault_exit"].value + (known["fault_hold"].value if "fault_hold" in known else 0)
+    fault = known["fault_exit"].value + known["fault_hold"].value
     assert known["guest_access"].value < known["clear_page"].value * 5
     # riscv's CLEAR fences every page.
     assert known["clear_page"].value * (3 if machine == "riscv" else 8) < fault
