@@ -16,9 +16,11 @@ from simlib.engine import compiled, migration, reference
 from simlib.engine.result import ACTIVITIES, EVENTS, PS, EngineResult
 from simlib.errors import HorizonError
 from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.quantities import format_bandwidth
 from simlib.model.scenario import Costs, Scenario
 from simlib.model.steps import Job
 from simlib.workloads import build
+from simlib.workloads.migration import page_time
 
 Engine = Literal["compiled", "reference"]
 _ENGINES = {"compiled": compiled.run, "reference": reference.run}
@@ -270,6 +272,14 @@ def check_horizon(scenario: Scenario) -> None:
     simlib.errors.HorizonError: the run would take at least 268168 s of simulated time, ...
     """
     costs, workload = scenario.costs, scenario.workload
+    if workload.kind == "migration":
+        first = scenario.guest.pages_per_vcpu * scenario.guest.vcpus * page_time(scenario)
+        if workload.warm_up + first > compiled.HORIZON_PS:
+            raise HorizonError(
+                f"the first pass alone would take {first * PS:.0f} s over a link of {format_bandwidth(workload.link)}, "
+                f"more than the {compiled.HORIZON_PS * PS:.0f} s that are simulated; take less memory or a faster link"
+            )
+        return
     passes = 1 + workload.iterations - (1 if workload.initially_set else 0)
     written = workload.write_percent / 100
     fault = (costs.fault_exit or 0) + (costs.fault_hold or 0)

@@ -82,12 +82,18 @@ class _Writer:
             self.program.add(Step.STAMP, self.draw(st.integers(0, STAMPS - 1)))
         self.program.add(Step.DROP, lock, mode, own, take)
 
-    def section(self, body=None):
-        """Take one of the locks, or the thread's own, or the memory region's; a server may be nested inside."""
-        whose = self.draw(st.sampled_from(list(Whose))) if self.own is not None else Whose.ALL
-        own = whose
-        lock = self.draw(st.integers(0, len(self.locks) - 1)) if whose == Whose.ALL else len(self.locks)
-        kind = self.locks[lock] if whose == Whose.ALL else self.own
+    def section(self, body=None, fair=False):
+        """Take one of the locks, or the thread's own, or the memory region's; a server may be nested inside.
+
+        With `fair` no lockless update: threads that repeat theirs for as long as another's lasts would starve it.
+        """
+        choices = [(Whose.ALL, lock, kind) for lock, kind in enumerate(self.locks)]
+        if self.own is not None:
+            choices += [(whose, len(self.locks), self.own) for whose in (Whose.THREAD, Whose.REGION)]
+        choices = [choice for choice in choices if not fair or choice[2] != Discipline.LOCKLESS]
+        if not choices:
+            return
+        own, lock, kind = self.draw(st.sampled_from(choices))
         modes = [Mode.READ, Mode.READ, Mode.WRITE] if kind == Discipline.QUEUED_RW else [Mode.WRITE]
         mode = self.draw(st.sampled_from(modes))
         take = self.program.add(Step.TAKE, lock, mode, own)
@@ -170,7 +176,7 @@ class _Writer:
         self.flag = flag
         self.program.add(Step.LAP, self.draw(st.integers(0, 1)))
         top = self.program.add(Step.RUN, 1_000, self.draw(st.integers(0, 1)))
-        self.section()
+        self.section(fair=True)
         self.program.add(Step.LAP, self.draw(st.integers(1, 2)), flag)
         if self.draw(st.booleans()):
             self.program.add(Step.SLEEP, self.draw(TIMES))

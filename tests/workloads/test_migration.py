@@ -7,7 +7,7 @@ import pytest
 from simlib.engine import compiled, reference
 from simlib.engine.migration import degradation
 from simlib.engine.simulate import simulate
-from simlib.errors import InputError
+from simlib.errors import HorizonError, InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Page
 from simlib.workloads import build
@@ -124,3 +124,10 @@ def test_a_link_of_no_bandwidth_is_refused():
         InputError, match=r"workload\.link = 0Gbit/s: must be at least 1 bit/s; nothing could ever be sent"
     ):
         scenario(link="0Gbit/s")
+
+
+def test_a_pass_that_could_not_end_is_refused_at_once():
+    with pytest.raises(
+        HorizonError, match=r"first pass alone would take 8590 s over a link of 32Mbit/s, .* faster link"
+    ):
+        simulate(scenario(guest={"memory": "32G"}, link="32Mbit/s", clear_chunk="1G"))
