@@ -195,6 +195,14 @@ def square_root_batch(case: Batching, weight: float = 1.0) -> float:
 def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple[int, BatchCosts]:
     """The multiple of `smallest` with the least objective, by the fixed point and not by its limit.
 
+    Parameters
+    ----------
+    case : Batching
+    weight : float
+        As for `square_root_batch`.
+    smallest : int
+        Pages; a bitmap word of 64 is the least that the kernel does at a time.
+
     Returns
     -------
     batch : int
@@ -207,7 +215,7 @@ def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple
     >>> best_batch(case)[0]
     192
     """
-    steps = max(1.0, case.pages / smallest)
+    steps = max(1.0, case.pages / check_count("smallest", smallest))
     candidates = smallest * np.unique(np.rint(np.geomspace(1, steps, num=2 + int(8 * np.log2(steps))))).astype(int)
     costs = batch_costs(case, candidates)
     return int(candidates[np.argmin(costs.objective(weight))]), costs
