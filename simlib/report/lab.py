@@ -215,7 +215,7 @@ def _switches(found: LabStudy) -> Section:
         Prose(
             "Each switch of the patch series, tried on a running kernel. With one vCPU and a parked guest there is "
             "nothing random; under load points are medians over three seeds. Enabling the log also waits for a grace "
-            "period, which depends on where the timer's tick falls: up to 2 ms of its time say nothing about a switch."
+            "period, which depends on where the timer's tick falls: on x86, several milliseconds of its time are that."
         )
     ]
     for experiment, frame in found.switches.items():
