@@ -146,7 +146,7 @@ def lab_collect(
 ) -> None:
     """Run an experiment's whole matrix and write tables with descriptors: a data package of one's own.
 
-    Example: simlib lab collect data/experiments/lab.toml --out data/collected
+    Example: simlib lab collect data/experiments/load.toml --out mine --name load
     """
     lab.check_name("--name", name)
     found = _collect(experiment, native, jobs, fresh)

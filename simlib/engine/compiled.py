@@ -251,13 +251,11 @@ def _scan(pages, blocks, block_shift, page, action):
                 state = bits & _STATE
                 pages[p] = (_PROTECTED if state == _WRITABLE else state) | _COLLECTED
         elif action == _SCAN_COLLECT:
-            if bits & _COLLECTED:
-                more -= 1
-            pages[p] = bits & (_STATE | _DIRTY)
             if bits & _DIRTY:
                 entries += 1
-                more += 1
-                pages[p] |= _COLLECTED
+                if not bits & _COLLECTED:
+                    more += 1
+                pages[p] = bits | _COLLECTED
         elif action == _SCAN_SEND:
             if bits & _COLLECTED:
                 entries += 1

@@ -59,7 +59,7 @@ def migration_metrics(scenario: Scenario, job: Job, raw: EngineResult) -> dict[s
     """The metrics of `UNITS`; ``clear_wait_time`` is the part of ``clear_cpu_time`` that waited for the lock."""
     stamps = {name: i for i, name in enumerate(job.stamps)}
     start, over = stamps["undisturbed"], stamps["switchover"]
-    own = raw.stamp_own[over] - raw.stamp_own[start]
+    own = raw.stamp_own[over] - raw.stamp_own[stamps["enabled"]]
     curve = degradation(scenario, job, raw)
     vcpus = scenario.guest.vcpus
     values = {

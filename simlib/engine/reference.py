@@ -499,13 +499,10 @@ class Simulation:
             bits = self.pages[p]
             if action == Scan.SET:
                 self.pages[p] |= Page.DIRTY
-            elif action == Scan.COLLECT:
-                thread.bitmap -= bool(bits & Page.COLLECTED)
-                self.pages[p] = bits & ~Page.COLLECTED
-                if bits & Page.DIRTY:
-                    entries += 1
-                    thread.bitmap += 1
-                    self.pages[p] |= Page.COLLECTED
+            elif action == Scan.COLLECT and bits & Page.DIRTY:
+                entries += 1
+                thread.bitmap += not bits & Page.COLLECTED
+                self.pages[p] = bits | Page.COLLECTED
             elif action == Scan.SEND and bits & Page.COLLECTED:
                 entries += 1
                 thread.bitmap -= 1

@@ -145,10 +145,11 @@ class Policy(rules.Checked):
     def __post_init__(self) -> None:
         """Check each field, and what depends on more than one."""
         super().__post_init__()
-        for name in ("clear_batch_pages", "yield_pages"):
+        for name, rule in (("clear_batch_pages", "must be 0 or a multiple of 64"),
+                           ("yield_pages", "must be a multiple of 64")):  # fmt: skip
             if getattr(self, name) % WORD_PAGES:
                 raise InputError(
-                    f"policy.{name}", getattr(self, name), "must be 0 or a multiple of 64",
+                    f"policy.{name}", getattr(self, name), rule,
                     "a bitmap word of 64 pages is the least the kernel can do at a time",
                 )  # fmt: skip
 

@@ -136,7 +136,7 @@ class Scan(IntEnum):
     SET = 2
     """Set every dirty bit, protect nothing (enabling with KVM_DIRTY_LOG_INITIALLY_SET)."""
     COLLECT = 3
-    """Copy the dirty bits into the bitmap (GET_DIRTY_LOG), protect nothing."""
+    """Add the dirty bits to the bitmap (GET_DIRTY_LOG), protect nothing."""
     SEND = 4
     """Send the pages that stand in the bitmap, and take them out of it."""
 

@@ -73,7 +73,7 @@ def _main(kernel: Kernel) -> int:
         program.add(Step.WAKE)
         program.add(Step.SIGNAL, _MEASURE)
         kernel.stamp(f"rested {number}")
-        kernel.get_log()
+        kernel.get_log(anew=True)
         kernel.clear_log()
         kernel.stamp(f"cleared {number}")
     program.add(Step.SIGNAL, _STOP)

@@ -60,7 +60,7 @@ def _main(kernel: Kernel) -> int:
         program.add(Step.BARRIER, _GO, parties)
         program.add(Step.BARRIER, _DIRTIED, parties)
         kernel.stamp(f"dirtied {iteration}")
-        kernel.get_log()
+        kernel.get_log(anew=True)
         kernel.clear_log()
         kernel.stamp(f"cleared {iteration}")
     program.add(Step.END)

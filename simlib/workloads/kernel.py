@@ -166,10 +166,17 @@ class Kernel:
             self.flush()
         program.add(Step.MORE, word)
 
-    def get_log(self) -> None:
-        """GET the slot's bitmap, which with manual protection takes no lock; what it costs is not modelled."""
+    def get_log(self, anew: bool = False) -> None:
+        """GET the slot's bitmap, which with manual protection takes no lock; what it costs is not modelled.
+
+        A migration adds it to what it has yet to send; `anew`: what an earlier GET gave is forgotten, as the
+        selftests' is.
+        """
         program = self.program
-        word = program.add(Step.SCAN, 0, Scan.COLLECT)
+        word = program.here()
+        if anew:
+            program.add(Step.SCAN, 0, Scan.SEND)
+        program.add(Step.SCAN, 0, Scan.COLLECT)
         program.add(Step.NEXT, word, WORD_PAGES)
         program.add(Step.MORE, word)
 

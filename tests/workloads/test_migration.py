@@ -119,6 +119,13 @@ def test_the_curve_adds_up():
     assert 0 < m["clear_wait_time"] < m["clear_cpu_time"]
 
 
+def test_what_get_found_is_left_if_it_is_not_sent():
+    """Without manual protection GET has cleared the log of it: it stands in the bitmap only."""
+    result = simulate(scenario(access_interval="60s", clear_when="at_get", downtime="60s"))
+    assert result.metrics["passes"] == 0
+    assert result.metrics["dirty_left"] == result.job.pages * 4096
+
+
 def test_a_link_of_no_bandwidth_is_refused():
     with pytest.raises(
         InputError, match=r"workload\.link = 0Gbit/s: must be at least 1 bit/s; nothing could ever be sent"
