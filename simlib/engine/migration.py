@@ -15,6 +15,8 @@ UNITS = {"precopy_duration": "s", "passes": "count", "dirty_left": "bytes", "cle
          "seconds_above_10": "s", "longest_stall": "s", "stall_p999": "s"}  # fmt: skip
 """Metrics of a migration, with their units. ``seconds_above_99``: time that the guest is degraded by more than 99 %."""
 
+_WAIT = [ACTIVITIES.index("wait"), ACTIVITIES.index("line")]
+
 LEVELS = (99, 50, 10)
 """Degradations, percent, of which the time above is a metric."""
 
@@ -60,14 +62,19 @@ def migration_metrics(scenario: Scenario, job: Job, raw: EngineResult) -> dict[s
     stamps = {name: i for i, name in enumerate(job.stamps)}
     start, over = stamps["undisturbed"], stamps["switchover"]
     own = raw.stamp_own[over] - raw.stamp_own[stamps["enabled"]]
+    cleared = int(own[len(ACTIVITIES) + 1])
+    waited = int(own[_WAIT].sum())
+    helpers = raw.thread_ps[scenario.guest.vcpus + 1 :]  # these do nothing but CLEAR
+    cleared += int(helpers.sum() - helpers[:, ACTIVITIES.index("idle")].sum())
+    waited += int(helpers[:, _WAIT].sum())
     curve = degradation(scenario, job, raw)
     vcpus = scenario.guest.vcpus
     values = {
         "precopy_duration": float(raw.stamp_ps[over] - raw.stamp_ps[start]) * PS,
         "passes": float(sum(raw.stamp_ps[i] > 0 for name, i in stamps.items() if name.startswith("sent "))),
         "dirty_left": float(raw.stamp_own[stamps["left"], len(ACTIVITIES)]) * scenario.guest.page_size,
-        "clear_cpu_time": float(own[len(ACTIVITIES) + 1]) * PS,
-        "clear_wait_time": float(own[ACTIVITIES.index("wait")] + own[ACTIVITIES.index("line")]) * PS,
+        "clear_cpu_time": cleared * PS,
+        "clear_wait_time": waited * PS,
         "guest_throughput": float(np.average(curve["throughput"], weights=curve["width_s"])),
         "longest_stall": float(raw.lap_max_ps[:vcpus].max()) * PS,
         "stall_p999": stall_quantile(raw.lap_histogram[:vcpus].sum(axis=0), 0.999),

@@ -215,6 +215,8 @@ class Workload(rules.Checked):
     access : str
         Order in which a vCPU of ``migration`` touches its pages: ``sequential``, round and round from a random one;
         ``uniform``, each time any page; ``zipf``, some much more often than others.
+    shared : bool
+        Whether every vCPU of ``migration`` touches all of the memory, rather than its own part of it.
     zipf_exponent : float
         How much more often: page number r by popularity has a share proportional to r to this negative power.
     access_interval : int
@@ -226,6 +228,9 @@ class Workload(rules.Checked):
     clear_when : str
         ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
         ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection.
+    clear_threads : int
+        Threads that clear beside the one that sends, dividing each chunk between them and staying one chunk ahead of
+        it; 0: the sending thread clears, as QEMU's does.
     downtime : int
         Picoseconds: a migration switches over when what GET found can be sent in this time.
     pass_limit : int
@@ -245,11 +250,13 @@ class Workload(rules.Checked):
     pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
     counted_runs: int = rules.rule(rules.whole(1, 100), 1)
     access: str = rules.rule(rules.choice("sequential", "uniform", "zipf"), "sequential")
+    shared: bool = rules.rule(rules.flag, False)
     zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
     access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
     warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
     link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)
     clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get"), "lazy")
+    clear_threads: int = rules.rule(rules.whole(0, 64), 0)
     downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
     timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
@@ -426,6 +433,18 @@ class Scenario:
             raise InputError(
                 "workload.clear_chunk", format_size(chunk), f"must be a multiple of {format_size(word)} (64 pages)"
             )
+        helpers = self.workload.clear_threads
+        if helpers and self.workload.clear_when != "lazy":
+            raise InputError(
+                "workload.clear_threads", helpers, f"they clear chunk by chunk, not {self.workload.clear_when}",
+                'use clear_when = "lazy"',
+            )  # fmt: skip
+        if helpers and (chunk or guest.pages_per_vcpu * guest.vcpus * guest.page_size) % (helpers * word):
+            raise InputError(
+                "workload.clear_threads", helpers,
+                f"a chunk must divide into as many parts, each a multiple of {format_size(word)} (64 pages)",
+                "change clear_chunk",
+            )  # fmt: skip
         if self.machine.sockets > self.machine.cores:
             raise InputError("machine.sockets", self.machine.sockets, "must not be more than the cores")
 

@@ -211,13 +211,15 @@ class Kernel:
         self.clear_chunk()
         self.program.add(Step.MORE, ioctl)
 
-    def clear_chunk(self) -> None:
+    def clear_chunk(self, part: int = 0) -> None:
         """One CLEAR ioctl, of the chunk that begins here; within it, a hold for each batch that has anything set.
+
+        `part`: pages of it, if not those of a whole chunk.
 
         Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; kernel-patches/ 0007 for batches, 0011 for yielding,
         0012 for what an eager split allocates.
         """
-        program, costs, policy, chunk = self.program, self.costs, self.policy, self.chunk
+        program, costs, policy, chunk = self.program, self.costs, self.policy, part or self.chunk
         lock, mode, whose = self.lock(policy.clear_lock, regions=True)
         batch = min(chunk, policy.clear_batch_pages or chunk)
         if whose == Whose.REGION:
@@ -269,8 +271,8 @@ class Kernel:
         regions = -(-self.slot_pages // self.policy.lock_regions)
         return -(-regions // self.block_pages) * self.block_pages
 
-    def job(self, vcpu: int, main: int, barriers: int, populated: bool = False) -> Job:
-        """All that an engine needs, for as many vCPU threads as the guest has and one main thread.
+    def job(self, vcpu: int, main: int, barriers: int, populated: bool = False, helpers: Sequence[int] = ()) -> Job:
+        """All that an engine needs: as many vCPU threads as the guest has, one main thread, and what helps it.
 
         Parameters
         ----------
@@ -279,13 +281,19 @@ class Kernel:
         barriers : int
         populated : bool
             Whether all memory is mapped from the beginning.
+        helpers : sequence of int
+            First steps of further threads, which walk all of the memory.
         """
         guest, costs, machine, policy = self.scenario.guest, self.costs, self.scenario.machine, self.policy
         per_vcpu, pages = guest.pages_per_vcpu, self.slot_pages
         first = np.arange(guest.vcpus, dtype=np.int64) * per_vcpu
+        last = first + per_vcpu
+        if self.scenario.workload.kind == "migration" and self.scenario.workload.shared:
+            first, last = np.zeros_like(first), np.full_like(last, pages)
         near = machine.line_transfer_local if machine.line_transfer_local is not None else costs.line_transfer or 0
         far = machine.line_transfer_remote if machine.line_transfer_remote is not None else near
-        threads = guest.vcpus + 1
+        others = 1 + len(helpers)
+        threads = guest.vcpus + others
         lockless = "lockless" in (policy.write_protect_fault, policy.translation_fault)
         words = threads if lockless else 0
         regions = policy.lock_regions if policy.lock_regions > 1 else 0
@@ -295,8 +303,8 @@ class Kernel:
         locks = [discipline, Discipline.SERVER] + [discipline] * regions + [Discipline.LOCKLESS] * words
         return Job(
             steps=np.array(self.program.rows, dtype=np.int64),
-            entry=np.array([vcpu] * guest.vcpus + [main], dtype=np.int64),
-            region=np.vstack([np.column_stack([first, first + per_vcpu]), [[0, pages]]]).astype(np.int64),
+            entry=np.array([vcpu] * guest.vcpus + [main, *helpers], dtype=np.int64),
+            region=np.vstack([np.column_stack([first, last]), [[0, pages]] * others]).astype(np.int64),
             locks=np.array(locks, dtype=np.int64),
             local_ps=costs.line_local or 0,
             near_ps=near,
@@ -312,7 +320,11 @@ class Kernel:
             write_percent=self.scenario.workload.write_percent,
             stamps=tuple(self.stamps),
             lock_names=("mmu_lock", "interconnect", *names),
-            thread_names=(*(f"vcpu {i}" for i in range(guest.vcpus)), "main"),
+            thread_names=(
+                *(f"vcpu {i}" for i in range(guest.vcpus)),
+                "main",
+                *(f"clear {i}" for i in range(len(helpers))),
+            ),
             barriers=barriers,
             clock=Clock[machine.clock.upper()],
         )

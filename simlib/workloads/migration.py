@@ -16,7 +16,8 @@ from simlib.model.scenario import Scenario
 from simlib.model.steps import Job, Scan, Step
 from simlib.workloads.kernel import Kernel
 
-_STOP = 0
+_STOP, _DONE = 0, 1
+_PASS, _CLEARED = 0, 1
 _ZIPF = 1
 _LOOK = 64
 """Accesses of a vCPU between two looks at whether the guest has been stopped."""
@@ -38,7 +39,8 @@ def build(scenario: Scenario) -> Job:
     kernel = Kernel(scenario)
     vcpu = _vcpu(kernel)
     main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=0, populated=True)
+    helpers = [_helper(kernel, number) for number in range(scenario.workload.clear_threads)]
+    return kernel.job(vcpu, main, barriers=2, populated=True, helpers=helpers)
 
 
 def page_time(scenario: Scenario) -> int:
@@ -90,9 +92,7 @@ def _timed(kernel: Kernel, fault: int) -> int:
 
 
 def _main(kernel: Kernel) -> int:
-    program, scenario = kernel.program, kernel.scenario
-    workload, chunk = scenario.workload, kernel.chunk
-    each = page_time(scenario)
+    program, workload = kernel.program, kernel.scenario.workload
     entry = program.here()
     kernel.stamp("start")
     program.add(Step.SLEEP, workload.warm_up)
@@ -109,25 +109,12 @@ def _main(kernel: Kernel) -> int:
         else:
             kernel.get_log()
         kernel.stamp(f"collected {number}")
-        done.append(program.add(Step.FEW, 0, workload.downtime // each))
+        done.append(program.add(Step.FEW, 0, workload.downtime // page_time(kernel.scenario)))
         if workload.clear_when == "at_once":
             program.add(Step.LAP, 0)
             kernel.clear_log()
             program.add(Step.LAP, 1)
-        top = program.here()
-        peek = program.add(Step.PEEK, 0, chunk)
-        if workload.clear_when == "lazy":
-            program.add(Step.LAP, 0)
-            kernel.clear_chunk()
-            program.add(Step.LAP, 1)
-            program.add(Step.BACK, chunk)
-        word = program.add(Step.SCAN, each, Scan.SEND)
-        program.add(Step.NEXT, word, WORD_PAGES, chunk)
-        more = program.add(Step.MORE, top)
-        over = program.add(Step.JUMP)
-        program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, chunk))
-        program.add(Step.JUMP, more)
-        program.patch(over, a=program.here())
+        _send(kernel)
         kernel.stamp(f"sent {number}")
         done.append(program.add(Step.PAST, 0, workload.timeout))
     for jump in done:
@@ -136,5 +123,51 @@ def _main(kernel: Kernel) -> int:
     kernel.get_log()
     kernel.stamp("left")
     program.add(Step.SIGNAL, _STOP)
+    program.add(Step.SIGNAL, _DONE)
+    if workload.clear_threads:
+        program.add(Step.BARRIER, _PASS, 1 + workload.clear_threads)
     program.add(Step.END)
+    return entry
+
+
+def _send(kernel: Kernel) -> None:
+    """Send what stands in the bitmap, chunk by chunk; each is cleared before, by this thread or by its helpers."""
+    program, workload, chunk = kernel.program, kernel.scenario.workload, kernel.chunk
+    parties = 1 + workload.clear_threads
+    if workload.clear_threads:
+        program.add(Step.BARRIER, _PASS, parties)
+    top = program.here()
+    if workload.clear_threads:
+        program.add(Step.BARRIER, _CLEARED, parties)
+    peek = program.add(Step.PEEK, 0, chunk)
+    if workload.clear_when == "lazy" and not workload.clear_threads:
+        program.add(Step.LAP, 0)
+        kernel.clear_chunk()
+        program.add(Step.LAP, 1)
+        program.add(Step.BACK, chunk)
+    word = program.add(Step.SCAN, page_time(kernel.scenario), Scan.SEND)
+    program.add(Step.NEXT, word, WORD_PAGES, chunk)
+    more = program.add(Step.MORE, top)
+    over = program.add(Step.JUMP)
+    program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, chunk))
+    program.add(Step.JUMP, more)
+    program.patch(over, a=program.here())
+
+
+def _helper(kernel: Kernel, number: int) -> int:
+    """A thread that clears its part of each chunk, and waits for the sender before it begins the next but one."""
+    program, threads = kernel.program, kernel.scenario.workload.clear_threads
+    part = kernel.chunk // threads
+    entry = program.add(Step.BARRIER, _PASS, threads + 1)
+    program.add(Step.UNLESS, program.here() + 2, _DONE)
+    program.add(Step.END)
+    top = program.add(Step.NEXT, program.here() + 1, number * part)
+    peek = program.add(Step.PEEK, 0, part)
+    kernel.clear_chunk(part)
+    over = program.add(Step.JUMP)
+    program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, part))
+    program.patch(over, a=program.add(Step.NEXT, program.here() + 1, (threads - 1 - number) * part))
+    program.add(Step.BARRIER, _CLEARED, threads + 1)
+    program.add(Step.MORE, top)
+    program.add(Step.JUMP, entry)
     return entry

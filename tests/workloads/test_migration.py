@@ -59,8 +59,32 @@ def test_without_a_guest_that_writes_one_pass_sends_everything_once():
     assert result.metrics["precopy_duration"] == pytest.approx(sending + clear, rel=1e-3)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_that_clear_beside_the_sender_hide_their_time(threads):
+    """They stay one chunk ahead, so that pre-copy lasts as long as the slower of the two."""
+    small = scenario({"clear_batch_pages": 64}, guest={"memory": "8M", "vcpus": 2}, clear_chunk="1M",
+                     clear_threads=threads, shared=True, access="uniform")  # fmt: skip
+    job = build(small)
+    assert job.thread_names[3:] == tuple(f"clear {i}" for i in range(threads))
+    assert compiled.run(job, 3, trace=400_000) == reference.run(job, 3, trace=400_000)
+
+    idle = simulate(scenario(access_interval="60s", pass_limit=30, clear_threads=threads))
+    sending = idle.job.pages * 4096 * 8 / 25e9
+    clear = (4 * (5e-6 + 4e-6)) * threads + idle.job.pages / 64 * 30e-9
+    assert idle.metrics["clear_cpu_time"] == pytest.approx(clear, rel=0.05)  # two wait for each other
+    assert idle.metrics["precopy_duration"] == pytest.approx(sending + clear / 4 / threads, rel=1e-3)
+
+
+def test_clear_threads_need_parts_of_whole_words():
+    with pytest.raises(InputError, match=r"workload\.clear_threads = 3: .* multiple of 256K .* change clear_chunk"):
+        scenario(clear_threads=3)
+    with pytest.raises(InputError, match=r"workload\.clear_threads = 2: they clear chunk by chunk, not at_once"):
+        scenario(clear_threads=2, clear_when="at_once")
+
+
+@pytest.mark.parametrize("workload", [{}, {"clear_threads": 2, "shared": True, "access": "uniform"}])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_no_write_is_lost(policy, monkeypatch):
+def test_no_write_is_lost(policy, workload, monkeypatch):
     """A page that can be written and is not in the log could lose a write; so could one of neither bitmap.
 
     When the run ends, every page whose entry is writable is dirty in the log: it is sent again, or at the end.
@@ -74,7 +98,7 @@ def test_no_write_is_lost(policy, monkeypatch):
         return result
 
     monkeypatch.setattr(reference.Simulation, "run", spy)
-    job = build(scenario(POLICIES[policy], guest={"memory": "8M", "vcpus": 2}))
+    job = build(scenario(POLICIES[policy], guest={"memory": "8M", "vcpus": 2}, **workload))
     reference.run(job, 5)
     pages = seen["pages"]
     in_tables = np.repeat([block == 0 for block in seen["blocks"]], job.block_pages)[: job.pages]
