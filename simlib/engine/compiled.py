@@ -237,7 +237,8 @@ def _fill_table(pages, block, block_shift, state):
 def _scan(pages, blocks, block_shift, page, action):
     """What `Step.SCAN` does to the 64 pages from this one on.
 
-    Returns how many entries it acted on, and how many pages more stand in the bitmap.
+    Returns how many entries it acted on, how many pages of an unsplit block among them, and how many pages more stand
+    in the bitmap.
     """
     block = page >> block_shift
     table = blocks[block] == _TABLE
@@ -266,12 +267,14 @@ def _scan(pages, blocks, block_shift, page, action):
         elif table and (bits & _STATE) == _WRITABLE:
             entries += 1
             pages[p] = (bits & _LOGGED) | _PROTECTED
+    unsplit = 0
     if not table and (action == _SCAN_CLEAR or action == _SCAN_PROTECT):
+        unsplit = entries
         writable = blocks[block] == _B_WRITABLE
         entries = int(entries > 0 or (action == _SCAN_PROTECT and writable))  # the block has one entry
         if entries > 0 and writable:
             blocks[block] = _B_PROTECTED
-    return entries, more
+    return entries, unsplit, more
 
 
 @njit(inline="always", _nrt=False)
@@ -568,8 +571,8 @@ def _advance(
 
             elif kind == _SCAN:
                 action = steps[pc, 2]
-                entries, more = _scan(pages, blocks, block_shift, th[i, _PAGE], action)
-                d = entries * steps[pc, 1] + (steps[pc, 3] if entries else 0)
+                entries, unsplit, more = _scan(pages, blocks, block_shift, th[i, _PAGE], action)
+                d = entries * steps[pc, 1] + unsplit * steps[pc, 4] + (steps[pc, 3] if entries else 0)
                 th[i, _BITMAP] += more
                 if action == _SCAN_COLLECT:
                     th[i, _T_RUN] += d

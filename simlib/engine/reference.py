@@ -487,12 +487,12 @@ class Simulation:
         for p in range(block * size, min((block + 1) * size, self.job.pages)):
             self.pages[p] = self.pages[p] & ~STATE | state
 
-    def scan(self, thread: Thread, cost: int, action: int, word_cost: int, _d: int) -> int:
+    def scan(self, thread: Thread, cost: int, action: int, word_cost: int, unsplit_cost: int) -> int:
         """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
         word = range(thread.page, thread.page + 64)
         block = thread.page // self.job.block_pages
         mapped = self.blocks[block]
-        entries = 0
+        entries = unsplit = 0
         if action == Scan.PROTECT and mapped != Block.TABLE:
             entries = int(mapped == Block.WRITABLE)
         for p in word:
@@ -514,10 +514,11 @@ class Simulation:
                 entries += 1
                 self.pages[p] = self.protected(bits)
         if action in (Scan.CLEAR, Scan.PROTECT) and mapped != Block.TABLE and entries:
+            unsplit = entries if action == Scan.CLEAR else 0
             entries = 1  # the block has one entry
             if mapped == Block.WRITABLE:
                 self.blocks[block] = Block.PROTECTED
-        time = entries * cost + (word_cost if entries else 0)
+        time = entries * cost + unsplit * unsplit_cost + (word_cost if entries else 0)
         thread.spent[SCAN_ACTIVITY[Scan(action)]] += time
         self.note(int(self.env.now), thread, "scan", entries)
         thread.pc += 1

@@ -296,6 +296,8 @@ class Costs(rules.Checked):
         CLEAR, for each page (or block) that it write-protects, under the lock.
     clear_word : int
         CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
+    clear_unsplit : int
+        CLEAR, for each page of a block that is not split: what looking for the page's own entry takes, under the lock.
     clear_ioctl : int
         One CLEAR ioctl, outside the lock.
     reacquire : int
@@ -326,6 +328,7 @@ class Costs(rules.Checked):
     guest_access: int | None = _cost("1ns", "1us")
     clear_page: int | None = _cost("500ps", "2us")
     clear_word: int | None = _cost("1ns", "20us")
+    clear_unsplit: int | None = _cost("100ps", "500ns")
     clear_ioctl: int | None = _cost("10ns", "100us")
     reacquire: int | None = _cost("1ns", "10us")
     enable_page: int | None = _cost("500ps", "2us")

@@ -56,7 +56,7 @@ class Step(IntEnum):
     """Wait until b threads have come. a: barrier."""
     SCAN = 11
     """Walk the 64 pages of the current bitmap word. a: cost of a page, ps; b: a `Scan` value; c: cost of a word in
-    which anything is acted on, ps."""
+    which anything is acted on, ps; d: CLEAR of a block that is not split, for each page of it, ps."""
     STAMP = 12
     """Write down the time and the lock counters. a: which stamp."""
     END = 13
@@ -364,7 +364,7 @@ class Job:
         if kind == Step.STAMP:
             return 0 <= a < len(self.stamps)
         if kind == Step.SCAN:
-            return a >= 0 and b in tuple(Scan) and c >= 0
+            return a >= 0 and b in tuple(Scan) and c >= 0 and d >= 0
         if kind in (Step.SLEEP, Step.KICK):
             return a >= 0
         if kind == Step.SEEK:

@@ -186,11 +186,16 @@ class Kernel:
         lock, mode, whose = self.lock(self.policy.clear_lock)
         program.add(Step.TAKE, lock, mode, whose)
         word = program.add(Step.SCAN, 0, Scan.COLLECT)
-        program.add(Step.SCAN, self.costs.clear_page or 0, Scan.CLEAR, self.costs.clear_word or 0)
+        self.clear_word()
         program.add(Step.NEXT, word, WORD_PAGES)
         program.add(Step.DROP, lock, mode, whose)
         self.flush()
         program.add(Step.MORE, word)
+
+    def clear_word(self) -> None:
+        """Write-protect what the bitmap's word has, and take it out of the log."""
+        costs = self.costs
+        self.program.add(Step.SCAN, costs.clear_page or 0, Scan.CLEAR, costs.clear_word or 0, costs.clear_unsplit or 0)
 
     def flush(self) -> None:
         """Flush all TLBs: it takes the caller's time, and interrupts the vCPUs."""
@@ -231,7 +236,7 @@ class Kernel:
         word = program.here()
         if policy.eager_split and self.scenario.guest.mapped_as_blocks:
             self._split_eagerly(lock, mode, whose)
-        program.add(Step.SCAN, costs.clear_page or 0, Scan.CLEAR, costs.clear_word or 0)
+        self.clear_word()
         again = program.add(Step.NEXT, word, WORD_PAGES, batch, chunk)
         drop = program.add(Step.DROP, lock, mode, whose)
         if costs.reacquire and (batch < chunk or policy.yield_on != "never"):

@@ -129,7 +129,9 @@ class _Writer:
             self.program.patch(jump, a=after)
 
     def scan(self):
-        word = self.program.add(Step.SCAN, self.draw(TIMES), self.draw(st.sampled_from(list(Scan))), self.draw(TIMES))
+        word = self.program.add(
+            Step.SCAN, self.draw(TIMES), self.draw(st.sampled_from(list(Scan))), self.draw(TIMES), self.draw(TIMES)
+        )
         self.program.add(Step.NEXT, word, 64)
         self.program.add(Step.MORE, word)
 
