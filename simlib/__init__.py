@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from simlib import measurements
 from simlib.calibration import Calibrated, Fit, calibrate, load_fit, save_fit
-from simlib.engine.simulate import SimulationResult, perfetto_trace, simulate
+from simlib.engine.simulate import SimulationResult, simulate
+from simlib.engine.timeline import perfetto_trace
 from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import CostEstimate, PredictionResult, predict

@@ -21,9 +21,12 @@ from simlib import calibration, measurements
 from simlib.calibration import Fit
 from simlib.cli import data, lab
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show, whole_numbers
-from simlib.engine.simulate import SimulationResult, perfetto_trace
+from simlib.cli.policies import policies
+from simlib.engine.simulate import SimulationResult
+from simlib.engine.timeline import perfetto_trace
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
+from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.predict import LEVEL, METRICS, complete
 from simlib.predict import predict as predict_curves
@@ -40,6 +43,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
+app.command()(policies)
 
 TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""
@@ -165,6 +169,9 @@ def simulate(
     variant: Annotated[str, typer.Option(help="Which variant, if the scenario has any.")] = "",
     fit: FitOption = None,
     vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the scenario's.")] = 0,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="A way of taking the lock; simlib policies lists them.")
+    ] = "",
     pages: Annotated[int, typer.Option(min=0, help="Pages a vCPU at most, scaled; 0: every page.")] = 0,
     engine: Annotated[EngineName, typer.Option(help="compiled, or reference: same result, slower.")] = (
         EngineName.COMPILED
@@ -189,6 +196,7 @@ def simulate(
         raise InputError("--variant", variant, "the scenario has no variants")
     case = subject.variants[variant] if variant else subject
     case = case.with_vcpus(vcpus) if vcpus else case
+    case = apply(case, policy) if policy else case
     found = fit_for(case, fit)
     filled = complete(case, None if found is None else found.estimate)
     with progress_bar() as progress:

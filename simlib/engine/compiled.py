@@ -28,7 +28,7 @@ from simlib.engine.random import (
     tables,
     thread_keys,
 )
-from simlib.engine.result import BINS, FIRST_SHIFT, EngineResult
+from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, EngineResult
 from simlib.errors import DeadlockError, HorizonError, InputError
 from simlib.model.steps import FLAGS, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step, Whose
 
@@ -40,7 +40,7 @@ HORIZON_PS = (1 << (62 - THREAD_BITS)) - 1
 """Longest simulated time: 2**52 ps, about 75 minutes."""
 
 OWN_STEPS = 1 << 26
-"""Steps that a thread may take without one that others can see; more is an endless loop."""
+"""Steps that a thread may take before it comes back at a later time; more is an endless loop."""
 
 CHUNK = 2_000_000
 """Events between two looks at the keyboard and the progress display."""
@@ -61,16 +61,16 @@ _WALL, _SERIAL_YIELD = int(Clock.WALL), int(Clock.SERIAL_YIELD)
 _ABSENT, _PROTECTED, _WRITABLE, _DIRTY, _COLLECTED = (int(p) for p in Page)
 _STATE, _LOGGED = 3, _DIRTY | _COLLECTED  # bits of a page: its entry's state, and what is written down about it
 _TABLE, _B_ABSENT, _B_PROTECTED, _B_WRITABLE = (int(b) for b in Block)
-_MAP_SPLIT, _MAP_BLOCK, _MAP_EAGER = int(Map.SPLIT), int(Map.BLOCK), int(Map.EAGER)
-_SCAN_CLEAR, _SCAN_PROTECT, _SCAN_SET, _SCAN_COLLECT, _SCAN_SEND = (int(k) for k in Scan)
+_MAP_SPLIT, _MAP_BLOCK, _MAP_EAGER, _MAP_ZAP = int(Map.SPLIT), int(Map.BLOCK), int(Map.EAGER), int(Map.ZAP)
+_SCAN_CLEAR, _SCAN_PROTECT, _SCAN_SET, _SCAN_COLLECT, _SCAN_SEND, _SCAN_ALL, _SCAN_PAGE = (int(k) for k in Scan)
 
 # Columns of the thread table.
 _PC, _PAGE, _FIRST, _LAST, _DRAWS, _TRIED, _SEEN, _MODE, _ENDED = range(9)
 _ACQUIRED = 9  # when the thread got the lock, and when the server, that it holds
 _TIME = 11  # activities, in the order of `simlib.engine.result.ACTIVITIES`
 _COUNTER = 17  # four counter registers
-_LAP_FROM, _LAP_MAX, _ALARM, _LAP_SUM, _REGION_LOCK, _BITMAP, _KICK, _ASLEEP = range(21, 29)
-_THREAD_COLUMNS = 29
+_LAP_FROM, _LAP_MAX, _ALARM, _REGION_LOCK, _BITMAP, _KICK, _ASLEEP = range(21, 28)
+_THREAD_COLUMNS = 28
 _T_RUN, _T_WAIT, _T_HOLD, _T_LINE, _T_BROADCAST, _T_IDLE = range(_TIME, _TIME + 6)
 # Columns of the lock table.
 _KIND, _HOLDERS, _HEAD, _LENGTH, _LINE_FREE, _LINE_OWNER, _VERSION, _BUSY_SINCE, _BUSY, _CHANGED = range(10)
@@ -235,18 +235,19 @@ def _fill_table(pages, block, block_shift, state):
 
 @njit(_nrt=False)
 def _scan(pages, blocks, block_shift, page, action):
-    """What `Step.SCAN` does to the 64 pages from this one on.
+    """What `Step.SCAN` does to the pages from this one on.
 
     Returns how many entries it acted on, how many pages of an unsplit block among them, and how many pages more stand
     in the bitmap.
     """
     block = page >> block_shift
     table = blocks[block] == _TABLE
+    clears = action == _SCAN_CLEAR or action == _SCAN_PAGE
     entries = 0
     more = 0
-    for p in range(page, page + 64):
+    for p in range(page, page + (1 if action == _SCAN_PAGE else 64)):
         bits = pages[p]
-        if action == _SCAN_CLEAR:
+        if clears:
             if (bits & _LOGGED) == _LOGGED:
                 entries += 1
                 state = bits & _STATE
@@ -264,11 +265,15 @@ def _scan(pages, blocks, block_shift, page, action):
                 pages[p] = bits & (_STATE | _DIRTY)
         elif action == _SCAN_SET:
             pages[p] = bits | _DIRTY
+        elif action == _SCAN_ALL:
+            if not bits & _COLLECTED:
+                more += 1
+            pages[p] = bits | _COLLECTED
         elif table and (bits & _STATE) == _WRITABLE:
             entries += 1
             pages[p] = (bits & _LOGGED) | _PROTECTED
     unsplit = 0
-    if not table and (action == _SCAN_CLEAR or action == _SCAN_PROTECT):
+    if not table and (clears or action == _SCAN_PROTECT):
         unsplit = entries
         writable = blocks[block] == _B_WRITABLE
         entries = int(entries > 0 or (action == _SCAN_PROTECT and writable))  # the block has one entry
@@ -440,7 +445,6 @@ def _advance(
             if t > now:
                 break  # what follows is shared: come back at that time
             sc[_EVENTS] += 1
-            own_steps = 0
 
             if kind == _ACCESS:
                 page = th[i, _PAGE]
@@ -552,13 +556,15 @@ def _advance(
                 block = page >> block_shift
                 if action == _MAP_BLOCK:
                     blocks[block] = _B_WRITABLE
+                elif action == _MAP_ZAP:
+                    blocks[block] = _B_ABSENT
                 elif action == _MAP_EAGER:
                     if blocks[block] >= _B_PROTECTED:
                         state = _WRITABLE if blocks[block] == _B_WRITABLE else _PROTECTED
                         _fill_table(pages, block, block_shift, state)
                         blocks[block] = _TABLE
                 else:
-                    if action == _MAP_SPLIT and blocks[block] != _TABLE:
+                    if blocks[block] == _B_ABSENT or (action == _MAP_SPLIT and blocks[block] != _TABLE):
                         blocks[block] = _TABLE
                         _fill_table(pages, block, block_shift, _ABSENT)
                     bits = pages[page] & _LOGGED
@@ -623,7 +629,6 @@ def _advance(
                 for activity in range(6):
                     stamp_own[which, activity] = th[i, _TIME + activity]
                 stamp_own[which, 6] = th[i, _BITMAP]
-                stamp_own[which, 7] = th[i, _LAP_SUM]
                 if tracing:
                     _note(trace, sc, now, i, _T_STAMP, which)
                 th[i, _PC] = pc + 1
@@ -633,8 +638,8 @@ def _advance(
                 if steps[pc, 1] == 1 or (steps[pc, 1] == 2 and sc[_FLAG + steps[pc, 2]]):
                     gap = shown - th[i, _LAP_FROM]
                     th[i, _LAP_MAX] = max(th[i, _LAP_MAX], gap)
-                    th[i, _LAP_SUM] += gap
-                    laps[i, _bit_length(gap)] += 1
+                    octave = max(0, _bit_length(gap) - 4)
+                    laps[i, 8 * octave + (gap >> octave)] += 1
                     if tracing:
                         _note(trace, sc, now, i, _T_LAP, gap)
                 th[i, _LAP_FROM] = shown
@@ -653,8 +658,14 @@ def _advance(
                 th[i, _PC] = steps[pc, 1] if _clock(sc, now) >= steps[pc, 2] else pc + 1
 
             elif kind == _QUIET:
-                lock = th[i, _REGION_LOCK] if steps[pc, 4] == _OF_REGION else steps[pc, 2]
-                th[i, _PC] = steps[pc, 1] if lk[lock, _LENGTH] < steps[pc, 3] else pc + 1
+                lock = steps[pc, 2] if steps[pc, 2] >= 0 else th[i, _REGION_LOCK]
+                crowd = lk[lock, _LENGTH]
+                if steps[pc, 4] > 0:
+                    for k in range(lk[lock, _LENGTH]):
+                        slot = lk[lock, _HEAD] + k
+                        if waiting[lock, slot - ring if slot >= ring else slot] >= steps[pc, 4]:
+                            crowd -= 1
+                th[i, _PC] = steps[pc, 1] if crowd < steps[pc, 3] else pc + 1
 
             elif kind == _SPLIT:
                 th[i, _PC] = pc + 1 if blocks[th[i, _PAGE] >> block_shift] >= _B_PROTECTED else steps[pc, 1]
@@ -781,8 +792,8 @@ def run(
     stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
     stamp_l = np.zeros((len(job.stamps), locks, 2, 2), dtype=np.int64)
     stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
-    stamp_own = np.zeros((len(job.stamps), 8), dtype=np.int64)
-    laps = np.zeros((threads, 65), dtype=np.int64)
+    stamp_own = np.zeros((len(job.stamps), 7), dtype=np.int64)
+    laps = np.zeros((threads, LAP_BINS), dtype=np.int64)
     draws = tables(job.cvs)
     check_times(job, draws)
     barriers = np.zeros(job.barriers, dtype=np.int64)
@@ -842,8 +853,8 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     HorizonError
     """
     longest = draws.max(axis=1)
-    for index, (kind, a, b, c, _d) in enumerate(job.steps.tolist()):
-        worst = 64 * a + c if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD, Step.SLEEP) else 0
+    for index, (kind, a, b, c, d) in enumerate(job.steps.tolist()):
+        worst = 64 * (a + d) + c if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD, Step.SLEEP) else 0
         jittered = kind in (Step.RUN, Step.HOLD) and b > 0
         if worst > HORIZON_PS or (jittered and a * int(longest[b]) >= 2**62):
             limit = min(HORIZON_PS, 2**62 // int(longest[b])) if jittered else HORIZON_PS
@@ -870,8 +881,8 @@ def check_end(job: Job, status: int, now: int, traced: int, room: int, ended: ND
         )
     if status == _RUNAWAY:
         raise HorizonError(
-            f"a program takes more than {OWN_STEPS} steps without one that others can see, at {now * 1e-12:.6g} s of "
-            "simulated time: it loops for ever; check its JUMP and REPEAT steps"
+            f"a program takes more than {OWN_STEPS} steps at {now * 1e-12:.6g} s of simulated time without letting any "
+            "pass: it loops for ever; give what it does there a cost, or check its JUMP and REPEAT steps"
         )
     if room and traced > room:
         raise HorizonError(

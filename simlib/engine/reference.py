@@ -25,7 +25,7 @@ from simlib.engine.random import (
     tables,
     thread_keys,
 )
-from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, EngineResult
+from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, EngineResult, lap_bin
 from simlib.errors import InputError
 from simlib.model.steps import FLAGS, SHARED, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step, Whose
 
@@ -129,14 +129,14 @@ class Thread:
     asleep: bool = False
     lap_from: int = 0
     lap_max: int = 0
-    lap_sum: int = 0
-    laps: list[int] = field(default_factory=lambda: [0] * 65)
+    laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
     ended: int = -1
     wake: simpy.Event | None = None
 
 
 RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
-SCAN_ACTIVITY = {Scan.CLEAR: HOLD, Scan.PROTECT: HOLD, Scan.SET: HOLD, Scan.COLLECT: RUN, Scan.SEND: IDLE}
+SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.SEND: IDLE}
+"""Of scans that take no lock; the others are HOLD."""
 STATE = 3
 """Bits of a page that hold its entry's state."""
 PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
@@ -171,7 +171,7 @@ class Simulation:
         self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
         self.stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
         self.stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
-        self.stamp_own = np.zeros((len(job.stamps), 8), dtype=np.int64)
+        self.stamp_own = np.zeros((len(job.stamps), 7), dtype=np.int64)
         self.stamp_l = np.zeros((len(job.stamps), len(self.locks), 2, 2), dtype=np.int64)
 
     # -- time and records ----------------------------------------------------------------------------
@@ -253,11 +253,11 @@ class Simulation:
             if own_steps > compiled.OWN_STEPS:
                 compiled.check_end(self.job, 4, int(self.env.now), 0, 0, np.zeros(0, dtype=np.int64))
             if kind in SHARED:
-                own_steps = 0
                 if clock > self.env.now:
                     wake = self.sleep(thread)
                     self.rouse(thread, clock)
                     yield wake
+                    own_steps = 0
                 self.events += 1
                 if self.report is not None and self.events % PROGRESS_EVENTS == 0:
                     self.report(self.events, int(self.env.now))
@@ -270,7 +270,7 @@ class Simulation:
                 done = SHARED_STEPS[Step(kind)](self, thread, a, b, c, d)
                 if done is None:  # asleep, until a lock or a barrier lets it go on
                     yield thread.wake
-                    clock = int(self.env.now)
+                    clock, own_steps = int(self.env.now), 0
                 else:
                     clock = done
             else:
@@ -467,12 +467,14 @@ class Simulation:
         writes = self.writes(page)
         if action == Map.BLOCK:
             self.blocks[block] = Block.WRITABLE
+        elif action == Map.ZAP:
+            self.blocks[block] = Block.ABSENT
         elif action == Map.EAGER:
             if self.blocks[block] in PERMISSION:
                 self.fill_table(block, PERMISSION[self.blocks[block]])
                 self.blocks[block] = Block.TABLE
         else:
-            if action == Map.SPLIT and self.blocks[block] != Block.TABLE:
+            if self.blocks[block] == Block.ABSENT or (action == Map.SPLIT and self.blocks[block] != Block.TABLE):
                 self.blocks[block] = Block.TABLE
                 self.fill_table(block, Page.ABSENT)
             bits = self.pages[page] & ~STATE | (Page.DIRTY if writes and logging else 0)
@@ -489,7 +491,8 @@ class Simulation:
 
     def scan(self, thread: Thread, cost: int, action: int, word_cost: int, unsplit_cost: int) -> int:
         """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
-        word = range(thread.page, thread.page + 64)
+        word = range(thread.page, thread.page + (1 if action == Scan.CLEAR_PAGE else 64))
+        clears = action in (Scan.CLEAR, Scan.CLEAR_PAGE)
         block = thread.page // self.job.block_pages
         mapped = self.blocks[block]
         entries = unsplit = 0
@@ -499,6 +502,9 @@ class Simulation:
             bits = self.pages[p]
             if action == Scan.SET:
                 self.pages[p] |= Page.DIRTY
+            elif action == Scan.ALL:
+                thread.bitmap += not bits & Page.COLLECTED
+                self.pages[p] |= Page.COLLECTED
             elif action == Scan.COLLECT and bits & Page.DIRTY:
                 entries += 1
                 thread.bitmap += not bits & Page.COLLECTED
@@ -507,19 +513,19 @@ class Simulation:
                 entries += 1
                 thread.bitmap -= 1
                 self.pages[p] = bits & ~Page.COLLECTED
-            elif action == Scan.CLEAR and bits & Page.DIRTY and bits & Page.COLLECTED:
+            elif clears and bits & Page.DIRTY and bits & Page.COLLECTED:
                 entries += 1
                 self.pages[p] = self.protected(bits & ~Page.DIRTY)
             elif action == Scan.PROTECT and mapped == Block.TABLE and bits & STATE == Page.WRITABLE:
                 entries += 1
                 self.pages[p] = self.protected(bits)
-        if action in (Scan.CLEAR, Scan.PROTECT) and mapped != Block.TABLE and entries:
-            unsplit = entries if action == Scan.CLEAR else 0
+        if (clears or action == Scan.PROTECT) and mapped != Block.TABLE and entries:
+            unsplit = entries if clears else 0
             entries = 1  # the block has one entry
             if mapped == Block.WRITABLE:
                 self.blocks[block] = Block.PROTECTED
         time = entries * cost + unsplit * unsplit_cost + (word_cost if entries else 0)
-        thread.spent[SCAN_ACTIVITY[Scan(action)]] += time
+        thread.spent[SCAN_ACTIVITY.get(Scan(action), HOLD)] += time
         self.note(int(self.env.now), thread, "scan", entries)
         thread.pc += 1
         return int(self.env.now) + time
@@ -557,7 +563,7 @@ class Simulation:
             self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
         self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
         self.stamp_s[which, 6:] = np.sum([t.faults for t in self.threads], axis=0)
-        self.stamp_own[which] = [*thread.spent, thread.bitmap, thread.lap_sum]
+        self.stamp_own[which] = [*thread.spent, thread.bitmap]
         self.note(int(self.env.now), thread, "stamp", which)
         thread.pc += 1
         return int(self.env.now)
@@ -567,8 +573,7 @@ class Simulation:
         if reads == 1 or (reads == 2 and self.flags[flag]):
             gap = self.clock() - thread.lap_from
             thread.lap_max = max(thread.lap_max, gap)
-            thread.lap_sum += gap
-            thread.laps[gap.bit_length()] += 1
+            thread.laps[lap_bin(gap)] += 1
             self.note(int(self.env.now), thread, "lap", gap)
         thread.lap_from = self.clock()
         thread.pc += 1
@@ -591,10 +596,11 @@ class Simulation:
         thread.pc = target if self.clock() >= time else thread.pc + 1
         return int(self.env.now)
 
-    def quiet(self, thread: Thread, target: int, a: int, least: int, whose: int) -> int:
+    def quiet(self, thread: Thread, target: int, a: int, least: int, below: int) -> int:
         """Jump if fewer wait for the lock."""
-        lock = self.locks[self.lock_index(thread, a, whose)]
-        thread.pc = target if len(lock.waiting) < least else thread.pc + 1
+        lock = self.locks[a if a >= 0 else thread.region_lock]
+        crowd = [other for other in lock.waiting if below == 0 or other.number < below]
+        thread.pc = target if len(crowd) < least else thread.pc + 1
         return int(self.env.now)
 
     def split(self, thread: Thread, target: int, _b: int, _c: int, _d: int) -> int:

@@ -17,6 +17,9 @@ PS = 1e-12
 BINS = 512
 """Bins of everything that is recorded over time."""
 
+LAP_BINS = 488
+"""Bins of laps, eight to each power of two: see `lap_bin`."""
+
 FIRST_SHIFT = 10
 """log2 of the first bin width, ps; the width doubles whenever the run outgrows the bins."""
 
@@ -30,6 +33,30 @@ LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps"
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
           "kick")  # fmt: skip
 """Kinds of trace event, by number."""
+
+
+def lap_bin(lap: int) -> int:
+    """Bin of a lap: the number of its bits, and the three that follow the first. Below 16 ps every one has its own.
+
+    Examples
+    --------
+    >>> lap_bin(15), lap_bin(16), lap_bin(17), lap_bin(1_000_000), lap_bin(2**63 - 1)
+    (15, 16, 16, 143, 487)
+    """
+    shift = max(0, lap.bit_length() - 4)
+    return 8 * shift + (lap >> shift)
+
+
+def lap_bin_end(number: int) -> int:
+    """The shortest lap that is too long for a bin, ps; at most 9/8 of the bin's shortest.
+
+    Examples
+    --------
+    >>> [lap_bin(lap_bin_end(number)) - number for number in (0, 15, 16, 143, 486)]
+    [1, 1, 1, 1, 1]
+    """
+    shift = max(0, number // 8 - 1)
+    return (number - 8 * shift + 1) << shift
 
 
 @dataclass(frozen=True)
@@ -64,10 +91,10 @@ class EngineResult:
         Acquisitions and contended acquisitions up to each stamp.
     stamp_sums : ndarray of int64, shape (n_stamps, 10)
         Up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults by kind.
-    stamp_own : ndarray of int64, shape (n_stamps, 8)
-        Of the thread that stamped: picoseconds by activity, pages in its bitmap, and all its laps together.
-    lap_histogram : ndarray of int64, shape (n_threads, 65)
-        Laps (`Step.LAP`) whose picoseconds have that many bits.
+    stamp_own : ndarray of int64, shape (n_stamps, 7)
+        Of the thread that stamped: picoseconds by activity, and pages in its bitmap.
+    lap_histogram : ndarray of int64, shape (n_threads, 488)
+        Laps (`Step.LAP`) by `lap_bin`.
     lap_max_ps : ndarray of int64, shape (n_threads,)
         Longest lap of each thread; of accesses to memory: its longest stall.
     trace : ndarray of int64, shape (n_events, 4)

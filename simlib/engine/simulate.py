@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.engine import compiled, migration, reference
-from simlib.engine.result import ACTIVITIES, EVENTS, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.errors import HorizonError
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_bandwidth
@@ -29,6 +29,9 @@ UNITS = {"dirty_memory_time": "s", "populate_time": "s", "clear_dirty_log_time":
          "longest_stall": "s", "contentions": "count",
          "lock_acquisitions": "count", "mmu_lock_utilisation": "share"} | migration.UNITS  # fmt: skip
 """Metrics of a run, with their units."""
+
+_RUNNING = {"migration": migration.migration_metrics, "zap": migration.zap_metrics}
+"""Metrics of workloads whose guest works on, by kind."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class SimulationResult:
             "lock_acquisitions": float(stats[:, 0].sum() * self.scale),
             "mmu_lock_utilisation": float(self.raw.busy_ps[0] / max(1, self.raw.end_ps)),
         }
-        if self.scenario.workload.kind == "migration":
-            return migration.migration_metrics(self.scenario, self.job, self.raw) | locks
+        if self.scenario.workload.kind in _RUNNING:
+            return _RUNNING[self.scenario.workload.kind](self.scenario, self.job, self.raw) | locks
         stamps = dict(zip(self.job.stamps, self.raw.stamp_ps.tolist(), strict=True))
         spent = {"dirtied": 0, "cleared": 0}
         for phase, end, begin in zip(self.job.stamps[1:], self.raw.stamp_ps[1:], self.raw.stamp_ps, strict=False):
@@ -251,7 +254,11 @@ def simulate(
     check_horizon(small)
     job = build(small)
     raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
-    return SimulationResult(small, job, raw, seed, scale, flags_of(scenario, scale))
+    flags = flags_of(scenario, scale)
+    if scenario.workload.kind == "migration":
+        reason = migration.no_convergence(small, job, raw)
+        flags = (reason, *flags) if reason else flags
+    return SimulationResult(small, job, raw, seed, scale, flags)
 
 
 def check_horizon(scenario: Scenario) -> None:
@@ -279,6 +286,14 @@ def check_horizon(scenario: Scenario) -> None:
                 f"the first pass alone would take {first * PS:.0f} s over a link of {format_bandwidth(workload.link)}, "
                 f"more than the {compiled.HORIZON_PS * PS:.0f} s that are simulated; take less memory or a faster link"
             )
+        longest = min(workload.pass_limit * first, workload.timeout + first)
+        if workload.warm_up + longest > compiled.HORIZON_PS:
+            raise HorizonError(
+                f"if it does not converge, its passes would take {longest * PS:.0f} s, more than the "
+                f"{compiled.HORIZON_PS * PS:.0f} s that are simulated; take a shorter timeout or fewer passes"
+            )
+        return
+    if workload.kind == "zap":
         return
     passes = 1 + workload.iterations - (1 if workload.initially_set else 0)
     written = workload.write_percent / 100
@@ -292,62 +307,3 @@ def check_horizon(scenario: Scenario) -> None:
             f"{compiled.HORIZON_PS * PS:.0f} s that are simulated; take less memory or fewer iterations, or sample "
             "the pages (--pages)"
         )
-
-
-def perfetto_trace(result: SimulationResult) -> dict[str, object]:
-    """The run's trace in the JSON format that Perfetto and chrome://tracing read.
-
-    One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps.
-
-    Raises
-    ------
-    InputError
-        If the run was not traced.
-
-    Examples
-    --------
-    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
-    >>> sorted(perfetto_trace(simulate(s, trace=10_000)))
-    ['displayTimeUnit', 'otherData', 'traceEvents']
-    """
-    rows: list[dict[str, object]] = [
-        {"ph": "M", "pid": 1, "tid": i, "name": "thread_name", "args": {"name": name}}
-        for i, name in enumerate(result.job.thread_names)
-    ]
-    tried: dict[tuple[int, int], int] = {}
-    owned: dict[tuple[int, int], int] = {}
-
-    def piece(thread: int, name: str, begin: int, end: int) -> None:
-        rows.append(
-            {
-                "ph": "X",
-                "pid": 1,
-                "tid": thread,
-                "name": name,
-                "ts": begin * 1e-6,
-                "dur": (end - begin) * 1e-6,
-            }
-        )
-
-    trace = result.raw.trace
-    for time, thread, kind, argument in trace[np.argsort(trace[:, 0], kind="stable")].tolist():
-        name = EVENTS[kind]
-        key = (thread, argument)
-        if name == "try":
-            tried[key] = time
-        elif name == "acquired":
-            lock = result.job.lock_names[argument]
-            if time > tried[key]:
-                piece(thread, f"wait for {lock}", tried[key], time)
-            owned[key] = time
-        elif name == "released":
-            lock = result.job.lock_names[argument]
-            piece(thread, f"hold {lock}", owned.pop(key, tried[key]), time)
-        elif name not in ("mapped", "end"):
-            label = result.job.stamps[argument] if name == "stamp" else f"{name} {argument}"
-            rows.append({"ph": "i", "pid": 1, "tid": thread, "name": label, "ts": time * 1e-6, "s": "t"})
-    return {
-        "displayTimeUnit": "ns",
-        "otherData": {"simulated": True, "seed": result.seed},
-        "traceEvents": rows,
-    }

@@ -114,18 +114,28 @@ class Policy(rules.Checked):
         Mode in which CLEAR write-protects.
     clear_batch_pages : int
         0: one hold for the whole ioctl; n: let go after every n pages (a multiple of 64).
+    get_batch_pages : int
+        The same for GET without manual protection.
     fault_lock_sections : int
-        Times that one fault takes the lock; the hold is divided over them.
+        Times that every fault takes the lock; the hold is divided over them. 0: as the architecture does, where the
+        fault of a write-protected page takes it once, whatever the others do.
     eager_split : bool or None
-        Whether CLEAR splits the blocks of its range, rather than leave that to the guest's next write.
+        Whether the blocks of a range are split when it is cleared, or all when enabling the log write-protects them,
+        rather than leave that to the guest's next write.
     split_alloc : str
-        ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that.
+        ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that;
+        ``under_read_lock``: it lets go unless it holds the lock for read.
     yield_on : str
-        When CLEAR lets go between two words, beside its batch: ``never``, or ``contended``: if somebody waits.
+        When CLEAR lets go between two words, beside its batch: ``never``, ``contended``: if somebody waits, or
+        ``vcpus``: if a vCPU does.
     yield_pages : int
-        With ``contended``: only after so many pages at least (a multiple of 64).
+        Only after so many pages at least (a multiple of 64).
+    yield_waiters : int
+        Only if so many wait.
     lock_regions : int
         Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
+    zap_batch : int
+        Blocks that ``zap`` unmaps at least before it lets go because somebody waits; 0: it never does.
     """
 
     architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
@@ -135,17 +145,21 @@ class Policy(rules.Checked):
     split_fault: str = rules.rule(rules.choice("default", "read", "write"), "default")
     clear_lock: str = rules.rule(rules.choice("default", "read", "write"), "default")
     clear_batch_pages: int = rules.rule(rules.whole(0, 2**40), 0)
+    get_batch_pages: int = rules.rule(rules.whole(0, 2**40), 0)
     fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
     eager_split: bool | None = rules.rule(rules.flag, None)
-    split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop"), "default")
-    yield_on: str = rules.rule(rules.choice("never", "contended"), "never")
+    split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop", "under_read_lock"), "default")
+    yield_on: str = rules.rule(rules.choice("never", "contended", "vcpus"), "never")
     yield_pages: int = rules.rule(rules.whole(64, 2**40), 64)
+    yield_waiters: int = rules.rule(rules.whole(1, 1024), 1)
     lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
+    zap_batch: int = rules.rule(rules.whole(0, 2**31), 10)
 
     def __post_init__(self) -> None:
         """Check each field, and what depends on more than one."""
         super().__post_init__()
         for name, rule in (("clear_batch_pages", "must be 0 or a multiple of 64"),
+                           ("get_batch_pages", "must be 0 or a multiple of 64"),
                            ("yield_pages", "must be a multiple of 64")):  # fmt: skip
             if getattr(self, name) % WORD_PAGES:
                 raise InputError(
@@ -199,13 +213,15 @@ class Workload(rules.Checked):
     kind : str
         ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
         ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
-        ``migration``: they keep writing while passes over the memory collect, clear and send it.
+        ``migration``: they keep writing while passes over the memory collect, clear and send it;
+        ``zap``: they keep writing while all of it is unmapped once.
     iterations : int
         Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
     write_percent : int
         Share of the pages that each round writes; it reads the others (option -f).
     initially_set : bool
-        KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty.
+        KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty. It is a part
+        of manual protection, so ``at_get`` and ``ring`` do without.
     clear_chunk : int or None
         Bytes of one CLEAR ioctl; None: the whole slot.
     pause : int
@@ -213,24 +229,27 @@ class Workload(rules.Checked):
     counted_runs : int
         Runs of the test over which the published lock counters were added up.
     access : str
-        Order in which a vCPU of ``migration`` touches its pages: ``sequential``, round and round from a random one;
-        ``uniform``, each time any page; ``zipf``, some much more often than others.
+        Order in which a vCPU of ``migration`` and ``zap`` touches its pages: ``sequential``, round and round from a
+        random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
     shared : bool
-        Whether every vCPU of ``migration`` touches all of the memory, rather than its own part of it.
+        Whether each such vCPU touches all of the memory, rather than its own part of it.
     zipf_exponent : float
         How much more often: page number r by popularity has a share proportional to r to this negative power.
     access_interval : int
         Picoseconds of its own work between touching one page and the next.
     warm_up : int
-        Picoseconds for which the guest runs undisturbed before the log is enabled.
+        Picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
     link : int
         Bits a second that a migration can send.
     clear_when : str
         ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
-        ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection.
+        ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``:
+        by the reset of the dirty ring, which takes the lock for each word of neighbouring pages, or with
+        another access than ``sequential`` for each page.
     clear_threads : int
-        Threads that clear beside the one that sends, dividing each chunk between them and staying one chunk ahead of
-        it; 0: the sending thread clears, as QEMU's does.
+        Threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them and staying
+        one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a part of
+        the slot; 0: one thread clears all of it.
     downtime : int
         Picoseconds: a migration switches over when what GET found can be sent in this time.
     pass_limit : int
@@ -238,11 +257,13 @@ class Workload(rules.Checked):
     timeout : int
         Picoseconds after which no new pass begins.
     slow_fault_every : int
-        Accesses of a vCPU between two faults that take the lock whatever the log says, as those of NX huge
-        pages do; 0: none.
+        Accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever the log says, as
+        those of NX huge pages do; 0: none.
     """
 
-    kind: str = rules.rule(rules.choice("clear_under_load", "dirty_log_perf_test", "migration"), "dirty_log_perf_test")
+    kind: str = rules.rule(
+        rules.choice("clear_under_load", "dirty_log_perf_test", "migration", "zap"), "dirty_log_perf_test"
+    )
     iterations: int = rules.rule(rules.whole(1, 1000), 2)
     write_percent: int = rules.rule(rules.whole(1, 100), 100)
     initially_set: bool = rules.rule(rules.flag, True)
@@ -255,7 +276,7 @@ class Workload(rules.Checked):
     access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
     warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
     link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)
-    clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get"), "lazy")
+    clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get", "ring"), "lazy")
     clear_threads: int = rules.rule(rules.whole(0, 64), 0)
     downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
@@ -314,6 +335,8 @@ class Costs(rules.Checked):
         Splitting one block eagerly, under the lock.
     split_alloc : int
         Allocating its table, under the lock or not (`Policy.split_alloc`).
+    zap_block : int
+        Unmapping one block and giving back its table, under the lock.
     fault_jitter : float
         Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
     """
@@ -337,6 +360,7 @@ class Costs(rules.Checked):
     kick: int | None = _cost("100ns", "100us")
     split_block: int | None = _cost("100ns", "1ms")
     split_alloc: int | None = _cost("10ns", "1ms")
+    zap_block: int | None = _cost("10ns", "1ms")
     fault_jitter: float | None = field(
         default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
     )
@@ -431,25 +455,49 @@ class Scenario:
                 f"guest.{key}", format_size(given or 0),
                 f"must be a multiple of {format_size(whole)}{each} with backing {guest.backing!r}",
             )  # fmt: skip
-        chunk, word = self.workload.clear_chunk, WORD_PAGES * guest.page_size
+        self._check_workload()
+        if self.machine.sockets > self.machine.cores:
+            raise InputError("machine.sockets", self.machine.sockets, "must not be more than the cores")
+
+    def _check_workload(self) -> None:
+        guest, workload, migrates = self.guest, self.workload, self.workload.kind == "migration"
+        memory, word = guest.pages_per_vcpu * guest.vcpus * guest.page_size, WORD_PAGES * guest.page_size
+        chunk, helpers = workload.clear_chunk, workload.clear_threads
         if chunk is not None and chunk % word:
             raise InputError(
                 "workload.clear_chunk", format_size(chunk), f"must be a multiple of {format_size(word)} (64 pages)"
             )
-        helpers = self.workload.clear_threads
-        if helpers and self.workload.clear_when != "lazy":
+        if chunk is not None and chunk > memory:
             raise InputError(
-                "workload.clear_threads", helpers, f"they clear chunk by chunk, not {self.workload.clear_when}",
+                "workload.clear_chunk", format_size(chunk),
+                f"is larger than the guest's memory of {format_size(memory)}",
+                "take a smaller one, or none to clear all of it at once",
+            )  # fmt: skip
+        if helpers and workload.kind not in ("clear_under_load", "migration"):
+            raise InputError(
+                "workload.clear_threads", helpers, f"{workload.kind} has no threads that only clear",
+                'use kind = "migration" or "clear_under_load"',
+            )  # fmt: skip
+        if helpers and migrates and workload.clear_when != "lazy":
+            raise InputError(
+                "workload.clear_threads", helpers, f"they clear chunk by chunk, not {workload.clear_when}",
                 'use clear_when = "lazy"',
             )  # fmt: skip
-        if helpers and (chunk or guest.pages_per_vcpu * guest.vcpus * guest.page_size) % (helpers * word):
+        if helpers and (chunk if migrates and chunk else memory) % (helpers * word):
             raise InputError(
                 "workload.clear_threads", helpers,
-                f"a chunk must divide into as many parts, each a multiple of {format_size(word)} (64 pages)",
-                "change clear_chunk",
+                f"{'a chunk' if migrates else 'the memory'} must divide into as many parts, each a multiple of "
+                f"{format_size(word)} (64 pages)", "change clear_chunk" if migrates else "change memory",
             )  # fmt: skip
-        if self.machine.sockets > self.machine.cores:
-            raise InputError("machine.sockets", self.machine.sockets, "must not be more than the cores")
+        if workload.kind in ("migration", "zap") and not workload.access_interval:
+            raise InputError(
+                "workload.access_interval", format_duration(0), "must be more than 0",
+                "a vCPU that takes no time would go round for ever at one instant",
+            )  # fmt: skip
+        if workload.kind == "zap" and self.policy.lock_regions > 1:
+            raise InputError(
+                "policy.lock_regions", self.policy.lock_regions, "zap takes the one lock of all memory", "leave it out"
+            )
 
     @classmethod
     def parse(cls, tables: Mapping[str, Any], where: str = "") -> Scenario:

@@ -84,7 +84,8 @@ class Step(IntEnum):
     PAST = 23
     """To a if the clock shows b or more, ps."""
     QUIET = 24
-    """To a if fewer than c threads wait for lock b; d: a `Whose`, as of the TAKE before."""
+    """To a if fewer than c threads wait for lock b, or with b = -1 for the region's that was taken last. d: only
+    threads with lower numbers than this count; 0: all do."""
     SPLIT = 25
     """To a if the current page is not mapped by a block: there is nothing to split."""
     KICK = 26
@@ -124,10 +125,12 @@ class Map(IntEnum):
     """Map the whole block writable."""
     EAGER = 3
     """Replace the block mapping by a full table; every page keeps the block's permission."""
+    ZAP = 4
+    """Unmap the block, or all pages of its table; the dirty log knows nothing of it."""
 
 
 class Scan(IntEnum):
-    """What `Step.SCAN` does to the 64 pages of a word; every page acted on costs the step's a."""
+    """What `Step.SCAN` does to the 64 pages of a word; every page that it looks for and finds costs the step's a."""
 
     CLEAR = 0
     """Clear the dirty bits of the pages that stand in the bitmap, and write-protect those pages (CLEAR_DIRTY_LOG)."""
@@ -139,6 +142,10 @@ class Scan(IntEnum):
     """Add the dirty bits to the bitmap (GET_DIRTY_LOG), protect nothing."""
     SEND = 4
     """Send the pages that stand in the bitmap, and take them out of it."""
+    ALL = 5
+    """Put every page into the bitmap: all have yet to be sent."""
+    CLEAR_PAGE = 6
+    """As CLEAR, but of the current page alone."""
 
 
 class Mode(IntEnum):
@@ -356,7 +363,7 @@ class Job:
         if kind in (Step.FEW, Step.PEEK, Step.PAST):
             return 0 <= a < n and b >= 0
         if kind == Step.QUIET:
-            return 0 <= a < n and 0 <= b < locks and c >= 1 and d in (Whose.ALL, Whose.REGION)
+            return 0 <= a < n and -1 <= b < locks and c >= 1 and d >= 0
         if kind == Step.REPEAT:
             return 0 <= a < n and b >= 1 and 0 <= c < 4
         if kind == Step.BARRIER:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Job
-from simlib.workloads import clear_under_load, dirty_log_perf_test, migration
+from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, zap
 
 _WORKLOADS: dict[str, Callable[[Scenario], Job]] = {
     "clear_under_load": clear_under_load.build,
     "dirty_log_perf_test": dirty_log_perf_test.build,
     "migration": migration.build,
+    "zap": zap.build,
 }
 
 

@@ -5,16 +5,17 @@ Each vCPU populates its own region. From then on, beginning at a random page of 
 page after page, round and round, until the rounds are over, and looks at its stopwatch after every access; what
 enabling the log made it wait for is not counted.
 The main thread enables dirty logging; in every round it sleeps for a while, then does
-GET and CLEAR. At the end every vCPU makes one more access.
+GET and CLEAR, or has other threads CLEAR a part of the slot each. At the end every vCPU makes one more access.
 """
 
 from __future__ import annotations
 
+from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Job, Step
-from simlib.workloads.kernel import Kernel
+from simlib.workloads.dirty_log import DirtyLog
 
-_POPULATED = 0
+_POPULATED, _GO, _CLEARED = range(3)
 _STOP, _MEASURE = 0, 1
 
 
@@ -23,20 +24,31 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``.
 
+    Raises
+    ------
+    InputError
+        If an access of the guest takes no time: then it would go round its pages for ever at one instant.
+
     Examples
     --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
-    ...                             "workload": {"kind": "clear_under_load"}}))
+    ...                             "workload": {"kind": "clear_under_load"}, "costs": {"guest_access": "2ns"}}))
     >>> len(job.entry), job.stamps[2:5]
     (3, ('enabled', 'rested 1', 'cleared 1'))
     """
-    kernel = Kernel(scenario)
+    if not scenario.costs.guest_access:
+        raise InputError(
+            "costs.guest_access", scenario.costs.guest_access, "must be given, and more than 0, for clear_under_load"
+        )
+    kernel = DirtyLog(scenario)
     vcpu = _vcpu(kernel)
     main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=1)
+    threads = scenario.workload.clear_threads
+    helpers = [_helper(kernel)] * threads if threads else []
+    return kernel.job(vcpu, main, barriers=3, helpers=helpers, parts=max(1, threads))
 
 
-def _vcpu(kernel: Kernel) -> int:
+def _vcpu(kernel: DirtyLog) -> int:
     program, guest = kernel.program, kernel.scenario.guest
     entry = program.here()
     kernel.touch_region(logging=False)
@@ -60,8 +72,9 @@ def _vcpu(kernel: Kernel) -> int:
     return entry
 
 
-def _main(kernel: Kernel) -> int:
+def _main(kernel: DirtyLog) -> int:
     program, workload = kernel.program, kernel.scenario.workload
+    threads = workload.clear_threads
     entry = program.here()
     kernel.stamp("start")
     program.add(Step.BARRIER, _POPULATED, kernel.scenario.guest.vcpus + 1)
@@ -74,8 +87,23 @@ def _main(kernel: Kernel) -> int:
         program.add(Step.SIGNAL, _MEASURE)
         kernel.stamp(f"rested {number}")
         kernel.get_log(anew=True)
-        kernel.clear_log()
+        if threads:
+            program.add(Step.BARRIER, _GO, 1 + threads)
+            program.add(Step.BARRIER, _CLEARED, 1 + threads)
+        else:
+            kernel.clear_log()
         kernel.stamp(f"cleared {number}")
     program.add(Step.SIGNAL, _STOP)
+    program.add(Step.END)
+    return entry
+
+
+def _helper(kernel: DirtyLog) -> int:
+    """A thread that clears its part of the slot in every round."""
+    program, workload = kernel.program, kernel.scenario.workload
+    entry = program.add(Step.BARRIER, _GO, 1 + workload.clear_threads)
+    kernel.clear_log(kernel.slot_pages // workload.clear_threads)
+    program.add(Step.BARRIER, _CLEARED, 1 + workload.clear_threads)
+    program.add(Step.REPEAT, entry, workload.iterations)
     program.add(Step.END)
     return entry

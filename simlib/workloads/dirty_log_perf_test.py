@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Job, Step
-from simlib.workloads.kernel import Kernel
+from simlib.workloads.dirty_log import DirtyLog
 
 _POPULATED, _GO, _DIRTIED = range(3)
 
@@ -29,13 +29,13 @@ def build(scenario: Scenario) -> Job:
     >>> len(job.entry), job.pages, job.stamps[:4]
     (3, 2048, ('start', 'populated', 'enabled', 'dirtied 1'))
     """
-    kernel = Kernel(scenario)
+    kernel = DirtyLog(scenario)
     vcpu = _vcpu(kernel)
     main = _main(kernel)
     return kernel.job(vcpu, main, barriers=3)
 
 
-def _vcpu(kernel: Kernel) -> int:
+def _vcpu(kernel: DirtyLog) -> int:
     program, parties = kernel.program, kernel.scenario.guest.vcpus + 1
     entry = program.here()
     kernel.touch_region(logging=False)
@@ -48,7 +48,7 @@ def _vcpu(kernel: Kernel) -> int:
     return entry
 
 
-def _main(kernel: Kernel) -> int:
+def _main(kernel: DirtyLog) -> int:
     program, parties = kernel.program, kernel.scenario.guest.vcpus + 1
     entry = program.here()
     kernel.stamp("start")

@@ -14,13 +14,11 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import PS_PER_S
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Job, Scan, Step
-from simlib.workloads.kernel import Kernel
+from simlib.workloads.dirty_log import DirtyLog
+from simlib.workloads.guest import STOP, running_vcpu
 
-_STOP, _DONE = 0, 1
+_DONE = 1
 _PASS, _CLEARED = 0, 1
-_ZIPF = 1
-_LOOK = 64
-"""Accesses of a vCPU between two looks at whether the guest has been stopped."""
 
 
 def build(scenario: Scenario) -> Job:
@@ -36,8 +34,8 @@ def build(scenario: Scenario) -> Job:
     >>> len(job.entry), job.stamps
     (3, ('start', 'undisturbed', 'enabled', 'collected 1', 'sent 1', 'switchover', 'left'))
     """
-    kernel = Kernel(scenario)
-    vcpu = _vcpu(kernel)
+    kernel = DirtyLog(scenario)
+    vcpu = running_vcpu(kernel, logging=True)
     main = _main(kernel)
     helpers = [_helper(kernel, number) for number in range(scenario.workload.clear_threads)]
     return kernel.job(vcpu, main, barriers=2, populated=True, helpers=helpers)
@@ -54,44 +52,7 @@ def page_time(scenario: Scenario) -> int:
     return scenario.guest.page_size * 8 * PS_PER_S // scenario.workload.link
 
 
-def _vcpu(kernel: Kernel) -> int:
-    program, workload = kernel.program, kernel.scenario.workload
-    entry = program.add(Step.JUMP)
-    faults, ends = kernel.faults(logging=True)
-    for end in ends:  # the stopwatch runs from a fault's beginning to the next access
-        program.patch(end, a=program.add(Step.LAP, 1))
-    fault_end = program.add(Step.JUMP)
-    starts = [_timed(kernel, fault) for fault in faults]
-    program.patch(entry, a=program.add(Step.SEEK, 1))
-    top = program.add(Step.RUN, workload.access_interval)
-    program.add(Step.ACCESS, *starts)
-    program.patch(fault_end, a=program.here())
-    look = program.add(Step.REPEAT, 0, _LOOK, 0)
-    program.add(Step.UNLESS, program.here() + 2, _STOP)
-    leave = program.add(Step.JUMP)
-    program.patch(look, a=program.here())
-    if workload.slow_fault_every:
-        often = program.add(Step.REPEAT, 0, workload.slow_fault_every, 1)
-        kernel.slow_fault()
-        program.patch(often, a=program.here())
-    program.add(Step.NEXT, top if workload.access == "sequential" else program.here() + 1, 1)
-    if workload.access != "sequential":
-        program.add(Step.SEEK, 1, _ZIPF if workload.access == "zipf" else 0)
-        program.add(Step.JUMP, top)
-    program.add(Step.MORE, top)
-    program.add(Step.JUMP, top)
-    program.patch(leave, a=program.add(Step.END))
-    return entry
-
-
-def _timed(kernel: Kernel, fault: int) -> int:
-    """A fault with the stopwatch started; returns its first step."""
-    start = kernel.program.add(Step.LAP, 0)
-    kernel.program.add(Step.JUMP, fault)
-    return start
-
-
-def _main(kernel: Kernel) -> int:
+def _main(kernel: DirtyLog) -> int:
     program, workload = kernel.program, kernel.scenario.workload
     entry = program.here()
     kernel.stamp("start")
@@ -100,21 +61,23 @@ def _main(kernel: Kernel) -> int:
     kernel.stamp("undisturbed")
     kernel.enable_log()
     kernel.stamp("enabled")
+    few = workload.downtime // page_time(kernel.scenario)
     done = []
     for number in range(1, workload.pass_limit + 1):
-        program.add(Step.LAP, 0)
-        if workload.clear_when == "at_get":
+        if workload.clear_when in ("at_get", "ring"):
             kernel.get_and_clear_log()
-            program.add(Step.LAP, 1)
         else:
             kernel.get_log()
         kernel.stamp(f"collected {number}")
-        done.append(program.add(Step.FEW, 0, workload.downtime // page_time(kernel.scenario)))
+        everything = number == 1 and not kernel.initially_set  # whatever the log has of it
+        if not everything:
+            done.append(program.add(Step.FEW, 0, few))
+        elif kernel.slot_pages <= few:
+            kernel.send_all()
+            done.append(program.add(Step.JUMP))
         if workload.clear_when == "at_once":
-            program.add(Step.LAP, 0)
             kernel.clear_log()
-            program.add(Step.LAP, 1)
-        _send(kernel)
+        _send(kernel, everything)
         kernel.stamp(f"sent {number}")
         done.append(program.add(Step.PAST, 0, workload.timeout))
     for jump in done:
@@ -122,7 +85,7 @@ def _main(kernel: Kernel) -> int:
     kernel.stamp("switchover")
     kernel.get_log()
     kernel.stamp("left")
-    program.add(Step.SIGNAL, _STOP)
+    program.add(Step.SIGNAL, STOP)
     program.add(Step.SIGNAL, _DONE)
     if workload.clear_threads:
         program.add(Step.BARRIER, _PASS, 1 + workload.clear_threads)
@@ -130,8 +93,11 @@ def _main(kernel: Kernel) -> int:
     return entry
 
 
-def _send(kernel: Kernel) -> None:
-    """Send what stands in the bitmap, chunk by chunk; each is cleared before, by this thread or by its helpers."""
+def _send(kernel: DirtyLog, everything: bool) -> None:
+    """Send what stands in the bitmap, or everything, chunk by chunk.
+
+    Each chunk is cleared before, by this thread or by its helpers.
+    """
     program, workload, chunk = kernel.program, kernel.scenario.workload, kernel.chunk
     parties = 1 + workload.clear_threads
     if workload.clear_threads:
@@ -139,22 +105,24 @@ def _send(kernel: Kernel) -> None:
     top = program.here()
     if workload.clear_threads:
         program.add(Step.BARRIER, _CLEARED, parties)
-    peek = program.add(Step.PEEK, 0, chunk)
+    peek = None if everything else program.add(Step.PEEK, 0, chunk)
     if workload.clear_when == "lazy" and not workload.clear_threads:
-        program.add(Step.LAP, 0)
-        kernel.clear_chunk()
-        program.add(Step.LAP, 1)
+        kernel.clear_chunk(chunk)
         program.add(Step.BACK, chunk)
-    word = program.add(Step.SCAN, page_time(kernel.scenario), Scan.SEND)
+    word = program.here()
+    if everything:
+        program.add(Step.SCAN, 0, Scan.ALL)
+    program.add(Step.SCAN, page_time(kernel.scenario), Scan.SEND)
     program.add(Step.NEXT, word, WORD_PAGES, chunk)
     more = program.add(Step.MORE, top)
-    over = program.add(Step.JUMP)
-    program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, chunk))
-    program.add(Step.JUMP, more)
-    program.patch(over, a=program.here())
+    if peek is not None:
+        over = program.add(Step.JUMP)
+        program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, chunk))
+        program.add(Step.JUMP, more)
+        program.patch(over, a=program.here())
 
 
-def _helper(kernel: Kernel, number: int) -> int:
+def _helper(kernel: DirtyLog, number: int) -> int:
     """A thread that clears its part of each chunk, and waits for the sender before it begins the next but one."""
     program, threads = kernel.program, kernel.scenario.workload.clear_threads
     part = kernel.chunk // threads
@@ -163,7 +131,7 @@ def _helper(kernel: Kernel, number: int) -> int:
     program.add(Step.END)
     top = program.add(Step.NEXT, program.here() + 1, number * part)
     peek = program.add(Step.PEEK, 0, part)
-    kernel.clear_chunk(part)
+    kernel.clear_chunk(part, part)
     over = program.add(Step.JUMP)
     program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, part))
     program.patch(over, a=program.add(Step.NEXT, program.here() + 1, (threads - 1 - number) * part))

@@ -17,19 +17,33 @@ DURATIONS = st.sampled_from([None, 0, 1, 1_000, 47_000, 600_000, 3_000_001])
 TIMES = st.sampled_from([0, 0, 1, 2, 3, 5, 1_000, 1_001, 700_000])
 MOST_PAGES = 1_024
 STAMPS = 3
+RUNNING = ("clear_under_load", "migration", "migration", "zap")
+KINDS = ("dirty_log_perf_test", *RUNNING)
 
 
 @st.composite
-def scenarios(draw):
+def scenarios(draw, kinds=KINDS):
     """A whole scenario, small enough for the reference engine."""
+    kind = draw(st.sampled_from(kinds))
     page_size = draw(st.sampled_from([4096, 4096, 4096, 16384]))
     backing = draw(st.sampled_from(["4k", "hugetlb_2mb"]))
     unit = 64 if backing == "4k" else page_size // 8  # a block has as many pages as a table has entries
-    units = draw(st.integers(1, max(1, min(4, MOST_PAGES // unit))))
+    most_pages = MOST_PAGES // 2 if kind in RUNNING and unit < MOST_PAGES else MOST_PAGES
+    units = draw(st.integers(1, max(1, min(4, most_pages // unit))))
+    vcpus = draw(st.integers(1, min(8, max(1, most_pages // (unit * units)))))
+    words = vcpus * units * unit // 64
     name = draw(st.sampled_from(sorted(ARCHITECTURES)))
     # What an architecture that does not take mmu_lock would do with one must be said.
     modes = ["lockless", "read", "write"] + ["default"] * (name not in ("s390", "ppc-radix"))
-    costs = {cost: draw(DURATIONS) for cost in Costs.__dataclass_fields__ if cost != "fault_jitter"}
+    # A guest that works on does so for as long as the others take: what they do is short beside one access.
+    durations = DURATIONS.filter(lambda time: (time or 0) < 1_000_000) if kind in RUNNING else DURATIONS
+    costs = {cost: draw(durations) for cost in Costs.__dataclass_fields__ if cost != "fault_jitter"}
+    access = draw(st.sampled_from([3_000_001, 20_000_000]))
+    if kind == "clear_under_load":
+        costs["guest_access"] = access
+    chunk = draw(st.sampled_from([n for n in (None, 1, 3) if (n or 0) <= words]))
+    when = draw(st.sampled_from(["lazy", "lazy", "at_once", "at_get", "ring"])) if kind == "migration" else "lazy"
+    divided = {"clear_under_load": words, "migration": (chunk or words) * (when == "lazy")}.get(kind, 0)
     return Scenario(
         machine=Machine(
             cores=draw(st.sampled_from([2, 4, 64])),
@@ -38,7 +52,7 @@ def scenarios(draw):
             line_transfer_remote=draw(DURATIONS),
         ),
         guest=Guest(
-            vcpus=draw(st.integers(1, min(8, max(1, MOST_PAGES // (unit * units))))),
+            vcpus=vcpus,
             memory_per_vcpu=units * unit * page_size,
             page_size=page_size,
             backing=backing,
@@ -52,13 +66,36 @@ def scenarios(draw):
             split_fault=draw(st.sampled_from(["read", "write"])),
             clear_lock=draw(st.sampled_from(["read", "write"])),
             clear_batch_pages=draw(st.sampled_from([0, 64, 128, 192, 512])),
-            fault_lock_sections=draw(st.integers(1, 3)),
+            get_batch_pages=draw(st.sampled_from([0, 64, 192])),
+            fault_lock_sections=draw(st.integers(0, 3)),
+            eager_split=draw(st.sampled_from([None, True, False])),
+            split_alloc=draw(st.sampled_from(["default", "under_lock", "drop", "under_read_lock"])),
+            yield_on=draw(st.sampled_from(["never", "contended", "vcpus"])),
+            yield_pages=draw(st.sampled_from([64, 128])),
+            yield_waiters=draw(st.integers(1, 2)),
+            lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" else 1,
+            zap_batch=draw(st.integers(0, 3)),
         ),
         workload=Workload(
+            kind=kind,
             iterations=draw(st.integers(1, 3)),
             write_percent=draw(st.sampled_from([100, 100, 99, 50, 7, 1])),
             initially_set=draw(st.booleans()),
-            clear_chunk=draw(st.sampled_from([None, 64 * page_size, 192 * page_size])),
+            clear_chunk=chunk and 64 * chunk * page_size,
+            pause=draw(st.sampled_from([0, 30_000_000])),
+            access=draw(st.sampled_from(["sequential", "uniform", "zipf"])),
+            access_interval=access,
+            shared=draw(st.booleans()),
+            warm_up=draw(st.sampled_from([0, 70_000_000])),
+            link=draw(st.sampled_from([10**11, 10**13])),
+            clear_when=when,
+            clear_threads=draw(
+                st.sampled_from([n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)])
+            ),
+            downtime=draw(st.sampled_from([0, 10_000_000])),
+            pass_limit=draw(st.integers(1, 3)),
+            timeout=draw(st.sampled_from([0, 10**12])),
+            slow_fault_every=draw(st.sampled_from([0, 0, 2])),
         ),
         costs=Costs(**costs, fault_jitter=draw(st.sampled_from([None, 0.0, 0.3, 1.0, 1.5]))),
     )
@@ -114,7 +151,7 @@ class _Writer:
             self.program.add(Step.SEEK, self.draw(st.sampled_from([1, 16, 64])), self.draw(st.integers(0, 1)))
         start = self.program.add(Step.JUMP)
         faults, jumps = [], []
-        for action in (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER])), Map.BLOCK):
+        for action in (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP])), Map.BLOCK):
             faults.append(self.program.here())
             self.time(Step.RUN)
             logging = self.draw(st.integers(0, 1))
@@ -154,7 +191,8 @@ class _Writer:
         self.section(lambda: self.program.add(Step.MAP, Map.EAGER, 0))
         self.program.patch(split, a=self.program.here())
         self.section(self.clear_word)
-        quiet = self.program.add(Step.QUIET, 0, self.draw(st.integers(0, len(self.locks) - 1)), 1)
+        which, crowd = self.draw(st.integers(-1, len(self.locks) - 1)), self.draw(st.integers(0, self.threads))
+        quiet = self.program.add(Step.QUIET, 0, which, self.draw(st.integers(1, 2)), crowd)
         self.time(Step.RUN)
         self.program.patch(quiet, a=self.program.here())
         if chunk == 128:

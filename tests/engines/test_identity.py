@@ -19,7 +19,7 @@ def assert_same(job, seed):
 
 
 @given(scenario=scenarios(), seed=SEEDS)
-@settings(max_examples=60)
+@settings(max_examples=150)
 def test_every_scenario_runs_alike(scenario, seed):
     assert_same(build(scenario), seed)
 

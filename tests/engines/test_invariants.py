@@ -5,18 +5,20 @@ In these programs a STAMP stands right before each DROP. It takes no time, so th
 began, which is when the engines decide who is next; the drop's effect may come later, by a cache-line transfer.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine_strategies import SEEDS, TRACE, jobs, scenarios
+from engine_strategies import RUNNING, SEEDS, TRACE, jobs, scenarios
 from hypothesis import given, settings
 
 from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS
+from simlib.engine.timeline import timeline
 from simlib.errors import DeadlockError, HorizonError
-from simlib.model.steps import Discipline, Job, Mode, Program, Step
+from simlib.model.steps import Block, Discipline, Job, Mode, Page, Program, Step
 from simlib.workloads import build
 
 TRY, ACQUIRED, RELEASED, RETRY, STAMP = (EVENTS.index(e) for e in ("try", "acquired", "released", "retry", "stamp"))
@@ -149,7 +151,7 @@ def test_every_picosecond_of_a_thread_is_accounted_for(job, seed):
         assert waited.tolist() == queued.tolist()
 
 
-@given(scenario=scenarios(), seed=SEEDS)
+@given(scenario=scenarios(kinds=("dirty_log_perf_test",)), seed=SEEDS)
 @settings(max_examples=60)
 def test_a_scenario_does_all_its_work(scenario, seed):
     job = build(scenario)
@@ -157,7 +159,10 @@ def test_a_scenario_does_all_its_work(scenario, seed):
     rounds, pages = scenario.workload.iterations, scenario.guest.pages_per_vcpu
     vcpus = scenario.guest.vcpus
     assert result.progress[:vcpus].sum(axis=1).tolist() == [pages * (1 + rounds)] * vcpus
-    assert result.progress[vcpus].sum() == pages * vcpus * (1 + 2 * rounds)  # enabling, then each GET and CLEAR
+    policy = scenario.policy.resolved()
+    splits = policy.eager_split and scenario.guest.mapped_as_blocks and not scenario.workload.initially_set
+    # Enabling, which splits before it protects; then each GET and CLEAR.
+    assert result.progress[vcpus].sum() == pages * vcpus * (1 + splits + 2 * rounds)
     assert result.thread_ps.sum(axis=1).tolist() == result.thread_end_ps.tolist()
     assert (np.diff(result.stamp_ps) >= 0).all()
     assert (np.diff(result.stamp_locks, axis=0) >= 0).all()
@@ -171,11 +176,41 @@ def test_a_scenario_does_all_its_work(scenario, seed):
     assert ((stats[:, :, 1].sum(axis=1) > 0) >= (result.queue_ps[locks].sum(axis=1) > 0)).all()
     # Flow balance: each fault passes its lock once a section, and each broadcast passes the interconnect.
     holds_of_main = sum(v[1:3] == [vcpus, ACQUIRED] for v in result.trace.tolist())
-    faults, policy = result.faults.sum(axis=0), scenario.policy.resolved()
+    faults, fast = result.faults.sum(axis=0), scenario.policy.fault_lock_sections or 1
     passed = result.lock_stats[:, :, 0].sum(axis=1)
-    assert passed.sum() - passed[1] - holds_of_main == faults.sum() * policy.fault_lock_sections
+    expected = faults[1] * fast + (faults.sum() - faults[1]) * policy.fault_lock_sections
+    assert passed.sum() - passed[1] - holds_of_main == expected
     broadcasts = policy.facts.fault_flush == "broadcast" and bool(scenario.costs.tlb_invalidate)
     assert passed[1] == (faults[1] + faults[2]) * broadcasts
+
+
+@given(scenario=scenarios(kinds=RUNNING), seed=SEEDS)
+@settings(max_examples=150)
+def test_a_guest_that_works_on_loses_nothing(scenario, seed):
+    """Nor do the locks, or the books of time. What can be written without a fault is dirty in the log."""
+    job = build(scenario)
+    simulation = reference.Simulation(job, seed, TRACE, None)
+    result = simulation.run()
+    assert result.thread_ps.sum(axis=1).tolist() == result.thread_end_ps.tolist()
+    frame = timeline(SimpleNamespace(job=job, raw=result))
+    done = Counter(result.trace[:, 2].tolist())
+    lockless = [i for i, kind in enumerate(job.locks) if kind == Discipline.LOCKLESS]
+    tries = np.isin(result.trace[:, 3], lockless) & (result.trace[:, 2] == TRY)
+    assert done[TRY] - tries.sum() == done[ACQUIRED]  # every waiter is served
+    assert done[TRY] == done[RELEASED] + done[RETRY]
+    for lock, name in enumerate(job.lock_names):
+        holds = frame[(frame["lock"] == name) & (frame["what"] == "hold")]
+        if lock not in lockless:
+            exclusive(
+                Visit(0, lock, 0, acquired=begin, released=end, mode=Mode[mode.upper()])
+                for begin, end, mode in zip(holds["begin_s"], holds["end_s"], holds["mode"], strict=True)
+            )
+    if scenario.workload.kind != "zap":
+        pages = np.array(simulation.pages[: job.pages])
+        blocks = np.repeat(simulation.blocks, job.block_pages)[: job.pages]
+        writable = (blocks == Block.WRITABLE) | ((blocks == Block.TABLE) & (pages & 3 == Page.WRITABLE))
+        assert (pages[writable] & Page.DIRTY).all()
+        assert simulation.threads[scenario.guest.vcpus].bitmap == (pages & Page.COLLECTED > 0).sum()
 
 
 def job_of(*programs, **fields):
@@ -258,3 +293,11 @@ def test_progress_is_told_and_an_interrupt_gets_through(engine):
     p.add(Step.END)
     with pytest.raises(KeyboardInterrupt):
         engine.run(job_of([tuple(r[:4]) for r in p.rows], stamps=("s",)), progress=stop)
+
+
+@pytest.mark.parametrize("engine", [reference, compiled])
+def test_a_loop_in_which_no_time_passes_is_named(engine, monkeypatch):
+    if engine is reference:
+        monkeypatch.setattr(compiled, "OWN_STEPS", 1000)  # a constant of the compiled engine, which is quick enough
+    with pytest.raises(HorizonError, match=r"more than \d+ steps at 2e-09 s of simulated time .* it loops for ever"):
+        engine.run(job_of([(Step.RUN, 2000), (Step.STAMP, 0), (Step.JUMP, 1)], stamps=("s",)))

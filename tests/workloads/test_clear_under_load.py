@@ -3,22 +3,28 @@
 
 import pytest
 
+from simlib.engine import compiled, reference
 from simlib.engine.simulate import simulate
+from simlib.errors import InputError
 from simlib.model.scenario import Scenario
+from simlib.workloads import build
 
 COSTS = {"fault_exit": "3us", "fault_hold": "1600ns", "clear_page": "150ns", "guest_access": "100ns"}
 
 
-def run(architecture, batch=0, **workload):
-    scenario = Scenario.parse(
+def scenario_of(architecture, batch=0, guest=None, **workload):
+    return Scenario.parse(
         {
-            "guest": {"vcpus": 4, "memory_per_vcpu": "4M", "backing": "4k"},
+            "guest": {"vcpus": 4, "memory_per_vcpu": "4M", "backing": "4k"} | (guest or {}),
             "policy": {"architecture": architecture, "clear_batch_pages": batch},
             "workload": {"kind": "clear_under_load", "iterations": 2, "pause": "5ms"} | workload,
             "costs": COSTS,
         }
     )
-    return simulate(scenario)
+
+
+def run(architecture, batch=0, **workload):
+    return simulate(scenario_of(architecture, batch, **workload))
 
 
 def clears(result):
@@ -53,3 +59,32 @@ def test_the_stall_of_enabling_is_not_the_stall_of_clear():
 def test_what_does_not_scale_is_not_sampled():
     scenario = Scenario.parse({"workload": {"kind": "clear_under_load"}, "guest": {"memory_per_vcpu": "8M"}})
     assert simulate(scenario.changed({"costs": COSTS}), pages_per_vcpu=64).scale == 1.0
+
+
+@pytest.mark.parametrize("page_size", ["4K", "16K"])
+@pytest.mark.parametrize("threads", [0, 3])
+def test_both_engines_run_every_guest_alike(page_size, threads):
+    guest = {"page_size": page_size, "vcpus": 3, "memory_per_vcpu": "1M"}
+    job = build(scenario_of("x86-shadow-paging", 64, guest, write_percent=40, clear_threads=threads, pause="300us"))
+    assert compiled.run(job, 3, trace=100_000) == reference.run(job, 3, trace=100_000)
+
+
+def test_threads_divide_the_slot_and_hide_each_other_s_time():
+    """With lockless faults only they wait for one another; without a lock around it all they work side by side."""
+    one, two = (run("x86-tdp", 64, clear_threads=n, pause="50ms") for n in (1, 2))
+    assert [int(run.raw.lock_stats[0, 1, 0]) for run in (one, two)] == [128, 128]
+    assert one.metrics["clear_dirty_log_time"] == run("x86-tdp", 64, pause="50ms").metrics["clear_dirty_log_time"]
+    shared = scenario_of("x86-tdp", 64, clear_threads=2, pause="50ms").changed({"policy": {"clear_lock": "read"}})
+    halved = simulate(shared).metrics["clear_dirty_log_time"]
+    assert halved == pytest.approx(one.metrics["clear_dirty_log_time"] / 2, rel=0.01)
+
+
+def test_threads_need_parts_of_whole_words():
+    with pytest.raises(InputError, match=r"workload\.clear_threads = 3: the memory must divide .* change memory"):
+        scenario_of("x86-tdp", clear_threads=3)
+
+
+def test_a_guest_whose_accesses_take_no_time_is_refused():
+    """It would go round its pages for ever at one instant."""
+    with pytest.raises(InputError, match=r"costs\.guest_access = None: must be given, and more than 0"):
+        build(Scenario.parse({"workload": {"kind": "clear_under_load"}}))

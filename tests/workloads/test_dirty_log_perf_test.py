@@ -94,7 +94,7 @@ def test_only_written_pages_fault_for_permission(percent):
 @pytest.mark.parametrize(
     ("chunk", "batch"),
     [(None, 0), (None, 512), (None, 192), (None, 64), ("2M", 0), ("2M", 128), ("2M", 192), ("2M", 448), ("2M", 1024),
-     ("512K", 64), ("3M", 256), ("16M", 4096), ("64M", 512)],
+     ("512K", 64), ("3M", 256), ("16M", 4096)],
 )  # fmt: skip
 def test_a_batch_lets_go_that_often(chunk, batch):
     """A CLEAR of `chunk` takes ceil(chunk / batch) holds; the last ioctl takes what is left of the slot."""
@@ -128,12 +128,15 @@ def test_a_lockless_write_fault_takes_no_mmu_lock():
     ("architecture", "read", "write", "interconnect"),
     [
         ("arm64", 8192, 2, 0), ("arm64-2022", 4096, 4098, 4096), ("arm64-spinlock", 0, 8194, 4096),
-        ("riscv", 4096, 4098, 4096), ("riscv-spinlock", 0, 8194, 4096), ("loongarch", 0, 2 * 8192 + 2, 0),
+        ("riscv", 4096, 4098, 4096), ("riscv-spinlock", 0, 8194, 4096), ("loongarch", 0, 3 * 4096 + 2, 0),
         ("x86-tdp", 4096, 2, 0), ("x86-shadow", 0, 4098, 0), ("x86-shadow-paging", 0, 8194, 0),
     ],
 )  # fmt: skip
 def test_modes_follow_the_architecture(architecture, read, write, interconnect):
-    """4096 pages populated, 4096 write faults, two CLEARs; a broadcast for each entry that was valid."""
+    """4096 pages populated, 4096 write faults, two CLEARs; a broadcast for each entry that was valid.
+
+    LoongArch takes the lock twice where it finds no page, once where it finds one write-protected.
+    """
     result = run(architecture, guest={"backing": "4k"}, costs={"tlb_invalidate": "100ns"})
     assert holds(result) == (read, write)
     assert holds(result, lock=1) == (0, interconnect)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``simlib policies``: the named ways of taking mmu_lock."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from simlib.cli.output import Format, FormatOption, show
+from simlib.model.policies import POLICIES, Tables
+
+
+def policies(how: FormatOption = Format.TABLE) -> None:
+    """List the named policies that simlib simulate --policy NAME applies, with what each changes and whose it is.
+
+    Beside them, every-N lets go after every N pages, for any multiple of 64.
+    """
+    rows = []
+    for row in POLICIES.values():
+        changes = changes_of(row.changes)
+        if row.architectures:
+            changes = f"{changes} on {', '.join(row.architectures)}; elsewhere {changes_of(row.elsewhere)}"
+        rows.append({"name": row.name, "title": row.title, "exists": row.exists, "changes": changes,
+                     "source": "; ".join(row.sources)})  # fmt: skip
+    show(pd.DataFrame(rows), how)
+
+
+def changes_of(tables: Tables) -> str:
+    """What a policy changes, in a line.
+
+    Examples
+    --------
+    >>> changes_of({"policy": {"eager_split": True}, "workload": {"clear_threads": 2}})
+    'policy.eager_split = true, workload.clear_threads = 2'
+    """
+    values = ((f"{section}.{key}", value) for section, table in tables.items() for key, value in table.items())
+    return ", ".join(f"{key} = {str(value).lower()}" for key, value in values)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ways of taking mmu_lock that the seeds discuss, each by its name: what it changes in a scenario, and whose it is.
+
+A policy says all of one question and nothing of the others: one about CLEAR's holds sets the batch and the yielding,
+whatever the scenario had, and leaves eager splitting alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.model.architectures import ARCHITECTURES
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.scenario import Scenario
+
+Tables = Mapping[str, Mapping[str, Any]]
+"""Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
+
+
+@dataclass(frozen=True)
+class NamedPolicy:
+    """One way of taking the lock.
+
+    Attributes
+    ----------
+    name, title : str
+    exists : str
+        ``upstream``: in Linux, now or once; ``posted``: in a mail; ``what-if``: in no kernel.
+    changes : Tables
+    sources : tuple of str
+        Kernel file and function, commit, or Message-ID.
+    architectures : tuple of str
+        Those that it changes so; empty: all.
+    elsewhere : Tables
+        What it changes on the others.
+    """
+
+    name: str
+    title: str
+    exists: str
+    changes: Tables
+    sources: tuple[str, ...]
+    architectures: tuple[str, ...] = ()
+    elsewhere: Tables = field(default_factory=dict)
+
+    def tables(self, architecture: str) -> Tables:
+        """What it changes on one architecture.
+
+        Examples
+        --------
+        >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["clear_batch_pages"]
+        0
+        """
+        return self.changes if not self.architectures or architecture in self.architectures else self.elsewhere
+
+
+_CLEAR = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
+_GET = "virt/kvm/kvm_main.c kvm_get_dirty_log_protect"
+_DROP_64 = "20240402213656.3068504-1-dmatlack@google.com"
+_SPLIT_DROP = "20240509181133.837001-1-dmatlack@google.com"
+_SPLIT = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root"
+_RESCHED = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_iter_cond_resched"
+_NEEDBREAK = "include/linux/spinlock.h rwlock_needbreak (commit c793a62823d1)"
+_X86 = tuple(name for name in ARCHITECTURES if name.startswith("x86"))
+
+
+def _reply(day: str) -> str:
+    return f"reply of {day} to {_DROP_64}"
+
+
+def _clear(batch: int = 0, **others: Any) -> dict[str, dict[str, Any]]:
+    """When CLEAR lets go: every key that decides it."""
+    yields = {"yield_pages": WORD_PAGES, "yield_waiters": 1} if "yield_on" in others else {}
+    return {"policy": {"clear_batch_pages": batch, "yield_on": "never"} | yields | others}
+
+
+def _split(**values: Any) -> dict[str, dict[str, Any]]:
+    return {"policy": values}
+
+
+POLICIES: dict[str, NamedPolicy] = {
+    row.name: row
+    for row in (
+        NamedPolicy("whole-ioctl", "CLEAR holds the lock from its first word to its last", "upstream", _clear(),
+                    (_CLEAR,)),
+        NamedPolicy("every-64", "CLEAR lets go after every word that has anything set", "posted", _clear(64),
+                    (_DROP_64,)),
+        NamedPolicy("arch-opt-in", "the lock is taken for each word of CLEAR and GET on x86, around the loop elsewhere",
+                    "posted", _clear(64, get_batch_pages=64), (_reply("4 April 2024"),), _X86,
+                    _clear(get_batch_pages=0)),
+        NamedPolicy("needbreak-preemptible",
+                    "CLEAR lets go between two words if anyone waits, as walks of a preemptible kernel do", "what-if",
+                    _clear(yield_on="contended"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024"))),
+        NamedPolicy("needbreak-voluntary", "the same on a kernel that is not preemptible, which never lets go for it",
+                    "upstream", _clear(), (_RESCHED, _NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
+        NamedPolicy("yield-after-progress", "CLEAR lets go if anyone waits, but only after 512 pages", "what-if",
+                    _clear(yield_on="contended", yield_pages=512), (_reply("15 April 2024"),)),
+        NamedPolicy("never-yield", "nobody looks whether anyone waits; what lets go has reasons of its own", "what-if",
+                    _clear(), (_reply("18 April 2024"),)),
+        NamedPolicy("yield-to-vcpus",
+                    "CLEAR lets go between two words if a vCPU waits, not for another clearing thread", "what-if",
+                    _clear(yield_on="vcpus"), (_reply("15 April 2024"),)),
+        NamedPolicy("adaptive-batch", "CLEAR lets go between two words once four wait: the more there are, the sooner",
+                    "what-if", _clear(yield_on="contended", yield_waiters=4), (_reply("15 April 2024"),)),
+        NamedPolicy("eager-split-under-lock", "an eager split allocates its table with the lock held", "upstream",
+                    _split(eager_split=True, split_alloc="under_lock"),
+                    (f"{_SPLIT} (before commit cf3ff0ee24d6, 6.11)", _reply("15 April 2024"))),
+        NamedPolicy("eager-split-drop", "an eager split lets go to allocate its table", "upstream",
+                    _split(eager_split=True, split_alloc="drop"), (f"{_SPLIT} (commit cf3ff0ee24d6)", _SPLIT_DROP)),
+        NamedPolicy("eager-split-shared-only",
+                    "an eager split lets go to allocate its table unless it holds the lock for read", "posted",
+                    _split(eager_split=True, split_alloc="under_read_lock"), (_reply("15 April 2024"),)),
+        NamedPolicy("no-eager-split", "a block is split by the guest's first write to it", "upstream",
+                    _split(eager_split=False),
+                    ("arch/x86/kvm/mmu/mmu.c kvm_mmu_try_split_huge_pages (tdp_mmu=N or eager_page_split=N)",)),
+        NamedPolicy("nx-faults", "NX huge pages: one access in 1000 takes a slow fault (the mail gives no rate)",
+                    "upstream", {"workload": {"slow_fault_every": 1000}},
+                    ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
+        NamedPolicy("zap-batch-10", "zapping all memory lets go if anyone waits, after 10 tables at least", "upstream",
+                    {"workload": {"kind": "zap"}, "policy": {"zap_batch": 10}},
+                    ("arch/x86/kvm/mmu/mmu.c kvm_zap_obsolete_pages", _reply("3 April 2024"))),
+        NamedPolicy("loongarch-two-acquisitions",
+                    "a spinlock that every fault takes, and twice unless the page was only write-protected", "upstream",
+                    _split(architecture="loongarch", lock="default", write_protect_fault="default",
+                           translation_fault="default", split_fault="default", clear_lock="default",
+                           eager_split=False, fault_lock_sections=0),
+                    ("arch/loongarch/kvm/mmu.c kvm_map_page and kvm_map_page_fast", _reply("4 April 2024"))),
+        NamedPolicy("read-lock-clear", "CLEAR holds the lock for read", "posted", _split(clear_lock="read"),
+                    ("20230602160914.4011728-1-vipinsh@google.com",)),
+        NamedPolicy("fast-path-read-lock", "the fault of a write-protected page takes the lock for read", "posted",
+                    _split(write_protect_fault="read"), (_reply("15 April 2024"),)),
+        NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
+                    {"workload": {"clear_when": "at_get"}, "policy": {"get_batch_pages": 0}}, (_GET,)),
+        NamedPolicy("dirty-ring", "the dirty ring's reset takes the lock for each run of neighbouring pages",
+                    "upstream", {"workload": {"clear_when": "ring"}},
+                    ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",)),
+        NamedPolicy("lock-regions", "a lock for each sixteenth of the memory", "what-if", _split(lock_regions=16),
+                    ("no kernel",)),
+        NamedPolicy("clear-threads-2", "two threads clear", "what-if", {"workload": {"clear_threads": 2}},
+                    ("no kernel",)),
+    )
+}  # fmt: skip
+"""The policies, by name; beside them `policy` knows ``every-n`` for any multiple of 64 pages."""
+
+
+def policy(name: str) -> NamedPolicy:
+    """One policy by its name.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown; the message has the nearest known one. If n of ``every-n`` is no multiple of 64.
+
+    Examples
+    --------
+    >>> policy("every-512").changes["policy"]["clear_batch_pages"]
+    512
+    >>> policy("every-forty")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: policy = every-forty: unknown policy; did you mean 'every-64'? known: adaptive-batch, ...
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    batch = re.fullmatch(r"every-([0-9]{1,12})", name)
+    if batch is None:
+        raise InputError("policy", name, "unknown policy", nearest(name, POLICIES))
+    pages = int(batch[1])
+    if not pages or pages % WORD_PAGES:
+        raise InputError("policy", name, "must let go after a multiple of 64 pages", "such as every-512")
+    return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(pages),
+                       ("kernel-patches/ 0007", _reply("3 April 2024")))  # fmt: skip
+
+
+def apply(scenario: Scenario, name: str) -> Scenario:
+    """The scenario, and each of its variants, with a policy.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown, or the scenario cannot have the policy.
+
+    Examples
+    --------
+    >>> apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_batch_pages
+    64
+    """
+    variants = {key: apply(variant, name) for key, variant in scenario.variants.items()}
+    changes = policy(name).tables(scenario.policy.architecture)
+    return dataclasses.replace(scenario.changed(changes), variants=variants)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The named policies: each runs alike on both engines, says what it changes, and stands in the manual."""
+
+import doctest
+import json
+from pathlib import Path
+
+import pytest
+
+from simlib.cli import main
+from simlib.cli.policies import changes_of
+from simlib.engine import compiled, reference
+from simlib.errors import InputError
+from simlib.model.policies import POLICIES, apply, policy
+from simlib.model.scenario import Scenario
+from simlib.workloads import build
+
+SCENARIO = Scenario.parse(
+    {
+        "guest": {"vcpus": 3, "memory": "6M"},
+        "policy": {"architecture": "x86-shadow", "clear_batch_pages": 192},
+        "workload": {"kind": "migration", "link": "100Gbit/s", "warm_up": "1ms", "pass_limit": 2, "downtime": "0ps",
+                     "clear_chunk": "2M", "slow_fault_every": 7},
+        "costs": {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
+                  "reacquire": "100ns", "flush": "5us", "kick": "2us", "split_block": "20us", "split_alloc": "5us",
+                  "zap_block": "10us"},
+        "variants": {"arm": {"policy": {"architecture": "arm64", "clear_batch_pages": 512}}},
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "every-512"])
+def test_every_policy_runs_alike_and_changes_what_it_says(name):
+    changed = apply(SCENARIO, name)
+    for section, table in policy(name).changes.items():
+        for key, value in table.items():
+            assert getattr(getattr(changed, section), key) == value
+    for case in (changed, changed.variants["arm"]):
+        job = build(case)
+        assert compiled.run(job, 3, trace=100_000) == reference.run(job, 3, trace=100_000)
+
+
+def test_the_opt_in_is_the_architecture_s():
+    changed = apply(SCENARIO, "arch-opt-in")
+    assert changed.policy.clear_batch_pages == 64
+    assert changed.variants["arm"].policy.clear_batch_pages == 0
+
+
+def test_a_policy_that_nobody_knows_is_one_sentence():
+    with pytest.raises(InputError, match="policy = every-65: must let go after a multiple of 64 pages; such as"):
+        policy("every-65")
+    with pytest.raises(InputError, match="policy = nx-fault: unknown policy; did you mean 'nx-faults'"):
+        apply(SCENARIO, "nx-fault")
+
+
+def test_the_manual_has_the_policies_as_they_are():
+    """docs/policies.md: a row a policy, in order, and an example that runs."""
+    page = Path(__file__).parents[2] / "docs" / "policies.md"
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    expected = []
+    for row in POLICIES.values():
+        changes = f"`{changes_of(row.changes)}`"
+        if row.architectures:
+            changes += f" on {', '.join(row.architectures)}; elsewhere `{changes_of(row.elsewhere)}`"
+        expected.append(f"| `{row.name}` | {row.title} | {row.exists} | {changes} | {'; '.join(row.sources)} |")
+    assert rows == expected
+
+
+def test_the_command_lists_and_applies_them(capsys, tmp_path):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main([str(a) for a in arguments])
+        out = capsys.readouterr()
+        return end.value.code, out.out, out.err
+
+    code, out, _ = run("policies", "--format", "json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(out)] == list(POLICIES)
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO.variants["arm"].to_toml(), encoding="utf-8")
+    whole, every = (run("simulate", path, "--policy", name, "--format", "json") for name in ("whole-ioctl", "every-64"))
+    assert whole[0] == every[0] == 0
+    assert whole[1] != every[1]
+    assert run("simulate", path, "--policy", "every-63")[0] == 2

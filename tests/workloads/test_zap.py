@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""All memory unmapped while the guest works on."""
+
+import pytest
+
+from simlib.engine import compiled, reference
+from simlib.engine.simulate import simulate
+from simlib.model.scenario import Scenario
+from simlib.workloads import build
+
+
+def scenario(batch=10, guest=None, architecture="x86-shadow", **workload):
+    return Scenario.parse(
+        {
+            "guest": {"vcpus": 4, "memory": "64M", "backing": "4k"} | (guest or {}),
+            "policy": {"architecture": architecture, "zap_batch": batch},
+            "workload": {"kind": "zap", "warm_up": "1ms", "access": "uniform", "shared": True} | workload,
+            "costs": {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "zap_block": "20us",
+                      "flush": "5us", "kick": "2us", "reacquire": "100ns"},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("guest", [{"backing": "4k"}, {"backing": "hugetlb_2mb"}, {"page_size": "16K"}])
+@pytest.mark.parametrize("architecture", ["x86-shadow", "arm64", "loongarch"])
+def test_both_engines_run_it_alike(guest, architecture):
+    job = build(scenario(3, guest, architecture, write_percent=70))
+    assert compiled.run(job, 3, trace=100_000) == reference.run(job, 3, trace=100_000)
+
+
+def test_alone_it_takes_the_sum_of_its_costs():
+    result = simulate(scenario(access_interval="60s"))
+    assert result.metrics["zap_time"] == pytest.approx(32 * 20e-6 + 5e-6, rel=1e-9)
+    assert result.metrics["longest_stall"] < 5e-6  # a vCPU's next access, long after
+
+
+@pytest.mark.parametrize(("batch", "holds"), [(0, 1), (1, 32), (10, 4), (32, 1), (40, 1)])
+def test_it_lets_go_once_a_batch_is_done_and_somebody_waits(batch, holds):
+    """All four vCPUs fault as soon as the memory is unmapped, and wait from then on."""
+    result = simulate(scenario(batch), trace=500_000)
+    taken = result.raw.trace[(result.raw.trace[:, 1] == 4) & (result.raw.trace[:, 2] == 0)]
+    assert len(taken) == holds
+    longest = min(batch or 32, 32) * 20e-6
+    assert longest < result.metrics["longest_stall"] < longest + 20e-6
+
+
+def test_what_is_touched_again_is_mapped_again():
+    """Page by page, or by blocks where the guest has such; several vCPUs may want the same at once."""
+    pages, blocks = (simulate(scenario(1, {"backing": backing})).raw.faults for backing in ("4k", "hugetlb_2mb"))
+    assert pages[:, 0].sum() > 200
+    assert blocks[:, :3].sum() == 0
+    assert 0 < blocks[:, 3].sum() <= 4 * 32
