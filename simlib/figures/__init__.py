@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Figures: one function a figure, a tidy table in, a Plotly figure out.
 
-Nothing is computed here beyond scaling. Points are measured, lines are the model;
-what was simulated says so.
+Nothing is computed here beyond scaling and sorting. Points are measured, lines are the
+model; what was simulated says so.
 """
 
+from simlib.figures.beside import seconds_above, three_configurations
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
+from simlib.figures.decision import batch_costs, best_batch_map, pareto
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, sensitivity
 from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
+from simlib.figures.migration import degradation_over_time, throughput_over_time
+from simlib.figures.ownership import lock_ownership
 
 __all__ = [
+    "batch_costs",
+    "best_batch_map",
     "contentions",
     "correlation",
     "cost_intervals",
+    "degradation_over_time",
     "dirty_memory_time",
     "held_out_errors",
     "histogram",
     "lock_over_time",
+    "lock_ownership",
+    "pareto",
     "progress",
+    "seconds_above",
     "sensitivity",
     "speed_up",
     "switch_effects",
+    "three_configurations",
+    "throughput_over_time",
     "time_per_page",
     "under_load",
 ]

@@ -21,11 +21,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.errors import InputError
-from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.frame import in_order, require, require_numbers, require_truths, require_words
 from simlib.figures.style import (
     MUTED,
     facet_titles,
     facets,
+    key_entry,
     legend_below,
     log_axis,
     short_number,
@@ -239,9 +240,7 @@ def _rows(
     require_numbers(rows, ["low", "high"], "curves", gaps=True)
     for column in ("vcpus", "value", "low", "high"):
         rows[column] = rows[column].astype(float)
-    for held_out in rows["held_out"]:
-        if not isinstance(held_out, bool | np.bool_):  # "False" as text would be true
-            raise InputError("curves.held_out", str(held_out), "must be True or False")
+    require_truths(rows, ["held_out"], "curves")
     rows["held_out"] = rows["held_out"].astype(bool)
     order = {variant: i for i, variant in enumerate(variant_colours(rows["variant"]))}
     rows["variant"] = rows["variant"].astype(str)
@@ -415,7 +414,7 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
     )
     for name, look, present in wanted:
         if present:
-            _key_entry(figure, name, look, translucent(MUTED, 0.25) if "interval" in name else MUTED)
+            key_entry(figure, name, look, translucent(MUTED, 0.25) if "interval" in name else MUTED)
     for variant, colour in variant_colours(rows["variant"]).items():
         figure.add_scatter(
             x=[None],
@@ -427,14 +426,6 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
             hoverinfo="skip",
         )
     legend_below(figure, rows["variant"].nunique(), rows_of=3, keyed=True)
-
-
-def _key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
-    look = dict(look)
-    for part in ("marker", "line"):
-        if part in look:
-            look[part] = look[part] | {"color": colour}
-    figure.add_scatter(x=[None], y=[None], name=name, legend=legend, showlegend=True, hoverinfo="skip", **look)
 
 
 def _speed_up_legend(figure: go.Figure, kinds: set[str], rows: pd.DataFrame) -> int:
@@ -453,7 +444,7 @@ def _speed_up_legend(figure: go.Figure, kinds: set[str], rows: pd.DataFrame) -> 
         if kind in kinds:
             entries.append((name, {"mode": "lines", "line": {"width": 2, "dash": dash}}, colour))
     for name, look, colour in entries:
-        _key_entry(figure, name, look, colour, legend="legend")
+        key_entry(figure, name, look, colour, legend="legend")
     figure.update_layout(legend={"itemclick": False, "itemdoubleclick": False})
     return len(entries)
 

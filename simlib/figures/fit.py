@@ -20,6 +20,7 @@ from simlib.figures.style import (
     legend_below,
     log_axis,
     short_number,
+    signed,
     titled,
 )
 
@@ -73,7 +74,7 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
                 marker={"color": MODEL_COLOURS[model]},
                 showlegend=i == 0,
                 **place(i),
-                text=["" if np.isnan(v) else _signed(v) for v in values],
+                text=["" if np.isnan(v) else signed(v) for v in values],
                 textposition="outside",
                 textangle=0,
                 textfont={"size": 10},
@@ -309,12 +310,6 @@ def _lines(mine: pd.DataFrame, names: list[str]) -> list[float]:
     place = name.groupby(name).cumcount()
     many = name.groupby(name).transform("size")
     return [names.index(n) + (p - (m - 1) / 2) * 0.6 / m for n, p, m in zip(name, place, many, strict=True)]
-
-
-def _signed(value: float) -> str:
-    """An error in per cent for the end of a bar: one decimal below ten."""
-    text = f"{value:+.0f}" if abs(value) >= 10 else f"{value:+.1f}".removesuffix(".0")
-    return text.replace("-", "−")
 
 
 def _interval(value: float, low: float, high: float) -> str:

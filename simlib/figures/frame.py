@@ -11,7 +11,7 @@ import pandas as pd
 from simlib.errors import InputError, nearest
 
 
-def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFrame:
+def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: str | float) -> pd.DataFrame:
     """The named columns of `frame`, or an error that names the first one that is missing.
 
     Parameters
@@ -22,6 +22,8 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFr
         Columns that the figure reads.
     what : str
         The name of the table in an error message.
+    optional
+        Further columns, and what they hold if the table has none.
 
     Raises
     ------
@@ -44,7 +46,7 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str) -> pd.DataFr
             raise InputError(f"{what}.{column}", "missing", "a column is needed", known)
     if frame.empty:
         raise InputError(what, "no rows", "the figure needs at least one row", "check the filter that made the table")
-    return frame[columns]
+    return frame[columns].assign(**{name: frame.get(name, usual) for name, usual in optional.items()})
 
 
 def require_numbers(
@@ -107,6 +109,27 @@ def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what
     for word in frame[column].unique():
         if word not in words:
             raise InputError(f"{what}.{column}", str(word), "is not known", nearest(str(word), words))
+
+
+def require_truths(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
+    """Check that columns hold True or False: "False" as text would be true.
+
+    Raises
+    ------
+    InputError
+        With the first value that is neither.
+
+    Examples
+    --------
+    >>> require_truths(pd.DataFrame({"best": ["False"]}), ["best"], "costs")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: costs.best = False: must be True or False
+    """
+    for column in columns:
+        for value in frame[column]:
+            if not isinstance(value, bool | np.bool_):
+                raise InputError(f"{what}.{column}", str(value), "must be True or False")
 
 
 def in_order(values: Iterable[object]) -> list[str]:

@@ -95,6 +95,18 @@ def short_number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def signed(value: float) -> str:
+    """A change or an error, in percent, with its sign: one decimal below ten.
+
+    Examples
+    --------
+    >>> [signed(v) for v in (-1.0, 3.54, 5200.4)]
+    ['−1', '+3.5', '+5200']
+    """
+    text = f"{value:+.0f}" if abs(value) >= 10 else f"{value:+.1f}".removesuffix(".0")
+    return text.replace("-", "−")
+
+
 def seconds(value: float) -> str:
     """A time for a tick, in the unit that keeps it short.
 
@@ -180,10 +192,10 @@ def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
     >>> titled(go.Figure(), "Hold times", "simulated").layout.title.subtitle.text
     'simulated'
     """
-    figure.update_layout(template=TEMPLATE, title={"text": title, "subtitle": {"text": subtitle}})
-    if figure.layout.height is None:  # JupyterLab does not take it from the template
-        figure.update_layout(height=HEIGHT)
-    return figure
+    height = figure.layout.height or HEIGHT  # JupyterLab does not take it from the template
+    top = 1 - 18 / height  # in pixels, so that it stays clear of the panels of a tall figure
+    title_of = {"text": title, "y": top, "subtitle": {"text": subtitle}}
+    return figure.update_layout(template=TEMPLATE, title=title_of, height=height)
 
 
 def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bool = False) -> go.Figure:
@@ -217,13 +229,38 @@ def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bo
     return figure
 
 
-def facets(variants: Sequence[str]) -> tuple[go.Figure, Callable[[int], dict[str, int]]]:
-    """Small multiples over vCPUs, a panel a variant, at most three side by side.
+def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
+    """Add an entry to a legend that explains a marker or a line, and draws nothing.
+
+    Examples
+    --------
+    >>> figure = go.Figure()
+    >>> key_entry(figure, "fitted", {"mode": "lines", "line": {"width": 2}}, MUTED)
+    >>> figure.data[0].name, figure.data[0].line.color
+    ('fitted', '#5f6368')
+    """
+    look = dict(look)
+    for part in ("marker", "line"):
+        if part in look:
+            look[part] = look[part] | {"color": colour}
+    figure.add_scatter(x=[None], y=[None], name=name, legend=legend, showlegend=True, hoverinfo="skip", **look)
+
+
+def facets(
+    variants: Sequence[str], x_title: str = "vCPUs", *, columns: int = 3, shared_y: bool = True
+) -> tuple[go.Figure, Callable[[int], dict[str, int]]]:
+    """Small multiples over the same quantity, a panel a variant.
 
     Parameters
     ----------
     variants : sequence of str
-        At least one.
+        At least one; the panels' titles.
+    x_title : str
+        Stands below the last row of panels.
+    columns : int
+        At most so many panels side by side.
+    shared_y : bool
+        Whether panels side by side have the same y axis.
 
     Returns
     -------
@@ -237,17 +274,17 @@ def facets(variants: Sequence[str]) -> tuple[go.Figure, Callable[[int], dict[str
     >>> place(3)
     {'row': 2, 'col': 1}
     """
-    columns = min(3, len(variants))
+    columns = min(columns, len(variants))
     rows = -(-len(variants) // columns)
     figure = make_subplots(
         rows,
         columns,
         subplot_titles=list(variants),
-        shared_yaxes=True,
-        horizontal_spacing=0.035,
-        vertical_spacing=0.16,
+        shared_yaxes=shared_y,
+        horizontal_spacing=0.035 if shared_y else 0.075,
+        vertical_spacing=0.32 / max(2, rows),
     )
-    figure.update_xaxes(title="vCPUs", row=rows)
+    figure.update_xaxes(title=x_title, row=rows)
     if rows > 1:
         figure.update_layout(height=300 * rows + 160)
     return figure, lambda index: {"row": index // columns + 1, "col": index % columns + 1}

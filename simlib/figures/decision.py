@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Choosing a batch: what each costs, which is best where, and what is traded for what.
+
+Everything here is simulated, except the closed form, which says so. A batch of 0 pages is the whole ioctl.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from simlib.errors import InputError
+from simlib.figures.frame import in_order, require, require_numbers, require_truths
+from simlib.figures.style import (
+    GRID,
+    INK,
+    MUTED,
+    PALETTE,
+    facet_titles,
+    facets,
+    key_entry,
+    legend_below,
+    log_axis,
+    seconds,
+    short_number,
+    titled,
+    translucent,
+)
+
+COST_COLUMNS = ("architecture", "batch_pages", "objective_s", "low_s", "high_s", "as_good", "best", "evidence")
+"""Columns of the table that `batch_costs` reads."""
+
+MAP_COLUMNS = ("vcpus", "write_rate", "batch_pages", "matters")
+"""Columns of the table that `best_batch_map` reads."""
+
+PARETO_COLUMNS = ("batch_pages", "longest_stall_s", "clear_cpu_time_s", "precopy_duration_s", "on_front")
+"""Columns of the table that `pareto` reads."""
+
+_SMALL = f'<span style="font-size:11px;color:{MUTED}">{{}}</span>'
+_TICKS = tuple(8**power for power in range(2, 12))
+_STAR = {"symbol": "star", "size": 15, "line": {"color": "white", "width": 1}}
+_COLOUR, _CLOSED_FORM = PALETTE[0], PALETTE[1]
+_BAND = translucent(PALETTE[2], 0.16)
+
+
+def batch_text(pages: float) -> str:
+    """A batch in few letters; Ki and Mi are powers of 1024.
+
+    Examples
+    --------
+    >>> [batch_text(pages) for pages in (64, 4096, 262144, 2097152, 0)]
+    ['64', '4 Ki', '256 Ki', '2 Mi', 'whole']
+    """
+    if pages == 0:
+        return "whole"
+    for factor, prefix in ((1 << 20, "Mi"), (1 << 10, "Ki")):
+        if pages >= factor:
+            return f"{pages / factor:.3g} {prefix}"
+    return f"{pages:g}"
+
+
+def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and which batches are as good") -> go.Figure:
+    """What each batch costs, a panel an architecture; the best is marked, and what is as good as it is shaded.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in seconds
+        (NaN: none), ``as_good`` and ``best`` (bool), ``evidence`` (what the architecture's costs rest on, such as
+        ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, the table is empty, or a cost is not above 0.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"architecture": "riscv", "batch_pages": [64, 512, 0], "objective_s": [2.0, 1.0, 1.1],
+    ...                       "low_s": [1.9, 0.9, 1.0], "high_s": [2.1, 1.1, 1.2], "as_good": [False, True, True],
+    ...                       "best": [False, True, False], "evidence": "facts alone"})
+    >>> batch_costs(table).data[1].x
+    array([512.])
+    """
+    rows = require(table, COST_COLUMNS, "table", closed_form_s=np.nan)
+    require_numbers(rows, ["batch_pages"], "table", least=0)
+    require_numbers(rows, ["objective_s"], "table", least=np.finfo(float).tiny)
+    require_numbers(rows, ["low_s", "high_s", "closed_form_s"], "table", gaps=True, least=0)
+    require_truths(rows, ["as_good", "best"], "table")
+    rows = rows.assign(x=_places(rows["batch_pages"]))
+    names = in_order(rows["architecture"])
+    parts = {name: rows[rows["architecture"].astype(str) == name].sort_values("x") for name in names}
+    headings = [f"{name}<br>{_SMALL.format(part['evidence'].iloc[0])}" for name, part in parts.items()]
+    figure, place = facets(headings, shared_y=False)
+    for i, part in enumerate(parts.values()):
+        _draw_costs(figure, part, place(i))
+        _one_decade(figure, part[["objective_s", "low_s", "high_s", "closed_form_s"]].to_numpy(dtype=float), place(i))
+    figure.update_xaxes(_batch_axis(rows["batch_pages"]) | {"title": None, "tickangle": 0, "tickfont": {"size": 10}})
+    for i in range(max(0, len(names) - 3), len(names)):  # the lowest panel of each column
+        figure.update_xaxes(title="batch, pages (Ki: 1024)", **place(i))
+    figure.update_yaxes(tickfont={"size": 10})
+    figure.update_yaxes(title="cost", col=1)
+    facet_titles(figure)
+    square = {"symbol": "square", "size": 14}
+    entries = [
+        ("simulated, with its interval", {"mode": "lines+markers", "marker": {"size": 6}}, _COLOUR),
+        ("best", {"mode": "markers", "marker": _STAR}, INK),
+        ("as good as the best", {"mode": "markers", "marker": square}, _BAND),
+    ]
+    if rows["closed_form_s"].notna().any():
+        entries.append(("closed form", {"mode": "lines", "line": {"width": 1.5, "dash": "dot"}}, _CLOSED_FORM))
+    for name, look, colour in entries:
+        key_entry(figure, name, look, colour, legend="legend")
+    figure.update_layout(legend={"itemclick": False, "itemdoubleclick": False})
+    legend_below(figure, len(entries), rows_of=4)
+    figure.update_layout(margin_t=118)
+    return titled(figure, title, "simulated; each panel has its own axis of costs")
+
+
+def best_batch_map(table: pd.DataFrame, title: str = "Best batch over vCPUs and write rate") -> go.Figure:
+    """Best batch as a heat map; grey, and without a number, where any batch is as good.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The columns `MAP_COLUMNS`: ``write_rate`` in faulting writes per second of a vCPU, ``batch_pages`` (0: the
+        whole ioctl), ``matters`` (bool). One row a cell; a cell without a row stays white.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, the table is empty, or a cell has two rows.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"vcpus": [4, 16], "write_rate": 1e5, "batch_pages": [512, 0], "matters": [True, False]})
+    >>> best_batch_map(table).data[0].text
+    array([['512', '']], dtype=object)
+    """
+    rows = require(table, MAP_COLUMNS, "table")
+    require_numbers(rows, ["vcpus", "batch_pages", "write_rate"], "table", least=0)
+    require_truths(rows, ["matters"], "table")
+    if rows.duplicated(["vcpus", "write_rate"]).any():
+        twice = rows[rows.duplicated(["vcpus", "write_rate"])].iloc[0]
+        raise InputError("table", f"vcpus {twice['vcpus']:g}, write_rate {twice['write_rate']:g}", "has two rows")
+    rows = rows.assign(z=np.log2(_places(rows["batch_pages"])))
+    cells = {column: rows.pivot_table(index="write_rate", columns="vcpus", values=column, aggfunc="first")
+             for column in ("z", "batch_pages", "matters")}  # fmt: skip
+    vcpus = [f"{value:g}" for value in cells["z"].columns]
+    rates = [short_number(float(value)) for value in cells["z"].index]
+    decides = cells["matters"].fillna(False).to_numpy(dtype=bool)
+    decisive = rows[rows["matters"].astype(bool)].sort_values("z")
+    ticks = dict(zip(decisive["z"], map(batch_text, decisive["batch_pages"]), strict=True))
+    named = cells["batch_pages"].map(batch_text, na_action="ignore").fillna("").to_numpy(dtype=object)
+    shared = {"x": vcpus, "y": rates, "texttemplate": "%{text}", "xgap": 2, "ygap": 2}
+    figure = go.Figure()
+    figure.add_heatmap(
+        z=np.where(decides, cells["z"].to_numpy(dtype=float), np.nan), text=np.where(decides, named, ""),
+        zmin=min(ticks, default=6.0) - 0.5, zmax=max(ticks, default=7.0) + 0.5, colorscale="Viridis",
+        colorbar={"title": {"text": "batch, pages"}, "tickvals": list(ticks), "ticktext": list(ticks.values()),
+                  "thickness": 14}, showscale=bool(ticks), hoverongaps=False, name="best batch",
+        hovertemplate="%{x} vCPUs, %{y} writes/s: %{text}<extra>best batch</extra>", **shared,
+    )  # fmt: skip
+    any_batch = np.where(cells["z"].notna().to_numpy() & ~decides, 1.0, np.nan)
+    figure.add_heatmap(
+        z=any_batch, text=np.where(np.isnan(any_batch), "", "any"), colorscale=[[0, GRID], [1, GRID]], showscale=False,
+        textfont={"color": MUTED}, hoverongaps=False, name="any batch is as good", customdata=named,
+        hovertemplate="%{x} vCPUs, %{y} writes/s: %{customdata} is not better than others<extra>any batch</extra>",
+        **shared,
+    )  # fmt: skip
+    figure.update_xaxes(title="vCPUs", type="category", showgrid=False, ticks="")
+    figure.update_yaxes(title="faulting writes per second of a vCPU", type="category", showgrid=False, ticks="")
+    return titled(figure, title, "simulated; grey, any: no batch is better than the others")
+
+
+def pareto(table: pd.DataFrame, title: str = "What a batch trades: stalls, CLEAR's CPU time, pre-copy") -> go.Figure:
+    """Longest stall against CLEAR's CPU time, pre-copy duration as colour; the front is joined by a line.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The columns `PARETO_COLUMNS`: ``batch_pages`` (0: the whole ioctl), times in seconds, ``on_front`` (bool): no
+        other batch is better in all three.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, the table is empty, or a time is not above 0.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"batch_pages": [64, 512, 0], "longest_stall_s": [1e-4, 8e-4, 0.1],
+    ...                       "clear_cpu_time_s": [9.0, 2.0, 2.5], "precopy_duration_s": [60.0, 55.0, 55.0],
+    ...                       "on_front": [True, True, False]})
+    >>> pareto(table).data[0].x
+    array([9., 2.])
+    """
+    rows = require(table, PARETO_COLUMNS, "table")
+    require_numbers(rows, ["batch_pages"], "table", least=0)
+    times = ["longest_stall_s", "clear_cpu_time_s", "precopy_duration_s"]
+    require_numbers(rows, times, "table", least=np.finfo(float).tiny)
+    require_truths(rows, ["on_front"], "table")
+    rows = rows.assign(on_front=rows["on_front"].astype(bool), order=_places(rows["batch_pages"])).sort_values("order")
+    figure = go.Figure()
+    front = rows[rows["on_front"]]
+    figure.add_scatter(
+        x=front["clear_cpu_time_s"].to_numpy(dtype=float), y=front["longest_stall_s"].to_numpy(dtype=float),
+        mode="lines", line={"color": MUTED, "width": 1.5, "dash": "dot"}, hoverinfo="skip", name="Pareto front",
+        showlegend=True,
+    )  # fmt: skip
+    span = [float(rows["precopy_duration_s"].min()), float(rows["precopy_duration_s"].max())]
+    for on_front, symbol, size, name in ((False, "circle", 9, "not on the front"),
+                                         (True, "diamond", 15, "on the front")):  # fmt: skip
+        part = rows[rows["on_front"] == on_front]
+        if part.empty:
+            continue
+        figure.add_scatter(
+            x=part["clear_cpu_time_s"].to_numpy(dtype=float), y=part["longest_stall_s"].to_numpy(dtype=float),
+            mode="markers+text", text=[batch_text(pages) for pages in part["batch_pages"]],
+            textposition="bottom left" if on_front else "middle right", textfont={"size": 12 if on_front else 10,
+            "color": INK if on_front else MUTED}, name=name, cliponaxis=False, showlegend=True,
+            customdata=[[seconds(value) for value in values] for values in part[times].to_numpy(dtype=float)],
+            marker={"symbol": symbol, "size": size, "color": part["precopy_duration_s"].to_numpy(dtype=float),
+                    "coloraxis": "coloraxis", "line": {"color": INK, "width": 1 if on_front else 0}},
+            hovertemplate="batch %{text}: longest stall %{customdata[0]}, CLEAR %{customdata[1]}, "
+                          "pre-copy %{customdata[2]}<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
+    figure.update_xaxes(log_axis(rows["clear_cpu_time_s"].tolist(), "CPU time of CLEAR", seconds, margin=1.6))
+    figure.update_yaxes(log_axis(rows["longest_stall_s"].tolist(), "longest stall of a vCPU", seconds, margin=2.5))
+    figure.update_layout(
+        coloraxis={"colorscale": "Viridis", "cmin": span[0], "cmax": span[1] if span[1] > span[0] else span[0] * 1.01,
+                   "colorbar": {"title": {"text": "pre-copy, s"}, "thickness": 14}}
+    )  # fmt: skip
+    legend_below(figure, 3, rows_of=3)
+    return titled(figure, title, "simulated; labels are batches in pages; towards the lower left is better")
+
+
+def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> None:
+    """One panel: the band of batches that are as good, the closed form, the simulated costs, the best."""
+    x, best = part["x"].to_numpy(dtype=float), part["best"].to_numpy(dtype=bool)
+    good = part["as_good"].to_numpy(dtype=bool) | best
+    stretch = np.cumsum(~good)  # the same number from one that is not as good to the next
+    around = x[good & np.isin(stretch, stretch[best])]
+    if len(around):
+        half = math.sqrt(2)
+        figure.add_vrect(
+            x0=around[0] / half, x1=around[-1] * half, fillcolor=_BAND, line_width=0, layer="below",
+            exclude_empty_subplots=False, **at,
+        )  # fmt: skip
+    costs = part["objective_s"].to_numpy(dtype=float)
+    bars = {"array": part["high_s"] - costs, "arrayminus": costs - part["low_s"], "thickness": 1.2, "width": 3}
+    words = [batch_text(pages) for pages in part["batch_pages"]]
+    shared = {"showlegend": False, "hovertemplate": "batch %{text}: %{y:.4s}s<extra>%{fullData.name}</extra>", **at}
+    figure.add_scatter(
+        x=x, y=costs, mode="lines+markers", line={"color": _COLOUR, "width": 1.8}, marker={"size": 6}, error_y=bars,
+        text=words, name="simulated", **shared,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=x[best], y=costs[best], mode="markers", marker=_STAR | {"color": INK}, name="best", cliponaxis=False,
+        text=np.array(words, dtype=object)[best], **shared,
+    )  # fmt: skip
+    if part["closed_form_s"].notna().any():
+        figure.add_scatter(
+            x=x, y=part["closed_form_s"].to_numpy(dtype=float), mode="lines", name="closed form", text=words,
+            line={"color": _CLOSED_FORM, "width": 1.5, "dash": "dot"}, **shared,
+        )  # fmt: skip
+
+
+def _one_decade(figure: go.Figure, values: np.ndarray, at: dict[str, int]) -> None:
+    """A logarithmic axis of times that spans a decade at least, so that what is flat looks flat."""
+    known = values[np.isfinite(values) & (values > 0)]
+    low, high = float(known.min()), float(known.max())
+    wider = max(1.0, math.sqrt(10 / (high / low)))
+    figure.update_yaxes(log_axis([low / wider, high * wider], "", seconds) | {"title": None}, **at)
+
+
+def _places(batches: Iterable[float]) -> np.ndarray:
+    """Where batches stand on a logarithmic axis: the whole ioctl a factor of 8 behind the largest other one."""
+    pages = np.asarray(list(batches), dtype=float)
+    return np.where(pages == 0, 8 * max(pages.max(initial=0.0), 8.0), pages)
+
+
+def _batch_axis(batches: Iterable[float]) -> dict[str, object]:
+    pages = sorted(set(batches))
+    places = _places(pages)
+    low, high = places.min(), max(pages)
+    ticks = [tick for tick in _TICKS if low <= tick <= high] or [page for page in pages if page]
+    ticks = ticks[:: 1 + len(ticks) // 6]
+    whole = [float(places[0])] if pages[0] == 0 else []
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": [*ticks, *whole],
+        "ticktext": [*map(batch_text, ticks), *["<br>whole" for _ in whole]],
+        "range": [math.log10(low / 2), math.log10(places.max() * 2)],
+    }
+
+
+__all__ = [
+    "COST_COLUMNS",
+    "MAP_COLUMNS",
+    "PARETO_COLUMNS",
+    "batch_costs",
+    "batch_text",
+    "best_batch_map",
+    "pareto",
+]

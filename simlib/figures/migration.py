@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the guest sees of its migration over time: throughput and degradation.
+
+Lines are simulated: solid, or dashed where a series is a prediction for a measurement that no cost was fitted to.
+Points are published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.style import PALETTE, facet_titles, facets, legend_below, titled
+
+_DASHES = {"simulated": "solid", "fitted": "solid", "predicted": "dash"}
+_PUBLISHED = {"symbol": "circle", "size": 10, "line": {"color": "white", "width": 1}}
+_LEVEL = {"color": "#9aa0a6", "width": 1, "dash": "dot"}
+
+
+def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput during the first pass") -> go.Figure:
+    """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed). ``role`` (``fitted``, ``predicted``)
+        may be there: predicted series are dashed.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing or the table is empty.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"series": "before", "panel": "1 GiB", "time_s": [0.1, 0.2], "throughput": [1.0, 0.7]})
+    >>> throughput_over_time(table).data[0].y
+    array([100.,  70.])
+    """
+    rows = require(table, ["series", "panel", "time_s", "throughput"], "table", role="simulated")
+    require_words(rows, "role", _DASHES, "table")
+    require_numbers(rows, ["time_s"], "table")
+    require_numbers(rows, ["throughput"], "table", least=0)
+    panels, series = in_order(rows["panel"]), in_order(rows["series"])
+    figure, place = facets(panels, "time since the log was enabled, s", columns=1)
+    seen: set[str] = set()
+    for i, panel in enumerate(panels):
+        mine = rows[rows["panel"].astype(str) == panel]
+        figure.add_hline(y=100, line=_LEVEL, layer="below", exclude_empty_subplots=False, **place(i))
+        _add_lines(figure, mine, "throughput", series, seen, place(i))
+    top = max(104.0, 104 * float(rows["throughput"].max()))
+    figure.update_yaxes(title="throughput, % of undisturbed", range=[0, top])
+    figure.update_xaxes(rangemode="tozero")
+    facet_titles(figure)
+    legend_below(figure, len(seen), rows_of=3)
+    return titled(figure, title, "simulated; all vCPUs together, 100 %: nobody takes a lock from them")
+
+
+def degradation_over_time(
+    table: pd.DataFrame, measured: pd.DataFrame | None = None, title: str = "Degradation of the guest during migration"
+) -> go.Figure:
+    """Degradation over time, and beside it for how long it was above each level, with what was published.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns ``series``, ``time_s``, ``degradation`` (1: the guest stands still). ``width_s``, of the time bins, may
+        be there (else the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted series are dashed.
+    measured : DataFrame, optional
+        Columns ``series``, ``level_percent``, ``seconds``: published time above that degradation.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing or a table is empty.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"series": "before", "time_s": [0.5, 1.5, 2.5], "degradation": [0.2, 1.0, 0.5]})
+    >>> above = degradation_over_time(table).data[1]
+    >>> above.x, above.y
+    (array([0., 1., 2., 3.]), array([100., 100.,  50.,  20.]))
+    """
+    rows = require(table, ["series", "time_s", "degradation"], "table", role="simulated", width_s=np.nan)
+    require_words(rows, "role", _DASHES, "table")
+    require_numbers(rows, ["time_s", "degradation"], "table")
+    require_numbers(rows, ["width_s"], "table", gaps=True, least=0)
+    points = None
+    series = in_order(rows["series"])
+    if measured is not None:
+        points = require(measured, ["series", "level_percent", "seconds"], "measured")
+        require_numbers(points, ["level_percent", "seconds"], "measured", least=0)
+        series = in_order([*series, *points["series"]])
+    figure = make_subplots(
+        1, 2, shared_yaxes=True, horizontal_spacing=0.04, column_widths=[0.56, 0.44],
+        subplot_titles=["over time", "seconds above"],
+    )  # fmt: skip
+    seen: set[str] = set()
+    _add_lines(figure, rows, "degradation", series, seen, {"row": 1, "col": 1})
+    above = pd.concat([_time_above(part) for _, part in rows.groupby("series", sort=False)])
+    _add_lines(figure, above, "degradation", series, seen, {"row": 1, "col": 2}, shape="vh")
+    if points is not None:
+        for name, colour in _colours(series).items():
+            part = points[points["series"].astype(str) == name]
+            if part.empty:
+                continue
+            figure.add_scatter(
+                x=part["seconds"].to_numpy(dtype=float), y=part["level_percent"].to_numpy(dtype=float), mode="markers",
+                marker=_PUBLISHED | {"color": colour}, cliponaxis=False,
+                name=f"{name}, published", legendgroup=name, showlegend=True, row=1, col=2,
+                hovertemplate="above %{y:g} %: %{x:.4g} s<extra>%{fullData.name}</extra>",
+            )  # fmt: skip
+            seen.add(f"{name}, published")
+        for level in sorted(set(points["level_percent"])):
+            figure.add_hline(y=level, line=_LEVEL, layer="below", row=1)
+    figure.update_yaxes(range=[min(0.0, 100 * float(rows["degradation"].min())) - 2, 104])
+    figure.update_yaxes(title="degradation, %", col=1)
+    figure.update_xaxes(title="time since the log was enabled, s", rangemode="tozero", col=1)
+    figure.update_xaxes(title="time above that degradation, s", rangemode="tozero", col=2)
+    facet_titles(figure)
+    legend_below(figure, len(seen), rows_of=3)
+    return titled(figure, title, "lines are simulated" + ("" if points is None else ", points are published"))
+
+
+def _colours(series: Sequence[str]) -> dict[str, str]:
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(series)}
+
+
+def _add_lines(
+    figure: go.Figure,
+    rows: pd.DataFrame,
+    column: str,
+    series: Sequence[str],
+    seen: set[str],
+    at: dict[str, int],
+    shape: str = "linear",
+) -> None:
+    """A line a series, in percent; earlier ones are wider, so that they show where later ones cover them."""
+    for i, (name, colour) in enumerate(_colours(series).items()):
+        part = rows[rows["series"].astype(str) == name].sort_values("time_s", kind="stable")
+        if part.empty:
+            continue
+        role = str(part["role"].iloc[0])
+        entry = f"{name}, {role}"
+        figure.add_scatter(
+            x=part["time_s"].to_numpy(dtype=float),
+            y=100 * part[column].to_numpy(dtype=float),
+            mode="lines",
+            line={"color": colour, "width": max(1.5, 3.5 - i), "dash": _DASHES[role], "shape": shape},
+            name=entry,
+            legendgroup=name,
+            showlegend=entry not in seen,
+            hovertemplate="%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>",
+            **at,
+        )
+        seen.add(entry)
+
+
+def _time_above(part: pd.DataFrame) -> pd.DataFrame:
+    """Degradations of one series, largest first, and the seconds that they last together."""
+    times = part["time_s"].sort_values().to_numpy(dtype=float)
+    step = float(np.median(np.diff(times))) if len(times) > 1 else 2 * float(times[0])
+    falling = part.fillna({"width_s": step}).sort_values("degradation", ascending=False, kind="stable")
+    total = np.concatenate([[0.0], np.cumsum(falling["width_s"].to_numpy(dtype=float))])
+    return pd.concat([falling.iloc[:1], falling]).assign(time_s=total)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who holds a lock, and who waits for it: the strip of a traced run, a row a thread.
+
+All waits and holds of a kind are one line with gaps, so that tens of thousands of them are drawn at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.style import MODE_COLOURS, MUTED, legend_below, seconds, titled
+
+MOST_ROWS = 40
+"""Rows in `lock_ownership`."""
+
+OWNER_COLOURS = {
+    "write, clearing threads": MODE_COLOURS["write"],
+    "write, vCPUs": "#E69F00",
+    "read": MODE_COLOURS["read"],
+    "free": "#F1F3F4",
+}
+"""Who owns a lock (`simlib.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
+
+_MODES = {"read": "read", "unknown": "mode unknown"}
+"""Of modes other than write, which the figure divides by whose it is."""
+
+
+def lock_ownership(
+    table: pd.DataFrame, shares: pd.DataFrame | None = None, lock: str = "mmu_lock", title: str = "Who holds {lock}"
+) -> go.Figure:
+    """Waits and holds of one lock over time, a row a thread, and below them who owned the lock.
+
+    Holds are thick, waits thin. The threads that clear stand on top of the vCPUs; at most `MOST_ROWS` rows. What is
+    shorter than a pixel looks faint, since it takes little of the time: draw a window (`timeline(result, window)`).
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns ``thread``, ``lock``, ``mode`` (``read``, ``write`` or ``unknown``), ``what`` (``wait`` or ``hold``),
+        ``begin_s``, ``end_s``: simulated seconds, as `simlib.engine.timeline.timeline` gives them.
+    shares : DataFrame, optional
+        Columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
+        `simlib.engine.timeline.ownership_over_time` gives them.
+    lock : str
+    title : str
+        Title of the figure; ``{lock}`` stands for the lock's name.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, a table is empty, or the lock is not in it.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"thread": ["main", "vcpu 0"], "lock": "mmu_lock", "mode": "write",
+    ...                       "what": ["hold", "wait"], "begin_s": [0.0, 1e-6], "end_s": [3e-6, 3e-6]})
+    >>> [trace.name for trace in lock_ownership(table).data]
+    ['hold: write, clearing threads', 'wait: write, vCPUs']
+    """
+    rows = require(table, ["thread", "lock", "mode", "what", "begin_s", "end_s"], "table")
+    require_words(rows, "what", ("wait", "hold"), "table")
+    require_words(rows, "mode", ("write", *_MODES), "table")
+    require_numbers(rows, ["begin_s", "end_s"], "table", least=0)
+    require_words(pd.DataFrame({"lock": [lock]}), "lock", in_order(rows["lock"]), "table")
+    rows = rows[rows["lock"] == lock]
+    threads = sorted(in_order(rows["thread"]), key=_thread_order)
+    shown = threads[:MOST_ROWS]
+    rows = rows[rows["thread"].isin(shown)]
+    each = 26 if len(shown) <= 20 else 15
+    strip = 130 if shares is not None else 0
+    body = max(160, each * len(shown) + 20)
+    gap = 34
+    figure = make_subplots(
+        2 if strip else 1, 1, shared_xaxes=True, row_heights=[body, strip] if strip else None,
+        vertical_spacing=gap / (body + strip + gap) if strip else 0.0,
+    )  # fmt: skip
+    whose = np.where(rows["thread"].str.startswith("vcpu "), "write, vCPUs", "write, clearing threads")
+    rows = rows.assign(owner=np.where(rows["mode"] == "write", whose, rows["mode"].map(_MODES)))
+    for (what, owner), part in rows.groupby(["what", "owner"], sort=True):
+        length = [seconds(end - begin) for begin, end in part[["begin_s", "end_s"]].to_numpy(dtype=float)]
+        thick = 0.62 if what == "hold" else 0.2
+        figure.add_scatter(
+            x=part[["begin_s", "end_s"]].assign(gap=np.nan).to_numpy(dtype=float).ravel(),
+            y=np.repeat([shown.index(thread) for thread in part["thread"]], 3),
+            mode="lines",
+            line={"color": OWNER_COLOURS.get(str(owner), MUTED), "width": thick * each, "simplify": False},
+            name=f"{what}: {owner}",
+            text=np.repeat(length, 3),
+            showlegend=True,
+            hovertemplate="%{x:.7g} s: %{text}<extra>%{fullData.name}</extra>",
+            row=1,
+            col=1,
+        )
+    figure.update_yaxes(
+        tickmode="array", tickvals=list(range(len(shown))), ticktext=shown, ticks="", showgrid=False,
+        range=[len(shown) - 0.4, -0.6], row=1, col=1,
+    )  # fmt: skip
+    if shares is not None:
+        _add_shares(figure, shares)
+    figure.update_xaxes(title="simulated time, seconds", row=2 if strip else 1)
+    legend_below(figure, sum(trace.showlegend for trace in figure.data))
+    figure.update_layout(height=body + strip + (gap if strip else 0) + 92 + figure.layout.margin.b)
+    if len(threads) > len(shown):
+        title += f" (first {len(shown)} of {len(threads)} threads)"
+    below = "; below: how much of the time it is owned" if strip else ""
+    return titled(figure, title.format(lock=lock), "simulated; thick: holds it, thin: waits for it" + below)
+
+
+def _thread_order(name: str) -> tuple[bool, str, int]:
+    """The clearing threads before the vCPUs, and both by their numbers."""
+    kind, _, number = name.rpartition(" ")
+    return (name.startswith("vcpu "), kind, int(number)) if number.isdigit() else (False, "", 0)
+
+
+def _add_shares(figure: go.Figure, shares: pd.DataFrame) -> None:
+    """The strip below: shares of each time bin, stacked."""
+    rows = require(shares, ["time_s", "width_s", "owner", "share"], "shares")
+    require_words(rows, "owner", OWNER_COLOURS, "shares")
+    require_numbers(rows, ["time_s", "width_s", "share"], "shares", least=0)
+    for owner, colour in OWNER_COLOURS.items():
+        part = rows[rows["owner"] == owner]
+        if not part["share"].any():
+            continue
+        figure.add_bar(
+            x=part["time_s"].to_numpy(), y=100 * part["share"].to_numpy(dtype=float), width=part["width_s"].to_numpy(),
+            name=owner, marker={"color": colour, "line": {"width": 0}}, showlegend=owner == "free",
+            hovertemplate="%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>", row=2, col=1,
+        )  # fmt: skip
+    figure.update_layout(barmode="stack", bargap=0)
+    figure.update_yaxes(title="owned, %", range=[0, 100], row=2, col=1)

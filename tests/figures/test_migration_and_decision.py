@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Figures of migrations and of choosing a batch: what stands where, few traces, and bad tables named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from simlib import figures
+from simlib.errors import InputError
+from simlib.figures.beside import CONFIGURATION_COLUMNS, SECONDS_COLUMNS
+from simlib.figures.decision import COST_COLUMNS, MAP_COLUMNS, PARETO_COLUMNS, batch_text
+
+NAN = float("nan")
+CONFIGURATIONS = pd.DataFrame(
+    [(3, "loongarch", "clear_cpu_time", 5200, 3000, 8000, 4800, 4100, 5600),
+     (1, "x86", "clear_cpu_time", 6, 1, 11, 7, 5, 9), (1, "x86", "precopy_duration", -1, -6, 4, 0.5, NAN, NAN)],
+    columns=list(CONFIGURATION_COLUMNS),
+)  # fmt: skip
+SECONDS = pd.DataFrame(
+    [("before", 99, 105.0, 101.0, 96.0, 108.0, "fitted"), ("before", 10, 112.0, 115.0, 110.0, 120.0, "fitted"),
+     ("after", 99, NAN, 36.0, 30.0, 40.0, "predicted")],
+    columns=list(SECONDS_COLUMNS),
+)  # fmt: skip
+THROUGHPUT = pd.DataFrame(
+    [(series, panel, t, 1 - 0.3 * (t == 2) * (series == "before"))
+     for panel in ("1 GiB", "8 GiB") for series in ("before", "after") for t in (3.0, 1.0, 2.0)],
+    columns=["series", "panel", "time_s", "throughput"],
+)  # fmt: skip
+DEGRADATION = pd.DataFrame(
+    [("before", 0.5, 0.995), ("before", 1.5, 0.2), ("before", 2.5, 0.6), ("after", 0.5, 0.3)],
+    columns=["series", "time_s", "degradation"],
+)
+PUBLISHED = pd.DataFrame([("before", 99, 1.1), ("x86", 50, 9.0)], columns=["series", "level_percent", "seconds"])
+COSTS = pd.DataFrame(
+    [(arch, pages, cost, 0.9 * cost, 1.1 * cost, cost < 1.3, cost == 1.0, evidence)
+     for arch, evidence in (("arm64", "calibrated"), ("riscv", "facts alone"))
+     for pages, cost in ((0, 9.0), (64, 1.2), (512, 2.0), (4096, 1.1), (32768, 1.0))],
+    columns=list(COST_COLUMNS),
+)  # fmt: skip
+CELLS = pd.DataFrame(
+    [(4, 1e3, 64, False), (16, 1e3, 4096, True), (4, 1e5, 512, True), (16, 1e5, 0, True)], columns=list(MAP_COLUMNS)
+)
+TRADES = pd.DataFrame(
+    [(0, 0.1, 2.5, 55.0, False), (64, 1e-4, 9.0, 60.0, True), (512, 8e-4, 2.0, 55.0, True)],
+    columns=list(PARETO_COLUMNS),
+)
+SPANS = pd.DataFrame(
+    [("vcpu 10", "write", "hold", 3.0, 4.0), ("vcpu 9", "write", "wait", 1.0, 3.5), ("main", "write", "hold", 0.0, 3.0),
+     ("vcpu 9", "read", "hold", 4.0, 5.0), ("vcpu 9", "read", "hold", 6.0, 7.0)],
+    columns=["thread", "mode", "what", "begin_s", "end_s"],
+).assign(lock="mmu_lock")  # fmt: skip
+SHARES = pd.DataFrame(
+    [(1.0, 2.0, "free", 0.25), (1.0, 2.0, "read", 0.75), (1.0, 2.0, "write, vCPUs", 0.0)],
+    columns=["time_s", "width_s", "owner", "share"],
+)
+
+Draw = Callable[[pd.DataFrame], go.Figure]
+FIGURES: list[tuple[Draw, pd.DataFrame]] = [
+    (figures.three_configurations, CONFIGURATIONS),
+    (figures.seconds_above, SECONDS),
+    (figures.throughput_over_time, THROUGHPUT),
+    (figures.degradation_over_time, DEGRADATION),
+    (partial(figures.degradation_over_time, DEGRADATION), PUBLISHED),
+    (figures.batch_costs, COSTS),
+    (figures.best_batch_map, CELLS),
+    (figures.pareto, TRADES),
+    (figures.lock_ownership, SPANS),
+    (partial(figures.lock_ownership, SPANS), SHARES),
+]
+
+
+def traces(figure: go.Figure, name: str) -> list[go.Scatter]:
+    return [trace for trace in figure.data if trace.name == name]
+
+
+def titles(figure: go.Figure, axis: str) -> list[str]:
+    axes = figure.select_xaxes() if axis == "x" else figure.select_yaxes()
+    return [a.title.text for a in axes if a.title.text]
+
+
+def notes(figure: go.Figure) -> list[str]:
+    return [note.text for note in figure.layout.annotations]
+
+
+@pytest.mark.parametrize(("draw", "frame"), FIGURES)
+def test_every_column_is_needed_and_a_row_too(draw: Draw, frame: pd.DataFrame) -> None:
+    before = frame.copy()
+    figure = draw(frame)
+    assert figure.layout.title.text
+    assert figure.layout.title.subtitle.text
+    assert figure.layout.height >= 300
+    pd.testing.assert_frame_equal(frame, before)  # the caller's table is not changed
+    for column in frame.columns:
+        with pytest.raises(InputError, match=rf"\.{column} = missing"):
+            draw(frame.drop(columns=column))
+    with pytest.raises(InputError, match="no rows"):
+        draw(frame.iloc[:0])
+
+
+@pytest.mark.parametrize(("draw", "frame"), FIGURES)
+def test_an_index_with_doubles_changes_nothing(draw: Draw, frame: pd.DataFrame) -> None:
+    doubled = frame.set_axis(np.zeros(len(frame), int))
+    assert draw(doubled).to_json() == draw(frame).to_json()
+
+
+@pytest.mark.parametrize(
+    ("draw", "frame", "sentence"),
+    [
+        (figures.three_configurations, CONFIGURATIONS.assign(metric="speed"), "table.metric = speed"),
+        (figures.three_configurations, CONFIGURATIONS.assign(model_percent=NAN), "table.model_percent = nan"),
+        (figures.three_configurations, CONFIGURATIONS.assign(role="guessed"), "table.role = guessed"),
+        (figures.seconds_above, SECONDS.assign(role="simulated"), "table.role = simulated"),
+        (figures.seconds_above, SECONDS.assign(model_s=-1), "table.model_s = -1.0: must be at least 0"),
+        (figures.throughput_over_time, THROUGHPUT.assign(throughput=-1), "must be at least 0"),
+        (figures.degradation_over_time, DEGRADATION.assign(degradation="much"), "must hold numbers"),
+        (figures.batch_costs, COSTS.assign(objective_s=0.0), "table.objective_s = 0.0"),
+        (figures.batch_costs, COSTS.assign(best="False"), "table.best = False: must be True or False"),
+        (figures.best_batch_map, CELLS.assign(matters="yes"), "table.matters = yes"),
+        (figures.best_batch_map, CELLS.assign(vcpus=4), "vcpus 4, write_rate 1000: has two rows"),
+        (figures.pareto, TRADES.assign(longest_stall_s=0.0), "table.longest_stall_s = 0.0"),
+        (figures.lock_ownership, SPANS.assign(mode="exclusive"), "table.mode = exclusive"),
+        (figures.lock_ownership, SPANS.assign(lock="slots_lock"), "table.lock = mmu_lock: is not known"),
+        (partial(figures.lock_ownership, SPANS), SHARES.assign(owner="nobody"), "shares.owner = nobody"),
+    ],
+)
+def test_a_bad_value_is_named(draw: Draw, frame: pd.DataFrame, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        draw(frame)
+
+
+def test_changes_of_every_size_stand_in_one_panel_a_metric() -> None:
+    figure = figures.three_configurations(CONFIGURATIONS)
+    precopy, clear = traces(figure, "published")
+    place = lambda percent: np.arcsinh(np.array(percent) / 3)  # noqa: E731
+    np.testing.assert_allclose(precopy.x, place([-1]))
+    np.testing.assert_allclose(clear.x, place([6, 5200]))
+    np.testing.assert_array_equal(clear.y, [0, 1])  # rows in order of the configuration
+    line, marks = (t for t in traces(figure, "model, predicted") if t.yaxis == "y2")
+    np.testing.assert_allclose(line.x, place([5, 9, NAN, 4100, 5600, NAN]))
+    np.testing.assert_allclose(marks.x, place([7, 4800]))
+    assert list(marks.text) == ["+7 % (+5 % to +9 %)", "+4800 % (+4100 % to +5600 %)"]
+    asked = traces(figure, "asked of the model")[1]
+    np.testing.assert_allclose(asked.x, place([1, 11, NAN, 3000, 8000, NAN]))
+    left, right = figure.layout.xaxis2.range
+    assert left < place(-3)
+    assert right > place(8000)
+    assert {"−1 % → +0.5 %", "+6 % → +7 %", "+5200 % → +4800 %", "pre-copy duration"} <= set(notes(figure))
+    assert list(figure.layout.yaxis.ticktext) == ["1: x86", "3: loongarch"]
+    assert len(titles(figure, "x")) == 1
+    assert "%" in titles(figure, "x")[0]
+    ticks = dict(zip(figure.layout.xaxis.ticktext, figure.layout.xaxis.tickvals, strict=True))
+    assert ticks["+1000"] == pytest.approx(place(1000))
+
+
+def test_fitted_predicted_and_published_look_different() -> None:
+    figure = figures.three_configurations(CONFIGURATIONS.assign(role=["predicted", "fitted", "fitted"]))
+    looks = {t.name: t.marker.symbol for t in figure.data if t.mode == "markers"}
+    assert looks == {"published": "circle", "model, fitted": "line-ns-open", "model, predicted": "diamond-tall-open"}
+    assert sum(bool(trace.showlegend) for trace in figure.data) == 4
+    assert len(figure.data) <= 2 * (2 + 2 * 2)
+
+
+def test_seconds_above_has_a_panel_a_series_and_a_row_a_level() -> None:
+    figure = figures.seconds_above(SECONDS)
+    published = traces(figure, "published")
+    assert len(published) == 1  # nothing was published of the other
+    np.testing.assert_array_equal(published[0].x, [105, 112])
+    np.testing.assert_array_equal(published[0].y, [0, 1])
+    line, marks = traces(figure, "model, predicted")
+    np.testing.assert_array_equal(line.x, [30, 40, NAN])
+    assert list(marks.text) == ["36 s (30 s to 40 s)"]
+    assert list(figure.layout.yaxis.ticktext) == ["above 99 %", "above 10 %"]
+    assert {"before", "after", "– → 36 s", "105 s → 101 s"} <= set(notes(figure))
+    assert titles(figure, "x") == ["seconds"]
+    assert figure.layout.xaxis.range[0] == 0
+    asked = figures.seconds_above(SECONDS.assign(low_bar_s=80.0, high_bar_s=130.0))
+    np.testing.assert_array_equal(traces(asked, "asked of the model")[1].x, [80, 130, NAN])
+
+
+def test_throughput_is_in_percent_and_has_a_panel_a_case() -> None:
+    figure = figures.throughput_over_time(THROUGHPUT)
+    first, second = traces(figure, "before, simulated")
+    np.testing.assert_allclose((first.x, first.y), ([1, 2, 3], [100, 70, 100]))
+    assert (first.showlegend, second.showlegend, second.yaxis) == (True, False, "y2")
+    assert first.line.width > traces(figure, "after, simulated")[0].line.width  # it shows where the other covers it
+    assert [shape.y0 for shape in figure.layout.shapes] == [100, 100]
+    assert notes(figure) == ["1 GiB", "8 GiB"]
+    assert set(titles(figure, "y")) == {"throughput, % of undisturbed"}
+    assert len(figure.data) == 4
+    dashed = figures.throughput_over_time(THROUGHPUT.assign(role="predicted"))
+    assert {(trace.name, trace.line.dash) for trace in dashed.data} == {
+        ("before, predicted", "dash"), ("after, predicted", "dash")
+    }  # fmt: skip
+
+
+def test_degradation_is_sorted_beside_what_was_published() -> None:
+    figure = figures.degradation_over_time(DEGRADATION, PUBLISHED)
+    over_time, above = traces(figure, "before, simulated")
+    np.testing.assert_allclose(over_time.y, [99.5, 20, 60])
+    np.testing.assert_allclose((above.x, above.y), ([0, 1, 2, 3], [99.5, 99.5, 60, 20]))
+    assert above.line.shape == "vh"  # so that it crosses 50 % at 2 s
+    point = traces(figure, "x86, published")[0]
+    assert (point.x.tolist(), point.y.tolist(), point.mode) == ([9], [50], "markers")
+    assert traces(figure, "before, published")[0].marker.color == above.line.color
+    assert titles(figure, "x") == ["time since the log was enabled, s", "time above that degradation, s"]
+    assert titles(figure, "y") == ["degradation, %"]
+    assert len(figure.data) == 6
+    wide = figures.degradation_over_time(DEGRADATION.assign(width_s=[3.0, 1.0, 2.0, 5.0]))
+    np.testing.assert_allclose(traces(wide, "before, simulated")[1].x, [0, 3, 5, 6])
+
+
+def test_batch_costs_mark_the_best_and_shade_what_is_as_good() -> None:
+    figure = figures.batch_costs(COSTS.sample(frac=1, random_state=1).sort_values("architecture", kind="stable"))
+    whole = 8 * 32768
+    simulated = traces(figure, "simulated")[0]
+    np.testing.assert_array_equal(simulated.x, [64, 512, 4096, 32768, whole])
+    np.testing.assert_allclose(simulated.y, [1.2, 2, 1.1, 1, 9])
+    np.testing.assert_allclose(simulated.error_y.array, 0.1 * np.array([1.2, 2, 1.1, 1, 9]))
+    assert traces(figure, "best")[0].x == [32768]
+    band = figure.layout.shapes[0]
+    assert (band.x0, band.x1) == pytest.approx((4096 / np.sqrt(2), 32768 * np.sqrt(2)))  # 64 is not next to the best
+    assert len(figure.layout.shapes) == 2
+    assert list(figure.layout.xaxis.ticktext) == ["64", "512", "4 Ki", "32 Ki", "<br>whole"]
+    assert ["calibrated" in notes(figure)[0], "facts alone" in notes(figure)[1]] == [True, True]
+    low, high = figure.layout.yaxis.range
+    assert high - low > 1
+    assert titles(figure, "y") == ["cost"]
+    assert set(titles(figure, "x")) == {"batch, pages (Ki: 1024)"}
+    assert len(figure.data) == 2 * 2 + 3
+    closed = figures.batch_costs(COSTS.assign(closed_form_s=1.5))
+    np.testing.assert_array_equal(traces(closed, "closed form")[0].y, [1.5] * 5)
+    assert [t.name for t in closed.data if t.showlegend] == [
+        "simulated, with its interval", "best", "as good as the best", "closed form"
+    ]  # fmt: skip
+
+
+def test_what_is_flat_looks_flat() -> None:
+    flat = COSTS.assign(objective_s=1.0, low_s=0.99, high_s=1.01)
+    low, high = figures.batch_costs(flat).layout.yaxis.range
+    assert high - low >= 1
+
+
+def test_the_map_is_grey_where_the_batch_does_not_matter() -> None:
+    best, grey = figures.best_batch_map(CELLS).data
+    assert best.x == ("4", "16")
+    assert best.y == ("1 k", "100 k")
+    np.testing.assert_array_equal(best.text, [["", "4 Ki"], ["512", "whole"]])
+    np.testing.assert_array_equal(best.z, [[NAN, 12], [9, 15]])
+    np.testing.assert_array_equal(grey.text, [["any", ""], ["", ""]])
+    assert list(best.colorbar.ticktext) == ["512", "4 Ki", "whole"]
+    assert list(best.colorbar.tickvals) == [9, 12, 15]
+    figure = figures.best_batch_map(CELLS.iloc[:3])
+    assert figure.data[0].text[1, 1] == figure.data[1].text[1, 1] == ""  # not simulated: white
+    assert titles(figure, "x") == ["vCPUs"]
+    assert titles(figure, "y") == ["faulting writes per second of a vCPU"]
+    assert figures.best_batch_map(CELLS.assign(matters=False)).data[1].text[1, 1] == "any"
+
+
+def test_the_front_is_joined_in_order_of_the_batch() -> None:
+    figure = figures.pareto(TRADES.iloc[[2, 0, 1]])
+    line, beaten, front = figure.data
+    np.testing.assert_array_equal((line.x, line.y), ([9, 2], [1e-4, 8e-4]))
+    assert (front.text, beaten.text) == (("64", "512"), ("whole",))
+    np.testing.assert_array_equal(front.marker.color, [60, 55])
+    assert figure.layout.coloraxis.colorbar.title.text == "pre-copy, s"
+    assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
+    assert titles(figure, "x") + titles(figure, "y") == ["CPU time of CLEAR", "longest stall of a vCPU"]
+    assert len(figures.pareto(TRADES[TRADES["on_front"]]).data) == 2
+
+
+def test_a_lock_has_a_row_a_thread_and_a_trace_a_kind() -> None:
+    figure = figures.lock_ownership(SPANS, SHARES)
+    assert list(figure.layout.yaxis.ticktext) == ["main", "vcpu 9", "vcpu 10"]
+    read = traces(figure, "hold: read")[0]
+    np.testing.assert_array_equal(read.x, [4, 5, NAN, 6, 7, NAN])
+    np.testing.assert_array_equal(read.y, [1] * 6)
+    wait = traces(figure, "wait: write, vCPUs")[0]
+    np.testing.assert_array_equal((wait.x, wait.y), ([1, 3.5, NAN], [1, 1, 1]))
+    assert wait.line.width < read.line.width
+    assert traces(figure, "hold: write, clearing threads")[0].y[0] == 0
+    shares = [trace for trace in figure.data if trace.type == "bar"]
+    assert [(bar.name, bar.y.tolist(), bar.width.tolist()) for bar in shares] == [
+        ("read", [75], [2]),
+        ("free", [25], [2]),
+    ]
+    assert (titles(figure, "x"), titles(figure, "y")) == (["simulated time, seconds"], ["owned, %"])
+
+
+def test_twenty_thousand_spans_are_a_few_traces_and_forty_rows() -> None:
+    n = 20_000
+    begin = np.arange(n) * 1e-6
+    many = pd.DataFrame(
+        {"thread": [f"vcpu {i % 100}" for i in range(n)], "lock": "mmu_lock", "mode": ["read", "write"] * (n // 2),
+         "what": ["wait", "wait", "hold", "hold"] * (n // 4), "begin_s": begin, "end_s": begin + 1e-7}
+    )  # fmt: skip
+    figure = figures.lock_ownership(many)
+    assert len(figure.data) == 4
+    assert sum(len(trace.x) for trace in figure.data) == 3 * n * 40 // 100
+    assert "first 40 of 100 threads" in figure.layout.title.text
+
+
+def test_batches_are_short() -> None:
+    assert [batch_text(pages) for pages in (0, 64, 1024, 6144, 1 << 24)] == ["whole", "64", "1 Ki", "6 Ki", "16 Mi"]
