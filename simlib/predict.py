@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from scipy import stats
 
 from simlib.engine.simulate import UNITS, SimulationResult, flags_of, simulate, used_costs
 from simlib.errors import InputError
-from simlib.model.scenario import Scenario
+from simlib.model.scenario import Costs, Scenario
 
 PAGES_PER_VCPU = 4096
 """Pages a vCPU that a point of a curve simulates; doubling it moves no published point by more than 0.5 %."""
@@ -31,6 +31,9 @@ FEW_VCPUS = 8
 
 LEVEL = 0.90
 """Probability that an interval is meant to cover."""
+
+BOUNDS = {field.name: field.metadata["bounds"] for field in fields(Costs)}
+"""Least and largest value of each cost that is physically possible: picoseconds, or a coefficient of variation."""
 
 METRICS = ("dirty_memory_time", "contentions")
 """Metrics that a prediction gives unless told otherwise."""
@@ -109,6 +112,20 @@ class CostEstimate:
             if cost not in given and (not rest or rest.removesuffix("]") == scenario.group):
                 mine[cost] = value
         return scenario.with_costs(**mine)
+
+    def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
+        """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds.
+
+        Examples
+        --------
+        >>> known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.02, {})
+        >>> bool(abs(known.draw(np.random.default_rng(1))[0] - known.logs[0]) < 0.5)
+        True
+        """
+        deviates = random.multivariate_normal(np.zeros(len(self.logs)), self.covariance)
+        wide = np.sqrt(self.dof / random.chisquare(self.dof))
+        bounds = np.log([BOUNDS[name.partition("[")[0]] for name in self.names])
+        return np.asarray(np.clip(self.logs + deviates * wide, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
 
     def groups(self) -> set[str]:
         """Groups that have costs of their own."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from simlib.engine.simulate import UNITS
 from simlib.errors import CalibrationError, InputError, nearest
 from simlib.measurements import MeasurementTable, parse_condition
-from simlib.model.scenario import Costs, Scenario
-from simlib.predict import CostEstimate, cost_key, evaluate
+from simlib.model.scenario import Scenario
+from simlib.predict import BOUNDS, CostEstimate, cost_key, evaluate
 
 SPREAD = {"contentions": 2.0}
 """How much larger than a time's deviation a metric's is taken to be: the published counts come from a kernel
@@ -135,7 +135,7 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
     # A count of zero has no logarithm; it is shown beside the model's zero, not fitted.
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
-    names, bounds = _parameters(scenario, sorted(set(rows["variant"])))
+    names, bounds = parameters_of(scenario, sorted(set(rows["variant"])))
     problem = Problem(scenario, rows, names, bounds, table.name)
     if len(problem.train) <= len(names):
         raise CalibrationError(
@@ -170,9 +170,15 @@ def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
     return names
 
 
-def _parameters(scenario: Scenario, variants: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+def parameters_of(scenario: Scenario, variants: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Names of a calibration's parameters, and their physical bounds as natural logarithms.
+
+    Examples
+    --------
+    >>> parameters_of(Scenario.parse({"calibration": {"costs": ["fault_exit"]}}), [""])[0]
+    ('fault_exit',)
+    """
     groups = list(dict.fromkeys(scenario.variants[v].group for v in variants if v))
     names = [cost_key(c) for c in scenario.calibration.costs]
     names += [cost_key(c, g) for c in scenario.calibration.own_costs for g in groups or [""]]
-    bounds = {f.name: f.metadata["bounds"] for f in fields(Costs)}
-    return tuple(names), np.log(np.array([bounds[n.partition("[")[0]] for n in names], dtype=float))
+    return tuple(names), np.log(np.array([BOUNDS[n.partition("[")[0]] for n in names], dtype=float))

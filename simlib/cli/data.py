@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from simlib import measurements
-from simlib.cli.output import Format, FormatOption, patient_progress, say, show
+from simlib import calibration, measurements
+from simlib.calibration.x86 import MACHINE, x86_fit
+from simlib.cli.output import Format, FormatOption, patient_progress, progress_bar, say, show
 from simlib.errors import InputError, nearest
 
 app = typer.Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
@@ -42,6 +43,20 @@ def data_show(
     for caveat in table.caveats:
         say(f"caveat: {caveat}")
     show(table.rows(where), how)
+
+
+@app.command("costs")
+def data_costs(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the fit.")] = Path("data/fits"),
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Determine the costs of the published x86 hosts, which rest on several tables: writes x86-published.json."""
+    with progress_bar() as progress:
+        fit = x86_fit(progress)
+    path = out / f"{MACHINE}.json"
+    calibration.write_fit(fit, path)
+    say(f"{len(fit.parameters)} costs, discrepancy {fit.estimate.discrepancy:.1%}; written to {path}")
+    show(fit.parameters[["name", "value", "low", "high", "determined"]], how)
 
 
 @app.command("check")
