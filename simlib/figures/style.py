@@ -100,9 +100,11 @@ def signed(value: float) -> str:
 
     Examples
     --------
-    >>> [signed(v) for v in (-1.0, 3.54, 5200.4)]
-    ['−1', '+3.5', '+5200']
+    >>> [signed(v) for v in (-1.0, 3.54, 5200.4, -0.001)]
+    ['−1', '+3.5', '+5200', '0']
     """
+    if abs(value) < 0.05:
+        return "0"
     text = f"{value:+.0f}" if abs(value) >= 10 else f"{value:+.1f}".removesuffix(".0")
     return text.replace("-", "−")
 

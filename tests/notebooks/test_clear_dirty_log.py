@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Seed 001's notebook runs, and its prose says what its cells compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+
+NOTEBOOK = ROOT / "notebooks" / "03-clear-dirty-log.ipynb"
+
+TELL = """
+import json
+json.dumps({
+    "changes": {f"{r.configuration} {r.metric}": r.model_percent for r in changes.itertuples()},
+    "interval": loongarch[["low", "model_percent", "high"]].to_numpy().tolist(),
+    "each": each["one reacquisition µs"].tolist(),
+    "work": each["work of a word before µs"].tolist(),
+    "sums": [abs(split[["work s", "wait s", "flush and reacquire s"]].sum(axis=1) - split["all s"]).max()],
+    "sensitivity": sensitivity.xs("clear_cpu_time", axis=1, level="metric").to_numpy().tolist(),
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+
+
+def test_it_runs_and_is_kept_clean(run: Any) -> None:
+    assert_kept_clean(NOTEBOOK)
+    assert_ran_without_complaint(run)
+    assert len(figures_of(run)) == 2
+
+
+def test_what_it_says_is_what_it_computed(run: Any) -> None:
+    """The bars of the three configurations; 0.2, 2 and 10 µs a reacquisition, 2.7 and 0.3 µs of work before it."""
+    told = told_by(run)
+    changes = told["changes"]
+    assert 1 < changes["1 clear_cpu_time"] < 11
+    assert 80 < changes["2 clear_cpu_time"] < 180
+    assert 3000 < changes["3 clear_cpu_time"] < 8000
+    assert 20 < changes["3 precopy_duration"] < 45
+    assert 100 < changes["3 dirty_left"] < 240
+    assert told["each"] == pytest.approx([0.16, 2.2, 10.5], rel=0.1)
+    assert told["work"] == pytest.approx([2.67, 2.67, 0.33], rel=0.05)
+    assert told["sums"][0] < 1e-9
+    for low, centre, high in told["interval"]:
+        assert low < centre < high
+    for first, second, third in told["sensitivity"]:  # orders of magnitude apart, whatever was chosen
+        assert 3 * first < second
+        assert 10 * second < third
