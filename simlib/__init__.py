@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from simlib import measurements
 from simlib.calibration import Calibrated, Fit, calibrate, load_fit, save_fit
+from simlib.decision import BatchChoice, choose_batch, standard_scenario
 from simlib.engine.simulate import SimulationResult, simulate
 from simlib.engine.timeline import perfetto_trace
 from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
@@ -13,6 +14,7 @@ from simlib.predict import CostEstimate, PredictionResult, predict
 from simlib.version import __version__
 
 __all__ = [
+    "BatchChoice",
     "Calibrated",
     "CalibrationError",
     "CostEstimate",
@@ -26,6 +28,7 @@ __all__ = [
     "SimulationResult",
     "__version__",
     "calibrate",
+    "choose_batch",
     "load_fit",
     "load_scenario",
     "measurements",
@@ -33,4 +36,5 @@ __all__ = [
     "predict",
     "save_fit",
     "simulate",
+    "standard_scenario",
 ]

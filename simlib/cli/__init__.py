@@ -19,7 +19,7 @@ import typer
 import simlib
 from simlib import calibration, measurements
 from simlib.calibration import Fit
-from simlib.cli import data, lab
+from simlib.cli import data, decide, lab
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show, whole_numbers
 from simlib.cli.policies import policies
 from simlib.engine.simulate import SimulationResult
@@ -43,6 +43,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
+app.command("choose-batch")(decide.choose_batch)
 app.command()(policies)
 
 TRACE_EVENTS = 2_000_000

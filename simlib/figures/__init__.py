@@ -7,7 +7,7 @@ model; what was simulated says so.
 
 from simlib.figures.beside import seconds_above, three_configurations
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
-from simlib.figures.decision import batch_costs, best_batch_map, pareto
+from simlib.figures.decision import batch_costs, batch_what_if, best_batch_map, pareto
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, sensitivity
 from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
@@ -16,6 +16,7 @@ from simlib.figures.ownership import lock_ownership
 
 __all__ = [
     "batch_costs",
+    "batch_what_if",
     "best_batch_map",
     "contentions",
     "correlation",

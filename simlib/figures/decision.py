@@ -318,12 +318,74 @@ def _batch_axis(batches: Iterable[float]) -> dict[str, object]:
     }
 
 
+WHAT_IF_COLUMNS = ("batch_pages", "cost_s", "clear_cpu_time_s", "longest_stall_s", "guest_throughput")
+"""Columns of the table that `batch_what_if` reads."""
+
+_WHAT_IF = {
+    "cost_s": "cost: CLEAR and the guest's loss, s", "clear_cpu_time_s": "CLEAR's CPU time, s",
+    "longest_stall_s": "longest stall, s", "guest_throughput": "guest's throughput, %",
+}  # fmt: skip
+
+
+def batch_what_if(table: pd.DataFrame, batch: int, title: str = "What a batch does") -> go.Figure:
+    """Cost, CLEAR's CPU time, longest stall and throughput over the batch, with one batch marked.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The columns `WHAT_IF_COLUMNS`: ``batch_pages`` (0: the whole ioctl), times in seconds, throughput relative to
+        undisturbed.
+    batch : int
+        Which one is marked; a value of ``batch_pages``.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, the table is empty, or the batch is not in it.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"batch_pages": [64, 0], "cost_s": 0.1, "clear_cpu_time_s": [2e-3, 1e-3],
+    ...                       "longest_stall_s": [1e-5, 1e-3], "guest_throughput": [0.9, 0.8]})
+    >>> batch_what_if(table, 64).data[7].y.tolist()
+    [90.0]
+    """
+    rows = require(table, WHAT_IF_COLUMNS, "table")
+    require_numbers(rows, list(WHAT_IF_COLUMNS), "table", least=0)
+    if batch not in set(rows["batch_pages"]):
+        raise InputError("batch", batch, "is not in the table", f"take one of {rows['batch_pages'].tolist()}")
+    rows = rows.assign(x=_places(rows["batch_pages"]), guest_throughput=100 * rows["guest_throughput"]).sort_values("x")
+    marked = rows[rows["batch_pages"] == batch]
+    figure, place = facets(list(_WHAT_IF.values()), "batch, pages (Ki: 1024)", columns=2, shared_y=False)
+    for i, column in enumerate(_WHAT_IF):
+        line = {"mode": "lines+markers", "line": {"color": _COLOUR, "width": 2}, "marker": {"size": 6}}
+        figure.add_scatter(x=rows["x"], y=rows[column], showlegend=False, **line, **place(i))
+        star = _STAR | {"color": INK}
+        figure.add_scatter(x=marked["x"], y=marked[column], mode="markers", marker=star, showlegend=False, **place(i))
+        if column in ("clear_cpu_time_s", "longest_stall_s"):
+            figure.update_yaxes(**(log_axis(rows[column].tolist(), "", seconds) | {"title": None}), **place(i))
+        else:
+            figure.update_yaxes(rangemode="tozero", **place(i))
+    figure.update_xaxes(_batch_axis(rows["batch_pages"]) | {"tickangle": 0, "tickfont": {"size": 10}})
+    facet_titles(figure)
+    figure.update_layout(margin_t=118, height=620)
+    return titled(figure, title, "simulated; the star is the chosen batch")
+
+
 __all__ = [
     "COST_COLUMNS",
     "MAP_COLUMNS",
     "PARETO_COLUMNS",
+    "WHAT_IF_COLUMNS",
     "batch_costs",
     "batch_text",
+    "batch_what_if",
     "best_batch_map",
     "pareto",
 ]

@@ -22,7 +22,7 @@ from simlib.engine.simulate import simulate
 from simlib.errors import SimlibError
 from simlib.files import write_text
 from simlib.model.steps import Discipline, Job, Mode, Program, Step
-from simlib.report import arm64, lab
+from simlib.report import arm64, decision, lab, migration
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
 from simlib.version import __version__
@@ -57,11 +57,16 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     sections = arm64.sections(found, seed=seed, progress=progress)
     ours = lab.study(progress)
     sections += lab.sections(ours)
+    migrations = migration.study(seed, progress)
+    sections += migration.sections(migrations)
+    choices = decision.study(seed, progress)
+    sections += decision.sections(choices)
     sections.append(_checks(found, seed))
     data = found.table.path.read_bytes()
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
-        "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator",
+        "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator; "
+        "live migrations that were published; a batch size for each architecture",
         sections,
         {
             "simlib": __version__,
@@ -77,6 +82,10 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "arm64-curves": found.curves, "arm64-held-out": found.held_out, "arm64-costs": found.fit.intervals,
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
+        "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
+        "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
+        "migration-48-vcpus-degradation": migrations.curves, "batch-choices": choices.table,
+        "batch-costs": choices.costs, "batch-map": choices.map,
     }.items():  # fmt: skip
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
     calibration.save_fit(found.fit, out / "arm64-fit.json", arm64.TRAIN)

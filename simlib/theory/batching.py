@@ -13,7 +13,7 @@ the vCPUs as independent, k is binomial with
     p = 1 − exp(−(T + E[(W − reacquire) × (1 − k / (2 × vcpus))]) / think),   e = vcpus × (1 − p) × reacquire / think,
 
 where the bracket is how long a vCPU has been thinking, on average, after the clearing thread asked: those that were
-served began in between. The fixed point is found by iteration. A cycle takes C = T + E[W], and there are pages / batch
+served began in between. The fixed point is found by secants. A cycle takes C = T + E[W], and there are pages / batch
 of them. Each fault ends one time of thinking, so that the guest's throughput, relative to undisturbed, is
 (E[k] + e) × think / (vcpus × C). The engine agrees within a few percent (tests/theory/test_batching.py).
 
@@ -39,6 +39,8 @@ from simlib.errors import InputError
 from simlib.theory.arguments import check_count, check_time, check_vector
 
 _ROUNDS = 200
+_SHALLOW = 0.01
+"""Slope of the fixed point's equation below which a secant would jump too far."""
 
 
 @dataclass(frozen=True)
@@ -151,17 +153,22 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
     share = 1 - number / (2 * case.vcpus)
     choices = -special.betaln(number + 1, case.vcpus - number + 1) - np.log(case.vcpus + 1)
     chance = -np.expm1(-hold / case.think)
+    last = last_gap = np.full_like(chance, np.nan)
     for _ in range(_ROUNDS):
-        before = chance
         early = case.vcpus * (1 - chance) * case.reacquire / case.think
         p = chance[:, None]
         odds = np.exp(choices + special.xlogy(number, p) + special.xlog1py(case.vcpus - number, -p))
         served = number + early[:, None]
         back = np.maximum(case.reacquire, case.service * served + case.drain * np.minimum(served, 1.0))
         thought = (odds * (back - case.reacquire) * share).sum(axis=1)
-        chance = 0.5 * (before - np.expm1(-(hold + thought) / case.think))  # damped: the bare iteration may swing
-        if np.allclose(chance, before, rtol=1e-8, atol=1e-10):
+        gap = -np.expm1(-(hold + thought) / case.think) - chance
+        if np.allclose(gap, 0.0, atol=1e-10):
             break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = (gap - last_gap) / (chance - last)
+            step = np.where(slope < -_SHALLOW, -gap / slope, 0.5 * gap)  # the secant; damped, as long as there is none
+        last, last_gap = chance, gap
+        chance = np.clip(chance + step, 0.0, 1.0)
     cycle = hold + (odds * back).sum(axis=1)
     cycles = case.pages / batch
     faults = case.vcpus * chance + early

@@ -51,6 +51,15 @@ def test_common_random_numbers_save_replications():
     assert len(common.samples) < 0.2 * len(apart.samples)
 
 
+def test_what_is_far_worse_is_dropped_at_once_however_noisy():
+    """Its noise is in proportion to its mean; without screening, its region would be left after 20 000 replications."""
+    rng = np.random.default_rng(9)
+    noise = rng.normal(1, 0.3, size=(100, 2))
+    found = select_best(2, lambda n, alive: (np.array([1.0, 1000.0]) * noise[n])[alive], zone=0.02, limit=100)
+    assert np.isnan(found.samples[16:, 1]).all()
+    assert not found.exhausted
+
+
 def test_what_is_as_good_is_said():
     """Two that do not differ, one that is worse by far: the interval of the first lies in the zone."""
     rng = np.random.default_rng(5)

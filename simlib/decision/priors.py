@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is believed of a cost that nobody has calibrated, and the guest that a choice is made for by default.
+
+Both are data: ``data/priors/costs.toml`` with the source of every number, and ``data/priors/scenario.toml``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+from simlib.measurements import data_dir
+from simlib.model.architectures import architecture
+from simlib.model.pagetable import PageTable
+from simlib.model.quantities import parse_duration
+from simlib.model.scenario import Costs, Scenario, load_scenario
+
+LEVEL = 0.90
+"""Probability that a cost lies between median / factor and median × factor."""
+
+_QUANTILE = float(stats.norm.ppf(0.5 + LEVEL / 2))
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A lognormal distribution of one cost.
+
+    Attributes
+    ----------
+    median : float
+        Picoseconds, or dimensionless; 0: the cost is not paid.
+    factor : float
+        The cost lies between median / factor and median × factor with probability `LEVEL`.
+    source : str
+        Where the number comes from, in words; it begins with ``assumed`` where nothing is published.
+    tables : tuple of str
+        The published tables that it was read from.
+
+    Examples
+    --------
+    >>> Prior(600e3, 2.0, "assumed").deviation
+    0.42140...
+    """
+
+    median: float
+    factor: float
+    source: str
+    tables: tuple[str, ...] = ()
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the natural logarithm."""
+        return math.log(self.factor) / _QUANTILE
+
+
+def load_priors(name: str) -> dict[str, Prior]:
+    """The prior of every cost, for one architecture.
+
+    Parameters
+    ----------
+    name : str
+        The architecture; what stands in the file for its family (the name up to the first hyphen) goes first.
+
+    Raises
+    ------
+    InputError
+        If the architecture is unknown.
+
+    Examples
+    --------
+    >>> load_priors("arm64-2022")["clear_page"].median, load_priors("x86-tdp")["clear_page"].factor
+    (30000.0, 1.7)
+    """
+    family = architecture(name).name.partition("-")[0]
+    tables = tomllib.loads((data_dir() / "priors" / "costs.toml").read_text(encoding="utf-8"))
+    priors = {}
+    for cost in (f.name for f in dataclasses.fields(Costs)):
+        row: Mapping[str, Any] = tables[cost].get(family, tables[cost])
+        median = row["median"]
+        value = float(median if cost == "fault_jitter" else parse_duration(median, f"{cost}.median"))
+        priors[cost] = Prior(value, float(row["factor"]), row["source"], tuple(row.get("tables", ())))
+    return priors
+
+
+def standard_architectures() -> tuple[str, ...]:
+    """The architectures that are compared unless one is named.
+
+    Examples
+    --------
+    >>> standard_architectures()[0], len(standard_architectures())
+    ('x86-tdp', 7)
+    """
+    return tuple(_standard().variants)
+
+
+def standard_scenario(name: str, vcpus: int | None = None) -> Scenario:
+    """The guest and its migration for which a choice is made where only the architecture is given.
+
+    Parameters
+    ----------
+    name : str
+        A name of `simlib.model.architectures.ARCHITECTURES`.
+    vcpus : int, optional
+        Instead of the file's. The memory is rounded up to whole blocks for each.
+
+    Raises
+    ------
+    InputError
+        If the architecture is unknown, or the number of vCPUs out of bounds.
+
+    Examples
+    --------
+    >>> standard = standard_scenario("riscv-spinlock", vcpus=48)
+    >>> standard.policy.architecture, standard.guest.memory // 2**20
+    ('riscv-spinlock', 192)
+    """
+    base = _standard()
+    plain = dataclasses.replace(base, variants={}).changed({"policy": {"architecture": architecture(name).name}})
+    found = base.variants.get(name, plain)
+    if vcpus is None:
+        return found
+    whole = PageTable(found.guest.page_size).block_bytes() * max(1, vcpus)
+    memory = -(-(found.guest.memory or 0) // whole) * whole
+    return found.changed({"guest": {"vcpus": vcpus, "memory": memory}})
+
+
+def _standard() -> Scenario:
+    return load_scenario(data_dir() / "priors" / "scenario.toml")

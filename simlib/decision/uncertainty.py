@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a scenario's actions may cost: calibrated as far as they are, else by a prior; drawn for each replication."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from simlib.calibration import Fit
+from simlib.calibration.fitfile import unit_of
+from simlib.decision.priors import LEVEL, Prior, load_priors
+from simlib.engine.simulate import used_costs
+from simlib.model.scenario import Costs, Scenario
+from simlib.predict import BOUNDS, CostEstimate, cost_key
+
+CLEARING = ("clear_page", "reacquire")
+"""Costs of CLEAR that decide about a batch; those of faults are `simlib.engine.simulate.used_costs`."""
+
+
+def needed_costs(scenario: Scenario) -> tuple[str, ...]:
+    """Costs that a simulated migration depends on, in the order of `Costs`.
+
+    Examples
+    --------
+    >>> needed = needed_costs(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))
+    >>> "split_block" in needed, "split_hold" in needed, "tlb_invalidate" in needed
+    (True, False, False)
+    """
+    policy, blocks = scenario.policy.resolved(), scenario.guest.mapped_as_blocks
+    names = {*used_costs(scenario), *CLEARING, "line_local", "clear_word", "clear_ioctl", "flush", "flush_per_vcpu",
+             "kick", "fault_jitter"}  # fmt: skip
+    if blocks:
+        names |= {"split_block", "split_alloc"} if policy.eager_split else {"split_hold", "clear_unsplit"}
+    if not scenario.workload.initially_set:
+        names.add("enable_page")
+    return tuple(f.name for f in dataclasses.fields(Costs) if f.name in names)
+
+
+@dataclass(frozen=True)
+class UncertainCosts:
+    """A scenario whose costs are known more or less.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        As given: costs that have a value keep it.
+    estimate : CostEstimate or None
+        Calibrated costs.
+    priors : mapping of str to Prior
+        Costs that neither gives, and calibrated ones of which the fit knows less than the prior.
+    """
+
+    scenario: Scenario
+    estimate: CostEstimate | None
+    priors: Mapping[str, Prior]
+
+    @classmethod
+    def of(cls, scenario: Scenario, fit: Fit | None = None) -> UncertainCosts:
+        """The costs of a scenario, with a fit's where it has them, and priors for all others.
+
+        Examples
+        --------
+        >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "loongarch"},
+        ...                                           "costs": {"reacquire": "60ns"}}))
+        >>> "reacquire" in costs.priors, "fault_hold" in costs.priors
+        (False, True)
+        """
+        priors = load_priors(scenario.policy.architecture)
+        for name in scenario.costs.given():
+            del priors[name]
+        if fit is None:
+            return cls(scenario, None, priors)
+        for name in fit.estimate.apply(scenario).costs.given():
+            if name in priors and factor_of(fit.estimate, name, scenario.group) <= priors[name].factor:
+                del priors[name]
+        return cls(scenario, fit.estimate, priors)
+
+    def draw(self, random: np.random.Generator) -> Scenario:
+        """The scenario with one vector of costs: what is true in one of the worlds that are possible.
+
+        Calibrated costs come from a multivariate t in the logarithms, others from their priors; each is kept within
+        the physical bounds of `Costs`, without which a mean over costs need not exist.
+        """
+        scenario = self.scenario
+        if self.estimate is not None:
+            scenario = self.estimate.apply(scenario, self.estimate.draw(random))
+        normal = random.standard_normal(len(BOUNDS))  # one for each cost, whether it is needed or not
+        values = {}
+        for (name, (low, high)), deviate in zip(BOUNDS.items(), normal.tolist(), strict=True):
+            if name in self.priors:
+                prior = self.priors[name]
+                value = prior.median * float(np.exp(prior.deviation * deviate))
+                values[name] = float(np.clip(value, low, high)) if prior.median else 0.0
+        return scenario.with_costs(**values)
+
+    def sources(self) -> dict[str, str]:
+        """Where each needed cost comes from: ``calibrated``, ``given`` or ``prior``."""
+        given = self.scenario.costs.given()
+        return {
+            name: "prior" if name in self.priors else "given" if name in given else "calibrated"
+            for name in needed_costs(self.scenario)
+        }
+
+    @property
+    def evidence(self) -> str:
+        """How far the costs that decide were calibrated, in a few words.
+
+        Examples
+        --------
+        >>> UncertainCosts.of(Scenario.parse({"policy": {"architecture": "loongarch"}})).evidence
+        'facts alone'
+        """
+        sources = self.sources()
+        faults = {sources[name] for name in used_costs(self.scenario)}
+        clearing = {sources[name] for name in CLEARING}
+        if "calibrated" not in faults | clearing:
+            if "prior" not in faults | clearing:
+                return "costs given by hand"
+            return "partly given by hand" if "given" in faults | clearing else "facts alone"
+        if "prior" not in faults | clearing:
+            return "calibrated"
+        return "partly calibrated" + ("" if "calibrated" in clearing else ": faults only")
+
+    def table(self) -> pd.DataFrame:
+        """One row a needed cost: cost, evidence, value, low, high, unit, source.
+
+        ``value`` is the median; ``low`` and ``high`` are the ends of the 90 % interval.
+        """
+        best = self.scenario if self.estimate is None else self.estimate.apply(self.scenario)
+        rows = []
+        for name, kind in self.sources().items():
+            factor, source, value = 1.0, "the scenario", best.costs.given().get(name, 0.0)
+            if kind == "prior":
+                prior = self.priors[name]
+                factor, source, value = prior.factor, prior.source, prior.median
+            elif kind == "calibrated" and self.estimate is not None:
+                factor, source = factor_of(self.estimate, name, self.scenario.group), "the fit"
+            rows.append((name, kind, value, value / factor, value * factor, unit_of(name), source))
+        return pd.DataFrame(rows, columns=["cost", "evidence", "value", "low", "high", "unit", "source"])
+
+
+def factor_of(estimate: CostEstimate, cost: str, group: str) -> float:
+    """How far a calibrated cost may lie from its value with 90 %, as a factor.
+
+    Examples
+    --------
+    >>> known = CostEstimate(("reacquire",), np.log([60e3]), np.array([[0.01]]), 8, 0.02, {})
+    >>> factor_of(known, "reacquire", "")
+    1.2043...
+    """
+    own = cost_key(cost, group)
+    index = estimate.names.index(own if own in estimate.names else cost)
+    half = stats.t.ppf(0.5 + LEVEL / 2, estimate.dof) * np.sqrt(estimate.covariance[index, index])
+    return float(np.exp(half))
