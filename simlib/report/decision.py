@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from simlib import figures
-from simlib.decision import BatchChoice, choose_batch, standard_architectures, standard_scenario
+from simlib.decision import BatchChoice, choose_batch, comparison, standard_architectures, standard_scenario
 from simlib.decision.closed_form import batching
 from simlib.decision.grid import best_batch_grid, central
 from simlib.model.quantities import format_size
@@ -44,17 +44,13 @@ class DecisionStudy:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row an architecture: recommended pages (0: the whole ioctl), what is as good, regrets, evidence."""
-        rows = []
-        for name, choice in self.choices.items():
-            low, high = choice.as_good
-            regrets = choice.regrets.set_index("rule")["share"] * 100
-            rows.append(
-                {"architecture": name, "recommended": choice.recommended, "as good from": low, "to": high}
-                | {f"{rule}, %": float(regrets[rule]) for rule in regrets.index}
-                | {"evidence": choice.evidence, "guarantee": not choice.exhausted}
-            )
-        return pd.DataFrame(rows)
+        """One row an architecture, as a reader wants it; `simlib.decision.comparison` has all columns."""
+        rows = comparison(self.choices)
+        chunk = rows["chunk_pages"]
+        words = {name: _words(rows[name], chunk) for name in ("recommended_pages", "as_good_from", "as_good_to")}
+        shares = {name: 100 * rows[name] for name in ("whole_share", "word_share", "block_share")}
+        table = rows.assign(**words, **shares)
+        return table[["architecture", *words, *shares, "evidence"]]
 
     @property
     def costs(self) -> pd.DataFrame:
@@ -76,16 +72,20 @@ class DecisionStudy:
         return pd.concat(parts, ignore_index=True)
 
 
-def study(seed: int = 1, progress: Callable[[str, float], None] | None = None) -> DecisionStudy:
+def study(
+    seed: int = 1, progress: Callable[[str, float], None] | None = None, names: Sequence[str] | None = None
+) -> DecisionStudy:
     """Choose a batch for each architecture.
 
     Parameters
     ----------
     seed : int
+    names : sequence of str, optional
+        Architectures; by default all of `simlib.decision.standard_architectures`.
     progress : callable, optional
         Called with (what, share done).
     """
-    names = standard_architectures()
+    names = standard_architectures() if names is None else names
     choices = {}
     for number, name in enumerate(names):
         if progress is not None:
@@ -104,7 +104,8 @@ def sections(found: DecisionStudy) -> list[Section]:
     """
     first = next(iter(found.choices.values()))
     guest, workload = first.scenario.guest, first.scenario.workload
-    shown = found.choices[MAP_ARCHITECTURE]
+    name = MAP_ARCHITECTURE if MAP_ARCHITECTURE in found.choices else next(iter(found.choices))
+    shown = found.choices[name]
     return [
         Section(
             "A batch for each architecture",
@@ -120,9 +121,18 @@ def sections(found: DecisionStudy) -> list[Section]:
                 ),
                 Table(
                     found.table,
-                    "The choice. `recommended`: pages a hold, 0 for the whole ioctl. Then how much more each simple "
-                    "rule costs than the recommended batch, percent. *Facts alone*: no cost that decides was measured.",
-                    digits=3,
+                    "The choice, pages a hold, and what is as good; then how much more three simple rules cost, "
+                    f"percent (the whole ioctl, 64 pages, one huge page). {_guarantees(found.choices)} **Facts "
+                    "alone**: no cost that decides was measured.",
+                    digits=2,
+                    headings={
+                        "recommended_pages": "pages",
+                        "as_good_from": "as good from",
+                        "as_good_to": "to",
+                        "whole_share": "whole, %",
+                        "word_share": "64, %",
+                        "block_share": "512, %",
+                    },
                 ),
                 Chart(
                     figures.batch_costs(found.costs),
@@ -131,7 +141,7 @@ def sections(found: DecisionStudy) -> list[Section]:
                 ),
                 Chart(
                     figures.pareto(shown.table),
-                    f"{MAP_ARCHITECTURE}: longest stall against CLEAR's CPU time; colour: pre-copy.",
+                    f"{name}: longest stall against CLEAR's CPU time; colour: pre-copy.",
                 ),
                 Chart(
                     figures.best_batch_map(found.map),
@@ -158,3 +168,16 @@ def _agreement(cells: pd.DataFrame) -> str:
     return (
         f"a batch within a factor of four of it in {int(near.sum())} of the {int(cells['matters'].sum())} other cells"
     )
+
+
+def _words(batches: pd.Series, chunk: pd.Series) -> list[str]:
+    """Batches as text: the whole ioctl by that name."""
+    return ["whole" if batch in (0, pages) else str(batch) for batch, pages in zip(batches, chunk, strict=True)]
+
+
+def _guarantees(choices: Mapping[str, BatchChoice]) -> str:
+    """Whether every selection has its guarantee, in words."""
+    without = [name for name, choice in choices.items() if choice.exhausted]
+    if not without:
+        return "Every selection ended with its guarantee."
+    return f"Without a guarantee, for want of replications: {', '.join(without)}."

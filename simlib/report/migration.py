@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import Fit, find_fit, migrations, x86
+from simlib.calibration import Fit, migrations, x86
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.predict import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
@@ -66,7 +66,7 @@ class MigrationStudy:
                         f"(published {r['published_s']:.0f} s)" for r in late.to_dict("records")]  # fmt: skip
 
 
-def study(seed: int = 1, progress: Callable[[str, float], None] | None = None) -> MigrationStudy:
+def study(seed: int = 1, progress: Callable[[str, float], None] | None = None, draws: int = 15) -> MigrationStudy:
     """Simulate what was published.
 
     Parameters
@@ -75,16 +75,15 @@ def study(seed: int = 1, progress: Callable[[str, float], None] | None = None) -
         Of the engine, and of the draws of the costs.
     progress : callable, optional
         Called with (what, share done).
+    draws : int
+        Of the costs, for the intervals of the configurations; those of the degradation have a third of it.
     """
-    fit = find_fit(x86.configurations())
-    if fit is None:
-        raise FileNotFoundError(x86.MACHINE)
     return MigrationStudy(
-        fit,
+        migrations.fit_of(x86.configurations()),
         x86.parked_costs(),
-        migrations.configuration_table(seed=seed, progress=progress),
+        migrations.configuration_table(draws, seed=seed, progress=progress),
         *migrations.dips(progress, seed),
-        *migrations.degradation_table(seed=seed, progress=progress),
+        *migrations.degradation_table(max(2, draws // 3), seed=seed, progress=progress),
     )
 
 

@@ -16,6 +16,7 @@ import scipy
 from scipy import stats
 
 from simlib import calibration, theory
+from simlib.decision import comparison
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.engine.simulate import simulate
@@ -84,7 +85,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
         "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
-        "migration-48-vcpus-degradation": migrations.curves, "batch-choices": choices.table,
+        "migration-48-vcpus-degradation": migrations.curves, "batch-choices": comparison(choices.choices),
         "batch-costs": choices.costs, "batch-map": choices.map,
     }.items():  # fmt: skip
         write_text(out / f"{name}.csv", frame.to_csv(index=False))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The report's sections on migrations and on the batch: what they show, and what they must admit."""
+
+import pytest
+
+from simlib.report import decision, migration
+from simlib.report.block import Chart
+from simlib.report.page import Report
+
+
+def charts(sections):
+    return [block for section in sections for block in section.blocks if isinstance(block, Chart)]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return migration.study(draws=2)
+
+
+def test_migrations_are_shown_with_what_they_miss(found):
+    sections = migration.sections(found)
+    assert len(charts(sections)) == 4
+    page = Report("mmu_lock", sections=sections).to_html()
+    assert found.missed
+    for words in found.missed:
+        assert words in page
+    assert f"stand against {found.observations} published numbers" in page.replace("\n", " ")
+    assert len(found.fit.parameters) + migration.CHOSEN < found.observations / 2
+
+
+def test_only_what_nobody_fitted_is_called_predicted(found):
+    configurations = found.configurations.set_index("configuration")["role"]
+    assert set(configurations.loc[[1, 2, 3]]) == {"fitted"}
+    assert set(configurations.loc[[4]]) == {"predicted"}
+    roles = found.seconds.groupby("series")["role"].unique()
+    assert roles["arm64-after"].tolist() == ["predicted"]
+    assert roles["arm64-before"].tolist() == roles["x86-reference"].tolist() == ["fitted"]
+
+
+def test_a_choice_names_its_evidence():
+    found = decision.study(names=["loongarch"])
+    sections = decision.sections(found)
+    assert len(charts(sections)) == 3
+    page = Report("mmu_lock", sections=sections).to_html()
+    assert "facts alone" in page
+    assert found.table["evidence"].tolist() == ["facts alone"]
+    law = found.costs["closed_form_s"]
+    assert law.min() == pytest.approx(found.costs["objective_s"].min())
