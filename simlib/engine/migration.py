@@ -71,12 +71,14 @@ def migration_metrics(scenario: Scenario, job: Job, raw: EngineResult) -> dict[s
 
     ``clear_cpu_time`` is the sum of three: ``clear_work_time`` with the lock held, ``clear_wait_time`` for it, and
     ``clear_flush_time``, the rest: TLB flushes, the ioctl itself, allocating without the lock, asking for it again.
+    Without a value for what CLEAR costs a page, its work is NaN.
     """
     stamps = {name: i for i, name in enumerate(job.stamps)}
     over = stamps["switchover"]
     spent = raw.stamp_own[over, :_BITMAP] - raw.stamp_own[stamps["enabled"], :_BITMAP]
     spent = spent + raw.thread_ps[scenario.guest.vcpus + 1 :].sum(axis=0)  # clearing threads do nothing else
-    work, wait = float(spent[_WORK]) * PS, float(spent[_WAIT].sum()) * PS
+    work = float("nan") if scenario.costs.clear_page is None else float(spent[_WORK]) * PS
+    wait = float(spent[_WAIT].sum()) * PS
     rest = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
     left = int(raw.stamp_own[stamps["left"], _BITMAP])
     curve = degradation(scenario, job, raw)
