@@ -21,7 +21,8 @@ from scipy import stats
 
 from simlib.engine.simulate import UNITS, SimulationResult, flags_of, simulate, used_costs
 from simlib.errors import InputError
-from simlib.model.scenario import Costs, Scenario
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
 
 PAGES_PER_VCPU = 4096
 """Pages a vCPU that a point of a curve simulates; doubling it moves no published point by more than 0.5 %."""

@@ -19,7 +19,8 @@ from simlib.calibration.fit import Calibrated
 from simlib.errors import InputError
 from simlib.files import write_text
 from simlib.measurements import data_dir
-from simlib.model.scenario import Costs, Scenario
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
 from simlib.predict import CostEstimate
 from simlib.version import __version__
 
@@ -183,7 +184,8 @@ def find_fit(scenario: Scenario) -> Fit | None:
 
     Examples
     --------
-    >>> from simlib.model.scenario import Costs, Scenario
+    >>> from simlib.model.costs import Costs
+    >>> from simlib.model.scenario import Scenario
     >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
     True
     """

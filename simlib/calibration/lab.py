@@ -21,8 +21,9 @@ from simlib.engine.result import PS
 from simlib.engine.simulate import SimulationResult, simulate
 from simlib.errors import InputError, nearest
 from simlib.measurements import data_dir, load
+from simlib.model.costs import Costs
 from simlib.model.quantities import parse_size
-from simlib.model.scenario import Costs, Scenario, load_scenario
+from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Mode
 from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
 
@@ -172,7 +173,7 @@ class InstructionCost:
     Attributes
     ----------
     name : str
-        A field of `simlib.model.scenario.Costs`.
+        A field of `simlib.model.costs.Costs`.
     value, low, high : float
         Instructions, which are nanoseconds of the lab's clock, with the interval of `LEVEL`.
     how : str

@@ -17,9 +17,10 @@ from scipy import stats
 
 from simlib.measurements import data_dir
 from simlib.model.architectures import architecture
+from simlib.model.costs import Costs
 from simlib.model.pagetable import PageTable
 from simlib.model.quantities import parse_duration
-from simlib.model.scenario import Costs, Scenario, load_scenario
+from simlib.model.scenario import Scenario, load_scenario
 
 LEVEL = 0.90
 """Probability that a cost lies between median / factor and median × factor."""

@@ -15,7 +15,8 @@ from simlib.calibration import Fit
 from simlib.calibration.fitfile import unit_of
 from simlib.decision.priors import LEVEL, Prior, load_priors
 from simlib.engine.simulate import used_costs
-from simlib.model.scenario import Costs, Scenario
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
 from simlib.predict import BOUNDS, CostEstimate, cost_key
 
 CLEARING = ("clear_page", "reacquire")

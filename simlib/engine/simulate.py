@@ -15,9 +15,10 @@ import pandas as pd
 from simlib.engine import compiled, migration, reference
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.errors import HorizonError
+from simlib.model.costs import Costs
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_bandwidth
-from simlib.model.scenario import Costs, Scenario
+from simlib.model.scenario import Scenario
 from simlib.model.steps import Job
 from simlib.workloads import build
 from simlib.workloads.migration import page_time

@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 
 from simlib.errors import SimlibError
 from simlib.explorer.strategies import PAGES, compare, figure, published, starting_point
-from simlib.model.scenario import Costs, Scenario
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
 from simlib.predict import CostEstimate
 
 SLIDERS = {

@@ -20,15 +20,15 @@ import tomli_w
 from simlib.errors import InputError, nearest
 from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
+from simlib.model.costs import Calibration, Costs
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import (
-    format_bandwidth,
     format_duration,
     format_size,
-    parse_bandwidth,
     parse_duration,
     parse_size,
 )
+from simlib.model.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -204,202 +204,6 @@ class Policy(rules.Checked):
         return dataclasses.replace(self, **values)
 
 
-@dataclass(frozen=True)
-class Workload(rules.Checked):
-    """What the guest and userspace do.
-
-    Attributes
-    ----------
-    kind : str
-        ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
-        ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
-        ``migration``: they keep writing while passes over the memory collect, clear and send it;
-        ``zap``: they keep writing while all of it is unmapped once.
-    iterations : int
-        Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
-    write_percent : int
-        Share of the pages that each round writes; it reads the others (option -f).
-    initially_set : bool
-        KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty. It is a part
-        of manual protection, so ``at_get`` and ``ring`` do without.
-    clear_chunk : int or None
-        Bytes of one CLEAR ioctl; None: the whole slot.
-    pause : int
-        Picoseconds for which the clearing thread sleeps before each round of ``clear_under_load``.
-    counted_runs : int
-        Runs of the test over which the published lock counters were added up.
-    access : str
-        Order in which a vCPU of ``migration`` and ``zap`` touches its pages: ``sequential``, round and round from a
-        random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
-    shared : bool
-        Whether each such vCPU touches all of the memory, rather than its own part of it.
-    zipf_exponent : float
-        How much more often: page number r by popularity has a share proportional to r to this negative power.
-    access_interval : int
-        Picoseconds of its own work between touching one page and the next.
-    warm_up : int
-        Picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
-    link : int
-        Bits a second that a migration can send.
-    clear_when : str
-        ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
-        ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``:
-        by the reset of the dirty ring, which takes the lock for each word of neighbouring pages, or with
-        another access than ``sequential`` for each page.
-    clear_threads : int
-        Threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them and staying
-        one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a part of
-        the slot; 0: one thread clears all of it.
-    downtime : int
-        Picoseconds: a migration switches over when what GET found can be sent in this time.
-    pass_limit : int
-        Passes after which it switches over whatever is left.
-    timeout : int
-        Picoseconds after which no new pass begins.
-    slow_fault_every : int
-        Accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever the log says, as
-        those of NX huge pages do; 0: none.
-    """
-
-    kind: str = rules.rule(
-        rules.choice("clear_under_load", "dirty_log_perf_test", "migration", "zap"), "dirty_log_perf_test"
-    )
-    iterations: int = rules.rule(rules.whole(1, 1000), 2)
-    write_percent: int = rules.rule(rules.whole(1, 100), 100)
-    initially_set: bool = rules.rule(rules.flag, True)
-    clear_chunk: int | None = rules.rule(parse_size, None, format_size)
-    pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
-    counted_runs: int = rules.rule(rules.whole(1, 100), 1)
-    access: str = rules.rule(rules.choice("sequential", "uniform", "zipf"), "sequential")
-    shared: bool = rules.rule(rules.flag, False)
-    zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
-    access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
-    warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
-    link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)
-    clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get", "ring"), "lazy")
-    clear_threads: int = rules.rule(rules.whole(0, 64), 0)
-    downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
-    pass_limit: int = rules.rule(rules.whole(1, 100), 30)
-    timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
-    slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
-
-
-def _cost(low: str, high: str, default: int | None = None) -> Any:
-    bounds = (parse_duration(low), parse_duration(high))
-    return field(
-        default=default, metadata={"parse": parse_duration, "show": format_duration, "bounds": bounds}
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Costs(rules.Checked):
-    """What each action takes. Times are picoseconds; None: not known (taken as zero, and flagged).
-
-    Attributes
-    ----------
-    fault_exit : int
-        One fault outside the lock: exit, finding the page, and back into the guest.
-    fault_hold : int
-        The part of one page fault under the lock.
-    split_hold : int
-        The part of the first write to a block under the lock; without a value that of a page fault.
-    populate_block : int
-        What the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
-    tlb_invalidate : int
-        One broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the lock.
-    line_transfer : int
-        Moving a contended cache line from one CPU to another, with the atomic operation on it.
-    line_local : int
-        An atomic operation on a line that this CPU owns.
-    guest_access : int
-        One access of the guest that needs no fault.
-    clear_page : int
-        CLEAR, for each page (or block) that it write-protects, under the lock.
-    clear_word : int
-        CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
-    clear_unsplit : int
-        CLEAR, for each page of a block that is not split: what looking for the page's own entry takes, under the lock.
-    clear_ioctl : int
-        One CLEAR ioctl, outside the lock.
-    reacquire : int
-        Between letting the lock go within a CLEAR and asking for it again.
-    enable_page : int
-        Enabling the log, for each page that it write-protects, under the lock.
-    flush : int
-        One remote TLB flush, whatever the number of vCPUs.
-    flush_per_vcpu : int
-        What it takes longer for each vCPU that is interrupted.
-    kick : int
-        What a vCPU loses that is interrupted by it: out of the guest and in again.
-    split_block : int
-        Splitting one block eagerly, under the lock.
-    split_alloc : int
-        Allocating its table, under the lock or not (`Policy.split_alloc`).
-    zap_block : int
-        Unmapping one block and giving back its table, under the lock.
-    fault_jitter : float
-        Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
-    """
-
-    fault_exit: int | None = _cost("50ns", "50us")
-    fault_hold: int | None = _cost("20ns", "20us")
-    split_hold: int | None = _cost("20ns", "500us")
-    populate_block: int | None = _cost("100ns", "20ms")
-    tlb_invalidate: int | None = _cost("10ns", "20us")
-    line_transfer: int | None = _cost("1ns", "1us")
-    line_local: int | None = _cost("1ns", "100ns")
-    guest_access: int | None = _cost("1ns", "1us")
-    clear_page: int | None = _cost("500ps", "2us")
-    clear_word: int | None = _cost("1ns", "20us")
-    clear_unsplit: int | None = _cost("100ps", "500ns")
-    clear_ioctl: int | None = _cost("10ns", "100us")
-    reacquire: int | None = _cost("1ns", "10us")
-    enable_page: int | None = _cost("500ps", "2us")
-    flush: int | None = _cost("100ns", "10ms")
-    flush_per_vcpu: int | None = _cost("10ns", "100us")
-    kick: int | None = _cost("100ns", "100us")
-    split_block: int | None = _cost("100ns", "1ms")
-    split_alloc: int | None = _cost("10ns", "1ms")
-    zap_block: int | None = _cost("10ns", "1ms")
-    fault_jitter: float | None = field(
-        default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
-    )
-
-    def given(self) -> dict[str, float]:
-        """Costs that have a value."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) is not None}
-
-
-@dataclass(frozen=True)
-class Calibration(rules.Checked):
-    """Which costs measurements determine, when the scenario is calibrated.
-
-    Attributes
-    ----------
-    costs : tuple of str
-        Costs with one value for all variants.
-    own_costs : tuple of str
-        Costs of which each variant has its own value.
-    metrics : tuple of str
-        Measured quantities to explain.
-    """
-
-    costs: tuple[str, ...] = rules.rule(
-        rules.names, ("fault_exit", "fault_hold", "line_transfer", "fault_jitter"), list
-    )
-    own_costs: tuple[str, ...] = rules.rule(rules.names, (), list)
-    metrics: tuple[str, ...] = rules.rule(rules.names, ("dirty_memory_time",), list)
-
-    def __post_init__(self) -> None:
-        """Check that the costs exist."""
-        super().__post_init__()
-        known = [f.name for f in dataclasses.fields(Costs)]
-        for key, names in (("costs", self.costs), ("own_costs", self.own_costs)):
-            for name in names:
-                if name not in known:
-                    raise InputError(f"calibration.{key}", name, "unknown cost", nearest(name, known))
-
-
 Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
 
 
@@ -425,12 +229,12 @@ class Scenario:
     simlib.errors.InputError: guest.vcpu = 8: unknown key; did you mean 'vcpus'? known: backing, ...
     """
 
-    machine: Machine = Machine()
-    guest: Guest = Guest()
-    policy: Policy = Policy()
-    workload: Workload = Workload()
-    costs: Costs = Costs()
-    calibration: Calibration = Calibration()
+    machine: Machine = field(default_factory=Machine)
+    guest: Guest = field(default_factory=Guest)
+    policy: Policy = field(default_factory=Policy)
+    workload: Workload = field(default_factory=Workload)
+    costs: Costs = field(default_factory=Costs)
+    calibration: Calibration = field(default_factory=Calibration)
     variants: Mapping[str, Scenario] = field(default_factory=dict)
     group: str = ""
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from simlib.model.costs import Costs
 from simlib.model.pagetable import PageTable
-from simlib.model.scenario import Costs, Policy, Scenario
+from simlib.model.scenario import Policy, Scenario
 from simlib.model.steps import Clock, Discipline, Job, Map, Mode, Program, Step, Whose
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)

@@ -30,7 +30,8 @@ from simlib.decision.uncertainty import UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
-from simlib.model.scenario import Costs, Scenario
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
 from simlib.predict import CostEstimate
 
 COSTS = {

@@ -5,8 +5,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
-from simlib.model.scenario import Costs, Guest, Machine, Policy, Scenario, Workload
+from simlib.model.costs import Costs
+from simlib.model.scenario import Guest, Machine, Policy, Scenario
 from simlib.model.steps import FLAGS, Clock, Discipline, Job, Map, Mode, Program, Scan, Step, Whose
+from simlib.model.workload import Workload
 
 TRACE = 200_000
 """Room for trace events: more than any job made here has."""

@@ -15,7 +15,7 @@ from simlib.errors import SimlibError
 from simlib.explorer import STRATEGIES, compare, shipped_fit, starting_point
 from simlib.explorer import what_if as module
 from simlib.explorer.what_if import SLIDERS, what_if
-from simlib.model.scenario import Costs
+from simlib.model.costs import Costs
 
 
 class Shown:

@@ -137,7 +137,10 @@ def test_a_bad_value_is_named(draw: Draw, frame: pd.DataFrame, sentence: str) ->
 def test_changes_of_every_size_stand_in_one_panel_a_metric() -> None:
     figure = figures.three_configurations(CONFIGURATIONS)
     precopy, clear = traces(figure, "published")
-    place = lambda percent: np.arcsinh(np.array(percent) / 3)  # noqa: E731
+
+    def place(percent: list[float]) -> np.ndarray:
+        return np.arcsinh(np.array(percent) / 3)
+
     np.testing.assert_allclose(precopy.x, place([-1]))
     np.testing.assert_allclose(clear.x, place([6, 5200]))
     np.testing.assert_array_equal(clear.y, [0, 1])  # rows in order of the configuration

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from simlib.errors import InputError
 from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
-from simlib.model.scenario import Calibration, Costs, Guest, Machine, Policy, Scenario, Workload, load_scenario
+from simlib.model.costs import Calibration, Costs
+from simlib.model.scenario import Guest, Machine, Policy, Scenario, load_scenario
+from simlib.model.workload import Workload
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 SIZES = st.integers(1, 4096).map(lambda n: f"{2 * n}M")

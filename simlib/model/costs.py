@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What actions cost, and which of it a calibration is to determine."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.model import rules
+from simlib.model.quantities import (
+    format_duration,
+    parse_duration,
+)
+
+
+def _cost(low: str, high: str, default: int | None = None) -> Any:
+    bounds = (parse_duration(low), parse_duration(high))
+    return field(
+        default=default, metadata={"parse": parse_duration, "show": format_duration, "bounds": bounds}
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Costs(rules.Checked):
+    """What each action takes. Times are picoseconds; None: not known (taken as zero, and flagged).
+
+    Attributes
+    ----------
+    fault_exit : int
+        One fault outside the lock: exit, finding the page, and back into the guest.
+    fault_hold : int
+        The part of one page fault under the lock.
+    split_hold : int
+        The part of the first write to a block under the lock; without a value that of a page fault.
+    populate_block : int
+        What the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
+    tlb_invalidate : int
+        One broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the lock.
+    line_transfer : int
+        Moving a contended cache line from one CPU to another, with the atomic operation on it.
+    line_local : int
+        An atomic operation on a line that this CPU owns.
+    guest_access : int
+        One access of the guest that needs no fault.
+    clear_page : int
+        CLEAR, for each page (or block) that it write-protects, under the lock.
+    clear_word : int
+        CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
+    clear_unsplit : int
+        CLEAR, for each page of a block that is not split: what looking for the page's own entry takes, under the lock.
+    clear_ioctl : int
+        One CLEAR ioctl, outside the lock.
+    reacquire : int
+        Between letting the lock go within a CLEAR and asking for it again.
+    enable_page : int
+        Enabling the log, for each page that it write-protects, under the lock.
+    flush : int
+        One remote TLB flush, whatever the number of vCPUs.
+    flush_per_vcpu : int
+        What it takes longer for each vCPU that is interrupted.
+    kick : int
+        What a vCPU loses that is interrupted by it: out of the guest and in again.
+    split_block : int
+        Splitting one block eagerly, under the lock.
+    split_alloc : int
+        Allocating its table, under the lock or not (`Policy.split_alloc`).
+    zap_block : int
+        Unmapping one block and giving back its table, under the lock.
+    fault_jitter : float
+        Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
+    """
+
+    fault_exit: int | None = _cost("50ns", "50us")
+    fault_hold: int | None = _cost("20ns", "20us")
+    split_hold: int | None = _cost("20ns", "500us")
+    populate_block: int | None = _cost("100ns", "20ms")
+    tlb_invalidate: int | None = _cost("10ns", "20us")
+    line_transfer: int | None = _cost("1ns", "1us")
+    line_local: int | None = _cost("1ns", "100ns")
+    guest_access: int | None = _cost("1ns", "1us")
+    clear_page: int | None = _cost("500ps", "2us")
+    clear_word: int | None = _cost("1ns", "20us")
+    clear_unsplit: int | None = _cost("100ps", "500ns")
+    clear_ioctl: int | None = _cost("10ns", "100us")
+    reacquire: int | None = _cost("1ns", "10us")
+    enable_page: int | None = _cost("500ps", "2us")
+    flush: int | None = _cost("100ns", "10ms")
+    flush_per_vcpu: int | None = _cost("10ns", "100us")
+    kick: int | None = _cost("100ns", "100us")
+    split_block: int | None = _cost("100ns", "1ms")
+    split_alloc: int | None = _cost("10ns", "1ms")
+    zap_block: int | None = _cost("10ns", "1ms")
+    fault_jitter: float | None = field(
+        default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
+    )
+
+    def given(self) -> dict[str, float]:
+        """Costs that have a value."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) is not None}
+
+
+@dataclass(frozen=True)
+class Calibration(rules.Checked):
+    """Which costs measurements determine, when the scenario is calibrated.
+
+    Attributes
+    ----------
+    costs : tuple of str
+        Costs with one value for all variants.
+    own_costs : tuple of str
+        Costs of which each variant has its own value.
+    metrics : tuple of str
+        Measured quantities to explain.
+    """
+
+    costs: tuple[str, ...] = rules.rule(
+        rules.names, ("fault_exit", "fault_hold", "line_transfer", "fault_jitter"), list
+    )
+    own_costs: tuple[str, ...] = rules.rule(rules.names, (), list)
+    metrics: tuple[str, ...] = rules.rule(rules.names, ("dirty_memory_time",), list)
+
+    def __post_init__(self) -> None:
+        """Check that the costs exist."""
+        super().__post_init__()
+        known = [f.name for f in dataclasses.fields(Costs)]
+        for key, names in (("costs", self.costs), ("own_costs", self.own_costs)):
+            for name in names:
+                if name not in known:
+                    raise InputError(f"calibration.{key}", name, "unknown cost", nearest(name, known))

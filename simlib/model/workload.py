@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the guest and userspace do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlib.model import rules
+from simlib.model.quantities import (
+    format_bandwidth,
+    format_duration,
+    format_size,
+    parse_bandwidth,
+    parse_duration,
+    parse_size,
+)
+
+
+@dataclass(frozen=True)
+class Workload(rules.Checked):
+    """What the guest and userspace do.
+
+    Attributes
+    ----------
+    kind : str
+        ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
+        ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
+        ``migration``: they keep writing while passes over the memory collect, clear and send it;
+        ``zap``: they keep writing while all of it is unmapped once.
+    iterations : int
+        Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
+    write_percent : int
+        Share of the pages that each round writes; it reads the others (option -f).
+    initially_set : bool
+        KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty. It is a part
+        of manual protection, so ``at_get`` and ``ring`` do without.
+    clear_chunk : int or None
+        Bytes of one CLEAR ioctl; None: the whole slot.
+    pause : int
+        Picoseconds for which the clearing thread sleeps before each round of ``clear_under_load``.
+    counted_runs : int
+        Runs of the test over which the published lock counters were added up.
+    access : str
+        Order in which a vCPU of ``migration`` and ``zap`` touches its pages: ``sequential``, round and round from a
+        random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
+    shared : bool
+        Whether each such vCPU touches all of the memory, rather than its own part of it.
+    zipf_exponent : float
+        How much more often: page number r by popularity has a share proportional to r to this negative power.
+    access_interval : int
+        Picoseconds of its own work between touching one page and the next.
+    warm_up : int
+        Picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
+    link : int
+        Bits a second that a migration can send.
+    clear_when : str
+        ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
+        ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``:
+        by the reset of the dirty ring, which takes the lock for each word of neighbouring pages, or with
+        another access than ``sequential`` for each page.
+    clear_threads : int
+        Threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them and staying
+        one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a part of
+        the slot; 0: one thread clears all of it.
+    downtime : int
+        Picoseconds: a migration switches over when what GET found can be sent in this time.
+    pass_limit : int
+        Passes after which it switches over whatever is left.
+    timeout : int
+        Picoseconds after which no new pass begins.
+    slow_fault_every : int
+        Accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever the log says, as
+        those of NX huge pages do; 0: none.
+    """
+
+    kind: str = rules.rule(
+        rules.choice("clear_under_load", "dirty_log_perf_test", "migration", "zap"), "dirty_log_perf_test"
+    )
+    iterations: int = rules.rule(rules.whole(1, 1000), 2)
+    write_percent: int = rules.rule(rules.whole(1, 100), 100)
+    initially_set: bool = rules.rule(rules.flag, True)
+    clear_chunk: int | None = rules.rule(parse_size, None, format_size)
+    pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
+    counted_runs: int = rules.rule(rules.whole(1, 100), 1)
+    access: str = rules.rule(rules.choice("sequential", "uniform", "zipf"), "sequential")
+    shared: bool = rules.rule(rules.flag, False)
+    zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
+    access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
+    warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
+    link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)
+    clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get", "ring"), "lazy")
+    clear_threads: int = rules.rule(rules.whole(0, 64), 0)
+    downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
+    pass_limit: int = rules.rule(rules.whole(1, 100), 30)
+    timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
+    slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
