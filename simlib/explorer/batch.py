@@ -9,7 +9,6 @@ from typing import Any
 import ipywidgets as widgets
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from simlib.decision import standard_scenario
 from simlib.decision.choice import batches_below
@@ -19,6 +18,7 @@ from simlib.decision.trials import METRICS, Trials, objective_of
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import SimlibError
 from simlib.figures.decision import batch_what_if
+from simlib.figures.style import as_widget
 from simlib.model.scenario import Scenario
 
 MODES = {
@@ -112,7 +112,7 @@ def batch_sliders(architecture: str = "arm64") -> widgets.Widget:
         )
 
     held = {"table": batch_tradeoff(scenario())}
-    shown = go.FigureWidget(batch_what_if(held["table"], batch.value))
+    shown = as_widget(batch_what_if(held["table"], batch.value))
 
     def draw() -> None:
         table = held["table"]

@@ -10,10 +10,10 @@ from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
-import plotly.graph_objects as go
 
 from simlib.errors import SimlibError
 from simlib.explorer.strategies import PAGES, compare, figure, published, starting_point
+from simlib.figures.style import as_widget
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
 from simlib.predict import CostEstimate
@@ -56,7 +56,7 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     """
     start = starting_point(estimate)
     measured = published()
-    shown = go.FigureWidget(figure(_curves(start, measured)))
+    shown = as_widget(figure(_curves(start, measured)))
     sliders = {name: _slider(name, getattr(start.costs, name)) for name in SLIDERS}
     calibrated = {name: slider.value for name, slider in sliders.items()}
     reset = widgets.Button(description="Reset", tooltip="Back to the calibrated costs", icon="undo")

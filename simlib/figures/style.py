@@ -18,6 +18,9 @@ from simlib.figures.frame import in_order
 TEMPLATE = "simlib"
 """Name under which the template is registered with plotly."""
 
+SUBTITLE_SIZE = 13
+"""Of the line below a title, px."""
+
 HEIGHT = 520
 """Height of a figure, pixels."""
 
@@ -200,6 +203,22 @@ def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
     return figure.update_layout(template=TEMPLATE, title=title_of, height=height)
 
 
+def as_widget(figure: go.Figure) -> go.FigureWidget:
+    """The figure as a widget, with the line below the title as a part of it: a widget draws one over the other.
+
+    Examples
+    --------
+    >>> title = as_widget(titled(go.Figure(), "Hold times", "simulated")).layout.title
+    >>> title.subtitle.text, title.text.startswith("Hold times<br>")
+    ('', True)
+    """
+    title = figure.layout.title
+    look = f"font-size:{SUBTITLE_SIZE}px;color:{MUTED}"
+    text = f'{title.text}<br><span style="{look}">{title.subtitle.text}</span>'
+    merged = go.Figure(figure).update_layout(title={"text": text, "subtitle": {"text": ""}})
+    return go.FigureWidget(merged)
+
+
 def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bool = False) -> go.Figure:
     """Put the legend below the axes, where it covers nothing, and the key of markers and lines below that.
 
@@ -329,7 +348,7 @@ def _template() -> go.layout.Template:
                 "y": 0.965,
                 "yanchor": "top",
                 "font": {"size": 18},
-                "subtitle": {"font": {"size": 13, "color": MUTED}},
+                "subtitle": {"font": {"size": SUBTITLE_SIZE, "color": MUTED}},
             },
             "height": HEIGHT,
             "paper_bgcolor": "#ffffff",
