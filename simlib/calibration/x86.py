@@ -21,7 +21,7 @@ from simlib.calibration.problem import Problem, parameters_of
 from simlib.engine.simulate import simulate
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate
+from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
 from simlib.workloads.scaled import scaled
 
 MACHINE = "x86-published"
@@ -130,6 +130,35 @@ def _mean(name: str, values: pd.Series, how: str) -> dict[str, object]:
     centre = float(logs.mean())
     return {"name": name, "value": float(np.exp(centre)), "low": float(np.exp(centre - half)),
             "high": float(np.exp(centre + half)), "how": how, "cells": len(logs)}  # fmt: skip
+
+
+def shadow_paging_check(estimate: CostEstimate) -> pd.DataFrame:
+    """Splitting on fault with shadow paging (ept=N), which no cost was fitted to: published beside the model.
+
+    Returns
+    -------
+    DataFrame
+        ``write_percent``, ``vcpus``, ``value`` (s), ``model`` (s), ``error`` (model over published, less one).
+
+    Examples
+    --------
+    >>> from simlib.calibration import find_fit
+    >>> bool(shadow_paging_check(find_fit(configurations()).estimate)["error"].abs().median() < 0.4)
+    True
+    """
+    rows = load("x86-shadow-eager-split-dirty-time").rows("ept == 'N' and eager_page_split == 'N'")
+    base = fault_problem().scenario.variants["shadow, 100 % written"]
+    cases = [
+        estimate.apply(
+            base.changed({"policy": {"architecture": "x86-shadow-paging"}, "workload": {"write_percent": int(share)},
+                          "guest": {"vcpus": int(vcpus)}})
+        )
+        for share, vcpus in zip(rows["write_percent"], rows["vcpus"], strict=True)
+    ]  # fmt: skip
+    found = rows[["write_percent", "vcpus"]].reset_index(drop=True)
+    found["value"] = rows["dirty_memory_time_s"].to_numpy(dtype=float)
+    found["model"] = [run.metrics["dirty_memory_time"] for run in evaluate(cases)]
+    return found.assign(error=found["model"] / found["value"] - 1)
 
 
 def configurations() -> Scenario:
