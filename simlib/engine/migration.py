@@ -139,7 +139,7 @@ def no_convergence(scenario: Scenario, job: Job, raw: EngineResult) -> str:
     if passes == workload.pass_limit:
         stop = f"limit of {passes} pass{'es' if passes > 1 else ''}"
     return (
-        f"did not converge: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {sends:.3g} GiB/s; "
+        f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {sends:.3g} GiB/s; "
         f"stopped at the {stop}"
     )
 

@@ -247,7 +247,7 @@ def test_a_migration_that_cannot_converge_says_so(workload, stopped):
     result = simulate(scenario(**workload))
     link = 5 / 8 * 1e9 / 2**30 if "link" in workload else 25 / 8 * 1e9 / 2**30
     assert result.metrics["converged"] == 0
-    flag = next(f for f in result.flags if f.startswith("did not converge"))
+    flag = next(f for f in result.flags if f.startswith("had not converged"))
     assert f"the link sends {link:.3g} GiB/s; stopped at the {stopped}" in flag
     bound, rate = re.search(r"the guest dirties (at least )?([0-9.]+) GiB/s", flag).groups()
     if bound:  # all of it, in the time that sending it takes
