@@ -18,7 +18,7 @@ from scipy import stats
 
 from simlib.calibration.fitfile import Fit, find_fit
 from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations
-from simlib.engine.migration import degradation
+from simlib.engine.migration import LEVELS, degradation
 from simlib.engine.simulate import SimulationResult, simulate
 from simlib.errors import InputError
 from simlib.measurements import data_dir, load
@@ -27,9 +27,6 @@ from simlib.predict import LEVEL, CostEstimate
 from simlib.workloads.scaled import scaled, unscaled
 
 Progress = Callable[[str, float], None]
-
-LEVELS = (99, 50, 10)
-"""Degradations, percent, above which seconds were published."""
 
 CHANGE_BARS = {
     (1, "precopy_duration"): (-6, 4), (1, "dirty_left"): (-6, 4), (1, "clear_cpu_time"): (1, 11),
