@@ -6,11 +6,11 @@ from __future__ import annotations
 from simlib import measurements
 from simlib.calibration import Calibrated, Fit, calibrate, load_fit, save_fit
 from simlib.decision import BatchChoice, choose_batch, standard_scenario
-from simlib.engine.simulate import SimulationResult, simulate
 from simlib.engine.timeline import perfetto_trace
 from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import CostEstimate, PredictionResult, predict
+from simlib.prediction import CostEstimate, PredictionResult, predict
+from simlib.simulation import SimulationResult, simulate
 from simlib.version import __version__
 
 __all__ = [

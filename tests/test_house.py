@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
-    "errors", "version", "files", "model", "workloads", "engine", "theory", "measurements", "lab", "predict",
-    "calibration", "decision", "sweep", "figures", "explorer", "report", "cli",
+    "errors", "version", "files", "model", "engine", "workloads", "simulation", "theory", "measurements", "lab",
+    "prediction", "calibration", "decision", "sweep", "figures", "explorer", "report", "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
 

@@ -13,7 +13,7 @@ from simlib.calibration.identifiability import alternatives, sensitivity, sobol_
 from simlib.calibration.problem import Problem, build_problem
 from simlib.measurements import MeasurementTable
 from simlib.model.scenario import Scenario
-from simlib.predict import LEVEL, PAGES_PER_VCPU
+from simlib.prediction import LEVEL, PAGES_PER_VCPU
 
 __all__ = [
     "Calibrated",

@@ -19,7 +19,7 @@ from scipy.stats import qmc
 
 from simlib.calibration.problem import SPREAD, Problem
 from simlib.errors import CalibrationError
-from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate
 
 STARTS = 12
 """Points of the first screening, by Latin hypercube around a guess from the asymptotes."""

@@ -21,7 +21,7 @@ from simlib.files import write_text
 from simlib.measurements import data_dir
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from simlib.predict import CostEstimate
+from simlib.prediction import CostEstimate
 from simlib.version import __version__
 
 SCHEMA = "simlib-fit"

@@ -16,7 +16,7 @@ from simlib.calibration.problem import build_problem
 from simlib.errors import InputError
 from simlib.measurements import MeasurementTable
 from simlib.model.scenario import Scenario
-from simlib.predict import LEVEL, evaluate
+from simlib.prediction import LEVEL, evaluate
 
 SOBOL_BASE = 64
 """Base sample of the Sobol design: (number of costs + 2) times as many evaluations."""

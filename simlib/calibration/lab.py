@@ -18,14 +18,14 @@ from scipy import stats
 
 from simlib.calibration.fitfile import Fit
 from simlib.engine.result import PS
-from simlib.engine.simulate import SimulationResult, simulate
 from simlib.errors import InputError, nearest
 from simlib.measurements import data_dir, load
 from simlib.model.costs import Costs
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Mode
-from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
+from simlib.simulation import SimulationResult, simulate
 
 LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
 """The lab's machines; ``data/scenarios/lab-<name>.toml`` describes each."""
@@ -155,13 +155,12 @@ def model_counts(run: SimulationResult) -> dict[tuple[str, str, str], int]:
     counts: dict[tuple[str, str, str], int] = {}
     taken = run.raw.stamp_locks[:, 0, :, 0]
     for index, stamp in enumerate(run.job.stamps[1:], 1):
-        kind = stamp.partition(" ")[0]
-        what = {"enabled": "enable", "cleared": "clear"}.get(kind, "fault")
+        what = {"enabled": "enable", "cleared": "clear"}.get(stamp.phase, "fault")
         for mode in Mode:
             # Without costs all of the populating happens at the time of the first stamp.
             spent = int(taken[index, mode] - (taken[index - 1, mode] if index > 1 else 0))
             if spent:
-                key = (_PHASES[kind], what, mode.name.lower())
+                key = (_PHASES[stamp.phase], what, mode.name.lower())
                 counts[key] = counts.get(key, 0) + spent
     return counts
 
@@ -265,7 +264,7 @@ def cost_estimate(
     ----------
     costs : sequence of InstructionCost
     discrepancy, spread
-        As in `simlib.predict.CostEstimate`.
+        As in `simlib.prediction.CostEstimate`.
     """
     known = {field.name for field in dataclasses.fields(Costs)}
     used = [cost for cost in costs if cost.name in known]

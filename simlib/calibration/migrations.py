@@ -18,12 +18,13 @@ from scipy import stats
 
 from simlib.calibration.fitfile import Fit, find_fit
 from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations
-from simlib.engine.migration import LEVELS, degradation
-from simlib.engine.simulate import SimulationResult, simulate
 from simlib.errors import InputError
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import LEVEL, CostEstimate
+from simlib.model.steps import Stamp
+from simlib.prediction import LEVEL, CostEstimate
+from simlib.simulation import SimulationResult, simulate
+from simlib.workloads.guest_metrics import LEVELS, degradation
 from simlib.workloads.scaled import scaled, unscaled
 
 Progress = Callable[[str, float], None]
@@ -109,7 +110,7 @@ def change_by_drop(
     Returns
     -------
     DataFrame
-        case, metric, model_percent, low, high: the interval of `simlib.predict.LEVEL` of the draws.
+        case, metric, model_percent, low, high: the interval of `simlib.prediction.LEVEL` of the draws.
 
     Examples
     --------
@@ -226,10 +227,10 @@ def dips(progress: Progress | None = None, seed: int = 1) -> tuple[pd.DataFrame,
 def _by_pass(run: SimulationResult, curve: pd.DataFrame) -> dict[int, pd.DataFrame]:
     """The curve's bins that lie wholly within each pass."""
     stamps = dict(zip(run.job.stamps, (run.raw.stamp_ps * 1e-12).tolist(), strict=True))
-    begin, parts = stamps["undisturbed"], {}
+    begin, parts = stamps[Stamp("undisturbed")], {}
     edge = 0.0
     for number in range(1, int(run.metrics["passes"]) + 1):
-        end = stamps[f"sent {number}"] - begin
+        end = stamps[Stamp("sent", number)] - begin
         half = curve["width_s"] / 2
         parts[number] = curve[(curve["time_s"] - half >= edge) & (curve["time_s"] + half <= end)]
         edge = end

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.engine.simulate import UNITS
 from simlib.errors import CalibrationError, InputError, nearest
 from simlib.measurements import MeasurementTable, parse_condition
 from simlib.model.scenario import Scenario
-from simlib.predict import BOUNDS, CostEstimate, cost_key, evaluate
+from simlib.prediction import BOUNDS, CostEstimate, cost_key, evaluate
+from simlib.simulation import UNITS
 
 SPREAD = {"contentions": 2.0}
 """How much larger than a time's deviation a metric's is taken to be: the published counts come from a kernel
@@ -31,7 +31,7 @@ class Problem:
     observations : DataFrame
         variant, vcpus, metric, value (seconds or count), train (bool).
     names : tuple of str
-        The parameters (see `simlib.predict.cost_key`).
+        The parameters (see `simlib.prediction.cost_key`).
     bounds : ndarray, shape (n, 2)
         Natural logarithms of the physical bounds.
     dataset : str

@@ -18,10 +18,10 @@ from scipy.linalg import block_diag
 from simlib.calibration.fit import Calibrated, calibrate
 from simlib.calibration.fitfile import Fit
 from simlib.calibration.problem import Problem, parameters_of
-from simlib.engine.simulate import simulate
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
+from simlib.simulation import simulate
 from simlib.workloads.scaled import scaled
 
 MACHINE = "x86-published"

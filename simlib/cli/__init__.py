@@ -22,14 +22,14 @@ from simlib.calibration import Fit
 from simlib.cli import data, decide, lab
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show, whole_numbers
 from simlib.cli.policies import policies
-from simlib.engine.simulate import SimulationResult
 from simlib.engine.timeline import perfetto_trace
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import LEVEL, METRICS, complete
-from simlib.predict import predict as predict_curves
+from simlib.prediction import LEVEL, METRICS, complete
+from simlib.prediction import predict as predict_curves
+from simlib.simulation import SimulationResult
 
 app = typer.Typer(
     name="simlib",

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.decision.uncertainty import UncertainCosts
-from simlib.engine.simulate import simulate
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
+from simlib.simulation import simulate
 
 METRICS = ("longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration", "guest_throughput")
-"""What is kept of a run; names of `simlib.engine.simulate.UNITS`."""
+"""What is kept of a run; names of `simlib.simulation.UNITS`."""
 
 OBJECTIVES = ("cost", "stall", "clear", "precopy")
 """What is to be least; see `objective_of`."""

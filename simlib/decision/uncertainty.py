@@ -14,13 +14,13 @@ from scipy import stats
 from simlib.calibration import Fit
 from simlib.calibration.fitfile import unit_of
 from simlib.decision.priors import LEVEL, Prior, load_priors
-from simlib.engine.simulate import used_costs
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from simlib.predict import BOUNDS, CostEstimate, cost_key
+from simlib.prediction import BOUNDS, CostEstimate, cost_key
+from simlib.simulation import used_costs
 
 CLEARING = ("clear_page", "reacquire")
-"""Costs of CLEAR that decide about a batch; those of faults are `simlib.engine.simulate.used_costs`."""
+"""Costs of CLEAR that decide about a batch; those of faults are `simlib.simulation.used_costs`."""
 
 
 def needed_costs(scenario: Scenario) -> tuple[str, ...]:

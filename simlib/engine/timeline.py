@@ -9,15 +9,32 @@ is followed along its events to the step that took the lock.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from simlib.engine.result import EVENTS, PS, EngineResult
-from simlib.engine.simulate import SimulationResult
 from simlib.errors import InputError, nearest
 from simlib.model.steps import Job, Mode, Step, Whose
+
+
+class TracedRun(Protocol):
+    """What a trace is read from, such as a `simlib.SimulationResult`."""
+
+    @property
+    def job(self) -> Job:
+        """The programs."""
+
+    @property
+    def raw(self) -> EngineResult:
+        """What the engine left behind."""
+
+    @property
+    def seed(self) -> int:
+        """Root of its random streams."""
+
 
 OWNERS = ("write, vCPUs", "write, clearing threads", "read", "free")
 """Who may own a lock, in `ownership_over_time`."""
@@ -36,12 +53,12 @@ _STRAIGHT = (Step.RUN, Step.HOLD, Step.LAP, Step.SLEEP, Step.WAKE, Step.SEEK, St
 """Of the steps that give no such event, those that never jump."""
 
 
-def timeline(result: SimulationResult, window: tuple[float, float] | None = None) -> pd.DataFrame:
+def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd.DataFrame:
     """Every wait for a lock and every hold of a traced run, in order of their beginnings.
 
     Parameters
     ----------
-    result : SimulationResult
+    result : TracedRun
         Of ``simulate(scenario, trace=N)``.
     window : (float, float), optional
         Simulated time in seconds: only what lies within it, cut off at its ends.
@@ -88,7 +105,7 @@ def timeline(result: SimulationResult, window: tuple[float, float] | None = None
 
 
 def ownership_over_time(
-    run: SimulationResult | pd.DataFrame,
+    run: TracedRun | pd.DataFrame,
     bins: int = 200,
     *,
     lock: str = "mmu_lock",
@@ -98,7 +115,7 @@ def ownership_over_time(
 
     Parameters
     ----------
-    run : SimulationResult or DataFrame
+    run : TracedRun or DataFrame
         A traced run, or its `timeline`.
     bins : int
     lock : str
@@ -150,7 +167,7 @@ def ownership_over_time(
     )
 
 
-def perfetto_trace(result: SimulationResult) -> dict[str, object]:
+def perfetto_trace(result: TracedRun) -> dict[str, object]:
     """The run's trace in the JSON format that Perfetto and chrome://tracing read.
 
     One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps.
@@ -184,7 +201,7 @@ def perfetto_trace(result: SimulationResult) -> dict[str, object]:
             rows.append({"ph": "X", "pid": 1, "tid": thread, "name": label,
                          "ts": begin * 1e-6, "dur": (time - begin) * 1e-6})  # fmt: skip
         elif name not in ("try", "mapped", "end"):
-            label = result.job.stamps[argument] if name == "stamp" else f"{name} {argument}"
+            label = str(result.job.stamps[argument]) if name == "stamp" else f"{name} {argument}"
             rows.append({"ph": "i", "pid": 1, "tid": thread, "name": label, "ts": time * 1e-6, "s": "t"})
     return {
         "displayTimeUnit": "ns",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interactive what-if: widgets over `simlib.predict` and `simlib.figures`, nothing of its own to compute.
+"""The interactive what-if: widgets over `simlib.prediction` and `simlib.figures`, nothing of its own to compute.
 
 `strategies` compares lock policies at equal costs, `what_if` puts sliders on that
 comparison, `server` opens the notebooks in JupyterLab.

@@ -11,12 +11,12 @@ import plotly.graph_objects as go
 
 from simlib import figures
 from simlib.calibration import Fit, find_fit
-from simlib.engine.simulate import UNITS
 from simlib.errors import InputError, nearest
 from simlib.figures.style import HEIGHT, INK, VARIANT_COLOURS
 from simlib.measurements import data_dir
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import CostEstimate, complete, evaluate
+from simlib.prediction import CostEstimate, complete, evaluate
+from simlib.simulation import UNITS
 
 Policies = Mapping[str, Mapping[str, object]]
 
@@ -112,7 +112,7 @@ def compare(
     strategies : mapping of str to mapping
         Policy tables by name.
     metrics : sequence of str
-        Names of `simlib.engine.simulate.UNITS`.
+        Names of `simlib.simulation.UNITS`.
     pages_per_vcpu, seed : int
 
     Returns

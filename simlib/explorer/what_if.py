@@ -16,7 +16,7 @@ from simlib.explorer.strategies import PAGES, compare, figure, published, starti
 from simlib.figures.style import as_widget
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from simlib.predict import CostEstimate
+from simlib.prediction import CostEstimate
 
 SLIDERS = {
     "fault_hold": "hold, ns",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,6 +209,23 @@ class Block(IntEnum):
     WRITABLE = 3
 
 
+class Stamp(NamedTuple):
+    """A moment that a program writes down (`Step.STAMP`): the end of a phase, or of one round of it.
+
+    Examples
+    --------
+    >>> str(Stamp("sent", 2)), str(Stamp("enabled"))
+    ('sent 2', 'enabled')
+    """
+
+    phase: str
+    round: int = 0
+    """From 1 on; 0: the phase comes once."""
+
+    def __str__(self) -> str:
+        return f"{self.phase} {self.round}" if self.round else self.phase
+
+
 @dataclass
 class Program:
     """A list of steps under construction, with labels for jumps.
@@ -274,8 +292,8 @@ class Job:
         Pages of one region, where there is a lock for each (`Whose.REGION`).
     write_percent : int
         Share of the pages that the guest writes; it reads the others.
-    stamps : tuple of str
-        Names of the stamps, in order.
+    stamps : tuple of Stamp
+        What each stamp is the end of, in order.
     lock_names : tuple of str
         Names of the locks.
     thread_names : tuple of str
@@ -302,7 +320,7 @@ class Job:
     populated: bool = False
     lock_pages: int = 64
     write_percent: int = 100
-    stamps: tuple[str, ...] = ()
+    stamps: tuple[Stamp, ...] = ()
     lock_names: tuple[str, ...] = ("mmu_lock",)
     thread_names: tuple[str, ...] = ()
     barriers: int = 1

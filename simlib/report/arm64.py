@@ -13,7 +13,7 @@ from simlib import calibration, figures, measurements
 from simlib.calibration import Calibrated
 from simlib.measurements import MeasurementTable, data_dir
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import LEVEL, PredictionResult, evaluate, predict
+from simlib.prediction import LEVEL, PredictionResult, evaluate, predict
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
 from simlib.theory import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work

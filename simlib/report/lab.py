@@ -22,7 +22,7 @@ from simlib.calibration.lab import (
     rows_of,
     switch_effects,
 )
-from simlib.predict import LEVEL
+from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
 

@@ -11,7 +11,7 @@ import pandas as pd
 from simlib import figures
 from simlib.calibration import Fit, migrations, x86
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
-from simlib.predict import LEVEL
+from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
 

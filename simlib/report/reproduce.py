@@ -19,13 +19,13 @@ from simlib import calibration, theory
 from simlib.decision import comparison
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
-from simlib.engine.simulate import simulate
 from simlib.errors import SimlibError
 from simlib.files import write_text
-from simlib.model.steps import Discipline, Job, Mode, Program, Step
+from simlib.model.steps import Discipline, Job, Mode, Program, Stamp, Step
 from simlib.report import arm64, decision, lab, migration
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
+from simlib.simulation import simulate
 from simlib.version import __version__
 from simlib.workloads import build
 
@@ -165,7 +165,7 @@ def _lock_loop(n: int, seed: int) -> dict[str, float]:
         0,
         zeros,
         (0.0, 1.0),
-        stamps=("from", "to"),
+        stamps=(Stamp("from"), Stamp("to")),
     )
     rates = []
     for k in range(6):

@@ -33,8 +33,8 @@ def build(scenario: Scenario) -> Job:
     --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "clear_under_load"}, "costs": {"guest_access": "2ns"}}))
-    >>> len(job.entry), job.stamps[2:5]
-    (3, ('enabled', 'rested 1', 'cleared 1'))
+    >>> len(job.entry), [str(stamp) for stamp in job.stamps[2:5]]
+    (3, ['enabled', 'rested 1', 'cleared 1'])
     """
     if not scenario.costs.guest_access:
         raise InputError(
@@ -85,14 +85,14 @@ def _main(kernel: DirtyLog) -> int:
         program.add(Step.SLEEP, workload.pause)
         program.add(Step.WAKE)
         program.add(Step.SIGNAL, _MEASURE)
-        kernel.stamp(f"rested {number}")
+        kernel.stamp("rested", number)
         kernel.get_log(anew=True)
         if threads:
             program.add(Step.BARRIER, _GO, 1 + threads)
             program.add(Step.BARRIER, _CLEARED, 1 + threads)
         else:
             kernel.clear_log()
-        kernel.stamp(f"cleared {number}")
+        kernel.stamp("cleared", number)
     program.add(Step.SIGNAL, _STOP)
     program.add(Step.END)
     return entry

@@ -26,8 +26,8 @@ def build(scenario: Scenario) -> Job:
     Examples
     --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}}))
-    >>> len(job.entry), job.pages, job.stamps[:4]
-    (3, 2048, ('start', 'populated', 'enabled', 'dirtied 1'))
+    >>> len(job.entry), job.pages, str(job.stamps[3])
+    (3, 2048, 'dirtied 1')
     """
     kernel = DirtyLog(scenario)
     vcpu = _vcpu(kernel)
@@ -59,9 +59,9 @@ def _main(kernel: DirtyLog) -> int:
     for iteration in range(1, kernel.scenario.workload.iterations + 1):
         program.add(Step.BARRIER, _GO, parties)
         program.add(Step.BARRIER, _DIRTIED, parties)
-        kernel.stamp(f"dirtied {iteration}")
+        kernel.stamp("dirtied", iteration)
         kernel.get_log(anew=True)
         kernel.clear_log()
-        kernel.stamp(f"cleared {iteration}")
+        kernel.stamp("cleared", iteration)
     program.add(Step.END)
     return entry

@@ -11,7 +11,7 @@ import numpy as np
 from simlib.model.costs import Costs
 from simlib.model.pagetable import PageTable
 from simlib.model.scenario import Policy, Scenario
-from simlib.model.steps import Clock, Discipline, Job, Map, Mode, Program, Step, Whose
+from simlib.model.steps import Clock, Discipline, Job, Map, Mode, Program, Stamp, Step, Whose
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
@@ -33,13 +33,13 @@ class Kernel:
     program : Program
     policy : Policy
         With every default replaced.
-    stamps : list of str
-        Names of the stamps so far.
+    stamps : list of Stamp
+        Those so far.
     """
 
     scenario: Scenario
     program: Program = field(default_factory=Program)
-    stamps: list[str] = field(default_factory=list)
+    stamps: list[Stamp] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Resolve what the scenario leaves to the architecture."""
@@ -56,10 +56,10 @@ class Kernel:
         """Pages of the whole slot."""
         return self.scenario.guest.pages_per_vcpu * self.scenario.guest.vcpus
 
-    def stamp(self, name: str) -> None:
-        """Write down the time under a name."""
+    def stamp(self, phase: str, number: int = 0) -> None:
+        """Write down the time at which a phase ends, or a round of it."""
         self.program.add(Step.STAMP, len(self.stamps))
-        self.stamps.append(name)
+        self.stamps.append(Stamp(phase, number))
 
     def lock(self, mode: str, regions: bool = False) -> tuple[int, Mode, Whose]:
         """Lock, mode and whose lock it is, for one of the policy's words; `regions`: that of the memory at hand."""

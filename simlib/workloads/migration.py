@@ -31,8 +31,8 @@ def build(scenario: Scenario) -> Job:
     --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "migration", "pass_limit": 1}}))
-    >>> len(job.entry), job.stamps
-    (3, ('start', 'undisturbed', 'enabled', 'collected 1', 'sent 1', 'switchover', 'left'))
+    >>> len(job.entry), [str(stamp) for stamp in job.stamps]
+    (3, ['start', 'undisturbed', 'enabled', 'collected 1', 'sent 1', 'switchover', 'left'])
     """
     kernel = DirtyLog(scenario)
     vcpu = running_vcpu(kernel, logging=True)
@@ -68,7 +68,7 @@ def _main(kernel: DirtyLog) -> int:
             kernel.get_and_clear_log()
         else:
             kernel.get_log()
-        kernel.stamp(f"collected {number}")
+        kernel.stamp("collected", number)
         everything = number == 1 and not kernel.initially_set  # whatever the log has of it
         if not everything:
             done.append(program.add(Step.FEW, 0, few))
@@ -78,7 +78,7 @@ def _main(kernel: DirtyLog) -> int:
         if workload.clear_when == "at_once":
             kernel.clear_log()
         _send(kernel, everything)
-        kernel.stamp(f"sent {number}")
+        kernel.stamp("sent", number)
         done.append(program.add(Step.PAST, 0, workload.timeout))
     for jump in done:
         program.patch(jump, a=program.here())

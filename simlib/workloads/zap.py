@@ -18,8 +18,8 @@ def build(scenario: Scenario) -> Job:
     Examples
     --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "zap"}}))
-    >>> job.thread_names, job.stamps
-    (('vcpu 0', 'vcpu 1', 'main'), ('start', 'undisturbed', 'zapped'))
+    >>> job.thread_names, [stamp.phase for stamp in job.stamps]
+    (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'zapped'])
     """
     kernel = Kernel(scenario)
     vcpu = running_vcpu(kernel, logging=False)

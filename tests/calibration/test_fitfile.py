@@ -12,7 +12,7 @@ from simlib.calibration import Calibrated, build_problem, find_fit, load_fit, sa
 from simlib.errors import InputError
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.predict import CostEstimate
+from simlib.prediction import CostEstimate
 
 
 @pytest.fixture(scope="module")

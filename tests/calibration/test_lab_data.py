@@ -8,7 +8,7 @@ import pytest
 
 from simlib.calibration import find_fit, lab
 from simlib.measurements import load
-from simlib.predict import predict
+from simlib.prediction import predict
 from simlib.report.lab import directions
 
 

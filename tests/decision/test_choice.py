@@ -32,7 +32,7 @@ from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from simlib.predict import CostEstimate
+from simlib.prediction import CostEstimate
 
 COSTS = {
     "fault_exit": "500ns", "fault_hold": "500ns", "split_hold": "500ns", "line_transfer": "20ns", "line_local": "5ns",

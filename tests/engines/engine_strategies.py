@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.scenario import Guest, Machine, Policy, Scenario
-from simlib.model.steps import FLAGS, Clock, Discipline, Job, Map, Mode, Program, Scan, Step, Whose
+from simlib.model.steps import FLAGS, Clock, Discipline, Job, Map, Mode, Program, Scan, Stamp, Step, Whose
 from simlib.model.workload import Workload
 
 TRACE = 200_000
@@ -281,7 +281,7 @@ def jobs(draw, stamped=False):
         populated=draw(st.booleans()),
         lock_pages=draw(st.sampled_from([64, 192, 256])),
         write_percent=draw(st.sampled_from([100, 50, 3])),
-        stamps=tuple(f"stamp {i}" for i in range(STAMPS)),
+        stamps=tuple(Stamp("stamp", i) for i in range(STAMPS)),
         lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),
         thread_names=tuple(f"thread {i}" for i in range(threads)),
         barriers=2,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
-from simlib.model.steps import Clock, Discipline, Job, Mode, Program, Step
+from simlib.model.steps import Clock, Discipline, Job, Mode, Program, Stamp, Step
 
 ENGINES = pytest.mark.parametrize("engine", [reference, compiled], ids=["reference", "compiled"])
 
@@ -19,7 +19,7 @@ def job_of(programs, clock, stamps=1, barriers=1):
     n = len(programs)
     return Job(
         np.array(program.rows), np.array(entries), np.zeros((n, 2), int), np.array([Discipline.QUEUED_SPIN]), 0, 0, 0,
-        np.zeros(n, int), stamps=tuple(f"stamp {i}" for i in range(stamps)), barriers=barriers, clock=clock,
+        np.zeros(n, int), stamps=tuple(Stamp("stamp", i) for i in range(stamps)), barriers=barriers, clock=clock,
     )  # fmt: skip
 
 

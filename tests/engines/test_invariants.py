@@ -18,7 +18,7 @@ from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS
 from simlib.engine.timeline import timeline
 from simlib.errors import DeadlockError, HorizonError
-from simlib.model.steps import Block, Discipline, Job, Mode, Page, Program, Step
+from simlib.model.steps import Block, Discipline, Job, Mode, Page, Program, Stamp, Step
 from simlib.workloads import build
 
 TRY, ACQUIRED, RELEASED, RETRY, STAMP = (EVENTS.index(e) for e in ("try", "acquired", "released", "retry", "stamp"))
@@ -264,7 +264,7 @@ def test_a_deadlock_is_named(engine, programs, expected):
 )
 def test_the_horizon_ends_a_run(engine, rows):
     with pytest.raises(HorizonError, match=r"still going after 4504 s of simulated time|longer than is simulated"):
-        engine.run(job_of(rows, stamps=("s",), cvs=(0.0, 1.0)))
+        engine.run(job_of(rows, stamps=(Stamp("s"),), cvs=(0.0, 1.0)))
 
 
 @pytest.mark.parametrize("engine", [reference, compiled])
@@ -292,7 +292,7 @@ def test_progress_is_told_and_an_interrupt_gets_through(engine):
     p.add(Step.REPEAT, top, 100_000)
     p.add(Step.END)
     with pytest.raises(KeyboardInterrupt):
-        engine.run(job_of([tuple(r[:4]) for r in p.rows], stamps=("s",)), progress=stop)
+        engine.run(job_of([tuple(r[:4]) for r in p.rows], stamps=(Stamp("s"),)), progress=stop)
 
 
 @pytest.mark.parametrize("engine", [reference, compiled])
@@ -300,4 +300,4 @@ def test_a_loop_in_which_no_time_passes_is_named(engine, monkeypatch):
     if engine is reference:
         monkeypatch.setattr(compiled, "OWN_STEPS", 1000)  # a constant of the compiled engine, which is quick enough
     with pytest.raises(HorizonError, match=r"more than \d+ steps at 2e-09 s of simulated time .* it loops for ever"):
-        engine.run(job_of([(Step.RUN, 2000), (Step.STAMP, 0), (Step.JUMP, 1)], stamps=("s",)))
+        engine.run(job_of([(Step.RUN, 2000), (Step.STAMP, 0), (Step.JUMP, 1)], stamps=(Stamp("s"),)))

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 
 from simlib.engine import compiled
 from simlib.engine.result import EVENTS, PS
-from simlib.engine.simulate import simulate
 from simlib.engine.timeline import OWNERS, ownership_over_time, perfetto_trace, timeline
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Discipline, Job, Mode, Program, Step
+from simlib.simulation import simulate
 from simlib.workloads import build
 
 PICO = 1e-12

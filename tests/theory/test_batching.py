@@ -6,7 +6,7 @@ import pytest
 
 from simlib.engine import compiled
 from simlib.errors import InputError
-from simlib.model.steps import Job, Program, Step
+from simlib.model.steps import Job, Program, Stamp, Step
 from simlib.theory import Batching, batch_costs, best_batch, square_root_batch
 
 
@@ -32,7 +32,7 @@ def simulated(case, batch, seed=1):
     p.add(Step.END)
     n = case.vcpus + 1
     job = Job(np.array(p.rows), np.array([vcpu] * case.vcpus + [clear]), np.zeros((n, 2), int), np.zeros(1, int), 0, 0,
-              0, np.zeros(n, int), cvs=(0.0, 1.0), stamps=("begin", "end"))  # fmt: skip
+              0, np.zeros(n, int), cvs=(0.0, 1.0), stamps=(Stamp("begin"), Stamp("end")))  # fmt: skip
     run = compiled.run(job, seed)
     took = (run.stamp_ps[1] - run.stamp_ps[0]) * 1e-12
     faults = run.lap_histogram[:-1].sum()

@@ -4,9 +4,9 @@
 import pytest
 
 from simlib.engine import compiled, reference
-from simlib.engine.simulate import simulate
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
+from simlib.simulation import simulate
 from simlib.workloads import build
 
 COSTS = {"fault_exit": "3us", "fault_hold": "1600ns", "clear_page": "150ns", "guest_access": "100ns"}

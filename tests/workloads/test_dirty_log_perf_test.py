@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from simlib.engine.simulate import sampled, simulate
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Mode
+from simlib.simulation import sampled, simulate
 
 READ, WRITE = Mode.READ, Mode.WRITE
 
@@ -22,7 +22,7 @@ def run(architecture="arm64", **tables):
 
 def holds(result, begin=None, end=None, lock=0):
     """Acquisitions for read and for write between two stamps."""
-    counts = dict(zip(result.job.stamps, result.raw.stamp_locks[:, lock, :, 0].tolist(), strict=True))
+    counts = dict(zip(map(str, result.job.stamps), result.raw.stamp_locks[:, lock, :, 0].tolist(), strict=True))
     last = counts[end] if end else result.raw.lock_stats[lock, :, 0].tolist()
     first = counts[begin] if begin else [0, 0]
     return tuple(b - a for a, b in zip(first, last, strict=True))
@@ -87,7 +87,9 @@ def test_only_written_pages_fault_for_permission(percent):
     firsts = [min(p for p in written if p // 512 == b) - 512 * b for b in range(pages // 512)]
     huge = run(workload=workload)
     assert huge.raw.faults.sum(axis=0).tolist() == [8 * 511, (rounds - 1) * len(written), 8, 8]
-    after_split = dict(zip(huge.job.stamps, huge.raw.stamp_locks[:, 0, :, 0].sum(axis=1).tolist(), strict=True))
+    after_split = dict(
+        zip(map(str, huge.job.stamps), huge.raw.stamp_locks[:, 0, :, 0].sum(axis=1).tolist(), strict=True)
+    )
     assert after_split["dirtied 1"] - after_split["enabled"] == sum(512 - first for first in firsts)
 
 
@@ -154,7 +156,7 @@ def test_one_vcpu_alone_takes_the_sum_of_its_costs():
              "clear_page": "10ns", "enable_page": "7ns", "flush": "4us"}  # fmt: skip
     result = run("arm64-spinlock", guest={"vcpus": 1, "memory_per_vcpu": "4M"}, costs=costs,
                  workload={"initially_set": False})  # fmt: skip
-    stamps = dict(zip(result.job.stamps, result.raw.stamp_ps.tolist(), strict=True))
+    stamps = dict(zip(map(str, result.job.stamps), result.raw.stamp_ps.tolist(), strict=True))
     ns = 1000
     fault, lock, pages = (700 + 501) * ns, 2 * 3 * ns, 1024
     populated = 2 * (100_000 * ns + fault + lock) + pages * 2 * ns

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
-from simlib.engine.migration import degradation
-from simlib.engine.simulate import simulate
 from simlib.engine.timeline import timeline
 from simlib.errors import HorizonError, InputError
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Page
+from simlib.model.steps import Page, Stamp
+from simlib.simulation import simulate
 from simlib.workloads import build
+from simlib.workloads.guest_metrics import degradation
 
 COSTS = {
     "fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "line_local": "10ns", "clear_page": "30ns",
@@ -172,14 +172,17 @@ def test_what_clear_takes_is_work_and_waiting_and_the_rest(threads):
 
 def holds(result, begin, end):
     """Acquisitions of each lock between two stamps, by mode."""
-    at = [result.raw.stamp_locks[result.job.stamps.index(name), :, :, 0] for name in (begin, end)]
+    at = [
+        result.raw.stamp_locks[[str(stamp) for stamp in result.job.stamps].index(name), :, :, 0]
+        for name in (begin, end)
+    ]
     return at[1] - at[0]
 
 
 @pytest.mark.parametrize("access", ["sequential", "uniform"])
 def test_the_ring_s_reset_takes_the_lock_for_each_run_of_neighbours(access):
     run = simulate(scenario({"architecture": "x86-tdp"}, clear_when="ring", access=access, link="100Gbit/s"))
-    found = int(run.raw.stamp_own[run.job.stamps.index("collected 2"), -1])
+    found = int(run.raw.stamp_own[run.job.stamps.index(Stamp("collected", 2)), -1])
     taken = int(holds(run, "sent 1", "collected 2")[0, 1])
     assert 1000 < found < run.job.pages
     assert taken == found if access == "uniform" else found / 64 <= taken < found / 64 + 8
@@ -235,7 +238,7 @@ def test_what_the_guest_only_reads_is_not_dirty(way):
     job = build(scenario(guest=guest, write_percent=50, clear_when=way))
     result = compiled.run(job, 3)
     assert result == reference.run(job, 3)
-    assert 0 < result.stamp_own[job.stamps.index("left"), -1] <= job.pages / 2
+    assert 0 < result.stamp_own[job.stamps.index(Stamp("left")), -1] <= job.pages / 2
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@
 import pytest
 
 from simlib.engine import compiled, reference
-from simlib.engine.simulate import simulate
 from simlib.model.scenario import Scenario
+from simlib.simulation import simulate
 from simlib.workloads import build
 
 

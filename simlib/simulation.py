@@ -12,15 +12,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from simlib.engine import compiled, migration, reference
+from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.errors import HorizonError
 from simlib.model.costs import Costs
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_bandwidth
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job
-from simlib.workloads import build
+from simlib.model.steps import Job, Stamp
+from simlib.workloads import build, guest_metrics
 from simlib.workloads.migration import page_time
 
 Engine = Literal["compiled", "reference"]
@@ -28,10 +28,10 @@ _ENGINES = {"compiled": compiled.run, "reference": reference.run}
 
 UNITS = {"dirty_memory_time": "s", "populate_time": "s", "clear_dirty_log_time": "s",
          "longest_stall": "s", "contentions": "count",
-         "lock_acquisitions": "count", "mmu_lock_utilisation": "share"} | migration.UNITS  # fmt: skip
+         "lock_acquisitions": "count", "mmu_lock_utilisation": "share"} | guest_metrics.UNITS  # fmt: skip
 """Metrics of a run, with their units."""
 
-_RUNNING = {"migration": migration.migration_metrics, "zap": migration.zap_metrics}
+_RUNNING = {"migration": guest_metrics.migration_metrics, "zap": guest_metrics.zap_metrics}
 """Metrics of workloads whose guest works on, by kind."""
 
 
@@ -76,12 +76,11 @@ class SimulationResult:
         stamps = dict(zip(self.job.stamps, self.raw.stamp_ps.tolist(), strict=True))
         spent = {"dirtied": 0, "cleared": 0}
         for phase, end, begin in zip(self.job.stamps[1:], self.raw.stamp_ps[1:], self.raw.stamp_ps, strict=False):
-            kind = phase.partition(" ")[0]
-            spent[kind] = spent.get(kind, 0) + int(end - begin)
+            spent[phase.phase] = spent.get(phase.phase, 0) + int(end - begin)
         costs, unknown = self.scenario.costs, float("nan")
         values = {
             "dirty_memory_time": spent["dirtied"] * PS * self.scale,
-            "populate_time": unknown if costs.populate_block is None else stamps["populated"] * PS * self.scale,
+            "populate_time": unknown if costs.populate_block is None else stamps[Stamp("populated")] * PS * self.scale,
             "clear_dirty_log_time": unknown if costs.clear_page is None else spent["cleared"] * PS * self.scale,
         } | locks
         if self.scenario.workload.kind == "clear_under_load":
@@ -115,7 +114,7 @@ class SimulationResult:
             sums = raw.stamp_sums[i] - raw.stamp_sums[i - 1]
             faults = int(sums[len(ACTIVITIES) :].sum())
             per_fault = sums[: len(ACTIVITIES)] * 1e-6 / max(1, faults)
-            row = {"phase": names[i], "start_s": raw.stamp_ps[i - 1] * PS,
+            row = {"phase": str(names[i]), "start_s": raw.stamp_ps[i - 1] * PS,
                    "seconds": (raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS, "faults": faults}  # fmt: skip
             rows.append(row | dict(zip(ACTIVITIES, per_fault.tolist(), strict=True)))
         return pd.DataFrame(rows)
@@ -257,7 +256,7 @@ def simulate(
     raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
     flags = flags_of(scenario, scale)
     if scenario.workload.kind == "migration":
-        reason = migration.no_convergence(small, job, raw)
+        reason = guest_metrics.no_convergence(small, job, raw)
         flags = (reason, *flags) if reason else flags
     return SimulationResult(small, job, raw, seed, scale, flags)
 

@@ -9,7 +9,7 @@ import pandas as pd
 from simlib.engine.result import ACTIVITIES, BINS, PS, EngineResult, lap_bin_end
 from simlib.model.quantities import format_duration
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job
+from simlib.model.steps import Job, Stamp
 from simlib.workloads.migration import page_time
 
 UNITS = {"precopy_duration": "s", "passes": "count", "converged": "0 or 1", "dirty_left": "bytes",
@@ -21,6 +21,8 @@ more than 99 %."""
 
 _WAIT = [ACTIVITIES.index("wait"), ACTIVITIES.index("line")]
 _WORK, _IDLE, _BITMAP = ACTIVITIES.index("hold"), ACTIVITIES.index("idle"), len(ACTIVITIES)
+
+_UNDISTURBED, _OVER, _ZAPPED = Stamp("undisturbed"), Stamp("switchover"), Stamp("zapped")
 
 _ALL = 0.95
 """Share of the pages that the guest writes, of which a pass that finds them dirty again says no more than that."""
@@ -55,7 +57,7 @@ def degradation(scenario: Scenario, job: Job, raw: EngineResult) -> pd.DataFrame
         zapped.
     """
     stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
-    begin, end = stamps["undisturbed"], stamps["zapped" if "zapped" in stamps else "switchover"]
+    begin, end = stamps[_UNDISTURBED], stamps[_ZAPPED if _ZAPPED in stamps else _OVER]
     first, last = -(-begin // raw.bin_ps), min(end // raw.bin_ps, BINS)
     if last <= first:  # shorter than two bins: one value for all of it
         first, last = begin // raw.bin_ps, end // raw.bin_ps + 1
@@ -74,19 +76,19 @@ def migration_metrics(scenario: Scenario, job: Job, raw: EngineResult) -> dict[s
     Without a value for what CLEAR costs a page, its work is NaN.
     """
     stamps = {name: i for i, name in enumerate(job.stamps)}
-    over = stamps["switchover"]
-    spent = raw.stamp_own[over, :_BITMAP] - raw.stamp_own[stamps["enabled"], :_BITMAP]
+    over = stamps[_OVER]
+    spent = raw.stamp_own[over, :_BITMAP] - raw.stamp_own[stamps[Stamp("enabled")], :_BITMAP]
     spent = spent + raw.thread_ps[scenario.guest.vcpus + 1 :].sum(axis=0)  # clearing threads do nothing else
     work = float("nan") if scenario.costs.clear_page is None else float(spent[_WORK]) * PS
     wait = float(spent[_WAIT].sum()) * PS
     rest = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
-    left = int(raw.stamp_own[stamps["left"], _BITMAP])
+    left = int(raw.stamp_own[stamps[Stamp("left")], _BITMAP])
     curve = degradation(scenario, job, raw)
     above = {
         f"seconds_above_{level}": float(curve["width_s"][curve["degradation"] > level / 100].sum()) for level in LEVELS
     }
     return {
-        "precopy_duration": float(raw.stamp_ps[over] - raw.stamp_ps[stamps["undisturbed"]]) * PS,
+        "precopy_duration": float(raw.stamp_ps[over] - raw.stamp_ps[stamps[_UNDISTURBED]]) * PS,
         "passes": float(_passes(job, raw)),
         "converged": float(left <= scenario.workload.downtime // page_time(scenario)),
         "dirty_left": float(left * scenario.guest.page_size),
@@ -103,7 +105,7 @@ def zap_metrics(scenario: Scenario, job: Job, raw: EngineResult) -> dict[str, fl
     """The metrics of zapping: how long it took, and what the guest could do meanwhile."""
     stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
     curve = degradation(scenario, job, raw)
-    return {"zap_time": (stamps["zapped"] - stamps["undisturbed"]) * PS, **_guest_metrics(scenario, raw, curve)}
+    return {"zap_time": (stamps[_ZAPPED] - stamps[_UNDISTURBED]) * PS, **_guest_metrics(scenario, raw, curve)}
 
 
 def _guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) -> dict[str, float]:
@@ -118,7 +120,7 @@ def _guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) -
 
 def _passes(job: Job, raw: EngineResult) -> int:
     """Passes that were made: the stamps of the others are zero."""
-    return sum(name.startswith("sent ") and time > 0 for name, time in zip(job.stamps, raw.stamp_ps, strict=True))
+    return sum(stamp.phase == "sent" and time > 0 for stamp, time in zip(job.stamps, raw.stamp_ps, strict=True))
 
 
 def no_convergence(scenario: Scenario, job: Job, raw: EngineResult) -> str:
@@ -129,10 +131,10 @@ def no_convergence(scenario: Scenario, job: Job, raw: EngineResult) -> str:
     """
     workload, guest = scenario.workload, scenario.guest
     stamps = {name: i for i, name in enumerate(job.stamps)}
-    left, passes = int(raw.stamp_own[stamps["left"], _BITMAP]), _passes(job, raw)
+    left, passes = int(raw.stamp_own[stamps[Stamp("left")], _BITMAP]), _passes(job, raw)
     if left <= workload.downtime // page_time(scenario):
         return ""
-    last = (raw.stamp_ps[stamps["switchover"]] - raw.stamp_ps[stamps[f"collected {passes}"]]) * PS
+    last = (raw.stamp_ps[stamps[_OVER]] - raw.stamp_ps[stamps[Stamp("collected", passes)]]) * PS
     bound = "at least " if left >= _ALL * job.pages * workload.write_percent / 100 else ""
     rate, sends = left * guest.page_size / last / 2**30, workload.link / 8 / 2**30
     stop = f"timeout of {format_duration(workload.timeout)}"

@@ -19,10 +19,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from simlib.engine.simulate import UNITS, SimulationResult, flags_of, simulate, used_costs
 from simlib.errors import InputError
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
+from simlib.simulation import UNITS, SimulationResult, flags_of, simulate, used_costs
 
 PAGES_PER_VCPU = 4096
 """Pages a vCPU that a point of a curve simulates; doubling it moves no published point by more than 0.5 %."""
@@ -179,7 +179,7 @@ def predict(
         Calibrated costs. Without it the scenario's own costs are used, and the intervals show only the
         simulation's random spread over `replications` seeds.
     metrics : sequence of str
-        Names of `simlib.engine.simulate.UNITS`.
+        Names of `simlib.simulation.UNITS`.
     level : float
         Probability that the intervals are to cover.
     seed, replications, pages_per_vcpu : int
