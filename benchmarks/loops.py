@@ -18,8 +18,11 @@ import simpy
 
 from simlib.engine import compiled
 from simlib.engine.result import EngineResult
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.program import Lock, Program
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Discipline, Job, Mode, Program, Step
+from simlib.model.steps import Mode
 from simlib.theory.machine_repairman import machine_repairman
 
 THREADS = 64
@@ -52,14 +55,12 @@ class Sample:
 def lock_loop(acquisitions: int) -> Job:
     """The lock loop in the step language; a queued spinlock with a free cache line is a plain FIFO lock."""
     program = Program()
-    top = program.add(Step.RUN, THINK_PS, 1)
-    program.add(Step.TAKE, 0, Mode.WRITE)
-    program.add(Step.HOLD, HOLD_PS, 1)
-    program.add(Step.DROP, 0, Mode.WRITE)
-    program.add(Step.REPEAT, top, acquisitions // THREADS)
-    program.add(Step.END)
+    with program.thread(), program.repeat(acquisitions // THREADS):
+        program.run(THINK_PS, 1)
+        with program.holding(Lock(0, Mode.WRITE)):
+            program.hold(HOLD_PS, 1)
     return Job(
-        steps=np.array(program.rows, dtype=np.int64),
+        steps=program.steps(),
         entry=np.zeros(THREADS, dtype=np.int64),
         region=np.zeros((THREADS, 2), dtype=np.int64),
         locks=np.array([Discipline.QUEUED_SPIN], dtype=np.int64),

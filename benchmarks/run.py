@@ -42,7 +42,7 @@ from loops import (
 import simlib
 from simlib.engine import compiled, reference
 from simlib.engine.result import EngineResult
-from simlib.model.steps import Job
+from simlib.model.job import Job
 from simlib.workloads.dirty_log_perf_test import build
 
 HERE = Path(__file__).resolve().parent

@@ -12,14 +12,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from simlib.engine import compiled, reference
+from simlib.engine import compiled, limits, reference
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.errors import HorizonError
 from simlib.model.costs import Costs
+from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_bandwidth
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job, Stamp
+from simlib.model.steps import Stamp
 from simlib.workloads import build, guest_metrics
 from simlib.workloads.migration import page_time
 
@@ -281,16 +282,16 @@ def check_horizon(scenario: Scenario) -> None:
     costs, workload = scenario.costs, scenario.workload
     if workload.kind == "migration":
         first = scenario.guest.pages_per_vcpu * scenario.guest.vcpus * page_time(scenario)
-        if workload.warm_up + first > compiled.HORIZON_PS:
+        if workload.warm_up + first > limits.HORIZON_PS:
             raise HorizonError(
                 f"the first pass alone would take {first * PS:.0f} s over a link of {format_bandwidth(workload.link)}, "
-                f"more than the {compiled.HORIZON_PS * PS:.0f} s that are simulated; take less memory or a faster link"
+                f"more than the {limits.HORIZON_PS * PS:.0f} s that are simulated; take less memory or a faster link"
             )
         longest = min(workload.pass_limit * first, workload.timeout + first)
-        if workload.warm_up + longest > compiled.HORIZON_PS:
+        if workload.warm_up + longest > limits.HORIZON_PS:
             raise HorizonError(
                 f"if it does not converge, its passes would take {longest * PS:.0f} s, more than the "
-                f"{compiled.HORIZON_PS * PS:.0f} s that are simulated; take a shorter timeout or fewer passes"
+                f"{limits.HORIZON_PS * PS:.0f} s that are simulated; take a shorter timeout or fewer passes"
             )
         return
     if workload.kind == "zap":
@@ -301,9 +302,9 @@ def check_horizon(scenario: Scenario) -> None:
     blocks = PageTable(scenario.guest.page_size).pages_per_block() if scenario.guest.mapped_as_blocks else 1
     pages = scenario.guest.pages_per_vcpu
     least = pages * (fault / blocks + (passes - 1) * written * fault + passes * (costs.guest_access or 0))
-    if least > compiled.HORIZON_PS:
+    if least > limits.HORIZON_PS:
         raise HorizonError(
             f"the run would take at least {least * PS:.0f} s of simulated time, more than the "
-            f"{compiled.HORIZON_PS * PS:.0f} s that are simulated; take less memory or fewer iterations, or sample "
+            f"{limits.HORIZON_PS * PS:.0f} s that are simulated; take less memory or fewer iterations, or sample "
             "the pages (--pages)"
         )

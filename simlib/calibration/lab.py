@@ -24,6 +24,7 @@ from simlib.model.costs import Costs
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Mode
+from simlib.model.strategy import every
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
 from simlib.simulation import SimulationResult, simulate
 
@@ -80,7 +81,7 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
     return lab_scenario(name).changed(
         {
             "guest": {"vcpus": int(row["vcpus"]), "memory_per_vcpu": parse_size(row["memory_per_vcpu"])},
-            "policy": {"clear_batch_pages": switch(row["switches"], "dirty_log_clear_batch")},
+            "policy": {"lets_go": every(switch(row["switches"], "dirty_log_clear_batch"))},
             "workload": workload,
         }
     )

@@ -22,6 +22,7 @@ from simlib.errors import InputError
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
+from simlib.model.strategy import every
 from simlib.prediction import LEVEL, CostEstimate
 from simlib.simulation import SimulationResult, simulate
 from simlib.workloads.guest_metrics import LEVELS, degradation
@@ -121,7 +122,7 @@ def change_by_drop(
     """
 
     def run(case: Scenario, logs: np.ndarray, policy: int, factor: int) -> dict[str, float]:
-        mine = fit_of(case).estimate.apply(case.changed({"policy": {"clear_batch_pages": policy}}), logs)
+        mine = fit_of(case).estimate.apply(case.changed({"policy": {"lets_go": every(policy)}}), logs)
         return simulate(scaled(mine, factor), seed=seed).metrics
 
     jobs: list[Callable[[], dict[str, float]]] = []

@@ -20,6 +20,7 @@ from simlib.calibration.fitfile import Fit
 from simlib.calibration.problem import Problem, parameters_of
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
+from simlib.model.strategy import every
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
 from simlib.simulation import simulate
 from simlib.workloads.scaled import scaled
@@ -179,7 +180,7 @@ def configuration_metrics(
     estimate: CostEstimate, name: str, batch: int, factor: int, seed: int = 1
 ) -> dict[str, float]:
     """Metrics of one configuration: a whole ioctl (batch 0) or letting go every `batch` pages, scaled by `factor`."""
-    case = configurations().variants[name].changed({"policy": {"clear_batch_pages": batch}})
+    case = configurations().variants[name].changed({"policy": {"lets_go": every(batch)}})
     return simulate(scaled(estimate.apply(case), factor), seed=seed).metrics
 
 

@@ -40,7 +40,7 @@ class BatchChoice:
         Probability of a correct selection if the best is better by the zone; of the intervals too, all together.
     seed : int
     recommended : int
-        Pages of a hold, as ``policy.clear_batch_pages`` has them; 0: the whole ioctl.
+        Pages of a hold; 0: the whole ioctl.
     exhausted : bool
         Whether the limit of replications came first: then the selection has no guarantee.
     table : DataFrame

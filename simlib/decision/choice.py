@@ -150,7 +150,7 @@ def choose_batch(
 
 
 def batches_below(chunk: int) -> list[int]:
-    """The alternatives of an ioctl of so many pages, as ``policy.clear_batch_pages`` has them; 0: all of it.
+    """The alternatives of an ioctl of so many pages, 0: all of it.
 
     Examples
     --------

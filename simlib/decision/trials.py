@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
+from simlib.model.strategy import every
 from simlib.simulation import simulate
 
 METRICS = ("longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration", "guest_throughput")
@@ -35,7 +36,7 @@ class Trials:
     ----------
     costs : UncertainCosts
     batches : sequence of int
-        Values of ``policy.clear_batch_pages``: the alternatives.
+        Pages of a hold of each alternative; 0: the whole ioctl.
     seed : int
         At least 0.
     """
@@ -88,7 +89,7 @@ class Trials:
 
 
 def _metrics(scenario: Scenario, batch: int, seed: int) -> list[float]:
-    policy = dataclasses.replace(scenario.policy, clear_batch_pages=batch)
+    policy = dataclasses.replace(scenario.policy, lets_go=every(batch))
     found = simulate(dataclasses.replace(scenario, policy=policy), seed=seed).metrics
     return [found[name] for name in METRICS]
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import simpy
 
-from simlib.engine import compiled
+from simlib.engine import limits
 from simlib.engine.random import (
     FIXED_POINT_BITS,
     SCATTER,
@@ -25,12 +26,55 @@ from simlib.engine.random import (
     tables,
     thread_keys,
 )
-from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, EngineResult, lap_bin
-from simlib.errors import InputError
-from simlib.model.steps import FLAGS, SHARED, Block, Clock, Discipline, Job, Map, Mode, Page, Scan, Step, Whose
+from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, LEDGER, EngineResult, lap_bin
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.steps import (
+    COUNTERS,
+    EXTENTS,
+    FLAGS,
+    STATE,
+    Adapt,
+    Block,
+    Clock,
+    Map,
+    Mode,
+    Page,
+    Quantity,
+    Scan,
+    Step,
+    Whose,
+)
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
+
+RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
+SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.SEND: IDLE}
+"""Of scans that take no lock; the others are HOLD."""
+PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
+
+
+# -- time ----------------------------------------------------------------------------------------------
+
+
+class Wake(simpy.Timeout):  # type: ignore[misc]  # SimPy is not type-checked here
+    """A thread's turn at a time."""
+
+    def __init__(self, env: Calendar, thread: int, delay: int) -> None:
+        self.turn = thread + 2  # SimPy itself uses 0 and 1
+        super().__init__(env, delay)
+
+
+class Calendar(simpy.Environment):  # type: ignore[misc]  # the same
+    """An environment in which threads that wake at the same time do so in the order of their numbers."""
+
+    def schedule(self, event: simpy.Event, priority: Any = simpy.events.NORMAL, delay: Any = 0) -> None:
+        """As SimPy's, but a `Wake` comes when it is its turn."""
+        super().schedule(event, getattr(event, "turn", priority), delay)
+
+
+# -- cache lines and locks -----------------------------------------------------------------------------
 
 
 @dataclass
@@ -38,36 +82,32 @@ class Line:
     """A cache line: one atomic operation at a time, dearer when another CPU owned it last."""
 
     job: Job
-    absent: bool = False
     free: int = 0
     owner: int | None = None
 
+    def transfer(self, owner: int | None, thread: int) -> int:
+        """One operation on a line that the owner's CPU had last."""
+        if owner is None or owner == thread:
+            return self.job.local_ps
+        return self.job.near_ps if self.job.socket[owner] == self.job.socket[thread] else self.job.far_ps
+
     def use(self, thread: int, at: int) -> int:
         """One operation, asked for at `at`; returns when it is done."""
-        if self.absent:
-            return at
-        socket = self.job.socket
-        if self.owner is None or self.owner == thread:
-            cost = self.job.local_ps
-        elif socket[self.owner] == socket[thread]:
-            cost = self.job.near_ps
-        else:
-            cost = self.job.far_ps
-        self.free = max(at, self.free) + cost
+        self.free = max(at, self.free) + self.transfer(self.owner, thread)
         self.owner = thread
         return self.free
 
 
 @dataclass
 class Lock:
-    """A lock with its cache line, its queue of threads, and the statistics it keeps for each mode."""
+    """A lock with its cache line, its queue of threads, and the statistics it keeps for each mode.
 
-    discipline: Discipline
+    This one is the queued spinlock; the others say where they differ.
+    """
+
     line: Line
-    readers: int = 0
-    writer: bool = False
+    holders: list[int] = field(default_factory=lambda: [0, 0])
     waiting: deque[Thread] = field(default_factory=deque)
-    version: int = 0
     busy_since: int = 0
     busy: int = 0
     changed: int = 0
@@ -75,32 +115,88 @@ class Lock:
     waits: list[list[int]] = field(default_factory=lambda: [[0] * 65, [0] * 65])
     holds: list[list[int]] = field(default_factory=lambda: [[0] * 65, [0] * 65])
 
-    @property
-    def free(self) -> bool:
-        """True if nobody holds the lock."""
-        return not self.writer and not self.readers
-
     def admits(self, mode: int) -> bool:
-        """True if a thread may hold the lock in this mode beside those that hold it now."""
-        return self.free or (mode == Mode.READ and not self.writer)
+        """Whether a thread may hold the lock in this mode beside those that hold it now."""
+        return not any(self.holders)
+
+    def successor(self, by: Thread) -> int:
+        """Whose turn it is when `by` lets go: a place in the queue."""
+        return 0
+
+    def reach(self, thread: int, at: int) -> int:
+        """An operation on the lock word; returns when it is done."""
+        return self.line.use(thread, at)
+
+    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+        """The thread, out of the queue already, sees that the lock is its own; returns when.
+
+        It reads the word; with others behind it, it also fetches the next one's queue node, to pass the head on.
+        """
+        owned = self.line.use(thread.number, at)
+        if self.waiting:
+            owned += self.line.transfer(self.waiting[0].number, thread.number)
+        return owned
 
     def enter(self, mode: int, at: int) -> None:
         """One more holder, from `at` on."""
-        if self.free:
+        if not any(self.holders):
             self.busy_since = at
-        if mode == Mode.READ:
-            self.readers += 1
-        else:
-            self.writer = True
+        self.holders[mode] += 1
 
     def leave(self, mode: int, at: int) -> None:
         """One holder less, from `at` on."""
-        if mode == Mode.READ:
-            self.readers -= 1
-        else:
-            self.writer = False
-        if self.free:
+        self.holders[mode] -= 1
+        if not any(self.holders):
             self.busy += at - self.busy_since
+
+
+class Ticket(Lock):
+    """All waiters poll the word; the read of the one whose turn it is comes, on average, halfway."""
+
+    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+        """Each waiter's read fetches the line from the one that let go."""
+        sweep = sum(self.line.transfer(by.number, other.number) for other in (thread, *self.waiting))
+        self.line.free, self.line.owner = at + sweep // 2, thread.number
+        return self.line.free
+
+
+class ReadersWriters(Lock):
+    """Readers may hold the lock together; those in a row enter one after another."""
+
+    def admits(self, mode: int) -> bool:
+        """A reader, unless there is a writer; a writer, if there is nobody."""
+        return not self.holders[Mode.WRITE] and (mode == Mode.READ or not self.holders[Mode.READ])
+
+
+@dataclass
+class Lockless(Lock):
+    """No lock: a compare-and-swap that is done again if another one came between."""
+
+    version: int = 0
+
+
+class Server(Lock):
+    """Hardware that serves one CPU at a time; there is no lock word."""
+
+    def reach(self, thread: int, at: int) -> int:
+        """There is nothing to move."""
+        return at
+
+    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+        """At once."""
+        return at
+
+
+DISCIPLINES: dict[Discipline, type[Lock]] = {
+    Discipline.QUEUED_SPIN: Lock,
+    Discipline.TICKET: Ticket,
+    Discipline.QUEUED_RW: ReadersWriters,
+    Discipline.LOCKLESS: Lockless,
+    Discipline.SERVER: Server,
+}
+
+
+# -- threads -------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -109,12 +205,13 @@ class Thread:
 
     number: int
     pc: int
-    first: int
-    last: int
     key: int
-    page: int = 0
+    page: int
+    begin: list[int]
+    end: list[int]
+    batch: int
     draws: int = 0
-    counters: list[int] = field(default_factory=lambda: [0] * 4)
+    counters: list[int] = field(default_factory=lambda: [0] * COUNTERS)
     tried: int = 0
     acquired: int = 0
     served: int = 0
@@ -131,39 +228,39 @@ class Thread:
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
     ended: int = -1
-    wake: simpy.Event | None = None
+    roused: simpy.Event | None = None
 
 
-RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
-SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.SEND: IDLE}
-"""Of scans that take no lock; the others are HOLD."""
-STATE = 3
-"""Bits of a page that hold its entry's state."""
-PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
+def first_state(job: Job, number: int, key: int) -> Thread:
+    """A thread before its first step."""
+    first, last = (int(page) for page in job.region[number])
+    rest = [0] * (EXTENTS - 1)
+    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch)
 
 
 class Simulation:
     """One run of a job."""
 
-    def __init__(self, job: Job, seed: int, trace: int, progress: Callable[[int, int], None] | None) -> None:
-        self.job, self.room, self.report = job, trace, progress
-        self.env = simpy.Environment(initial_time=0)
+    def __init__(
+        self, job: Job, seed: int, trace: int, ledger: int, progress: Callable[[int, int], None] | None
+    ) -> None:
+        limits.check_size(job)
+        self.job, self.report = job, progress
+        self.env = Calendar(initial_time=0)
         self.tables = tables(job.cvs)
-        self.places = seek_tables(job.zipf, compiled.vcpu_pages(job))
-        compiled.check_times(job, self.tables)
+        self.places = seek_tables(job.zipf, limits.vcpu_pages(job))
+        limits.check_times(job, self.tables)
         keys = thread_keys(seed, len(job.entry))
-        self.threads = [
-            Thread(i, int(job.entry[i]), int(job.region[i, 0]), int(job.region[i, 1]), int(keys[i]))
-            for i in range(len(job.entry))
-        ]
-        self.locks = [Lock(Discipline(int(k)), Line(job, absent=k == Discipline.SERVER)) for k in job.locks]
-        page, block = compiled.first_states(job)
-        self.pages = [int(page)] * (job.pages + compiled.PADDING)
-        self.blocks = [block] * -(-(job.pages + compiled.PADDING) // job.block_pages)
+        self.threads = [first_state(job, i, int(keys[i])) for i in range(len(job.entry))]
+        self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
+        page, block = limits.first_states(job)
+        self.pages = [int(page)] * (job.pages + limits.PADDING)
+        self.blocks = [block] * -(-(job.pages + limits.PADDING) // job.block_pages)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
-        self.trace: list[tuple[int, int, int, int]] = []
+        self.room = {"trace": trace, "ledger": ledger}
+        self.records: dict[str, list[tuple[int, ...]]] = {"trace": [], "ledger": []}
         self.flags = [False] * FLAGS
-        self.traced = self.events = self.live = 0
+        self.events = self.live = 0
         self.clock_base = self.clock_since = 0
         self.running = len(job.entry) if job.clock != Clock.WALL else 1
         self.shift = FIRST_SHIFT
@@ -174,36 +271,42 @@ class Simulation:
         self.stamp_own = np.zeros((len(job.stamps), 7), dtype=np.int64)
         self.stamp_l = np.zeros((len(job.stamps), len(self.locks), 2, 2), dtype=np.int64)
 
-    # -- time and records ----------------------------------------------------------------------------
+    # -- time and records ------------------------------------------------------------------------------
 
-    def sleep(self, thread: Thread) -> simpy.Event:
-        """An event on which the thread sleeps until somebody calls `rouse`."""
-        thread.wake = simpy.Event(self.env)
-        return thread.wake
+    @property
+    def now(self) -> int:
+        """The world's time."""
+        return int(self.env.now)
+
+    def sleep(self, thread: Thread) -> None:
+        """The thread sleeps until somebody calls `rouse`."""
+        thread.roused = simpy.Event(self.env)
 
     def rouse(self, thread: Thread, at: int) -> None:
         """Let a sleeping thread go on at a time; its number decides ties."""
-        event = thread.wake
+        event = thread.roused
         assert event is not None  # noqa: S101  # a thread is roused only while it sleeps
-        event._ok, event._value = True, None
-        self.env.schedule(event, priority=thread.number + 2, delay=at - self.env.now)
+        Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
 
     def clock(self) -> int:
         """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
-        return self.clock_base + max(1, self.running) * (int(self.env.now) - self.clock_since)
+        return self.clock_base + max(1, self.running) * (self.now - self.clock_since)
 
     def starts(self, threads: int) -> None:
         """So many more threads run from now on; fewer, if negative."""
         if self.job.clock != Clock.WALL:
-            self.clock_base, self.clock_since = self.clock(), int(self.env.now)
+            self.clock_base, self.clock_since = self.clock(), self.now
             self.running += threads
 
     def note(self, time: int, thread: Thread, kind: str, argument: int) -> None:
         """Write down one trace event, if a trace is wanted."""
-        if self.room:
-            if self.traced < self.room:
-                self.trace.append((time, thread.number, EVENTS.index(kind), argument))
-            self.traced += 1
+        if self.room["trace"]:
+            self.records["trace"].append((time, thread.number, EVENTS.index(kind), argument))
+
+    def enter(self, thread: Thread, what: str, page: int, count: int) -> None:
+        """Enter into the ledger what happened to a page, or to those of a word, if a ledger is wanted."""
+        if self.room["ledger"]:
+            self.records["ledger"].append((self.now, thread.number, LEDGER.index(what), page, count))
 
     def bin_of(self, time: int) -> int:
         """Index of a time's bin; the bins' width doubles until the time fits."""
@@ -225,131 +328,172 @@ class Simulation:
             t = until
         lock.changed = now
 
+    def draw(self, thread: Thread) -> int:
+        """The thread's next 64 random bits."""
+        thread.draws += 1
+        return draw(thread.key, thread.draws - 1)
+
     def sample(self, thread: Thread, mean: int, table: int) -> int:
         """A duration: the mean, or the mean times a random entry of a quantile table."""
         if table == 0:
             return mean
-        bits = draw(thread.key, thread.draws)
-        thread.draws += 1
-        return (mean * int(self.tables[table, bits >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
+        return (mean * int(self.tables[table, self.draw(thread) >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
 
     def writes(self, page: int) -> bool:
         """Whether the guest writes this page; write_percent of the pages, evenly spread."""
         percent = self.job.write_percent
         return percent >= 100 or (page + 1) * percent // 100 != page * percent // 100
 
-    # -- the interpreter -----------------------------------------------------------------------------
+    # -- the interpreter -------------------------------------------------------------------------------
 
     def live_through(self, thread: Thread) -> Generator[simpy.Event, None, None]:
         """A thread's life: its own steps move its clock, a shared step waits until the world's clock is there."""
-        thread.page = thread.first
-        wake = self.sleep(thread)
-        self.rouse(thread, 0)
-        yield wake
+        yield Wake(self.env, thread.number, 0)
         clock = own_steps = 0
         while True:
-            kind, a, b, c, d = (int(x) for x in self.job.steps[thread.pc])
+            kind, *arguments = (int(x) for x in self.job.steps[thread.pc])
+            step = Step(kind)
             own_steps += 1
-            if own_steps > compiled.OWN_STEPS:
-                compiled.check_end(self.job, 4, int(self.env.now), 0, 0, np.zeros(0, dtype=np.int64))
-            if kind in SHARED:
-                if clock > self.env.now:
-                    wake = self.sleep(thread)
-                    self.rouse(thread, clock)
-                    yield wake
-                    own_steps = 0
-                self.events += 1
-                if self.report is not None and self.events % PROGRESS_EVENTS == 0:
-                    self.report(self.events, int(self.env.now))
-                if kind == Step.END:
-                    thread.ended, thread.asleep = int(self.env.now), True
-                    self.live -= 1
-                    self.starts(-1)
-                    self.note(thread.ended, thread, "end", 0)
-                    return
-                done = SHARED_STEPS[Step(kind)](self, thread, a, b, c, d)
-                if done is None:  # asleep, until a lock or a barrier lets it go on
-                    yield thread.wake
-                    clock, own_steps = int(self.env.now), 0
-                else:
-                    clock = done
+            if own_steps > limits.OWN_STEPS:
+                raise limits.runaway(self.now)
+            if not (step.shared or (step is Step.TEST and Quantity(arguments[1]).shared)):
+                clock = self.own_step(thread, clock, step, *arguments)
+                if clock > limits.HORIZON_PS:  # never to be reached
+                    yield Wake(self.env, thread.number, clock - self.now)
+                continue
+            if clock > self.now:
+                yield Wake(self.env, thread.number, clock - self.now)
+                own_steps = 0
+            self.events += 1
+            if self.report is not None and self.events % PROGRESS_EVENTS == 0:
+                self.report(self.events, self.now)
+            if step is Step.END:
+                self.ends(thread)
+                return
+            done = SHARED_STEPS[step](self, thread, *arguments)
+            if done is None:  # asleep, until a lock or a barrier lets it go on
+                yield thread.roused
+                clock, own_steps = self.now, 0
             else:
-                clock = self.own_step(thread, clock, kind, a, b, c, d)
-                if clock > compiled.HORIZON_PS:  # never to be reached
-                    wake = self.sleep(thread)
-                    self.rouse(thread, clock)
-                    yield wake
+                clock = done
+
+    def ends(self, thread: Thread) -> None:
+        """The thread is done."""
+        thread.ended, thread.asleep = self.now, True
+        self.live -= 1
+        self.starts(-1)
+        self.note(thread.ended, thread, "end", 0)
 
     def run_ahead(self, thread: Thread, clock: int) -> int:
         """Spend the time of the RUN and HOLD steps ahead; nobody can interfere with them."""
         while True:
-            kind, a, b, c, d = (int(x) for x in self.job.steps[thread.pc])
+            kind, *arguments = (int(x) for x in self.job.steps[thread.pc])
             if kind not in (Step.RUN, Step.HOLD):
                 return clock
-            clock = self.own_step(thread, clock, kind, a, b, c, d)
+            clock = self.own_step(thread, clock, Step(kind), *arguments)
 
-    def own_step(  # noqa: PLR0912  # one branch a kind of step reads best
-        self, thread: Thread, clock: int, kind: int, a: int, b: int, c: int, d: int
+    def own_step(  # one branch a kind of step reads best
+        self, thread: Thread, clock: int, step: Step, a: int, b: int, c: int, d: int
     ) -> int:
-        """RUN, HOLD and the jumps: nobody else can see them. Returns the thread's clock."""
+        """A step that nobody else can see. Returns the thread's clock."""
         thread.pc += 1
-        if kind in (Step.RUN, Step.HOLD):
-            time = self.sample(thread, a, b)
-            thread.spent[RUN if kind == Step.RUN else HOLD] += time
-            return clock + time
-        if kind == Step.NEXT:
-            thread.page = min(thread.page + b, thread.last)
-            self.progress[thread.number, self.bin_of(clock)] += b
-            offset = thread.page - thread.first
-            offset = offset % d if d > 0 else offset
-            if thread.page < thread.last and not (c > 0 and offset % c == 0):
+        match step:
+            case Step.RUN | Step.HOLD:
+                time = self.sample(thread, a, b)
+                thread.spent[RUN if step is Step.RUN else HOLD] += time
+                return clock + time
+            case Step.JUMP:
                 thread.pc = a
-        elif kind == Step.MORE:
-            if thread.page < thread.last:
-                thread.pc = a
-            else:
-                thread.page = thread.first
-        elif kind == Step.JUMP:
-            thread.pc = a
-        elif kind == Step.FEW:
-            thread.pc = a if thread.bitmap <= b else thread.pc
-        elif kind == Step.PEEK:
-            ahead = self.pages[thread.page : min(thread.page + b, thread.last)]
-            thread.pc = thread.pc if any(bits & Page.COLLECTED for bits in ahead) else a
-        elif kind == Step.BACK:
-            thread.page -= (thread.page - thread.first - 1) % a + 1 if thread.page > thread.first else 0
-        elif kind == Step.SEEK:
-            places = (thread.last - thread.first) // a
-            bits = draw(thread.key, thread.draws)
-            thread.draws += 1
-            number, within = bits >> (64 - SEEK_BITS), bits >> (48 - SEEK_BITS) & 0xFFFF
-            low, high = (int(self.places[b, number + i]) for i in (0, 1))
-            rank = min((low + ((high - low) * within >> 16)) * places >> 32, places - 1)
-            thread.page = thread.first + (rank * SCATTER % places if b else rank) * a
-        else:  # REPEAT
-            thread.counters[c] += 1
-            if thread.counters[c] < b:
-                thread.pc = a
-            else:
-                thread.counters[c] = 0
+            case Step.REPEAT:
+                thread.counters[c] += 1
+                if thread.counters[c] < b:
+                    thread.pc = a
+                else:
+                    thread.counters[c] = 0
+            case Step.TEST:
+                if self.quantity(thread, Quantity(b), c, clock) < d:
+                    thread.pc = a
+            case Step.OPEN:
+                reach = (thread.page // b + 1) * b if c else thread.page + b
+                thread.begin[a], thread.end[a] = thread.page, min(reach, thread.end[a - 1])
+            case Step.ADVANCE:
+                page = min(thread.page + a, thread.end[b])
+                self.progress[thread.number, self.bin_of(clock)] += page - thread.page
+                thread.page = page
+            case Step.BACK:
+                thread.page = thread.begin[a]
+            case Step.ADAPT:
+                thread.batch = min(thread.batch * 2, c) if a == Adapt.DOUBLE else max(thread.batch // 2, b)
+            case Step.SEEK:
+                thread.page = self.place(thread, a, b)
         return clock
 
-    # -- shared steps: each returns the thread's clock, or None if the thread sleeps -----------------
+    def place(self, thread: Thread, multiple: int, table: int) -> int:
+        """A page of the region at random."""
+        first, places = thread.begin[0], (thread.end[0] - thread.begin[0]) // multiple
+        bits = self.draw(thread)
+        number, within = bits >> (64 - SEEK_BITS), bits >> (48 - SEEK_BITS) & 0xFFFF
+        low, high = (int(self.places[table, number + i]) for i in (0, 1))
+        rank = min((low + ((high - low) * within >> 16)) * places >> 32, places - 1)
+        return first + (rank * SCATTER % places if table else rank) * multiple
 
-    def take(self, thread: Thread, a: int, mode: int, whose: int, _d: int) -> int | None:
+    def quantity(  # noqa: PLR0911  # one return a quantity reads best
+        self, thread: Thread, quantity: Quantity, argument: int, clock: int
+    ) -> int:
+        """What a thread asks for."""
+        ahead = slice(thread.page, thread.end[argument]) if 0 <= argument < EXTENTS else slice(0)
+        lock = self.locks[argument if argument >= 0 else thread.region_lock] if argument < len(self.locks) else None
+        match quantity:
+            case Quantity.DONE:
+                return int(thread.page >= thread.end[argument])
+            case Quantity.PAGES:
+                return thread.page - thread.begin[argument]
+            case Quantity.BEYOND:
+                return thread.page - thread.begin[argument] - thread.batch
+            case Quantity.COLLECTED:
+                return sum(bits & Page.COLLECTED > 0 for bits in self.pages[ahead])
+            case Quantity.DIRTY:
+                return sum(bits & Page.DIRTY > 0 for bits in self.pages[ahead])
+            case Quantity.BITMAP:
+                return thread.bitmap
+            case Quantity.HELD:
+                return clock - thread.acquired
+            case Quantity.CLOCK:
+                return self.clock()
+            case Quantity.FLAG:
+                return int(self.flags[argument])
+            case Quantity.BLOCK:
+                return int(self.blocks[thread.page // self.job.block_pages] in PERMISSION)
+        assert lock is not None  # noqa: S101  # what remains is asked of a lock
+        only = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
+        return sum(other.number < only for other in lock.waiting)
+
+    # -- shared steps: each returns the thread's clock, or None if the thread sleeps -------------------
+
+    def test(self, thread: Thread, target: int, quantity: int, argument: int, threshold: int) -> int:
+        """Ask for what others change."""
+        found = self.quantity(thread, Quantity(quantity), argument, self.now)
+        thread.pc = thread.pc + 1 if found >= threshold else target
+        return self.now
+
+    def lock_index(self, thread: Thread, number: int, whose: int) -> int:
+        """Which lock a TAKE or DROP means."""
+        return (number, number + thread.number, thread.region_lock)[whose]
+
+    def take(self, thread: Thread, number: int, mode: int, whose: int, _d: int) -> int | None:
         """Ask for a lock."""
-        now = int(self.env.now)
+        now = self.now
         if whose == Whose.REGION:
-            thread.region_lock = a + min(thread.page, self.job.pages - 1) // self.job.lock_pages
-        index = self.lock_index(thread, a, whose)
+            thread.region_lock = number + min(thread.page, self.job.pages - 1) // self.job.lock_pages
+        index = self.lock_index(thread, number, whose)
         lock = self.locks[index]
         thread.pc += 1
         thread.tried, thread.mode = now, mode
         self.note(now, thread, "try", index)
-        if lock.discipline is Discipline.LOCKLESS:
+        if isinstance(lock, Lockless):
             thread.seen, thread.acquired = lock.version, now
             return now
-        done = lock.line.use(thread.number, now)
+        done = lock.reach(thread.number, now)
         if not lock.waiting and lock.admits(mode):
             thread.spent[LINE] += done - now
             self.own(index, thread, mode, done)
@@ -363,16 +507,12 @@ class Simulation:
         self.sleep(thread)
         return None
 
-    def lock_index(self, thread: Thread, a: int, whose: int) -> int:
-        """Which lock a TAKE or DROP means."""
-        return (a, a + thread.number, thread.region_lock)[whose]
-
     def own(self, index: int, thread: Thread, mode: int, at: int) -> None:
         """The thread holds the lock from `at` on."""
         lock = self.locks[index]
         thread.asleep = False
         lock.enter(mode, at)
-        if lock.discipline is Discipline.SERVER:
+        if isinstance(lock, Server):
             thread.served = at
         else:
             thread.acquired = at
@@ -384,14 +524,16 @@ class Simulation:
         lock.waits[mode][wait.bit_length()] += 1
         self.note(at, thread, "acquired", index)
 
-    def drop(self, thread: Thread, a: int, mode: int, whose: int, retry: int) -> int:
+    def drop(self, thread: Thread, number: int, mode: int, whose: int, retry: int) -> int:
         """Let a lock go, or publish a lockless update; hand the lock on."""
-        now = int(self.env.now)
-        index = self.lock_index(thread, a, whose)
+        now = self.now
+        index = self.lock_index(thread, number, whose)
         lock = self.locks[index]
-        if lock.discipline is Discipline.LOCKLESS:
-            done = lock.line.use(thread.number, now)
-            thread.spent[LINE] += done - now
+        if lock.waiting:  # the head of the queue polls the word: its line must be fetched back
+            lock.line.owner = lock.waiting[0].number
+        done = lock.reach(thread.number, now)
+        thread.spent[LINE] += done - now
+        if isinstance(lock, Lockless):
             if lock.version != thread.seen:
                 lock.stats[mode][1] += 1
                 self.note(done, thread, "retry", index)
@@ -399,49 +541,37 @@ class Simulation:
                 return done
             lock.version += 1
             lock.stats[mode][0] += 1
-            held = done - thread.acquired
         else:
-            if lock.waiting:  # the head of the queue polls the word: its line must be fetched back
-                lock.line.owner = lock.waiting[0].number
-            done = lock.line.use(thread.number, now)
-            thread.spent[LINE] += done - now
-            held = done - (thread.served if lock.discipline is Discipline.SERVER else thread.acquired)
             lock.leave(mode, done)
+        held = done - (thread.served if isinstance(lock, Server) else thread.acquired)
         stats = lock.stats[mode]
         stats[4] += held
         stats[5] = max(stats[5], held)
         lock.holds[mode][held.bit_length()] += 1
         self.note(done, thread, "released", index)
         thread.pc += 1
-        self.grant(index, now, done)
+        self.grant(index, thread, now, done)
         return done
 
-    def grant(self, index: int, now: int, at: int) -> None:
+    def grant(self, index: int, by: Thread, now: int, at: int) -> None:
         """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
         lock = self.locks[index]
-        while lock.waiting and lock.admits(lock.waiting[0].mode):
+        while lock.waiting and lock.admits(lock.waiting[lock.successor(by)].mode):
             self.queue_changes(index, lock, now)
-            thread = lock.waiting.popleft()
+            place = lock.successor(by)
+            thread = lock.waiting[place]
+            del lock.waiting[place]
             if self.job.clock == Clock.SERIAL_YIELD:
                 self.starts(1)
-            left = len(lock.waiting)
-            if lock.discipline is Discipline.TICKET:
-                # All waiters poll the word; the read of the one whose turn it is comes, on average, halfway.
-                sweep = self.job.near_ps * (left + 1)
-                owned = at + sweep // 2
-                lock.line.free, lock.line.owner = owned, thread.number
-            else:
-                owned = lock.line.use(thread.number, at)
-                if left and lock.discipline is not Discipline.SERVER:
-                    owned += self.job.near_ps  # fetch the successor's queue node, to pass the queue's head on
-            thread.spent[BROADCAST if lock.discipline is Discipline.SERVER else WAIT] += at - thread.tried
+            owned = lock.hand_over(thread, by, at)
+            thread.spent[BROADCAST if isinstance(lock, Server) else WAIT] += at - thread.tried
             thread.spent[LINE] += owned - at
             self.own(index, thread, thread.mode, owned)
             self.rouse(thread, self.run_ahead(thread, owned))
             at = owned
 
-    def access(self, thread: Thread, a: int, b: int, c: int, d: int) -> int:
-        """The guest touches its page: a hit falls through, a fault jumps."""
+    def access(self, thread: Thread, *faults: int) -> int:
+        """The guest touches its page: a hit goes on, a fault jumps."""
         page = thread.page
         block = self.blocks[page // self.job.block_pages]
         state = self.pages[page] & STATE
@@ -452,36 +582,41 @@ class Simulation:
             fault = 3 if block == Block.ABSENT else 2 if writes and block == Block.PROTECTED else None
         if fault is None:
             thread.pc += 1
+            if writes:
+                self.enter(thread, "write", page, 0)
         else:
             thread.faults[fault] += 1
-            self.note(int(self.env.now), thread, "fault", fault)
-            thread.pc = (a, b, c, d)[fault]
+            self.note(self.now, thread, "fault", fault)
+            thread.pc = faults[fault]
         kick, thread.kick = thread.kick, 0
         thread.spent[RUN] += kick
-        return int(self.env.now) + kick
+        return self.now + kick
 
     def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
-        """Change the entry of the current page, and mark the page dirty."""
-        page, size = thread.page, self.job.block_pages
-        block = page // size
+        """Change the entry of the current page, and mark the page dirty; the access that faulted is made by that."""
+        page = thread.page
+        block = page // self.job.block_pages
         writes = self.writes(page)
-        if action == Map.BLOCK:
-            self.blocks[block] = Block.WRITABLE
-        elif action == Map.ZAP:
-            self.blocks[block] = Block.ABSENT
-        elif action == Map.EAGER:
-            if self.blocks[block] in PERMISSION:
-                self.fill_table(block, PERMISSION[self.blocks[block]])
-                self.blocks[block] = Block.TABLE
-        else:
-            if self.blocks[block] == Block.ABSENT or (action == Map.SPLIT and self.blocks[block] != Block.TABLE):
-                self.blocks[block] = Block.TABLE
-                self.fill_table(block, Page.ABSENT)
-            bits = self.pages[page] & ~STATE | (Page.DIRTY if writes and logging else 0)
-            self.pages[page] = bits | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
-        self.note(int(self.env.now), thread, "mapped", page)
+        match Map(action):
+            case Map.BLOCK:
+                self.blocks[block] = Block.WRITABLE
+            case Map.ZAP:
+                self.blocks[block] = Block.ABSENT
+            case Map.EAGER:
+                if self.blocks[block] in PERMISSION:
+                    self.fill_table(block, PERMISSION[self.blocks[block]])
+                    self.blocks[block] = Block.TABLE
+            case _:
+                if self.blocks[block] == Block.ABSENT or (action == Map.SPLIT and self.blocks[block] != Block.TABLE):
+                    self.blocks[block] = Block.TABLE
+                    self.fill_table(block, Page.ABSENT)
+                bits = self.pages[page] & ~STATE | (Page.DIRTY if writes and logging else 0)
+                self.pages[page] = bits | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
+        if writes and action not in (Map.ZAP, Map.EAGER):
+            self.enter(thread, "write", page, 1)
+        self.note(self.now, thread, "mapped", page)
         thread.pc += 1
-        return int(self.env.now)
+        return self.now
 
     def fill_table(self, block: int, state: Page) -> None:
         """Give every page of a block this state; what is written down about it stays."""
@@ -489,46 +624,54 @@ class Simulation:
         for p in range(block * size, min((block + 1) * size, self.job.pages)):
             self.pages[p] = self.pages[p] & ~STATE | state
 
-    def scan(self, thread: Thread, cost: int, action: int, word_cost: int, unsplit_cost: int) -> int:
+    def scan(self, thread: Thread, action: int, cost: int, word_cost: int, unsplit_cost: int) -> int:
         """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
-        word = range(thread.page, thread.page + (1 if action == Scan.CLEAR_PAGE else 64))
-        clears = action in (Scan.CLEAR, Scan.CLEAR_PAGE)
+        found = 0
+        for p in range(thread.page, thread.page + (1 if action == Scan.CLEAR_PAGE else 64)):
+            found += self.scan_page(thread, p, Scan(action))
+        entries, unsplit = found, 0
         block = thread.page // self.job.block_pages
-        mapped = self.blocks[block]
-        entries = unsplit = 0
-        if action == Scan.PROTECT and mapped != Block.TABLE:
-            entries = int(mapped == Block.WRITABLE)
-        for p in word:
-            bits = self.pages[p]
-            if action == Scan.SET:
-                self.pages[p] |= Page.DIRTY
-            elif action == Scan.ALL:
-                thread.bitmap += not bits & Page.COLLECTED
-                self.pages[p] |= Page.COLLECTED
-            elif action == Scan.COLLECT and bits & Page.DIRTY:
-                entries += 1
-                thread.bitmap += not bits & Page.COLLECTED
-                self.pages[p] = bits | Page.COLLECTED
-            elif action == Scan.SEND and bits & Page.COLLECTED:
-                entries += 1
-                thread.bitmap -= 1
-                self.pages[p] = bits & ~Page.COLLECTED
-            elif clears and bits & Page.DIRTY and bits & Page.COLLECTED:
-                entries += 1
-                self.pages[p] = self.protected(bits & ~Page.DIRTY)
-            elif action == Scan.PROTECT and mapped == Block.TABLE and bits & STATE == Page.WRITABLE:
-                entries += 1
-                self.pages[p] = self.protected(bits)
-        if (clears or action == Scan.PROTECT) and mapped != Block.TABLE and entries:
-            unsplit = entries if clears else 0
-            entries = 1  # the block has one entry
-            if mapped == Block.WRITABLE:
+        clears = action in (Scan.CLEAR, Scan.CLEAR_PAGE)
+        if self.blocks[block] != Block.TABLE and (clears or action == Scan.PROTECT):  # the block has one entry
+            writable = self.blocks[block] == Block.WRITABLE
+            entries = int(found > 0 if clears else writable)
+            unsplit = found if clears else 0
+            if entries and writable:
                 self.blocks[block] = Block.PROTECTED
         time = entries * cost + unsplit * unsplit_cost + (word_cost if entries else 0)
         thread.spent[SCAN_ACTIVITY.get(Scan(action), HOLD)] += time
-        self.note(int(self.env.now), thread, "scan", entries)
+        self.note(self.now, thread, "scan", entries)
+        self.enter(thread, Scan(action).name.lower(), thread.page, found)
         thread.pc += 1
-        return int(self.env.now) + time
+        return self.now + time
+
+    def scan_page(self, thread: Thread, p: int, action: Scan) -> bool:
+        """What a scan does to one page; True if it found it as it looked for it."""
+        bits = self.pages[p]
+        match action:
+            case Scan.CLEAR | Scan.CLEAR_PAGE:
+                found = bool(bits & Page.DIRTY and bits & Page.COLLECTED)
+                if found:
+                    self.pages[p] = self.protected(bits & ~Page.DIRTY)
+                return found
+            case Scan.PROTECT:
+                in_table = self.blocks[p // self.job.block_pages] == Block.TABLE
+                found = in_table and bits & STATE == Page.WRITABLE
+                if found:
+                    self.pages[p] = self.protected(bits)
+                return found
+            case Scan.SET:
+                self.pages[p] = bits | Page.DIRTY
+                return False
+            case Scan.SEND:
+                self.pages[p] = bits & ~Page.COLLECTED
+                thread.bitmap -= bool(bits & Page.COLLECTED)
+                return bool(bits & Page.COLLECTED)
+        found = bool(bits & Page.DIRTY)
+        if found or action is Scan.ALL:
+            self.pages[p] = bits | Page.COLLECTED
+            thread.bitmap += not bits & Page.COLLECTED
+        return found and action is Scan.COLLECT
 
     @staticmethod
     def protected(bits: int) -> int:
@@ -537,7 +680,7 @@ class Simulation:
 
     def barrier(self, thread: Thread, which: int, parties: int, _c: int, _d: int) -> int | None:
         """Wait for the others; the last one wakes them and goes on at once."""
-        now = int(self.env.now)
+        now = self.now
         thread.pc += 1
         self.note(now, thread, "barrier", which)
         parked = self.parked[which]
@@ -557,104 +700,77 @@ class Simulation:
         return now
 
     def stamp(self, thread: Thread, which: int, _b: int, _c: int, _d: int) -> int:
-        """Write down the time and the lock counters."""
+        """Write down the time and all counters."""
         self.stamp_t[which] = self.clock()
         for index, lock in enumerate(self.locks):
             self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
         self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
         self.stamp_s[which, 6:] = np.sum([t.faults for t in self.threads], axis=0)
         self.stamp_own[which] = [*thread.spent, thread.bitmap]
-        self.note(int(self.env.now), thread, "stamp", which)
+        self.note(self.now, thread, "stamp", which)
         thread.pc += 1
-        return int(self.env.now)
+        return self.now
 
-    def lap(self, thread: Thread, reads: int, flag: int, _c: int, _d: int) -> int:
+    def lap(self, thread: Thread, reads: int, _b: int, _c: int, _d: int) -> int:
         """Start the stopwatch, or write down its time."""
-        if reads == 1 or (reads == 2 and self.flags[flag]):
+        if reads:
             gap = self.clock() - thread.lap_from
             thread.lap_max = max(thread.lap_max, gap)
             thread.laps[lap_bin(gap)] += 1
-            self.note(int(self.env.now), thread, "lap", gap)
+            self.note(self.now, thread, "lap", gap)
         thread.lap_from = self.clock()
         thread.pc += 1
-        return int(self.env.now)
+        return self.now
 
     def signal(self, thread: Thread, flag: int, _b: int, _c: int, _d: int) -> int:
         """Raise a flag."""
         self.flags[flag] = True
-        self.note(int(self.env.now), thread, "signal", flag)
+        self.note(self.now, thread, "signal", flag)
         thread.pc += 1
-        return int(self.env.now)
-
-    def unless(self, thread: Thread, target: int, flag: int, _c: int, _d: int) -> int:
-        """Jump unless a flag was raised."""
-        thread.pc = thread.pc + 1 if self.flags[flag] else target
-        return int(self.env.now)
-
-    def past(self, thread: Thread, target: int, time: int, _c: int, _d: int) -> int:
-        """Jump once the clock shows that time."""
-        thread.pc = target if self.clock() >= time else thread.pc + 1
-        return int(self.env.now)
-
-    def quiet(self, thread: Thread, target: int, a: int, least: int, below: int) -> int:
-        """Jump if fewer wait for the lock."""
-        lock = self.locks[a if a >= 0 else thread.region_lock]
-        crowd = [other for other in lock.waiting if below == 0 or other.number < below]
-        thread.pc = target if len(crowd) < least else thread.pc + 1
-        return int(self.env.now)
-
-    def split(self, thread: Thread, target: int, _b: int, _c: int, _d: int) -> int:
-        """Jump unless the current page is mapped by a block."""
-        mapped = self.blocks[thread.page // self.job.block_pages] in PERMISSION
-        thread.pc = thread.pc + 1 if mapped else target
-        return int(self.env.now)
+        return self.now
 
     def kick(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
         """Interrupt every thread that is awake."""
         for other in self.threads:
             if other is not thread and not other.asleep:
                 other.kick = time
-        self.note(int(self.env.now), thread, "kick", time)
+        self.note(self.now, thread, "kick", time)
         thread.pc += 1
-        return int(self.env.now)
+        return self.now
 
     def rest(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
         """Fall asleep: the clock goes on with one thread less."""
         thread.alarm = self.clock() + time
         self.starts(-1)
         thread.pc += 1
-        return int(self.env.now)
+        return self.now
 
     def awake(self, thread: Thread, _a: int, _b: int, _c: int, _d: int) -> int:
         """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
-        now, left = int(self.env.now), thread.alarm - self.clock()
+        left = thread.alarm - self.clock()
         if left <= 0:
             self.starts(1)
             thread.pc += 1
-            return now
+            return self.now
         wait = -(-left // (1 if self.job.clock == Clock.WALL else len(self.threads)))
         thread.spent[IDLE] += wait
-        return now + wait
+        return self.now + wait
+
+    # -- the run ---------------------------------------------------------------------------------------
 
     def run(self) -> EngineResult:
         """Let every thread live, and collect what they left."""
         self.live = len(self.threads)
         for thread in self.threads:
             self.env.process(self.live_through(thread))
-        horizon = compiled.HORIZON_PS
-        while self.env.peek() <= horizon:
+        while self.env.peek() <= limits.HORIZON_PS:
             self.env.step()
         if self.live:
             stuck = self.env.peek() == simpy.core.Infinity
-            compiled.check_end(
-                self.job,
-                2 if stuck else 3,
-                int(self.env.now),
-                0,
-                0,
-                np.array([t.ended for t in self.threads]),
-            )
-        compiled.check_end(self.job, 1, 0, self.traced, self.room, np.zeros(0, dtype=np.int64))
+            ended = np.array([t.ended for t in self.threads])
+            raise limits.deadlock(self.job, self.now, ended) if stuck else limits.past_horizon()
+        limits.check_room("trace events", len(self.records["trace"]), self.room["trace"])
+        limits.check_room("ledger entries", len(self.records["ledger"]), self.room["ledger"])
         return EngineResult(
             end_ps=max(t.ended for t in self.threads),
             events=self.events,
@@ -674,11 +790,13 @@ class Simulation:
             stamp_own=self.stamp_own,
             lap_histogram=np.array([t.laps for t in self.threads]),
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
-            trace=np.array(self.trace, dtype=np.int64).reshape(-1, 4),
+            trace=np.array(self.records["trace"], dtype=np.int64).reshape(-1, 4),
+            ledger=np.array(self.records["ledger"], dtype=np.int64).reshape(-1, 5),
         )
 
 
-SHARED_STEPS: dict[Step, Callable[[Simulation, Thread, int, int, int, int], int | None]] = {
+SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
+    Step.TEST: Simulation.test,
     Step.TAKE: Simulation.take,
     Step.DROP: Simulation.drop,
     Step.ACCESS: Simulation.access,
@@ -688,12 +806,8 @@ SHARED_STEPS: dict[Step, Callable[[Simulation, Thread, int, int, int, int], int 
     Step.STAMP: Simulation.stamp,
     Step.LAP: Simulation.lap,
     Step.SIGNAL: Simulation.signal,
-    Step.UNLESS: Simulation.unless,
     Step.SLEEP: Simulation.rest,
     Step.WAKE: Simulation.awake,
-    Step.PAST: Simulation.past,
-    Step.QUIET: Simulation.quiet,
-    Step.SPLIT: Simulation.split,
     Step.KICK: Simulation.kick,
 }
 
@@ -703,6 +817,7 @@ def run(
     seed: int = 1,
     *,
     trace: int = 0,
+    ledger: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> EngineResult:
     """Run a job with the reference engine; arguments, result and errors as `simlib.engine.compiled.run`.
@@ -710,16 +825,14 @@ def run(
     Examples
     --------
     >>> from simlib.engine.compiled import run as fast
-    >>> from simlib.model.steps import Program
+    >>> from simlib.model.program import Lock, Program
     >>> p = Program()
-    >>> top = p.add(Step.RUN, 2000)
-    >>> for step in (p.add(Step.TAKE, 0, 1), p.add(Step.HOLD, 1000), p.add(Step.DROP, 0, 1)): pass
-    >>> _ = p.add(Step.REPEAT, top, 10), p.add(Step.END)
-    >>> job = Job(np.array(p.rows), np.zeros(2, int), np.zeros((2, 2), int), np.zeros(1, int), 0, 0, 0,
-    ...           np.zeros(2, int))
+    >>> with p.thread(), p.repeat(10):
+    ...     p.run(2000)
+    ...     with p.holding(Lock(0, Mode.WRITE)):
+    ...         p.hold(1000)
+    >>> job = Job(p.steps(), np.zeros(2, int), np.zeros((2, 2), int), np.zeros(1, int), 0, 0, 0, np.zeros(2, int))
     >>> run(job, trace=1000) == fast(job, trace=1000)
     True
     """
-    if len(job.entry) > compiled.MAX_THREADS:
-        raise InputError("threads", len(job.entry), f"must be at most {compiled.MAX_THREADS}")
-    return Simulation(job, seed, trace, progress).run()
+    return Simulation(job, seed, trace, ledger, progress).run()

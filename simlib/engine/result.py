@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.model.steps import Job, Mode
+from simlib.model.job import Job
+from simlib.model.steps import Mode, Scan
 
 PS = 1e-12
 """Seconds in a picosecond."""
@@ -33,6 +34,9 @@ LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps"
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
           "kick")  # fmt: skip
 """Kinds of trace event, by number."""
+
+LEDGER = ("write", *(scan.name.lower() for scan in Scan))
+"""Kinds of ledger entry, by number: the guest wrote a page; a scan walked a word (`simlib.model.steps.Scan`)."""
 
 
 def lap_bin(lap: int) -> int:
@@ -99,6 +103,10 @@ class EngineResult:
         Longest lap of each thread; of accesses to memory: its longest stall.
     trace : ndarray of int64, shape (n_events, 4)
         Time, thread, `EVENTS` number, argument; empty unless asked for.
+    ledger : ndarray of int64, shape (n_entries, 5)
+        What happened to the guest's pages: time, thread, `LEDGER` number, page (of a scan the first one), and for a
+        write whether a fault came before (1) or not (0), for a scan how many pages it found as it looked for them.
+        Empty unless asked for.
     """
 
     end_ps: int
@@ -120,6 +128,7 @@ class EngineResult:
     lap_histogram: NDArray[np.int64]
     lap_max_ps: NDArray[np.int64]
     trace: NDArray[np.int64]
+    ledger: NDArray[np.int64]
 
     def __eq__(self, other: object) -> bool:
         """True if every number of both runs is the same."""

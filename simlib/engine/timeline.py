@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from simlib.engine.result import EVENTS, PS, EngineResult
 from simlib.errors import InputError, nearest
-from simlib.model.steps import Job, Mode, Step, Whose
+from simlib.model.job import Job
+from simlib.model.steps import Mode, Step, Whose
 
 
 class TracedRun(Protocol):
@@ -48,9 +49,6 @@ _SHOWN_BY = {"try": Step.TAKE, "released": Step.DROP, "retry": Step.DROP, "fault
              "barrier": Step.BARRIER, "scan": Step.SCAN, "stamp": Step.STAMP, "signal": Step.SIGNAL,
              "kick": Step.KICK, "end": Step.END}  # fmt: skip
 """Events that tell which step a thread has reached. Every such step gives its event; ACCESS only when it faults."""
-
-_STRAIGHT = (Step.RUN, Step.HOLD, Step.LAP, Step.SLEEP, Step.WAKE, Step.SEEK, Step.BACK)
-"""Of the steps that give no such event, those that never jump."""
 
 
 def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd.DataFrame:
@@ -303,8 +301,10 @@ def _ahead(steps: list[tuple[int, ...]], start: Iterable[int]) -> frozenset[int]
             found.add(index)
             if kind != Step.ACCESS:
                 continue
-        straight = kind in _STRAIGHT or kind == Step.ACCESS
-        open_ends += [index + 1] if straight else [target] if kind == Step.JUMP else [target, index + 1]
+        if kind in (Step.JUMP, Step.REPEAT, Step.TEST):
+            open_ends.append(target)
+        if kind != Step.JUMP:
+            open_ends.append(index + 1)
     return frozenset(found)
 
 

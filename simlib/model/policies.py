@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Ways of taking mmu_lock that the seeds discuss, each by its name: what it changes in a scenario, and whose it is.
 
-A policy says all of one question and nothing of the others: one about CLEAR's holds sets the batch and the yielding,
+A policy says all of one question and nothing of the others: one about CLEAR's holds says when they end,
 whatever the scenario had, and leaves eager splitting alone.
 """
 
@@ -17,6 +17,7 @@ from simlib.errors import InputError, nearest
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
+from simlib.model.strategy import every
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
@@ -53,8 +54,8 @@ class NamedPolicy:
 
         Examples
         --------
-        >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["clear_batch_pages"]
-        0
+        >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["lets_go"]
+        'never'
         """
         return self.changes if not self.architectures or architecture in self.architectures else self.elsewhere
 
@@ -73,10 +74,9 @@ def _reply(day: str) -> str:
     return f"reply of {day} to {_DROP_64}"
 
 
-def _clear(batch: int = 0, **others: Any) -> dict[str, dict[str, Any]]:
-    """When CLEAR lets go: every key that decides it."""
-    yields = {"yield_pages": WORD_PAGES, "yield_waiters": 1} if "yield_on" in others else {}
-    return {"policy": {"clear_batch_pages": batch, "yield_on": "never"} | yields | others}
+def _clear(lets_go: str, **others: Any) -> dict[str, dict[str, Any]]:
+    """When CLEAR lets go."""
+    return {"policy": {"lets_go": lets_go} | others}
 
 
 def _split(**values: Any) -> dict[str, dict[str, Any]]:
@@ -86,27 +86,34 @@ def _split(**values: Any) -> dict[str, dict[str, Any]]:
 POLICIES: dict[str, NamedPolicy] = {
     row.name: row
     for row in (
-        NamedPolicy("whole-ioctl", "CLEAR holds the lock from its first word to its last", "upstream", _clear(),
-                    (_CLEAR,)),
-        NamedPolicy("every-64", "CLEAR lets go after every word that has anything set", "posted", _clear(64),
-                    (_DROP_64,)),
+        NamedPolicy("whole-ioctl", "CLEAR holds the lock from its first word to its last", "upstream",
+                    _clear("never"), (_CLEAR,)),
+        NamedPolicy("every-64", "CLEAR lets go after every word that has anything set", "posted",
+                    _clear("pages >= 64"), (_DROP_64,)),
         NamedPolicy("arch-opt-in", "the lock is taken for each word of CLEAR and GET on x86, around the loop elsewhere",
-                    "posted", _clear(64, get_batch_pages=64), (_reply("4 April 2024"),), _X86,
-                    _clear(get_batch_pages=0)),
+                    "posted", _clear("pages >= 64", get_lets_go="pages >= 64"), (_reply("4 April 2024"),), _X86,
+                    _clear("never", get_lets_go="never")),
         NamedPolicy("needbreak-preemptible",
                     "CLEAR lets go between two words if anyone waits, as walks of a preemptible kernel do", "what-if",
-                    _clear(yield_on="contended"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024"))),
+                    _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024"))),
         NamedPolicy("needbreak-voluntary", "the same on a kernel that is not preemptible, which never lets go for it",
-                    "upstream", _clear(), (_RESCHED, _NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
+                    "upstream", _clear("never"), (_RESCHED, _NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
         NamedPolicy("yield-after-progress", "CLEAR lets go if anyone waits, but only after 512 pages", "what-if",
-                    _clear(yield_on="contended", yield_pages=512), (_reply("15 April 2024"),)),
+                    _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),)),
         NamedPolicy("never-yield", "nobody looks whether anyone waits; what lets go has reasons of its own", "what-if",
-                    _clear(), (_reply("18 April 2024"),)),
+                    _clear("never"), (_reply("18 April 2024"),)),
         NamedPolicy("yield-to-vcpus",
                     "CLEAR lets go between two words if a vCPU waits, not for another clearing thread", "what-if",
-                    _clear(yield_on="vcpus"), (_reply("15 April 2024"),)),
+                    _clear("vcpus >= 1"), (_reply("15 April 2024"),)),
         NamedPolicy("adaptive-batch", "CLEAR lets go between two words once four wait: the more there are, the sooner",
-                    "what-if", _clear(yield_on="contended", yield_waiters=4), (_reply("15 April 2024"),)),
+                    "what-if", _clear("waiters >= 4"), (_reply("15 April 2024"),)),
+        NamedPolicy("bounded-hold", "CLEAR lets go between two words once it has held the lock for 50 us", "what-if",
+                    _clear("held >= 50us"), ("no kernel",)),
+        NamedPolicy("bounded-hold-after-progress", "the same, but only after 512 pages", "what-if",
+                    _clear("held >= 50us and pages >= 512"), ("no kernel",)),
+        NamedPolicy("doubling-batch",
+                    "CLEAR's batch doubles from hold to hold while nobody waits, and halves when somebody does",
+                    "what-if", _clear("pages >= adaptive(64, 32768)"), ("no kernel",)),
         NamedPolicy("eager-split-under-lock", "an eager split allocates its table with the lock held", "upstream",
                     _split(eager_split=True, split_alloc="under_lock"),
                     (f"{_SPLIT} (before commit cf3ff0ee24d6, 6.11)", _reply("15 April 2024"))),
@@ -122,7 +129,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     "upstream", {"workload": {"slow_fault_every": 1000}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
         NamedPolicy("zap-batch-10", "zapping all memory lets go if anyone waits, after 10 tables at least", "upstream",
-                    {"workload": {"kind": "zap"}, "policy": {"zap_batch": 10}},
+                    {"workload": {"kind": "zap"}, "policy": {"zap_lets_go": "blocks >= 10 and waiters >= 1"}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_zap_obsolete_pages", _reply("3 April 2024"))),
         NamedPolicy("loongarch-two-acquisitions",
                     "a spinlock that every fault takes, and twice unless the page was only write-protected", "upstream",
@@ -135,7 +142,7 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("fast-path-read-lock", "the fault of a write-protected page takes the lock for read", "posted",
                     _split(write_protect_fault="read"), (_reply("15 April 2024"),)),
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
-                    {"workload": {"clear_when": "at_get"}, "policy": {"get_batch_pages": 0}}, (_GET,)),
+                    {"workload": {"clear_when": "at_get"}, "policy": {"get_lets_go": "never"}}, (_GET,)),
         NamedPolicy("dirty-ring", "the dirty ring's reset takes the lock for each run of neighbouring pages",
                     "upstream", {"workload": {"clear_when": "ring"}},
                     ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",)),
@@ -158,8 +165,8 @@ def policy(name: str) -> NamedPolicy:
 
     Examples
     --------
-    >>> policy("every-512").changes["policy"]["clear_batch_pages"]
-    512
+    >>> policy("every-512").changes["policy"]["lets_go"]
+    'pages >= 512'
     >>> policy("every-forty")
     Traceback (most recent call last):
     ...
@@ -173,7 +180,7 @@ def policy(name: str) -> NamedPolicy:
     pages = int(batch[1])
     if not pages or pages % WORD_PAGES:
         raise InputError("policy", name, "must let go after a multiple of 64 pages", "such as every-512")
-    return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(pages),
+    return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(every(pages)),
                        ("kernel-patches/ 0007", _reply("3 April 2024")))  # fmt: skip
 
 
@@ -187,8 +194,8 @@ def apply(scenario: Scenario, name: str) -> Scenario:
 
     Examples
     --------
-    >>> apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_batch_pages
-    64
+    >>> apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_lets_go
+    'pages >= 64'
     """
     variants = {key: apply(variant, name) for key, variant in scenario.variants.items()}
     changes = policy(name).tables(scenario.policy.architecture)

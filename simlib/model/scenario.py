@@ -19,9 +19,9 @@ import tomli_w
 
 from simlib.errors import InputError, nearest
 from simlib.model import rules
-from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
 from simlib.model.costs import Calibration, Costs
 from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.policy import Policy, renamed
 from simlib.model.quantities import (
     format_duration,
     format_size,
@@ -95,113 +95,6 @@ class Guest(rules.Checked):
     def mapped_as_blocks(self) -> bool:
         """Whether stage 2 maps blocks before dirty logging splits them."""
         return self.backing != "4k" and self.memslot_aligned
-
-
-@dataclass(frozen=True)
-class Policy(rules.Checked):
-    """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
-
-    Attributes
-    ----------
-    architecture : str
-        A name of `simlib.model.architectures.ARCHITECTURES`.
-    lock : str
-        ``spin`` (queued), ``ticket``, ``rwlock`` (queued).
-    write_protect_fault, translation_fault, split_fault : str
-        ``lockless``, ``read`` or ``write``: the mode for a write to a write-protected page, for a missing
-        entry, and for the first write to a write-protected block. A spinlock has one mode: read is write.
-    clear_lock : str
-        Mode in which CLEAR write-protects.
-    clear_batch_pages : int
-        0: one hold for the whole ioctl; n: let go after every n pages (a multiple of 64).
-    get_batch_pages : int
-        The same for GET without manual protection.
-    fault_lock_sections : int
-        Times that every fault takes the lock; the hold is divided over them. 0: as the architecture does, where the
-        fault of a write-protected page takes it once, whatever the others do.
-    eager_split : bool or None
-        Whether the blocks of a range are split when it is cleared, or all when enabling the log write-protects them,
-        rather than leave that to the guest's next write.
-    split_alloc : str
-        ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that;
-        ``under_read_lock``: it lets go unless it holds the lock for read.
-    yield_on : str
-        When CLEAR lets go between two words, beside its batch: ``never``, ``contended``: if somebody waits, or
-        ``vcpus``: if a vCPU does.
-    yield_pages : int
-        Only after so many pages at least (a multiple of 64).
-    yield_waiters : int
-        Only if so many wait.
-    lock_regions : int
-        Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
-    zap_batch : int
-        Blocks that ``zap`` unmaps at least before it lets go because somebody waits; 0: it never does.
-    """
-
-    architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
-    lock: str = rules.rule(rules.choice("default", "spin", "ticket", "rwlock"), "default")
-    write_protect_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
-    translation_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
-    split_fault: str = rules.rule(rules.choice("default", "read", "write"), "default")
-    clear_lock: str = rules.rule(rules.choice("default", "read", "write"), "default")
-    clear_batch_pages: int = rules.rule(rules.whole(0, 2**40), 0)
-    get_batch_pages: int = rules.rule(rules.whole(0, 2**40), 0)
-    fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
-    eager_split: bool | None = rules.rule(rules.flag, None)
-    split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop", "under_read_lock"), "default")
-    yield_on: str = rules.rule(rules.choice("never", "contended", "vcpus"), "never")
-    yield_pages: int = rules.rule(rules.whole(64, 2**40), 64)
-    yield_waiters: int = rules.rule(rules.whole(1, 1024), 1)
-    lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
-    zap_batch: int = rules.rule(rules.whole(0, 2**31), 10)
-
-    def __post_init__(self) -> None:
-        """Check each field, and what depends on more than one."""
-        super().__post_init__()
-        for name, rule in (("clear_batch_pages", "must be 0 or a multiple of 64"),
-                           ("get_batch_pages", "must be 0 or a multiple of 64"),
-                           ("yield_pages", "must be a multiple of 64")):  # fmt: skip
-            if getattr(self, name) % WORD_PAGES:
-                raise InputError(
-                    f"policy.{name}", getattr(self, name), rule,
-                    "a bitmap word of 64 pages is the least the kernel can do at a time",
-                )  # fmt: skip
-
-    @property
-    def facts(self) -> Architecture:
-        """The architecture's facts."""
-        return architecture(self.architecture)
-
-    def resolved(self) -> Policy:
-        """The same policy with every default replaced by the architecture's fact.
-
-        Raises
-        ------
-        InputError
-            If the architecture does not take mmu_lock there and the policy does not say what to do.
-
-        Examples
-        --------
-        >>> p = Policy(architecture="loongarch").resolved()
-        >>> p.lock, p.write_protect_fault, p.fault_lock_sections
-        ('spin', 'write', 2)
-        """
-        values: dict[str, Any] = {}
-        for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock"):
-            value = getattr(self, name)
-            if value == "default":
-                value = getattr(self.facts, name)
-            if value == "none":
-                raise InputError(
-                    f"policy.{name}", "default",
-                    f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})",
-                    f"give policy.{name} a value to ask what it would cost if it did",
-                )  # fmt: skip
-            values[name] = value
-        values["fault_lock_sections"] = self.fault_lock_sections or self.facts.fault_lock_sections
-        values["eager_split"] = self.facts.splits_at_clear if self.eager_split is None else self.eager_split
-        values["split_alloc"] = self.facts.split_alloc if self.split_alloc == "default" else self.split_alloc
-        return dataclasses.replace(self, **values)
 
 
 Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
@@ -393,9 +286,10 @@ def _sections(tables: Mapping[str, Any], where: str, base: Scenario | None = Non
         if not isinstance(table, Mapping):
             raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
         kind = _SECTIONS[name]
+        rows = renamed(table, f"{where}{name}") if kind is Policy else table
         parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(kind)}
         values = {}
-        for key, value in table.items():
+        for key, value in rows.items():
             if key not in parsers:
                 raise InputError(f"{where}{name}.{key}", value, "unknown key", nearest(key, parsers))
             if isinstance(value, float) and not math.isfinite(value):

@@ -4,104 +4,27 @@
 A program is a table of integers, one row a step: ``(kind, a, b, c, d)``. Steps
 that touch anything shared (a lock, page state, a barrier) take effect at the
 simulated time at which the thread reaches them; the others only move the
-thread's own clock.
+thread's own clock. Nobody writes rows by hand: `simlib.model.program` does.
+
+Every kind of step and every quantity that a program may test is declared once,
+here: its number, what it means, and its arguments with their ranges. The checks
+of a `simlib.model.job.Job`, its listing, docs/steps.md and the constants of both
+engines come from these declarations.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from simlib.errors import InputError
-from simlib.model.pagetable import WORD_PAGES
-
-
-class Step(IntEnum):
-    """Kinds of step, and what their arguments mean.
-
-    Examples
-    --------
-    >>> Step.TAKE.name
-    'TAKE'
-    """
-
-    RUN = 0
-    """Spend time outside any lock. a: mean, ps; b: distribution (0 is fixed)."""
-    HOLD = 1
-    """Spend time with a lock held. a: mean, ps; b: distribution."""
-    TAKE = 2
-    """Take a lock. a: lock; b: mode; c: a `Whose`."""
-    DROP = 3
-    """Let go. a, b, c as TAKE (of a lock by region: the one taken last); d: the TAKE to return to when a lockless
-    update lost its race."""
-    ACCESS = 4
-    """The guest touches its current page. Goes to a on a translation fault of a page, b on a
-    permission fault of a page, c on a permission fault of a block, d on a translation fault of a
-    block; falls through when the access needs no fault."""
-    MAP = 5
-    """Change the page table entry of the current page. a: a `Map` value."""
-    NEXT = 6
-    """Go on by b pages, at most to the region's end; to a unless the region is done or, with c > 0, a multiple
-    of c pages is done (counted anew after every d pages, with d > 0). b may be 0, to ask only."""
-    MORE = 7
-    """To a if pages of the region remain; else back to the region's first page and fall through."""
-    REPEAT = 8
-    """To a until b rounds are done. c: counter register."""
-    JUMP = 9
-    """Go to a."""
-    BARRIER = 10
-    """Wait until b threads have come. a: barrier."""
-    SCAN = 11
-    """Walk the 64 pages of the current bitmap word. a: cost of a page, ps; b: a `Scan` value; c: cost of a word in
-    which anything is acted on, ps; d: CLEAR of a block that is not split, for each page of it, ps."""
-    STAMP = 12
-    """Write down the time and the lock counters. a: which stamp."""
-    END = 13
-    """The thread is done."""
-    LAP = 14
-    """The thread's stopwatch. a: 0 starts it; 1 writes down the time since it was last looked at, and goes on; 2 does
-    so if a flag was raised. b: flag."""
-    SIGNAL = 15
-    """Raise a flag, for good. a: flag."""
-    UNLESS = 16
-    """To a unless a flag was raised. b: flag."""
-    SLEEP = 17
-    """Fall asleep until the clock shows a more, ps. The step behind must be WAKE."""
-    WAKE = 18
-    """Sleep on until the clock shows that time; then awake."""
-    SEEK = 19
-    """Go to a page of the region at random. a: its number within the region is a multiple of a; b: distribution of
-    the places (0: each is as likely)."""
-    FEW = 20
-    """To a if at most b pages stand in the thread's bitmap (`Scan.COLLECT`)."""
-    PEEK = 21
-    """To a if none of the next b pages of the region stands in the bitmap."""
-    BACK = 22
-    """Back to the first of the pages that end here; they begin at multiples of a pages."""
-    PAST = 23
-    """To a if the clock shows b or more, ps."""
-    QUIET = 24
-    """To a if fewer than c threads wait for lock b, or with b = -1 for the region's that was taken last. d: only
-    threads with lower numbers than this count; 0: all do."""
-    SPLIT = 25
-    """To a if the current page is not mapped by a block: there is nothing to split."""
-    KICK = 26
-    """Make every thread that is awake leave the guest and enter it again, at its next ACCESS. a: what it loses, ps."""
-
-
-SHARED = (
-    Step.TAKE, Step.DROP, Step.ACCESS, Step.MAP, Step.BARRIER, Step.SCAN, Step.STAMP, Step.END, Step.LAP, Step.SIGNAL,
-    Step.UNLESS, Step.SLEEP, Step.WAKE, Step.PAST, Step.QUIET, Step.SPLIT, Step.KICK,
-)  # fmt: skip
-"""Steps that read or write what other threads see."""
-
-
 FLAGS = 4
 """Flags that `Step.SIGNAL` may raise."""
+
+EXTENTS = 6
+"""Extents that a thread may have open, one within the other; number 0 is its region."""
+
+COUNTERS = 8
+"""Counters that `Step.REPEAT` may use in one program."""
 
 
 class Whose(IntEnum):
@@ -131,7 +54,7 @@ class Map(IntEnum):
 
 
 class Scan(IntEnum):
-    """What `Step.SCAN` does to the 64 pages of a word; every page that it looks for and finds costs the step's a."""
+    """What `Step.SCAN` does to the 64 pages of a word; every page that it looks for and finds costs `page_ps`."""
 
     CLEAR = 0
     """Clear the dirty bits of the pages that stand in the bitmap, and write-protect those pages (CLEAR_DIRTY_LOG)."""
@@ -156,22 +79,11 @@ class Mode(IntEnum):
     WRITE = 1
 
 
-class Discipline(IntEnum):
-    """How a lock behaves.
+class Adapt(IntEnum):
+    """What `Step.ADAPT` does to the thread's adaptive batch."""
 
-    Sources: kernel/locking/qspinlock.c `queued_spin_lock_slowpath`; the ticket lock as in
-    Boyd-Wickizer et al. 2012, section 2; kernel/locking/qrwlock.c `queued_read_lock_slowpath`
-    and `queued_write_lock_slowpath`; lockless: arch/x86/kvm/mmu/mmu.c `fast_page_fault`.
-    """
-
-    QUEUED_SPIN = 0
-    TICKET = 1
-    QUEUED_RW = 2
-    LOCKLESS = 3
-    SERVER = 4
-    """Not a lock: a part of the hardware that serves one CPU at a time, first come first served, such as the
-    interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
-    one server at a time."""
+    HALVE = 0
+    DOUBLE = 1
 
 
 class Clock(IntEnum):
@@ -200,6 +112,10 @@ class Page(IntEnum):
     COLLECTED = 8
 
 
+STATE = 3
+"""Bits of a page's byte that hold its entry's state; the others are `Page.DIRTY` and `Page.COLLECTED`."""
+
+
 class Block(IntEnum):
     """State of one block (2 MiB with 4 KiB pages): split into a table, or mapped whole."""
 
@@ -207,6 +123,155 @@ class Block(IntEnum):
     ABSENT = 1
     PROTECTED = 2
     WRITABLE = 3
+
+
+class Argument(NamedTuple):
+    """One argument of a step or a quantity, with its range.
+
+    `below` is a number, or the name of a count that a job has: ``steps``, ``locks``, ``barriers``, ``stamps``,
+    ``cvs`` or ``zipf``; None: there is no limit.
+    """
+
+    name: str
+    least: int = 0
+    below: int | str | None = None
+    words: type[IntEnum] | None = None
+
+    def shown(self, value: int) -> str:
+        """The value as a listing has it.
+
+        Examples
+        --------
+        >>> Argument("mode", words=Mode).shown(1), Argument("pages").shown(64)
+        ('write', '64')
+        """
+        return self.words(value).name.lower() if self.words is not None else str(value)
+
+    def range(self) -> str:
+        """The range in words.
+
+        Examples
+        --------
+        >>> Argument("mode", words=Mode).range(), Argument("pages", 1).range(), Argument("flag", 0, 4).range()
+        ('read, write', 'at least 1', '0 to 3')
+        """
+        if self.words is not None:
+            return ", ".join(word.name.lower() for word in self.words)
+        if self.below is None:
+            return f"at least {self.least}"
+        if isinstance(self.below, str):
+            return "a step" if self.below == "steps" else f"one of the job's {self.below}"
+        return f"{self.least} to {self.below - 1}"
+
+
+_TARGET = Argument("target", 0, "steps")
+_LOCK = Argument("lock", 0, "locks")
+_MODE = Argument("mode", words=Mode)
+_WHOSE = Argument("whose", words=Whose)
+_EXTENT = Argument("extent", 1, EXTENTS)
+_ANY_EXTENT = Argument("extent", 0, EXTENTS)
+_FLAG = Argument("flag", 0, FLAGS)
+_DISTRIBUTION = Argument("distribution", 0, "cvs")
+
+
+class Quantity(IntEnum):
+    """What `Step.TEST` may ask for. Those from `WAITERS` on are shared: other threads change them.
+
+    Examples
+    --------
+    >>> Quantity.HELD.meaning
+    'time since the thread got the lock that it took last, ps'
+    """
+
+    meaning: str
+    argument: Argument | None
+
+    DONE = 0, "1 if all pages of the extent are done", _ANY_EXTENT
+    PAGES = 1, "pages done since the extent began", _ANY_EXTENT
+    BEYOND = 2, "pages done since the extent began, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
+    COLLECTED = 3, "pages from here to the extent's end that stand in the bitmap", _ANY_EXTENT
+    BITMAP = 4, "pages that stand in the thread's bitmap", None
+    HELD = 5, "time since the thread got the lock that it took last, ps", None
+    WAITERS = 6, "threads that wait for the lock; -1: for the region's that was taken last", _LOCK._replace(least=-1)
+    VCPUS = 7, "vCPUs that wait for the lock; -1: for the region's that was taken last", _LOCK._replace(least=-1)
+    CLOCK = 8, "what the clock shows, ps", None
+    FLAG = 9, "1 if the flag was raised", _FLAG
+    BLOCK = 10, "1 if the current page is mapped by a block", None
+    DIRTY = 11, "pages from here to the extent's end that stand in KVM's dirty log", _ANY_EXTENT
+
+    def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
+        """A number that knows what it means."""
+        self = int.__new__(cls, number)
+        self._value_ = number
+        self.meaning, self.argument = meaning, argument
+        return self
+
+    @property
+    def shared(self) -> bool:
+        """Whether other threads change it, so that it is asked for at the time at which the thread gets there."""
+        return self >= Quantity.WAITERS
+
+
+class Step(IntEnum):
+    """Kinds of step: number, meaning, arguments. Those from `TAKE` on are shared, and so is TEST of a shared quantity.
+
+    Examples
+    --------
+    >>> Step.TAKE.name, [argument.name for argument in Step.TAKE.arguments], Step.TAKE.shared
+    ('TAKE', ['lock', 'mode', 'whose'], True)
+    """
+
+    meaning: str
+    arguments: tuple[Argument, ...]
+
+    RUN = 0, "Spend time outside any lock; distribution 0: always the mean.", Argument("mean_ps"), _DISTRIBUTION
+    HOLD = 1, "Spend time with a lock held.", Argument("mean_ps"), _DISTRIBUTION
+    JUMP = 2, "Go to the target.", _TARGET
+    REPEAT = 3, "Go to the target until so many rounds are done.", _TARGET, Argument("times", 1), \
+        Argument("counter", 0, COUNTERS)  # fmt: skip
+    TEST = 4, "Go to the target unless the quantity is at least the threshold.", _TARGET, \
+        Argument("quantity", words=Quantity), Argument("argument", -1), Argument("threshold", 0)  # fmt: skip
+    OPEN = 5, "An extent begins at the current page: so many pages, or up to the next multiple of so many, and never " \
+        "beyond the extent around it.", _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
+    ADVANCE = 6, "Go on by so many pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
+    BACK = 7, "Back to the extent's first page.", _ANY_EXTENT
+    SEEK = 8, "Go to a page of the region at random, whose number in it is a multiple; distribution 0: uniform.", \
+        Argument("multiple", 1), Argument("distribution", 0, "zipf")  # fmt: skip
+    ADAPT = 9, "Halve or double the thread's adaptive batch, within bounds.", Argument("action", words=Adapt), \
+        Argument("least", 1), Argument("most", 1)  # fmt: skip
+    TAKE = 10, "Take a lock.", _LOCK, _MODE, _WHOSE
+    DROP = 11, "Let the lock go (of a lock by region: the one taken last); where a lockless update lost its race, go " \
+        "to the target.", _LOCK, _MODE, _WHOSE, _TARGET  # fmt: skip
+    ACCESS = 12, "The guest touches its current page: on a fault go to the target of its kind, else on.", \
+        Argument("page_translation", 0, "steps"), Argument("page_permission", 0, "steps"), \
+        Argument("block_permission", 0, "steps"), Argument("block_translation", 0, "steps")  # fmt: skip
+    MAP = 13, "Change the page table entry of the current page; logging: put it into the dirty log if written.", \
+        Argument("action", words=Map), Argument("logging", 0, 2)  # fmt: skip
+    BARRIER = 14, "Wait until so many threads have come.", Argument("barrier", 0, "barriers"), Argument("parties", 1)
+    SCAN = 15, "Walk the 64 pages of the current bitmap word; each page acted on takes page_ps, a word with any " \
+        "word_ps, each page cleared in a block that is not split unsplit_ps.", Argument("action", words=Scan), \
+        Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
+    STAMP = 16, "Write down the time and all counters.", Argument("stamp", 0, "stamps")
+    LAP = 17, "Start the thread's stopwatch (0), or write down the time since it was last looked at, and go on (1).", \
+        Argument("reads", 0, 2)  # fmt: skip
+    SIGNAL = 18, "Raise a flag, for good.", _FLAG
+    SLEEP = 19, "Fall asleep until the clock shows so much more; WAKE must follow.", Argument("time_ps")
+    WAKE = 20, "Sleep on until the clock shows that time; then awake."
+    KICK = 21, "Make every thread that is awake leave the guest and enter it again, at its next ACCESS.", \
+        Argument("time_ps")  # fmt: skip
+    END = 22, "The thread is done."
+
+    def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:
+        """A number that knows what it means."""
+        self = int.__new__(cls, number)
+        self._value_ = number
+        self.meaning, self.arguments = meaning, arguments
+        return self
+
+    @property
+    def shared(self) -> bool:
+        """Whether the step touches what other threads see."""
+        return self >= Step.TAKE
 
 
 class Stamp(NamedTuple):
@@ -224,182 +289,3 @@ class Stamp(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.phase} {self.round}" if self.round else self.phase
-
-
-@dataclass
-class Program:
-    """A list of steps under construction, with labels for jumps.
-
-    Examples
-    --------
-    >>> p = Program()
-    >>> top = p.add(Step.RUN, 1000)
-    >>> _ = p.add(Step.REPEAT, top, 3)
-    >>> _ = p.add(Step.END)
-    >>> p.rows[1]
-    [8, 0, 3, 0, 0]
-    """
-
-    rows: list[list[int]] = field(default_factory=list)
-
-    def add(self, kind: Step, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
-        """Append one step; returns its index, which a jump may name."""
-        self.rows.append([int(kind), int(a), int(b), int(c), int(d)])
-        return len(self.rows) - 1
-
-    def patch(self, index: int, **arguments: int) -> None:
-        """Fill in arguments of an earlier step, once the jump's target is known."""
-        for name, value in arguments.items():
-            self.rows[index]["abcd".index(name) + 1] = int(value)
-
-    def here(self) -> int:
-        """Index of the next step."""
-        return len(self.rows)
-
-
-@dataclass(frozen=True)
-class Job:
-    """Everything an engine needs: programs, threads, locks, page tables. Data only.
-
-    Attributes
-    ----------
-    steps : ndarray of int64, shape (n_steps, 5)
-        All programs, one behind the other.
-    entry : ndarray of int64, shape (n_threads,)
-        First step of each thread.
-    region : ndarray of int64, shape (n_threads, 2)
-        First page and end (exclusive) of the pages that each thread walks.
-    locks : ndarray of int64, shape (n_locks,)
-        A `Discipline` each.
-    local_ps, near_ps, far_ps : int
-        Time of one atomic operation on a cache line that this CPU, another CPU of the socket,
-        or a CPU of another socket owned last.
-    socket : ndarray of int64, shape (n_threads,)
-        Socket on which each thread runs.
-    cvs : tuple of float
-        Coefficient of variation of each distribution that steps name; number 0 is the fixed one.
-    zipf : tuple of float
-        Exponent of each distribution of places that SEEK names; number 0 must be 0, which is uniform.
-    pages : int
-        Guest pages in all.
-    block_pages : int
-        Pages that one block maps; a power of two.
-    mapped_as_blocks : bool
-        Whether stage 2 maps blocks where it can.
-    populated : bool
-        Whether all memory is mapped, writable, when the run begins.
-    lock_pages : int
-        Pages of one region, where there is a lock for each (`Whose.REGION`).
-    write_percent : int
-        Share of the pages that the guest writes; it reads the others.
-    stamps : tuple of Stamp
-        What each stamp is the end of, in order.
-    lock_names : tuple of str
-        Names of the locks.
-    thread_names : tuple of str
-        Names of the threads.
-    barriers : int
-        Number of barriers.
-    clock : int
-        A `Clock`: which time STAMP, LAP and SLEEP read.
-    """
-
-    steps: NDArray[np.int64]
-    entry: NDArray[np.int64]
-    region: NDArray[np.int64]
-    locks: NDArray[np.int64]
-    local_ps: int
-    near_ps: int
-    far_ps: int
-    socket: NDArray[np.int64]
-    cvs: tuple[float, ...] = (0.0,)
-    zipf: tuple[float, ...] = (0.0,)
-    pages: int = 64
-    block_pages: int = 512
-    mapped_as_blocks: bool = False
-    populated: bool = False
-    lock_pages: int = 64
-    write_percent: int = 100
-    stamps: tuple[Stamp, ...] = ()
-    lock_names: tuple[str, ...] = ("mmu_lock",)
-    thread_names: tuple[str, ...] = ()
-    barriers: int = 1
-    clock: int = 0
-
-    def __post_init__(self) -> None:
-        """Check that no step can leave the tables: the engines trust a job.
-
-        Raises
-        ------
-        InputError
-            Naming the first step that is out of range.
-        """
-        n, threads, locks = len(self.steps), len(self.entry), len(self.locks)
-        if not n or not threads or self.steps.shape != (n, 5) or self.region.shape != (threads, 2):
-            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of five numbers and threads")
-        if self.steps[-1, 0] not in (Step.END, Step.JUMP):
-            raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
-        shared_pages = np.isin(self.steps[:, 0], (Step.ACCESS, Step.MAP, Step.SCAN)).any()
-        first, last = self.region[:, 0], self.region[:, 1]
-        if shared_pages and not ((first >= 0) & (first < last) & (last <= self.pages)).all():
-            raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
-        if len(self.socket) != threads:
-            raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
-        if (self.steps[:, 0] == Step.SCAN).any() and (self.region % 64).any():
-            raise InputError("job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN")
-        if self.pages % 64 or self.block_pages < 64 or self.block_pages & (self.block_pages - 1):
-            raise InputError(
-                "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
-            )
-        if self.lock_pages < WORD_PAGES:
-            raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
-        if self.clock not in tuple(Clock):
-            raise InputError("job.clock", self.clock, "must be a Clock")
-        if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
-            raise InputError("job", "entry or line times", "must not be negative or out of range")
-        after_sleep = np.flatnonzero(self.steps[:-1, 0] == Step.SLEEP) + 1
-        if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] == Step.SLEEP:
-            raise InputError("job", "SLEEP", "must be followed by WAKE")
-        for index, (kind, a, b, c, d) in enumerate(self.steps.tolist()):
-            if not self._in_range(kind, a, b, c, d, n, threads, locks):
-                raise InputError(f"job.steps[{index}]", [kind, a, b, c, d], "an argument is out of range")
-
-    def _in_range(  # noqa: C901, PLR0911, PLR0912  # one line a kind of step reads best
-        self, kind: int, a: int, b: int, c: int, d: int, n: int, threads: int, locks: int
-    ) -> bool:
-        if kind in (Step.RUN, Step.HOLD):
-            return a >= 0 and 0 <= b < len(self.cvs)
-        if kind in (Step.TAKE, Step.DROP):
-            spans = (1, threads, -(-self.pages // self.lock_pages))  # in the order of Whose
-            return c in tuple(Whose) and 0 <= a <= a + spans[c] <= locks and b in (0, 1) and 0 <= d < n
-        if kind == Step.ACCESS:
-            return all(0 <= x < n for x in (a, b, c, d))
-        if kind == Step.NEXT:
-            return 0 <= a < n and b >= 0 and c >= 0 and d >= 0
-        if kind in (Step.MORE, Step.JUMP, Step.SPLIT):
-            return 0 <= a < n
-        if kind in (Step.FEW, Step.PEEK, Step.PAST):
-            return 0 <= a < n and b >= 0
-        if kind == Step.QUIET:
-            return 0 <= a < n and -1 <= b < locks and c >= 1 and d >= 0
-        if kind == Step.REPEAT:
-            return 0 <= a < n and b >= 1 and 0 <= c < 4
-        if kind == Step.BARRIER:
-            return 0 <= a < self.barriers and b >= 1
-        if kind == Step.STAMP:
-            return 0 <= a < len(self.stamps)
-        if kind == Step.SCAN:
-            return a >= 0 and b in tuple(Scan) and c >= 0 and d >= 0
-        if kind in (Step.SLEEP, Step.KICK):
-            return a >= 0
-        if kind == Step.SEEK:
-            return a >= 1 and 0 <= b < len(self.zipf)
-        if kind == Step.BACK:
-            return a >= 1
-        if kind == Step.LAP:
-            return a in (0, 1, 2) and 0 <= b < FLAGS
-        if kind == Step.SIGNAL:
-            return 0 <= a < FLAGS
-        if kind == Step.UNLESS:
-            return 0 <= a < n and 0 <= b < FLAGS
-        return kind in (Step.END, Step.WAKE) or (kind == Step.MAP and a in tuple(Map) and b in (0, 1))

@@ -21,7 +21,10 @@ from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
 from simlib.files import write_text
-from simlib.model.steps import Discipline, Job, Mode, Program, Stamp, Step
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.program import Lock, Program
+from simlib.model.steps import Mode, Stamp
 from simlib.report import arm64, decision, lab, migration
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
@@ -137,26 +140,24 @@ def _lock_loop(n: int, seed: int) -> dict[str, float]:
     program = Program()
 
     def turns(count: int) -> None:
-        top = program.add(Step.RUN, 5_000_000, 1)
-        program.add(Step.TAKE, 0, Mode.WRITE)
-        program.add(Step.HOLD, 500_000, 1)
-        program.add(Step.DROP, 0, Mode.WRITE)
-        program.add(Step.REPEAT, top, count)
+        with program.repeat(count):
+            program.run(5_000_000, 1)
+            with program.holding(Lock(0, Mode.WRITE)):
+                program.hold(500_000, 1)
 
-    turns(rounds // 10)
-    program.add(Step.STAMP, 0)
-    turns(rounds)
-    program.add(Step.STAMP, 1)
-    turns(rounds // 5)
-    program.add(Step.END)
-    others = program.here()
-    turns(rounds + 2 * (rounds // 5))
-    program.add(Step.END)
+    with program.thread() as first:
+        turns(rounds // 10)
+        program.stamp(0)
+        turns(rounds)
+        program.stamp(1)
+        turns(rounds // 5)
+    with program.thread() as others:
+        turns(rounds + 2 * (rounds // 5))
     zeros = np.zeros(n, dtype=np.int64)
-    entry = np.full(n, others, dtype=np.int64)
-    entry[0] = 0
+    entry = np.full(n, others.first, dtype=np.int64)
+    entry[0] = first.first
     job = Job(
-        np.array(program.rows),
+        program.steps(),
         entry,
         np.zeros((n, 2), dtype=np.int64),
         np.array([Discipline.SERVER]),

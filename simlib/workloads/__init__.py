@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from simlib.model.job import Job
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job
 from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, zap
 
 _WORKLOADS: dict[str, Callable[[Scenario], Job]] = {

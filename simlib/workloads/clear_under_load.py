@@ -11,8 +11,9 @@ GET and CLEAR, or has other threads CLEAR a part of the slot each. At the end ev
 from __future__ import annotations
 
 from simlib.errors import InputError
+from simlib.model.job import Job
+from simlib.model.program import REGION, Thread, raised
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job, Step
 from simlib.workloads.dirty_log import DirtyLog
 
 _POPULATED, _GO, _CLEARED = range(3)
@@ -48,62 +49,55 @@ def build(scenario: Scenario) -> Job:
     return kernel.job(vcpu, main, barriers=3, helpers=helpers, parts=max(1, threads))
 
 
-def _vcpu(kernel: DirtyLog) -> int:
+def _vcpu(kernel: DirtyLog) -> Thread:
     program, guest = kernel.program, kernel.scenario.guest
-    entry = program.here()
-    kernel.touch_region(logging=False)
-    program.add(Step.BARRIER, _POPULATED, guest.vcpus + 1)
-    start = program.add(Step.JUMP)
-    faults, ends = kernel.faults(logging=True)
-    program.patch(start, a=program.add(Step.SEEK, 1))
-    program.add(Step.LAP, 0)
-    page = program.add(Step.RUN, kernel.costs.guest_access or 0)
-    program.add(Step.ACCESS, *faults)
-    after = program.add(Step.LAP, 2, _MEASURE)
-    leave = program.here()
-    program.add(Step.UNLESS, leave + 2, _STOP)
-    out = program.add(Step.JUMP)
-    program.add(Step.NEXT, page, 1)
-    program.add(Step.MORE, page)
-    program.add(Step.JUMP, page)
-    program.patch(out, a=program.add(Step.END))
-    for end in ends:
-        program.patch(end, a=after)
-    return entry
+    with program.thread() as vcpu:
+        kernel.touch_region(logging=False)
+        program.barrier(_POPULATED, guest.vcpus + 1)
+        faults = kernel.faults(logging=True)
+        program.seek()
+        program.start_stopwatch()
+        with program.loop() as life:
+            with program.loop(until=REGION.done()):
+                program.run(kernel.costs.guest_access)
+                program.access(*faults)
+                with program.when(raised(_MEASURE), otherwise=program.start_stopwatch):
+                    program.read_stopwatch()
+                life.leave_if(raised(_STOP))
+                program.advance(1)
+            program.back(REGION)
+    return vcpu
 
 
-def _main(kernel: DirtyLog) -> int:
+def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
     threads = workload.clear_threads
-    entry = program.here()
-    kernel.stamp("start")
-    program.add(Step.BARRIER, _POPULATED, kernel.scenario.guest.vcpus + 1)
-    kernel.stamp("populated")
-    kernel.enable_log()
-    kernel.stamp("enabled")
-    for number in range(1, workload.iterations + 1):
-        program.add(Step.SLEEP, workload.pause)
-        program.add(Step.WAKE)
-        program.add(Step.SIGNAL, _MEASURE)
-        kernel.stamp("rested", number)
-        kernel.get_log(anew=True)
-        if threads:
-            program.add(Step.BARRIER, _GO, 1 + threads)
-            program.add(Step.BARRIER, _CLEARED, 1 + threads)
-        else:
-            kernel.clear_log()
-        kernel.stamp("cleared", number)
-    program.add(Step.SIGNAL, _STOP)
-    program.add(Step.END)
-    return entry
+    with program.thread() as main:
+        kernel.stamp("start")
+        program.barrier(_POPULATED, kernel.scenario.guest.vcpus + 1)
+        kernel.stamp("populated")
+        kernel.enable_log()
+        kernel.stamp("enabled")
+        for number in range(1, workload.iterations + 1):
+            program.sleep(workload.pause)
+            program.signal(_MEASURE)
+            kernel.stamp("rested", number)
+            kernel.get_log(anew=True)
+            if threads:
+                program.barrier(_GO, 1 + threads)
+                program.barrier(_CLEARED, 1 + threads)
+            else:
+                kernel.clear_log()
+            kernel.stamp("cleared", number)
+        program.signal(_STOP)
+    return main
 
 
-def _helper(kernel: DirtyLog) -> int:
+def _helper(kernel: DirtyLog) -> Thread:
     """A thread that clears its part of the slot in every round."""
     program, workload = kernel.program, kernel.scenario.workload
-    entry = program.add(Step.BARRIER, _GO, 1 + workload.clear_threads)
-    kernel.clear_log(kernel.slot_pages // workload.clear_threads)
-    program.add(Step.BARRIER, _CLEARED, 1 + workload.clear_threads)
-    program.add(Step.REPEAT, entry, workload.iterations)
-    program.add(Step.END)
-    return entry
+    with program.thread() as helper, program.repeat(workload.iterations):
+        program.barrier(_GO, 1 + workload.clear_threads)
+        kernel.clear_log()
+        program.barrier(_CLEARED, 1 + workload.clear_threads)
+    return helper

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from simlib.model import strategy
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.steps import Map, Mode, Scan, Step, Whose
+from simlib.model.program import ALL, REGION, Condition, Extent, Lock, mapped_by_block
+from simlib.model.steps import Adapt, Map, Mode, Scan
 from simlib.workloads.kernel import Kernel
 
 
@@ -27,41 +29,52 @@ class DirtyLog(Kernel):
         """Whether KVM splits blocks before the guest's writes do."""
         return bool(self.policy.eager_split) and self.scenario.guest.mapped_as_blocks
 
+    # -- enabling --------------------------------------------------------------------------------------
+
     def enable_log(self) -> None:
         """Turn dirty logging on for the slot: every bit set; or every block split and every page write-protected.
 
         Source: arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags; arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region.
         """
-        program, costs, mode = self.program, self.costs, self.policy.facts.enable_lock
+        program, lock = self.program, self.lock(self.policy.facts.enable_lock, regions=True)
+        program.note("enable dirty logging")
         if self.initially_set:
             self._scan_all(Scan.SET)
             return
         if self.splits_eagerly:
-            program.add(Step.MORE, self._sweep(mode, self.block_pages, self._split_eagerly))
-        start = self._sweep(mode, WORD_PAGES, lambda *_: program.add(Step.SCAN, costs.enable_page or 0, Scan.PROTECT))
+            self._sweep(lock, self.block_pages, lambda: self._split_eagerly(lock))
+        self._sweep(lock, WORD_PAGES, lambda: program.scan(Scan.PROTECT, self.costs.enable_page))
         self.flush()
-        program.add(Step.MORE, start)
 
-    def _scan_all(self, action: Scan) -> None:
-        """Walk the slot's bitmap without a lock."""
-        word = self.program.add(Step.SCAN, 0, action)
-        self.program.add(Step.NEXT, word, WORD_PAGES)
-        self.program.add(Step.MORE, word)
-
-    def _sweep(self, mode: str, stride: int, body: Callable[[int, Mode, Whose], object]) -> int:
-        """Walk the slot in one hold, or in one for each region with a lock of its own; returns the first step."""
+    def _sweep(self, lock: Lock, stride: int, act: Callable[[], None]) -> None:
+        """Walk the slot in one hold, or in one for each region with a lock of its own."""
         program = self.program
-        lock, how, whose = self.lock(mode, regions=True)
-        region = self.region_pages if whose == Whose.REGION else 0
-        take = program.add(Step.TAKE, lock, how, whose)
-        here = program.here()
-        body(lock, how, whose)
-        program.add(Step.NEXT, here, stride, region)
-        program.add(Step.DROP, lock, how, whose)
-        if region:
-            program.add(Step.RUN, self.costs.reacquire or 0)
-            program.add(Step.NEXT, take, 0)
-        return take
+        with self._lock_regions() as extent:
+            with program.holding(lock), program.loop(until=extent.done()):
+                act()
+                program.advance(stride, extent)
+            if extent is not REGION:
+                program.run(self.costs.reacquire)
+        program.back(REGION)
+
+    @contextmanager
+    def _lock_regions(self, within: Extent = REGION) -> Iterator[Extent]:
+        """Do the block for all pages of the extent, or for those of each region with a lock of its own, in turn."""
+        if self.policy.lock_regions == 1:
+            yield within
+            return
+        with self.program.loop(until=within.done()), self.program.extent(self.region_pages, aligned=True) as region:
+            yield region
+
+    def _scan_all(self, *actions: Scan) -> None:
+        """Walk the slot's bitmap without a lock."""
+        with self.program.loop(until=REGION.done()):
+            for action in actions:
+                self.program.scan(action)
+            self.program.advance(WORD_PAGES)
+        self.program.back(REGION)
+
+    # -- GET -------------------------------------------------------------------------------------------
 
     def send_all(self) -> None:
         """Put every page into userspace's bitmap: all have yet to be sent, whatever the log has of them."""
@@ -73,62 +86,54 @@ class DirtyLog(Kernel):
         A migration adds it to what it has yet to send; `anew`: what an earlier GET gave is forgotten, as the
         selftests' is.
         """
-        program = self.program
-        word = program.here()
-        if anew:
-            program.add(Step.SCAN, 0, Scan.SEND)
-        program.add(Step.SCAN, 0, Scan.COLLECT)
-        program.add(Step.NEXT, word, WORD_PAGES)
-        program.add(Step.MORE, word)
+        self.program.note("KVM_GET_DIRTY_LOG")
+        self._scan_all(*([Scan.SEND] if anew else []), Scan.COLLECT)
 
     def get_and_clear_log(self) -> None:
-        """GET without manual protection: it write-protects what it finds; or the dirty ring's reset, which does.
+        """GET without manual protection: it write-protects what it finds.
 
-        GET does it in one hold, or in batches. The ring's reset takes the lock for each run of entries that lie within
-        64 pages; runs are taken for words, or for single pages where the guest does not write page after page.
-
-        Source: virt/kvm/kvm_main.c kvm_get_dirty_log_protect; virt/kvm/dirty_ring.c kvm_dirty_ring_reset.
+        Source: virt/kvm/kvm_main.c kvm_get_dirty_log_protect; kernel-patches/ 0007 for letting go.
         """
-        program, workload = self.program, self.scenario.workload
-        ring = workload.clear_when == "ring"
-        if not ring and not self.policy.get_batch_pages:
-            start = self._sweep(self.policy.clear_lock, WORD_PAGES, self._get_and_clear_word)
-        else:
-            pages = WORD_PAGES if ring else self._batch(self.policy.get_batch_pages, self.slot_pages)
-            start = program.here()
-            program.add(Step.SCAN, 0, Scan.COLLECT)
-            program.add(Step.NEXT, start, WORD_PAGES, pages)
-            program.add(Step.BACK, pages)
-            self._clear_runs(pages, 1 if ring and workload.access != "sequential" else pages)
-            program.add(Step.NEXT, start, 0)
+        program, lock = self.program, self.lock(self.policy.clear_lock, regions=True)
+        program.note("KVM_GET_DIRTY_LOG, which clears")
+
+        def get_word(extent: Extent) -> None:
+            program.scan(Scan.COLLECT)
+            self.clear_word()
+            program.advance(WORD_PAGES, extent)
+
+        self._in_holds(lock, REGION, self.policy.get_lets_go, Extent.dirty, get_word)
         self.flush()
-        program.add(Step.MORE, start)
+        program.back(REGION)
 
-    def _get_and_clear_word(self, *_: object) -> None:
-        self.program.add(Step.SCAN, 0, Scan.COLLECT)
-        self.clear_word()
+    def reset_ring(self) -> None:
+        """The dirty ring's reset, which takes the lock for each run of entries that lie within 64 pages.
 
-    def _clear_runs(self, pages: int, run: int) -> None:
-        """Clear so many pages in holds of a run each, leaving out those that have nothing set."""
-        program = self.program
-        lock, mode, whose = self.lock(self.policy.clear_lock, regions=True)
-        peek = program.add(Step.PEEK, 0, run)
-        program.add(Step.TAKE, lock, mode, whose)
-        word = program.here()
-        self.clear_word(Scan.CLEAR_PAGE if run == 1 else Scan.CLEAR)
-        program.add(Step.NEXT, word, min(run, WORD_PAGES), run)
-        program.add(Step.DROP, lock, mode, whose)
-        program.add(Step.RUN, self.costs.reacquire or 0)
-        more = program.add(Step.NEXT, peek, 0, pages)
-        over = program.add(Step.JUMP)
-        program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, run))
-        program.add(Step.JUMP, more)
-        program.patch(over, a=program.here())
+        Runs are taken for words, or for single pages where the guest does not write page after page.
+
+        Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset.
+        """
+        program, lock = self.program, self.lock(self.policy.clear_lock, regions=True)
+        in_order = self.scenario.workload.access == "sequential"
+        pages, action = (WORD_PAGES, Scan.CLEAR) if in_order else (1, Scan.CLEAR_PAGE)
+        program.note("KVM_RESET_DIRTY_RINGS")
+        with program.loop(until=REGION.done()), program.extent(WORD_PAGES) as word:
+            program.scan(Scan.COLLECT)
+            with program.loop(until=word.done()), program.extent(pages) as run:
+                with program.when(run.collected()):
+                    with program.holding(lock):
+                        self.clear_word(action)
+                    program.run(self.costs.reacquire)
+                program.skip(run)
+        self.flush()
+        program.back(REGION)
+
+    # -- CLEAR -----------------------------------------------------------------------------------------
 
     def clear_word(self, action: Scan = Scan.CLEAR) -> None:
         """Write-protect what the bitmap's word has, and take it out of the log."""
         costs = self.costs
-        self.program.add(Step.SCAN, costs.clear_page or 0, action, costs.clear_word or 0, costs.clear_unsplit or 0)
+        self.program.scan(action, costs.clear_page, costs.clear_word, costs.clear_unsplit)
 
     @property
     def chunk(self) -> int:
@@ -136,80 +141,82 @@ class DirtyLog(Kernel):
         given = self.scenario.workload.clear_chunk
         return given // self.scenario.guest.page_size if given else self.slot_pages
 
-    def _batch(self, pages: int, *starts: int) -> int:
-        """Pages of one hold: at most so many, and none that reaches beyond a region with a lock of its own.
+    def clear_log(self) -> None:
+        """CLEAR what the last GET gave in the thread's region, ioctl by ioctl."""
+        program = self.program
+        with program.loop(until=REGION.done()), program.extent(self.chunk) as chunk:
+            self.clear_chunk(chunk)
+        program.back(REGION)
 
-        `starts`: where sequences of holds begin, at multiples of these numbers of pages.
+    def clear_chunk(self, chunk: Extent) -> None:
+        """One CLEAR ioctl, of what is left of a chunk.
+
+        Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; kernel-patches/ 0007 and 0011 for letting go, 0012 for
+        what an eager split allocates.
         """
-        if self.policy.lock_regions > 1:
-            return math.gcd(pages, self.region_pages, *(start for start in starts if start < self.slot_pages))
-        return pages
+        program, lock = self.program, self.lock(self.policy.clear_lock, regions=True)
+        program.note("KVM_CLEAR_DIRTY_LOG")
+        if self.costs.clear_ioctl:
+            program.run(self.costs.clear_ioctl)
 
-    def clear_log(self, part: int = 0) -> None:
-        """CLEAR what the last GET gave, ioctl by ioctl; `part`: pages of this thread's region, if not all."""
-        ioctl = self.program.here()
-        self.clear_chunk(min(self.chunk, part or self.slot_pages), part or self.slot_pages)
-        self.program.add(Step.MORE, ioctl)
+        def clear(extent: Extent) -> None:
+            if self.splits_eagerly:
+                self._split_eagerly(lock)
+            self.clear_word()
+            program.advance(WORD_PAGES, extent)
 
-    def clear_chunk(self, chunk: int, part: int = 0) -> None:
-        """One CLEAR ioctl, of the chunk that begins here; within it, a hold for each batch that has anything set.
-
-        Parameters
-        ----------
-        chunk : int
-            Its pages.
-        part : int
-            Pages of the thread's region, which begins at a multiple of it; if not all.
-
-        Notes
-        -----
-        Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; kernel-patches/ 0007 for batches, 0011 for yielding,
-        0012 for what an eager split allocates.
-        """
-        program, costs, policy = self.program, self.costs, self.policy
-        lock, mode, whose = self.lock(policy.clear_lock, regions=True)
-        batch = self._batch(min(chunk, policy.clear_batch_pages or chunk), chunk, part or self.slot_pages)
-        if costs.clear_ioctl:
-            program.add(Step.RUN, costs.clear_ioctl)
-        peek = program.add(Step.PEEK, 0, batch) if batch < chunk else None
-        take = program.add(Step.TAKE, lock, mode, whose)
-        word = program.here()
-        if self.splits_eagerly:
-            self._split_eagerly(lock, mode, whose)
-        self.clear_word()
-        again = program.add(Step.NEXT, word, WORD_PAGES, batch, chunk)
-        drop = program.add(Step.DROP, lock, mode, whose)
-        if costs.reacquire and (batch < chunk or policy.yield_on != "never"):
-            program.add(Step.RUN, costs.reacquire)
-        top = take if peek is None else peek
-        more = program.add(Step.NEXT, top, 0, chunk)
-        if peek is not None or policy.yield_on != "never":
-            over = program.add(Step.JUMP)
-            if peek is not None:
-                program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, batch))
-                program.add(Step.JUMP, more)
-            if policy.yield_on != "never":
-                program.patch(again, a=program.here())
-                program.add(Step.NEXT, word, 0, policy.yield_pages, chunk)
-                crowd = self.scenario.guest.vcpus if policy.yield_on == "vcpus" else 0
-                program.add(Step.QUIET, word, -1 if whose == Whose.REGION else lock, policy.yield_waiters, crowd)
-                program.add(Step.JUMP, drop)
-            program.patch(over, a=program.here())
+        self._in_holds(lock, chunk, self.policy.lets_go, Extent.collected, clear)
         self.flush()
 
-    def _split_eagerly(self, lock: int, mode: Mode, whose: Whose) -> None:
+    def _in_holds(
+        self,
+        lock: Lock,
+        extent: Extent,
+        lets_go: str,
+        some: Callable[[Extent], Condition],
+        act: Callable[[Extent], None],
+    ) -> None:
+        """Do something to each word of an extent with the lock held, for as long at a time as the strategy says.
+
+        If the strategy never lets go, the lock is taken once, whatever there is to do. Else a hold begins at the first
+        word in which there is some, as in kernel-patches/ 0007.
+        """
+        program, condition = self.program, strategy.strategy(lets_go)
+        if isinstance(condition, strategy.Never):
+            with self._lock_regions(extent) as region:
+                with program.holding(lock), program.loop(until=region.done()):
+                    act(region)
+                if region is not extent:
+                    program.run(self.costs.reacquire)
+            return
+        with self._lock_regions(extent) as region, program.loop(until=region.done()), program.extent(ALL) as hold:
+            ends = hold.done() | strategy.bind(condition, hold, lock, self.block_pages)
+            with program.extent(WORD_PAGES) as word, program.when(some(word), otherwise=lambda: program.skip(word)):
+                with program.holding(lock):
+                    with program.loop(until=ends):
+                        act(hold)
+                    self._adapt(condition, lock)
+                program.run(self.costs.reacquire)
+
+    def _adapt(self, condition: Condition, lock: Lock) -> None:
+        """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""
+        program, batch = self.program, strategy.adaptive(condition)
+        if batch is None:
+            return
+        with program.when(lock.waiters(1), otherwise=lambda: program.adapt(Adapt.DOUBLE, batch.least, batch.most)):
+            program.adapt(Adapt.HALVE, batch.least, batch.most)
+
+    def _split_eagerly(self, lock: Lock) -> None:
         """Before its first page is cleared, replace a block by a table.
 
         Source: arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root and tdp_mmu_alloc_sp_for_split.
         """
         program, costs, alloc = self.program, self.costs, self.policy.split_alloc
-        dropped = alloc == "drop" or (alloc == "under_read_lock" and mode == Mode.WRITE)
-        split = program.add(Step.SPLIT)
-        if dropped:
-            program.add(Step.DROP, lock, mode, whose)
-        program.add(Step.RUN if dropped else Step.HOLD, costs.split_alloc or 0)
-        if dropped:
-            program.add(Step.TAKE, lock, mode, whose)
-        program.add(Step.HOLD, costs.split_block or 0)
-        program.add(Step.MAP, Map.EAGER)
-        program.patch(split, a=program.here())
+        with program.when(mapped_by_block()):
+            if alloc == "drop" or (alloc == "under_read_lock" and lock.mode is Mode.WRITE):
+                with program.letting_go(lock):
+                    program.run(costs.split_alloc)
+            else:
+                program.hold(costs.split_alloc)
+            program.hold(costs.split_block)
+            program.map(Map.EAGER)

@@ -10,8 +10,9 @@ CLEAR while they are parked.
 
 from __future__ import annotations
 
+from simlib.model.job import Job
+from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job, Step
 from simlib.workloads.dirty_log import DirtyLog
 
 _POPULATED, _GO, _DIRTIED = range(3)
@@ -35,33 +36,31 @@ def build(scenario: Scenario) -> Job:
     return kernel.job(vcpu, main, barriers=3)
 
 
-def _vcpu(kernel: DirtyLog) -> int:
+def _vcpu(kernel: DirtyLog) -> Thread:
     program, parties = kernel.program, kernel.scenario.guest.vcpus + 1
-    entry = program.here()
-    kernel.touch_region(logging=False)
-    program.add(Step.BARRIER, _POPULATED, parties)
-    iteration = program.add(Step.BARRIER, _GO, parties)
-    kernel.touch_region(logging=True)
-    program.add(Step.BARRIER, _DIRTIED, parties)
-    program.add(Step.REPEAT, iteration, kernel.scenario.workload.iterations)
-    program.add(Step.END)
-    return entry
+    with program.thread() as vcpu:
+        kernel.touch_region(logging=False)
+        program.barrier(_POPULATED, parties)
+        with program.repeat(kernel.scenario.workload.iterations):
+            program.barrier(_GO, parties)
+            kernel.touch_region(logging=True)
+            program.barrier(_DIRTIED, parties)
+    return vcpu
 
 
-def _main(kernel: DirtyLog) -> int:
+def _main(kernel: DirtyLog) -> Thread:
     program, parties = kernel.program, kernel.scenario.guest.vcpus + 1
-    entry = program.here()
-    kernel.stamp("start")
-    program.add(Step.BARRIER, _POPULATED, parties)
-    kernel.stamp("populated")
-    kernel.enable_log()
-    kernel.stamp("enabled")
-    for iteration in range(1, kernel.scenario.workload.iterations + 1):
-        program.add(Step.BARRIER, _GO, parties)
-        program.add(Step.BARRIER, _DIRTIED, parties)
-        kernel.stamp("dirtied", iteration)
-        kernel.get_log(anew=True)
-        kernel.clear_log()
-        kernel.stamp("cleared", iteration)
-    program.add(Step.END)
-    return entry
+    with program.thread() as main:
+        kernel.stamp("start")
+        program.barrier(_POPULATED, parties)
+        kernel.stamp("populated")
+        kernel.enable_log()
+        kernel.stamp("enabled")
+        for iteration in range(1, kernel.scenario.workload.iterations + 1):
+            program.barrier(_GO, parties)
+            program.barrier(_DIRTIED, parties)
+            kernel.stamp("dirtied", iteration)
+            kernel.get_log(anew=True)
+            kernel.clear_log()
+            kernel.stamp("cleared", iteration)
+    return main

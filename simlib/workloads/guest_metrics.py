@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 
 from simlib.engine.result import ACTIVITIES, BINS, PS, EngineResult, lap_bin_end
+from simlib.model.job import Job
 from simlib.model.quantities import format_duration
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job, Stamp
+from simlib.model.steps import Stamp
 from simlib.workloads.migration import page_time
 
 UNITS = {"precopy_duration": "s", "passes": "count", "converged": "0 or 1", "dirty_left": "bytes",

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from simlib.model import strategy
 from simlib.model.costs import Costs
+from simlib.model.job import Job
+from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.pagetable import PageTable
-from simlib.model.scenario import Policy, Scenario
-from simlib.model.steps import Clock, Discipline, Job, Map, Mode, Program, Stamp, Step, Whose
+from simlib.model.policy import Policy
+from simlib.model.program import REGION, Extent, Lock, Program, Thread
+from simlib.model.scenario import Scenario
+from simlib.model.steps import Clock, Map, Mode, Stamp, Whose
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
 
 _JITTER = 1
-_DISCIPLINES = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
+_FAULTS = ("missing page", "write-protected page", "write-protected block", "missing block")
 
 
 @dataclass
@@ -58,34 +63,26 @@ class Kernel:
 
     def stamp(self, phase: str, number: int = 0) -> None:
         """Write down the time at which a phase ends, or a round of it."""
-        self.program.add(Step.STAMP, len(self.stamps))
+        self.program.stamp(len(self.stamps))
         self.stamps.append(Stamp(phase, number))
 
-    def lock(self, mode: str, regions: bool = False) -> tuple[int, Mode, Whose]:
-        """Lock, mode and whose lock it is, for one of the policy's words; `regions`: that of the memory at hand."""
+    def lock(self, mode: str, regions: bool = False) -> Lock:
+        """The lock that one of the policy's words means; `regions`: that of the memory at hand, if there is one."""
         if mode == "lockless":
-            return self.first_own_lock, Mode.WRITE, Whose.THREAD
-        exclusive = mode == "write" or self.policy.lock != "rwlock"
-        how = Mode.WRITE if exclusive else Mode.READ
+            return Lock(self.first_own_lock, Mode.WRITE, Whose.THREAD)
+        shared = mode == "read" and LOCKS[self.policy.lock] in SHARING
+        how = Mode.READ if shared else Mode.WRITE
         if regions and self.policy.lock_regions > 1:
-            return REGIONS, how, Whose.REGION
-        return MMU_LOCK, how, Whose.ALL
+            return Lock(REGIONS, how, Whose.REGION)
+        return Lock(MMU_LOCK, how)
 
     @property
     def first_own_lock(self) -> int:
         """Index of the first vCPU's own page-table word."""
         return REGIONS + (self.policy.lock_regions if self.policy.lock_regions > 1 else 0)
 
-    def faults(self, logging: bool) -> tuple[tuple[int, ...], list[int]]:
-        """The four kinds of fault, in the order of `Step.ACCESS`.
-
-        Returns
-        -------
-        entries : tuple of int
-            First step of each.
-        ends : list of int
-            Their last steps: jumps whose target the caller fills in.
-        """
+    def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
+        """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
         costs, policy = self.costs, self.policy
         hold = costs.fault_hold or 0
         split = costs.split_hold if costs.split_hold is not None else hold
@@ -99,67 +96,66 @@ class Kernel:
             (policy.split_fault, split, flush, Map.SPLIT, slow),
             (policy.translation_fault, hold, 0, whole, slow),
         )
-        entries, ends = [], []
-        for mode, time, invalidate, action, sections in kinds:
-            entries.append(self.program.here())
-            ends.append(self._fault(mode, time, invalidate, action, sections, logging))
-        return tuple(entries), ends
 
-    def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> int:
-        """One fault; returns the jump at its end."""
-        program = self.program
-        lock, how, own = self.lock(mode, regions=True)
-        program.add(Step.RUN, self.costs.fault_exit or 0, _JITTER)
+        def fault(name: str, mode: str, time: int, invalidate: int, action: Map, sections: int) -> None:
+            self.program.note(f"fault: {name}")
+            if timed:
+                self.program.start_stopwatch()
+            self._fault(mode, time, invalidate, action, sections, logging)
+            if timed:
+                self.program.read_stopwatch()
+
+        return [lambda name=name, kind=kind: fault(name, *kind) for name, kind in zip(_FAULTS, kinds, strict=True)]  # type: ignore[misc]  # mypy takes the defaults for parameters
+
+    def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
+        program, lock = self.program, self.lock(mode, regions=True)
+        program.run(self.costs.fault_exit, _JITTER)
         for section in range(sections):
-            take = program.add(Step.TAKE, lock, how, own)
-            program.add(Step.HOLD, hold // sections, _JITTER)
-            if section == sections - 1:
-                if invalidate:
-                    program.add(Step.TAKE, INTERCONNECT, Mode.WRITE)
-                    program.add(Step.HOLD, invalidate, _JITTER)
-                    program.add(Step.DROP, INTERCONNECT, Mode.WRITE)
-                program.add(Step.MAP, action, logging)
-            program.add(Step.DROP, lock, how, own, take)
-        return program.add(Step.JUMP)
+            with program.holding(lock):
+                program.hold(hold // sections, _JITTER)
+                if section == sections - 1:
+                    if invalidate:
+                        with program.holding(Lock(INTERCONNECT, Mode.WRITE)):
+                            program.hold(invalidate, _JITTER)
+                    program.map(action, logging)
 
     def slow_fault(self) -> None:
         """A fault that takes the lock whatever the log says, and changes nothing that the log knows of."""
         program, costs = self.program, self.costs
-        lock, mode, whose = self.lock(self.policy.translation_fault, regions=True)
-        program.add(Step.LAP, 0)
-        program.add(Step.RUN, costs.fault_exit or 0, _JITTER)
-        take = program.add(Step.TAKE, lock, mode, whose)
-        program.add(Step.HOLD, costs.fault_hold or 0, _JITTER)
-        program.add(Step.DROP, lock, mode, whose, take)
-        program.add(Step.LAP, 1)
+        program.start_stopwatch()
+        program.run(costs.fault_exit, _JITTER)
+        with program.holding(self.lock(self.policy.translation_fault, regions=True)):
+            program.hold(costs.fault_hold, _JITTER)
+        program.read_stopwatch()
 
     def touch_region(self, logging: bool) -> None:
         """Touch every page of the region once; the first time, the host finds the memory block by block."""
         program, costs = self.program, self.costs
-        start = program.add(Step.JUMP)
-        faults, ends = self.faults(logging)
-        top = program.here()
-        program.patch(start, a=top)
-        batch = 0
-        if not logging:
-            batch = 1 if self.scenario.guest.backing == "4k" else self.block_pages
-            program.add(Step.RUN, costs.populate_block or 0)
-        page = program.here()
-        if costs.guest_access:
-            program.add(Step.RUN, costs.guest_access)
-        program.add(Step.ACCESS, *faults)
-        after = program.add(Step.NEXT, page, 1, batch)
-        program.add(Step.MORE, top)
-        for end in ends:
-            program.patch(end, a=after)
+        faults = self.faults(logging)
+
+        def touch(extent: Extent) -> None:
+            with program.loop(until=extent.done()):
+                if costs.guest_access:
+                    program.run(costs.guest_access)
+                program.access(*faults)
+                program.advance(1, extent)
+
+        if logging:
+            touch(REGION)
+        else:
+            backing_pages = 1 if self.scenario.guest.backing == "4k" else self.block_pages
+            with program.loop(until=REGION.done()), program.extent(backing_pages) as found:
+                program.run(costs.populate_block)
+                touch(found)
+        program.back(REGION)
 
     def flush(self, held: bool = False) -> None:
         """Flush all TLBs: it takes the caller's time, and interrupts the vCPUs; `held`: with the lock held."""
         costs = self.costs
         time = (costs.flush or 0) + self.scenario.guest.vcpus * (costs.flush_per_vcpu or 0)
-        self.program.add(Step.HOLD if held else Step.RUN, time)
+        (self.program.hold if held else self.program.run)(time)
         if costs.kick:
-            self.program.add(Step.KICK, costs.kick)
+            self.program.kick(costs.kick)
 
     @property
     def region_pages(self) -> int:
@@ -168,59 +164,58 @@ class Kernel:
         return -(-regions // self.block_pages) * self.block_pages
 
     def job(
-        self, vcpu: int, main: int, barriers: int, populated: bool = False, helpers: Sequence[int] = (), parts: int = 1
+        self,
+        vcpu: Thread,
+        main: Thread,
+        barriers: int,
+        *,
+        populated: bool = False,
+        shared: bool = False,
+        helpers: Sequence[Thread] = (),
+        parts: int = 1,
     ) -> Job:
         """All that an engine needs: as many vCPU threads as the guest has, one main thread, and what helps it.
 
         Parameters
         ----------
-        vcpu, main : int
-            First step of each.
+        vcpu, main : Thread
         barriers : int
         populated : bool
             Whether all memory is mapped from the beginning.
-        helpers : sequence of int
-            First steps of further threads.
+        shared : bool
+            Whether every vCPU walks all of the memory, rather than its own part.
+        helpers : sequence of Thread
+            Further threads.
         parts : int
             Into how many parts the memory is divided, of which each further thread walks the next one.
         """
-        guest, costs, machine, policy = self.scenario.guest, self.costs, self.scenario.machine, self.policy
-        per_vcpu, pages = guest.pages_per_vcpu, self.slot_pages
-        first = np.arange(guest.vcpus, dtype=np.int64) * per_vcpu
-        last = first + per_vcpu
-        if self.scenario.workload.kind in ("migration", "zap") and self.scenario.workload.shared:
-            first, last = np.zeros_like(first), np.full_like(last, pages)
+        guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
+        threads = guest.vcpus + 1 + len(helpers)
         near = machine.line_transfer_local if machine.line_transfer_local is not None else costs.line_transfer or 0
         far = machine.line_transfer_remote if machine.line_transfer_remote is not None else near
-        threads = guest.vcpus + 1 + len(helpers)
-        part = pages // parts
-        walks = [(0, pages), *((i % parts * part, (i % parts + 1) * part) for i in range(len(helpers)))]
-        lockless = "lockless" in (policy.write_protect_fault, policy.translation_fault)
-        words = threads if lockless else 0
-        regions = policy.lock_regions if policy.lock_regions > 1 else 0
-        names: Sequence[str] = [f"mmu_lock of region {i}" for i in range(regions)]
-        names = [*names, *(f"page tables of thread {i}" for i in range(words))]
-        discipline = _DISCIPLINES[policy.lock]
-        locks = [discipline, Discipline.SERVER] + [discipline] * regions + [Discipline.LOCKLESS] * words
+        locks = self._locks(threads)
+        adaptive = strategy.adaptive(strategy.strategy(self.policy.lets_go))
         return Job(
-            steps=np.array(self.program.rows, dtype=np.int64),
-            entry=np.array([vcpu] * guest.vcpus + [main, *helpers], dtype=np.int64),
-            region=np.vstack([np.column_stack([first, last]), walks]).astype(np.int64),
-            locks=np.array(locks, dtype=np.int64),
+            steps=self.program.steps(),
+            entry=np.array([vcpu.first] * guest.vcpus + [t.first for t in (main, *helpers)], dtype=np.int64),
+            region=self._regions(shared, len(helpers), parts),
+            locks=np.array([kind for _, kind in locks], dtype=np.int64),
             local_ps=costs.line_local or 0,
             near_ps=near,
             far_ps=far,
             socket=(np.arange(threads, dtype=np.int64) % machine.cores) * machine.sockets // machine.cores,
             cvs=(0.0, float(costs.fault_jitter or 0.0)),
             zipf=(0.0, self.scenario.workload.zipf_exponent),
-            pages=pages,
+            pages=self.slot_pages,
             block_pages=self.block_pages,
             mapped_as_blocks=guest.mapped_as_blocks,
             populated=populated,
             lock_pages=self.region_pages,
             write_percent=self.scenario.workload.write_percent,
+            vcpus=guest.vcpus,
+            first_batch=adaptive.least if adaptive is not None else 64,
             stamps=tuple(self.stamps),
-            lock_names=("mmu_lock", "interconnect", *names),
+            lock_names=tuple(name for name, _ in locks),
             thread_names=(
                 *(f"vcpu {i}" for i in range(guest.vcpus)),
                 "main",
@@ -228,4 +223,24 @@ class Kernel:
             ),
             barriers=barriers,
             clock=Clock[machine.clock.upper()],
+            notes=self.program.notes(),
         )
+
+    def _locks(self, threads: int) -> list[tuple[str, Discipline]]:
+        """Names and kinds of all locks, in the order of their numbers."""
+        policy = self.policy
+        kind = LOCKS[policy.lock]
+        locks = [("mmu_lock", kind), ("interconnect", Discipline.SERVER)]
+        if policy.lock_regions > 1:
+            locks += [(f"mmu_lock of region {i}", kind) for i in range(policy.lock_regions)]
+        if "lockless" in (policy.write_protect_fault, policy.translation_fault):
+            locks += [(f"page tables of thread {i}", Discipline.LOCKLESS) for i in range(threads)]
+        return locks
+
+    def _regions(self, shared: bool, helpers: int, parts: int) -> np.ndarray:
+        """First and last page of what each thread walks."""
+        vcpus, per_vcpu, pages = self.scenario.guest.vcpus, self.scenario.guest.pages_per_vcpu, self.slot_pages
+        mine = [(0, pages) if shared else (i * per_vcpu, (i + 1) * per_vcpu) for i in range(vcpus)]
+        part = pages // parts
+        walks = [(i % parts * part, (i % parts + 1) * part) for i in range(helpers)]
+        return np.array([*mine, (0, pages), *walks], dtype=np.int64)

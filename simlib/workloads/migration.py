@@ -10,10 +10,12 @@ follows (stop-and-copy or post-copy) sends that and takes no lock.
 
 from __future__ import annotations
 
+from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
+from simlib.model.program import REGION, Extent, Thread, clock_shows, in_bitmap, raised
 from simlib.model.quantities import PS_PER_S
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job, Scan, Step
+from simlib.model.steps import Scan
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
 
@@ -38,7 +40,8 @@ def build(scenario: Scenario) -> Job:
     vcpu = running_vcpu(kernel, logging=True)
     main = _main(kernel)
     helpers = [_helper(kernel, number) for number in range(scenario.workload.clear_threads)]
-    return kernel.job(vcpu, main, barriers=2, populated=True, helpers=helpers)
+    shared = scenario.workload.shared
+    return kernel.job(vcpu, main, barriers=2, populated=True, shared=shared, helpers=helpers)
 
 
 def page_time(scenario: Scenario) -> int:
@@ -52,45 +55,44 @@ def page_time(scenario: Scenario) -> int:
     return scenario.guest.page_size * 8 * PS_PER_S // scenario.workload.link
 
 
-def _main(kernel: DirtyLog) -> int:
+def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
-    entry = program.here()
-    kernel.stamp("start")
-    program.add(Step.SLEEP, workload.warm_up)
-    program.add(Step.WAKE)
-    kernel.stamp("undisturbed")
-    kernel.enable_log()
-    kernel.stamp("enabled")
     few = workload.downtime // page_time(kernel.scenario)
-    done = []
-    for number in range(1, workload.pass_limit + 1):
-        if workload.clear_when in ("at_get", "ring"):
-            kernel.get_and_clear_log()
-        else:
-            kernel.get_log()
-        kernel.stamp("collected", number)
-        everything = number == 1 and not kernel.initially_set  # whatever the log has of it
-        if not everything:
-            done.append(program.add(Step.FEW, 0, few))
-        elif kernel.slot_pages <= few:
-            kernel.send_all()
-            done.append(program.add(Step.JUMP))
-        if workload.clear_when == "at_once":
-            kernel.clear_log()
-        _send(kernel, everything)
-        kernel.stamp("sent", number)
-        done.append(program.add(Step.PAST, 0, workload.timeout))
-    for jump in done:
-        program.patch(jump, a=program.here())
-    kernel.stamp("switchover")
-    kernel.get_log()
-    kernel.stamp("left")
-    program.add(Step.SIGNAL, STOP)
-    program.add(Step.SIGNAL, _DONE)
-    if workload.clear_threads:
-        program.add(Step.BARRIER, _PASS, 1 + workload.clear_threads)
-    program.add(Step.END)
-    return entry
+    with program.thread() as main:
+        kernel.stamp("start")
+        program.sleep(workload.warm_up)
+        kernel.stamp("undisturbed")
+        kernel.enable_log()
+        kernel.stamp("enabled")
+        with program.block() as passes:
+            for number in range(1, workload.pass_limit + 1):
+                _get(kernel)
+                kernel.stamp("collected", number)
+                everything = number == 1 and not kernel.initially_set  # whatever the log has of it
+                if not everything:
+                    passes.leave_if(~in_bitmap(few + 1))
+                elif kernel.slot_pages <= few:
+                    kernel.send_all()
+                    passes.leave()
+                if workload.clear_when == "at_once":
+                    kernel.clear_log()
+                _send(kernel, everything)
+                kernel.stamp("sent", number)
+                passes.leave_if(clock_shows(workload.timeout))
+        kernel.stamp("switchover")
+        kernel.get_log()
+        kernel.stamp("left")
+        program.signal(STOP)
+        program.signal(_DONE)
+        if workload.clear_threads:
+            program.barrier(_PASS, 1 + workload.clear_threads)
+    return main
+
+
+def _get(kernel: DirtyLog) -> None:
+    """What was dirtied, and with some ways of clearing that, too."""
+    ways = {"at_get": kernel.get_and_clear_log, "ring": kernel.reset_ring}
+    ways.get(kernel.scenario.workload.clear_when, kernel.get_log)()
 
 
 def _send(kernel: DirtyLog, everything: bool) -> None:
@@ -98,44 +100,47 @@ def _send(kernel: DirtyLog, everything: bool) -> None:
 
     Each chunk is cleared before, by this thread or by its helpers.
     """
-    program, workload, chunk = kernel.program, kernel.scenario.workload, kernel.chunk
+    program, workload = kernel.program, kernel.scenario.workload
     parties = 1 + workload.clear_threads
+    program.note("send everything" if everything else "send what was collected")
     if workload.clear_threads:
-        program.add(Step.BARRIER, _PASS, parties)
-    top = program.here()
-    if workload.clear_threads:
-        program.add(Step.BARRIER, _CLEARED, parties)
-    peek = None if everything else program.add(Step.PEEK, 0, chunk)
+        program.barrier(_PASS, parties)
+    with program.loop(until=REGION.done()), program.extent(kernel.chunk) as chunk:
+        if workload.clear_threads:
+            program.barrier(_CLEARED, parties)
+        if everything:
+            _send_chunk(kernel, chunk, everything=True)
+        else:
+            with program.when(chunk.collected(), otherwise=lambda: program.skip(chunk)):
+                _send_chunk(kernel, chunk, everything=False)
+    program.back(REGION)
+
+
+def _send_chunk(kernel: DirtyLog, chunk: Extent, everything: bool) -> None:
+    program, workload = kernel.program, kernel.scenario.workload
     if workload.clear_when == "lazy" and not workload.clear_threads:
         kernel.clear_chunk(chunk)
-        program.add(Step.BACK, chunk)
-    word = program.here()
-    if everything:
-        program.add(Step.SCAN, 0, Scan.ALL)
-    program.add(Step.SCAN, page_time(kernel.scenario), Scan.SEND)
-    program.add(Step.NEXT, word, WORD_PAGES, chunk)
-    more = program.add(Step.MORE, top)
-    if peek is not None:
-        over = program.add(Step.JUMP)
-        program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, chunk))
-        program.add(Step.JUMP, more)
-        program.patch(over, a=program.here())
+        program.back(chunk)
+    with program.loop(until=chunk.done()):
+        if everything:
+            program.scan(Scan.ALL)
+        program.scan(Scan.SEND, page_time(kernel.scenario))
+        program.advance(WORD_PAGES, chunk)
 
 
-def _helper(kernel: DirtyLog, number: int) -> int:
+def _helper(kernel: DirtyLog, number: int) -> Thread:
     """A thread that clears its part of each chunk, and waits for the sender before it begins the next but one."""
     program, threads = kernel.program, kernel.scenario.workload.clear_threads
     part = kernel.chunk // threads
-    entry = program.add(Step.BARRIER, _PASS, threads + 1)
-    program.add(Step.UNLESS, program.here() + 2, _DONE)
-    program.add(Step.END)
-    top = program.add(Step.NEXT, program.here() + 1, number * part)
-    peek = program.add(Step.PEEK, 0, part)
-    kernel.clear_chunk(part, part)
-    over = program.add(Step.JUMP)
-    program.patch(peek, a=program.add(Step.NEXT, program.here() + 1, part))
-    program.patch(over, a=program.add(Step.NEXT, program.here() + 1, (threads - 1 - number) * part))
-    program.add(Step.BARRIER, _CLEARED, threads + 1)
-    program.add(Step.MORE, top)
-    program.add(Step.JUMP, entry)
-    return entry
+    with program.thread() as helper, program.loop() as passes:
+        program.barrier(_PASS, threads + 1)
+        passes.leave_if(raised(_DONE))
+        with program.loop(until=REGION.done()), program.extent(kernel.chunk) as chunk:
+            if number:
+                program.advance(number * part, chunk)
+            with program.extent(part) as mine, program.when(mine.collected()):
+                kernel.clear_chunk(mine)
+            program.skip(chunk)
+            program.barrier(_CLEARED, threads + 1)
+        program.back(REGION)
+    return helper

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from simlib.model import strategy
+from simlib.model.job import Job
+from simlib.model.program import ALL, REGION, Thread
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Job, Map, Step
+from simlib.model.steps import Map
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.kernel import Kernel
 
@@ -24,52 +27,45 @@ def build(scenario: Scenario) -> Job:
     kernel = Kernel(scenario)
     vcpu = running_vcpu(kernel, logging=False)
     main = _main(kernel)
-    return kernel.job(vcpu, main, barriers=1, populated=True)
+    return kernel.job(vcpu, main, barriers=1, populated=True, shared=scenario.workload.shared)
 
 
-def _main(kernel: Kernel) -> int:
+def _main(kernel: Kernel) -> Thread:
     program = kernel.program
-    entry = program.here()
-    kernel.stamp("start")
-    program.add(Step.SLEEP, kernel.scenario.workload.warm_up)
-    program.add(Step.WAKE)
-    kernel.stamp("undisturbed")
-    _zap(kernel)
-    kernel.stamp("zapped")
-    program.add(Step.SIGNAL, STOP)
-    program.add(Step.END)
-    return entry
+    with program.thread() as main:
+        kernel.stamp("start")
+        program.sleep(kernel.scenario.workload.warm_up)
+        kernel.stamp("undisturbed")
+        _zap(kernel)
+        kernel.stamp("zapped")
+        program.signal(STOP)
+    return main
 
 
 def _zap(kernel: Kernel) -> None:
     """Every vCPU gets an empty table at once; the old ones are given back block by block.
 
-    When so many are done, it lets go before the next if anybody waits. Nobody uses the old tables, so TLBs are
-    flushed only at the end, with the lock held.
+    Between two blocks it may let go. Nobody uses the old tables, so TLBs are flushed only at the end, with the lock
+    held.
 
     Source: arch/x86/kvm/mmu/mmu.c kvm_mmu_zap_all_fast and kvm_zap_obsolete_pages (BATCH_ZAP_PAGES).
     """
-    program, costs, batch, size = kernel.program, kernel.costs, kernel.policy.zap_batch, kernel.block_pages
-    lock, mode, _ = kernel.lock("write")
-    program.add(Step.TAKE, lock, mode)
-    block = program.add(Step.MAP, Map.ZAP)
-    program.add(Step.NEXT, block, size)
-    program.add(Step.MORE, block)
-    if costs.kick:
-        program.add(Step.KICK, costs.kick)
-    first = program.add(Step.HOLD, costs.zap_block or 0)
-    again = program.add(Step.NEXT, first, size)
-    if batch:
-        over = program.add(Step.JUMP)
-        program.patch(again, a=program.add(Step.REPEAT, first, batch))
-        look = program.add(Step.QUIET, 0, lock, 1)
-        program.add(Step.DROP, lock, mode)
-        program.add(Step.RUN, costs.reacquire or 0)
-        program.add(Step.TAKE, lock, mode)
-        program.add(Step.JUMP, first)
-        program.patch(look, a=program.add(Step.HOLD, costs.zap_block or 0))
-        program.add(Step.NEXT, look, size)
-        program.patch(over, a=program.here())
-    kernel.flush(held=True)
-    program.add(Step.DROP, lock, mode)
-    program.add(Step.MORE, first)
+    program, costs, size = kernel.program, kernel.costs, kernel.block_pages
+    lock, lets_go = kernel.lock("write"), strategy.strategy(kernel.policy.zap_lets_go)
+    with program.holding(lock):
+        with program.loop(until=REGION.done()):
+            program.map(Map.ZAP)
+            program.advance(size)
+        program.back(REGION)
+        if costs.kick:
+            program.kick(costs.kick)
+        with program.loop(until=REGION.done()), program.extent(ALL) as hold:
+            ends = hold.done()
+            if not isinstance(lets_go, strategy.Never):
+                ends |= strategy.bind(lets_go, hold, lock, size)
+            with program.loop(until=ends):
+                program.hold(costs.zap_block)
+                program.advance(size, hold)
+            with program.when(~REGION.done()), program.letting_go(lock):
+                program.run(costs.reacquire)
+        kernel.flush(held=True)

@@ -6,8 +6,12 @@ from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
-from simlib.model.scenario import Guest, Machine, Policy, Scenario
-from simlib.model.steps import FLAGS, Clock, Discipline, Job, Map, Mode, Program, Scan, Stamp, Step, Whose
+from simlib.model.job import Job
+from simlib.model.locks import LOCKS, Discipline
+from simlib.model.policy import Policy
+from simlib.model.program import ALL, REGION, Lock, Program, clock_shows, held, in_bitmap, mapped_by_block, raised
+from simlib.model.scenario import Guest, Machine, Scenario
+from simlib.model.steps import FLAGS, Adapt, Clock, Map, Mode, Scan, Stamp, Whose
 from simlib.model.workload import Workload
 
 TRACE = 200_000
@@ -21,6 +25,20 @@ MOST_PAGES = 1_024
 STAMPS = 3
 RUNNING = ("clear_under_load", "migration", "migration", "zap")
 KINDS = ("dirty_log_perf_test", *RUNNING)
+
+
+@st.composite
+def strategies(draw):
+    """When a hold ends: never, or up to three comparisons joined in any way."""
+    if draw(st.integers(0, 3)) == 0:
+        return "never"
+    parts = ["pages >= 64", "pages >= 128", "pages >= 192", "pages >= 512", "held >= 1ns", "held > 3us", "waiters >= 1",
+             "waiters < 2", "vcpus >= 1", "vcpus > 1", "blocks >= 1", "pages >= adaptive(64, 256)"]  # fmt: skip
+    text = draw(st.sampled_from(parts))
+    for _ in range(draw(st.integers(0, 2))):
+        negation = draw(st.sampled_from(["", "", "not "]))
+        text = f"({text}) {draw(st.sampled_from(['and', 'or']))} {negation}{draw(st.sampled_from(parts))}"
+    return text
 
 
 @st.composite
@@ -62,21 +80,18 @@ def scenarios(draw, kinds=KINDS):
         ),
         policy=Policy(
             architecture=name,
-            lock=draw(st.sampled_from(["spin", "ticket", "rwlock"])),
+            lock=draw(st.sampled_from(list(LOCKS))),
             write_protect_fault=draw(st.sampled_from(modes)),
             translation_fault=draw(st.sampled_from(modes)),
             split_fault=draw(st.sampled_from(["read", "write"])),
             clear_lock=draw(st.sampled_from(["read", "write"])),
-            clear_batch_pages=draw(st.sampled_from([0, 64, 128, 192, 512])),
-            get_batch_pages=draw(st.sampled_from([0, 64, 192])),
+            lets_go=draw(strategies()),
+            get_lets_go=draw(strategies()),
             fault_lock_sections=draw(st.integers(0, 3)),
             eager_split=draw(st.sampled_from([None, True, False])),
             split_alloc=draw(st.sampled_from(["default", "under_lock", "drop", "under_read_lock"])),
-            yield_on=draw(st.sampled_from(["never", "contended", "vcpus"])),
-            yield_pages=draw(st.sampled_from([64, 128])),
-            yield_waiters=draw(st.integers(1, 2)),
             lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" else 1,
-            zap_batch=draw(st.integers(0, 3)),
+            zap_lets_go=draw(st.one_of(strategies(), st.just("blocks >= 2 and waiters >= 1"))),
         ),
         workload=Workload(
             kind=kind,
@@ -111,18 +126,21 @@ class _Writer:
         self.program, self.flag = Program(), None
         self.servers = [i for i, kind in enumerate(locks) if kind == Discipline.SERVER]
 
-    def time(self, kind):
-        self.program.add(kind, self.draw(TIMES), self.draw(st.integers(0, 2)))
+    def run(self):
+        self.program.run(self.draw(TIMES), self.draw(st.integers(0, 2)))
 
-    def drop(self, lock, mode, own, take):
+    def hold(self):
+        self.program.hold(self.draw(TIMES), self.draw(st.integers(0, 2)))
+
+    def stamp_before(self, mode):
+        """The trace tells a drop's mode and when it begins, if a stamp of that number stands right before it."""
         if self.stamped:
-            self.program.add(Step.STAMP, mode)
+            self.program.stamp(mode)
         elif self.draw(st.booleans()):
-            self.program.add(Step.STAMP, self.draw(st.integers(0, STAMPS - 1)))
-        self.program.add(Step.DROP, lock, mode, own, take)
+            self.program.stamp(self.draw(st.integers(0, STAMPS - 1)))
 
-    def section(self, body=None, fair=False):
-        """Take one of the locks, or the thread's own, or the memory region's; a server may be nested inside.
+    def lock(self, fair=False):
+        """One of the locks, or the thread's own, or the memory region's, and its kind.
 
         With `fair` no lockless update: threads that repeat theirs for as long as another's lasts would starve it.
         """
@@ -131,124 +149,150 @@ class _Writer:
             choices += [(whose, len(self.locks), self.own) for whose in (Whose.THREAD, Whose.REGION)]
         choices = [choice for choice in choices if not fair or choice[2] != Discipline.LOCKLESS]
         if not choices:
-            return
-        own, lock, kind = self.draw(st.sampled_from(choices))
+            return None, None
+        whose, number, kind = self.draw(st.sampled_from(choices))
         modes = [Mode.READ, Mode.READ, Mode.WRITE] if kind == Discipline.QUEUED_RW else [Mode.WRITE]
-        mode = self.draw(st.sampled_from(modes))
-        take = self.program.add(Step.TAKE, lock, mode, own)
-        for _ in range(self.draw(st.integers(0, 2))):
-            self.time(Step.HOLD)
-        if self.servers and kind != Discipline.SERVER and self.draw(st.booleans()):
-            server = self.draw(st.sampled_from(self.servers))
-            inner = self.program.add(Step.TAKE, server, Mode.WRITE)
-            self.time(Step.HOLD)
-            self.drop(server, Mode.WRITE, 0, inner)
-        if body is not None:
-            body()
-        self.drop(lock, mode, own, take)
+        return Lock(number, self.draw(st.sampled_from(modes)), whose), kind
+
+    def section(self, body=None, fair=False):
+        """Hold a lock; a server may be nested inside."""
+        lock, kind = self.lock(fair)
+        if lock is None:
+            return
+        with self.program.holding(lock):
+            for _ in range(self.draw(st.integers(0, 2))):
+                self.hold()
+            if self.servers and kind != Discipline.SERVER and self.draw(st.booleans()):
+                with self.program.holding(Lock(self.draw(st.sampled_from(self.servers)), Mode.WRITE)):
+                    self.hold()
+                    self.stamp_before(Mode.WRITE)
+            if body is not None:
+                body(lock)
+            self.stamp_before(lock.mode)
 
     def walk(self):
         """Touch the region's pages; the faults of other threads on the same pages race with these."""
+        p = self.program
         if self.draw(st.booleans()):
-            self.program.add(Step.SEEK, self.draw(st.sampled_from([1, 16, 64])), self.draw(st.integers(0, 1)))
-        start = self.program.add(Step.JUMP)
-        faults, jumps = [], []
-        for action in (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP])), Map.BLOCK):
-            faults.append(self.program.here())
-            self.time(Step.RUN)
+            p.seek(self.draw(st.sampled_from([1, 16, 64])), self.draw(st.integers(0, 1)))
+
+        def fault(action):
             logging = self.draw(st.integers(0, 1))
-            self.section(lambda a=action, n=logging: self.program.add(Step.MAP, a, n))
-            jumps.append(self.program.add(Step.JUMP))
-        top = self.program.add(Step.ACCESS, *faults)
-        stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([0, 64]))
-        after = self.program.add(Step.NEXT, top, stride, batch)
-        self.program.add(Step.MORE, top)
-        self.program.patch(start, a=top)
-        for jump in jumps:
-            self.program.patch(jump, a=after)
+
+            def handle():
+                self.run()
+                self.section(lambda lock: p.map(action, logging))
+
+            return handle
+
+        actions = (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP])), Map.BLOCK)
+        faults = [fault(action) for action in actions]
+        stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([64, 100, ALL]))
+        with p.loop(until=REGION.done()), p.extent(batch, aligned=self.draw(st.booleans())) as part:
+            with p.loop(until=part.done()):
+                p.access(*faults)
+                p.advance(stride, part)
+        p.back(REGION)
 
     def scan(self):
-        word = self.program.add(
-            Step.SCAN, self.draw(TIMES), self.draw(st.sampled_from(list(Scan))), self.draw(TIMES), self.draw(TIMES)
-        )
-        self.program.add(Step.NEXT, word, 64)
-        self.program.add(Step.MORE, word)
+        p = self.program
+        action, times = self.draw(st.sampled_from(list(Scan))), [self.draw(TIMES) for _ in range(3)]
+        with p.loop(until=REGION.done()):
+            p.scan(action, *times)
+            p.advance(64)
+        p.back(REGION)
 
-    def clear_word(self):
-        """CLEAR of one word; short, so that a lockless update among others wins its race after some rounds."""
-        self.program.add(Step.SCAN, self.draw(st.integers(0, 2)), Scan.CLEAR, self.draw(st.integers(0, 2)))
-        self.program.add(Step.NEXT, self.program.here() + 1, 64)
+    def condition(self, hold, lock):
+        """What a thread may ask within a hold."""
+        p = st.sampled_from([hold.pages(64), hold.pages(128), hold.beyond_batch(), held(self.draw(TIMES)),
+                             lock.waiters(1), lock.vcpus(1), clock_shows(self.draw(TIMES)), mapped_by_block(),
+                             in_bitmap(3), raised(0), hold.dirty(), hold.collected()])  # fmt: skip
+        found = self.draw(p)
+        for _ in range(self.draw(st.integers(0, 2))):
+            other = self.draw(p)
+            found = self.draw(st.sampled_from([found & other, found | other, ~found & other, found | ~other]))
+        return found
 
     def migrate(self):
         """A pass of a migration: collect the log, unless it is small; chunk by chunk clear and send what it has."""
-        word = self.program.add(Step.SCAN, self.draw(TIMES), Scan.COLLECT, self.draw(TIMES))
-        self.program.add(Step.NEXT, word, 64)
-        self.program.add(Step.MORE, word)
-        few = self.program.add(Step.FEW, 0, self.draw(st.sampled_from([0, 0, 20])))
-        chunk = self.draw(st.sampled_from([64, 128]))
-        top = self.program.here()
-        peek = self.program.add(Step.PEEK, 0, chunk)
-        clear = self.program.here()
-        split = self.program.add(Step.SPLIT, 0)
-        self.section(lambda: self.program.add(Step.MAP, Map.EAGER, 0))
-        self.program.patch(split, a=self.program.here())
-        self.section(self.clear_word)
-        which, crowd = self.draw(st.integers(-1, len(self.locks) - 1)), self.draw(st.integers(0, self.threads))
-        quiet = self.program.add(Step.QUIET, 0, which, self.draw(st.integers(1, 2)), crowd)
-        self.time(Step.RUN)
-        self.program.patch(quiet, a=self.program.here())
-        if chunk == 128:
-            self.program.add(Step.NEXT, clear, 0, chunk)
-        if self.draw(st.booleans()):
-            self.program.add(Step.KICK, self.draw(TIMES))
-        self.program.add(Step.BACK, chunk)
-        late = self.program.add(Step.PAST, 0, self.draw(TIMES))
-        send = self.program.add(Step.SCAN, self.draw(TIMES), Scan.SEND, self.draw(TIMES))
-        self.program.patch(late, a=self.program.here())
-        self.program.add(Step.NEXT, send, 64, chunk)
-        skip = self.program.add(Step.JUMP)
-        self.program.patch(peek, a=self.program.add(Step.NEXT, self.program.here() + 1, chunk))
-        self.program.patch(skip, a=self.program.here())
-        self.program.add(Step.MORE, top)
-        self.program.patch(few, a=self.program.here())
+        p = self.program
+        with p.loop(until=REGION.done()):
+            p.scan(Scan.COLLECT, self.draw(TIMES), self.draw(TIMES))
+            p.advance(64)
+        p.back(REGION)
+        with p.when(in_bitmap(self.draw(st.sampled_from([1, 1, 21])))):
+            with p.loop(until=REGION.done()), p.extent(self.draw(st.sampled_from([64, 128, 192]))) as chunk:
+                with p.when(chunk.collected(), otherwise=lambda: p.skip(chunk)):
+                    with p.loop(until=chunk.done()), p.extent(ALL) as hold:
+                        self.clear(hold)
+                    if self.draw(st.booleans()):
+                        p.kick(self.draw(TIMES))
+                    p.back(chunk)
+                    late = clock_shows(self.draw(TIMES))
+                    times = [self.draw(TIMES) for _ in range(2)]
+                    with p.loop(until=chunk.done()):
+                        with p.when(~late):
+                            p.scan(Scan.SEND, *times)
+                        p.advance(64, chunk)
+        p.back(REGION)
+
+    def clear(self, hold):
+        """A hold that clears, for as long as its condition says; short, so that a lockless update wins its race."""
+        p = self.program
+
+        def body(lock):
+            with p.loop(until=hold.done() | self.condition(hold, lock)):
+                with p.when(mapped_by_block()):
+                    p.map(Map.EAGER)
+                p.scan(Scan.CLEAR, self.draw(st.integers(0, 2)), self.draw(st.integers(0, 2)))
+                p.advance(64, hold)
+            p.adapt(self.draw(st.sampled_from(list(Adapt))), 64, 256)
+
+        lock, _ = self.lock()
+        if lock is None or lock.whose is Whose.REGION:  # whose lock it is must not change under the hold
+            body(Lock(0, Mode.WRITE))
+        else:
+            with p.holding(lock):
+                body(lock)
+                self.stamp_before(lock.mode)
 
     def prologue(self, signals):
         """One thread raises a flag; the others look at their stopwatches until it is up."""
+        p = self.program
         flag = self.draw(st.integers(0, FLAGS - 1)) if self.flag is None else self.flag
         self.flag = flag
-        self.program.add(Step.LAP, self.draw(st.integers(0, 1)))
-        top = self.program.add(Step.RUN, 1_000, self.draw(st.integers(0, 1)))
-        self.section(fair=True)
-        self.program.add(Step.LAP, self.draw(st.integers(1, 2)), flag)
-        if self.draw(st.booleans()):
-            self.program.add(Step.SLEEP, self.draw(TIMES))
-            self.program.add(Step.WAKE)
-        if signals:
-            self.program.add(Step.SIGNAL, flag)
-        self.program.add(Step.UNLESS, top, flag)
+        self.draw(st.sampled_from([p.start_stopwatch, p.read_stopwatch]))()
+        with p.loop(until=raised(flag)):
+            p.run(1_000, self.draw(st.integers(0, 1)))
+            self.section(fair=True)
+            with p.when(raised(flag), otherwise=p.start_stopwatch):
+                p.read_stopwatch()
+            if self.draw(st.booleans()):
+                p.sleep(self.draw(TIMES))
+            if signals:
+                p.signal(flag)
 
     def life(self, phases, signals=None):
-        """A thread's whole program: phases with a barrier of all threads behind each; returns its first step."""
-        entry = self.program.here()
-        if signals is not None:
-            self.prologue(signals)
-        for phase in range(phases):
-            top = self.program.here()
-            self.time(Step.RUN)
-            for _ in range(self.draw(st.integers(0, 3))):
-                what = self.draw(st.sampled_from(["section", "section", "walk", "scan", "migrate", "loop"]))
-                inner = self.program.here()
-                if what in ("walk", "scan", "migrate"):
-                    getattr(self, what)()
-                else:
-                    self.section()
-                if what == "loop":
-                    self.time(Step.RUN)
-                    self.program.add(Step.REPEAT, inner, self.draw(st.integers(2, 20)), 1)
-            self.program.add(Step.REPEAT, top, self.draw(st.integers(1, 4)), 0)
-            self.program.add(Step.BARRIER, phase % 2, self.threads)
-        self.program.add(Step.END)
-        return entry
+        """A thread's whole program: phases with a barrier of all threads behind each."""
+        p = self.program
+        with p.thread() as thread:
+            if signals is not None:
+                self.prologue(signals)
+            for phase in range(phases):
+                with p.block() if phase else p.repeat(self.draw(st.integers(1, 4))):
+                    self.run()
+                    for part in range(self.draw(st.integers(0, 3))):
+                        what = self.draw(st.sampled_from(["section", "section", "walk", "scan", "migrate", "loop"]))
+                        if what == "loop" and part < 2:
+                            with p.repeat(self.draw(st.integers(2, 20))):
+                                self.section()
+                                self.run()
+                        elif what == "loop":
+                            self.section()
+                        else:
+                            getattr(self, what)()
+                p.barrier(phase % 2, self.threads)
+        return thread.first
 
 
 @st.composite
@@ -265,7 +309,7 @@ def jobs(draw, stamped=False):
     entries = [first, *others]
     all_locks = [*locks, *([own] * max(threads, 4) if own is not None else [])]  # one a thread, or a region
     return Job(
-        steps=np.array(writer.program.rows, dtype=np.int64),
+        steps=writer.program.steps(),
         entry=np.array([first] + [draw(st.sampled_from(entries)) for _ in range(threads - 1)], dtype=np.int64),
         region=np.array([draw(st.sampled_from([(0, 64), (0, 128), (64, 128), (64, 256)])) for _ in range(threads)]),
         locks=np.array(all_locks, dtype=np.int64),
@@ -280,6 +324,9 @@ def jobs(draw, stamped=False):
         mapped_as_blocks=draw(st.booleans()),
         populated=draw(st.booleans()),
         lock_pages=draw(st.sampled_from([64, 192, 256])),
+        vcpus=draw(st.integers(0, threads)),
+        first_batch=draw(st.sampled_from([64, 128])),
+        notes=writer.program.notes(),
         write_percent=draw(st.sampled_from([100, 50, 3])),
         stamps=tuple(Stamp("stamp", i) for i in range(STAMPS)),
         lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),

@@ -5,20 +5,21 @@ import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
-from simlib.model.steps import Clock, Discipline, Job, Mode, Program, Stamp, Step
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.steps import Clock, Mode, Stamp, Step
 
 ENGINES = pytest.mark.parametrize("engine", [reference, compiled], ids=["reference", "compiled"])
 
 
 def job_of(programs, clock, stamps=1, barriers=1):
-    program, entries = Program(), []
+    rows, entries = [], []
     for steps in programs:
-        entries.append(program.here())
-        for step in steps:
-            program.add(*step)
+        entries.append(len(rows))
+        rows += [[*step, *[0] * (5 - len(step))] for step in steps]
     n = len(programs)
     return Job(
-        np.array(program.rows), np.array(entries), np.zeros((n, 2), int), np.array([Discipline.QUEUED_SPIN]), 0, 0, 0,
+        np.array(rows), np.array(entries), np.zeros((n, 2), int), np.array([Discipline.QUEUED_SPIN]), 0, 0, 0,
         np.zeros(n, int), stamps=tuple(Stamp("stamp", i) for i in range(stamps)), barriers=barriers, clock=clock,
     )  # fmt: skip
 
@@ -58,14 +59,6 @@ def test_a_sleeper_wakes_when_the_clock_says_so(engine, clock, others):
     rest = [[(Step.RUN, 7000 + 1000 * i), (Step.END,)] for i in range(others)]
     shown = int(engine.run(job_of([sleeper, *rest], clock)).stamp_ps[0])
     assert 60_000 <= shown <= 60_000 + others + 1
-
-
-@ENGINES
-def test_laps_wait_for_their_flag(engine):
-    program = [(Step.LAP, 0), (Step.RUN, 500), (Step.LAP, 2, 3), (Step.RUN, 70), (Step.SIGNAL, 3), (Step.LAP, 2, 3)]
-    run = engine.run(job_of([[*program, (Step.END,)]], Clock.WALL))
-    assert run.lap_max_ps.tolist() == [70]
-    assert run.lap_histogram.sum() == 1
 
 
 def test_a_sleep_must_be_followed_by_its_wake():

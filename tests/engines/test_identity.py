@@ -7,15 +7,17 @@ from hypothesis import given, settings
 
 from simlib.engine import compiled, reference
 from simlib.engine.result import EVENTS
-from simlib.model.steps import Job, Map, Program, Scan, Step
+from simlib.model.job import Job
+from simlib.model.program import Program
+from simlib.model.steps import Map, Scan
 from simlib.workloads import build
 
 
 def assert_same(job, seed):
-    slow, fast = reference.run(job, seed, trace=TRACE), compiled.run(job, seed, trace=TRACE)
+    slow, fast = (engine.run(job, seed, trace=TRACE, ledger=TRACE) for engine in (reference, compiled))
     assert slow == fast, f"the engines differ in {slow.differences(fast)}"
     assert fast.events > 0
-    assert compiled.run(job, seed).lock_stats.tolist() == fast.lock_stats.tolist(), "tracing changed the run"
+    assert compiled.run(job, seed).lock_stats.tolist() == fast.lock_stats.tolist(), "records changed the run"
 
 
 @given(scenario=scenarios(), seed=SEEDS)
@@ -33,12 +35,11 @@ def test_every_program_runs_alike(job, seed):
 def test_write_protecting_keeps_the_dirty_bit():
     """A page dirtied before the log's pages are protected is still in the log: CLEAR finds it."""
     p = Program()
-    p.add(Step.MAP, Map.PAGE, 1)
-    p.add(Step.SCAN, 0, Scan.PROTECT)
-    p.add(Step.SCAN, 0, Scan.COLLECT)
-    p.add(Step.SCAN, 0, Scan.CLEAR)
-    p.add(Step.END)
-    job = Job(np.array(p.rows), np.zeros(1, int), np.array([[0, 64]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int))
+    with p.thread():
+        p.map(Map.PAGE, logging=True)
+        for action in (Scan.PROTECT, Scan.COLLECT, Scan.CLEAR):
+            p.scan(action)
+    job = Job(p.steps(), np.zeros(1, int), np.array([[0, 64]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int))
     for engine in (reference, compiled):
         rows = engine.run(job, trace=9).trace
         assert rows[rows[:, 2] == EVENTS.index("scan"), 3].tolist() == [1, 1, 1], engine.__name__

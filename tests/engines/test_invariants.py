@@ -14,11 +14,14 @@ import pytest
 from engine_strategies import RUNNING, SEEDS, TRACE, jobs, scenarios
 from hypothesis import given, settings
 
-from simlib.engine import compiled, reference
+from simlib.engine import compiled, limits, reference
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS
 from simlib.engine.timeline import timeline
 from simlib.errors import DeadlockError, HorizonError
-from simlib.model.steps import Block, Discipline, Job, Mode, Page, Program, Stamp, Step
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.program import Program
+from simlib.model.steps import Block, Mode, Page, Stamp, Step
 from simlib.workloads import build
 
 TRY, ACQUIRED, RELEASED, RETRY, STAMP = (EVENTS.index(e) for e in ("try", "acquired", "released", "retry", "stamp"))
@@ -189,7 +192,7 @@ def test_a_scenario_does_all_its_work(scenario, seed):
 def test_a_guest_that_works_on_loses_nothing(scenario, seed):
     """Nor do the locks, or the books of time. What can be written without a fault is dirty in the log."""
     job = build(scenario)
-    simulation = reference.Simulation(job, seed, TRACE, None)
+    simulation = reference.Simulation(job, seed, TRACE, 0, None)
     result = simulation.run()
     assert result.thread_ps.sum(axis=1).tolist() == result.thread_end_ps.tolist()
     frame = timeline(SimpleNamespace(job=job, raw=result))
@@ -256,7 +259,7 @@ def test_a_deadlock_is_named(engine, programs, expected):
     "rows",
     [
         pytest.param([(Step.RUN, 2**51), (Step.STAMP, 0), (Step.JUMP, 0)], id="for ever"),
-        pytest.param([(Step.RUN, compiled.HORIZON_PS + 1), (Step.END,)], id="one picosecond too long"),
+        pytest.param([(Step.RUN, limits.HORIZON_PS + 1), (Step.END,)], id="one picosecond too long"),
         pytest.param([(Step.RUN, 10**16), (Step.END,)], id="past what a key can hold"),
         pytest.param([(Step.RUN, 2**62), (Step.END,)], id="2**62 ps"),
         pytest.param([(Step.RUN, 2**50, 1), (Step.STAMP, 0), (Step.JUMP, 0)], id="long and random"),
@@ -269,7 +272,7 @@ def test_the_horizon_ends_a_run(engine, rows):
 
 @pytest.mark.parametrize("engine", [reference, compiled])
 def test_the_last_picosecond_before_the_horizon_is_simulated(engine):
-    assert engine.run(job_of([(Step.RUN, compiled.HORIZON_PS), (Step.END,)])).end_ps == compiled.HORIZON_PS
+    assert engine.run(job_of([(Step.RUN, limits.HORIZON_PS), (Step.END,)])).end_ps == limits.HORIZON_PS
 
 
 @pytest.mark.parametrize("engine", [reference, compiled])
@@ -287,17 +290,16 @@ def test_progress_is_told_and_an_interrupt_gets_through(engine):
         raise KeyboardInterrupt
 
     p = Program()
-    top = p.add(Step.RUN, 5)
-    p.add(Step.STAMP, 0)
-    p.add(Step.REPEAT, top, 100_000)
-    p.add(Step.END)
+    with p.thread(), p.repeat(100_000):
+        p.run(5)
+        p.stamp(0)
     with pytest.raises(KeyboardInterrupt):
-        engine.run(job_of([tuple(r[:4]) for r in p.rows], stamps=(Stamp("s"),)), progress=stop)
+        engine.run(job_of(p.steps().tolist(), stamps=(Stamp("s"),)), progress=stop)
 
 
 @pytest.mark.parametrize("engine", [reference, compiled])
 def test_a_loop_in_which_no_time_passes_is_named(engine, monkeypatch):
     if engine is reference:
-        monkeypatch.setattr(compiled, "OWN_STEPS", 1000)  # a constant of the compiled engine, which is quick enough
+        monkeypatch.setattr(limits, "OWN_STEPS", 1000)  # a constant of compiled code, which is quick enough
     with pytest.raises(HorizonError, match=r"more than \d+ steps at 2e-09 s of simulated time .* it loops for ever"):
         engine.run(job_of([(Step.RUN, 2000), (Step.STAMP, 0), (Step.JUMP, 1)], stamps=(Stamp("s"),)))

@@ -9,7 +9,9 @@ from simlib.engine import compiled
 from simlib.engine.random import FIXED_POINT_BITS, GAMMA, draw, quantile_table, tables, thread_keys, zipf_table
 from simlib.engine.result import EVENTS
 from simlib.errors import InputError
-from simlib.model.steps import Job, Map, Program, Step
+from simlib.model.job import Job
+from simlib.model.program import Program
+from simlib.model.steps import Map
 
 # Output of Vigna's splitmix64.c (https://prng.di.unimi.it/splitmix64.c) from the state 1234567.
 SPLITMIX64 = [
@@ -106,11 +108,10 @@ def test_places_have_the_distributions_shares(exponent):
 
 def test_every_place_is_reached_and_none_beyond():
     p = Program()
-    top = p.add(Step.SEEK, 1, 1)
-    p.add(Step.MAP, Map.PAGE, 1)
-    p.add(Step.REPEAT, top, 6000)
-    p.add(Step.END)
-    job = Job(np.array(p.rows), np.zeros(1, int), np.array([[0, 192]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
+    with p.thread(), p.repeat(6000):
+        p.seek(1, 1)
+        p.map(Map.PAGE, logging=True)
+    job = Job(p.steps(), np.zeros(1, int), np.array([[0, 192]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
               zipf=(0.0, 0.8), pages=256)  # fmt: skip
     pages = compiled.run(job, trace=20_000).trace
     pages = pages[pages[:, 2] == EVENTS.index("mapped"), 3]

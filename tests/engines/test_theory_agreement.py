@@ -7,7 +7,10 @@ from scipy import stats
 
 from simlib.engine import compiled, reference
 from simlib.engine.result import EVENTS
-from simlib.model.steps import Discipline, Job, Mode, Program, Step
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.program import Lock, Program
+from simlib.model.steps import Mode, Step
 from simlib.theory import (
     deterministic_lock,
     machine_repairman,
@@ -34,25 +37,23 @@ def loop(n, think, sections, disciplines, *, rounds, cv=1.0, line=(0, 0, 0)):
     `sections` may be a list of such passages, each of which a round takes in turn.
     """
     p = Program()
-    top = p.here()
-    for visits in sections:
-        p.add(Step.RUN, think, 1)
-        for lock, mode, hold in visits:
-            p.add(Step.TAKE, lock, mode)
-            p.add(Step.HOLD, hold, 1)
-            p.add(Step.DROP, lock, mode)
-    p.add(Step.REPEAT, top, -(-rounds // (n * len(sections))))
-    p.add(Step.END)
+    with p.thread(), p.repeat(-(-rounds // (n * len(sections)))):
+        for visits in sections:
+            p.run(think, 1)
+            for lock, mode, hold in visits:
+                with p.holding(Lock(lock, mode)):
+                    p.hold(hold, 1)
     zeros = np.zeros(n, dtype=np.int64)
     return Job(
-        np.array(p.rows), zeros, np.zeros((n, 2), int), np.array(disciplines), *line, zeros, cvs=(0.0, cv),
+        p.steps(), zeros, np.zeros((n, 2), int), np.array(disciplines), *line, zeros, cvs=(0.0, cv),
         lock_names=tuple(f"lock {i}" for i in range(len(disciplines))),
     )  # fmt: skip
 
 
 def steady(job, seed, lock=0):
     """Throughput, share of waits and mean wait (per second, share, seconds) of the steady state of one run."""
-    room = 4 * len(job.locks) * int(job.steps[:, 2].max() * len(job.entry) * len(job.steps))
+    rounds = job.steps[job.steps[:, 0] == Step.REPEAT, 2]
+    room = 4 * len(job.locks) * int(rounds.max() * len(job.entry) * len(job.steps))
     result = compiled.run(job, seed, trace=room)
     rows = result.trace[result.trace[:, 3] == lock]
     tries, gets = (rows[rows[:, 2] == kind] for kind in (TRY, ACQUIRED))

@@ -13,8 +13,11 @@ from simlib.engine import compiled
 from simlib.engine.result import EVENTS, PS
 from simlib.engine.timeline import OWNERS, ownership_over_time, perfetto_trace, timeline
 from simlib.errors import InputError
+from simlib.model.job import Job
+from simlib.model.locks import Discipline
+from simlib.model.program import Lock, Program
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Discipline, Job, Mode, Program, Step
+from simlib.model.steps import Mode
 from simlib.simulation import simulate
 from simlib.workloads import build
 
@@ -88,14 +91,14 @@ def test_readers_and_writers_of_one_lock_are_told_apart():
 def test_a_program_that_may_have_taken_either_is_unknown():
     """A counter decides, and only the engine counts."""
     program = Program()
-    top = program.add(Step.TAKE, 0, Mode.READ)
-    program.add(Step.DROP, 0, Mode.READ)
-    program.add(Step.REPEAT, top, 2)
-    program.add(Step.TAKE, 0, Mode.WRITE)
-    program.add(Step.DROP, 0, Mode.WRITE)
-    program.add(Step.END)
+    read, write = (Lock(0, mode) for mode in Mode)
+    with program.thread():
+        with program.repeat(2), program.holding(read):
+            pass
+        with program.holding(write):
+            pass
     none, one = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    job = Job(np.array(program.rows), one, none, one + Discipline.QUEUED_RW, 0, 0, 0, one, thread_names=("a",))
+    job = Job(program.steps(), one, none, one + Discipline.QUEUED_RW, 0, 0, 0, one, thread_names=("a",))
     run = SimpleNamespace(job=job, raw=compiled.run(job, trace=100))
     assert timeline(run)["mode"].tolist() == ["read", "unknown", "unknown"]
     with pytest.raises(InputError, match="leave open in which mode"):

@@ -6,33 +6,33 @@ import pytest
 
 from simlib.engine import compiled
 from simlib.errors import InputError
-from simlib.model.steps import Job, Program, Stamp, Step
+from simlib.model.job import Job
+from simlib.model.program import Lock, Program, raised
+from simlib.model.steps import Mode, Stamp
 from simlib.theory import Batching, batch_costs, best_batch, square_root_batch
 
 
 def simulated(case, batch, seed=1):
     """CLEAR time and the guest's relative throughput, from the engine."""
     holds = -(-case.pages // batch)
-    p = Program()
-    vcpu = p.add(Step.RUN, round(case.think * 1e12), 1)
-    p.add(Step.TAKE, 0, 1)
-    p.add(Step.HOLD, round(case.service * 1e12))
-    p.add(Step.DROP, 0, 1)
-    p.add(Step.LAP, 1)
-    p.add(Step.UNLESS, vcpu, 0)
-    p.add(Step.END)
-    clear = p.add(Step.STAMP, 0)
-    top = p.add(Step.TAKE, 0, 1)
-    p.add(Step.HOLD, round(case.work * batch * 1e12))
-    p.add(Step.DROP, 0, 1)
-    p.add(Step.RUN, round(case.reacquire * 1e12))
-    p.add(Step.REPEAT, top, holds)
-    p.add(Step.STAMP, 1)
-    p.add(Step.SIGNAL, 0)
-    p.add(Step.END)
+    p, lock = Program(), Lock(0, Mode.WRITE)
+    with p.thread() as vcpu, p.loop(until=raised(0)):
+        p.run(round(case.think * 1e12), 1)
+        with p.holding(lock):
+            p.hold(round(case.service * 1e12))
+        p.read_stopwatch()
+    with p.thread() as clear:
+        p.stamp(0)
+        with p.repeat(holds):
+            with p.holding(lock):
+                p.hold(round(case.work * batch * 1e12))
+            p.run(round(case.reacquire * 1e12))
+        p.stamp(1)
+        p.signal(0)
     n = case.vcpus + 1
-    job = Job(np.array(p.rows), np.array([vcpu] * case.vcpus + [clear]), np.zeros((n, 2), int), np.zeros(1, int), 0, 0,
-              0, np.zeros(n, int), cvs=(0.0, 1.0), stamps=(Stamp("begin"), Stamp("end")))  # fmt: skip
+    entry = np.array([vcpu.first] * case.vcpus + [clear.first])
+    job = Job(p.steps(), entry, np.zeros((n, 2), int), np.zeros(1, int), 0, 0, 0, np.zeros(n, int),
+              cvs=(0.0, 1.0), stamps=(Stamp("begin"), Stamp("end")))  # fmt: skip
     run = compiled.run(job, seed)
     took = (run.stamp_ps[1] - run.stamp_ps[0]) * 1e-12
     faults = run.lap_histogram[:-1].sum()

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The fast engine: the step language interpreted by Numba, a room a subject.
+
+`simlib.engine.reference` is the definition; this computes the same thing, event for event.
+`state` says what a run is made of, `calendar` whose turn it is, `clock` how time passes, `locks` who
+gets a lock, `memory` what the page table and the log say, `statistics` what is written down, and
+`interpreter` goes from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from simlib.engine import limits
+from simlib.engine.compiled.calendar import first_calendar
+from simlib.engine.compiled.interpreter import advance
+from simlib.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNING, Run, run_of
+from simlib.engine.result import EngineResult
+from simlib.model.job import Job
+
+BUDGET = 2_000_000
+"""Events between two looks at the keyboard and the progress display."""
+
+
+def run(
+    job: Job,
+    seed: int = 1,
+    *,
+    trace: int = 0,
+    ledger: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> EngineResult:
+    """Run a job with the compiled engine.
+
+    Parameters
+    ----------
+    job : Job
+        Programs, threads and locks.
+    seed : int
+        Root of all random streams.
+    trace : int
+        Keep up to this many trace events; 0 keeps none.
+    ledger : int
+        Keep up to this many entries of what happened to the guest's pages; 0 keeps none.
+    progress : callable, optional
+        Called with (events, simulated time in ps) about every two million events.
+
+    Returns
+    -------
+    EngineResult
+
+    Raises
+    ------
+    DeadlockError
+        If every thread that has not ended waits for another.
+    HorizonError
+        If simulated time passes 75 minutes, or the trace outgrows `trace`.
+    InputError
+        If the job has more than 1024 threads.
+
+    Examples
+    --------
+    >>> from simlib.model.program import Lock, Program
+    >>> from simlib.model.steps import Mode
+    >>> import numpy as np
+    >>> p = Program()
+    >>> with p.thread(), p.repeat(10):
+    ...     p.run(2000)
+    ...     with p.holding(Lock(0, Mode.WRITE)):
+    ...         p.hold(1000)
+    >>> job = Job(p.steps(), np.zeros(2, int), np.zeros((2, 2), int), np.zeros(1, int), 0, 0, 0, np.zeros(2, int))
+    >>> result = run(job)
+    >>> result.end_ps, result.lock_stats[0, 1, :2].tolist()
+    (31000, [20, 1])
+    """
+    limits.check_size(job)
+    state = run_of(job, seed, trace, ledger, first_calendar(len(job.entry)))
+    world = state.worlds[0]
+    while world["status"] == RUNNING:
+        advance(state, BUDGET)
+        if progress is not None:
+            progress(int(world["events"]), int(world["now"]))
+    if world["status"] == DEADLOCK:
+        raise limits.deadlock(job, int(world["now"]), state.threads["ended"])
+    if world["status"] == PAST_HORIZON:
+        raise limits.past_horizon()
+    if world["status"] == RUNAWAY:
+        raise limits.runaway(int(world["now"]))
+    limits.check_room("trace events", int(world["traced"]), trace)
+    limits.check_room("ledger entries", int(world["ledgered"]), ledger)
+    return _result(state)
+
+
+def _result(state: Run) -> EngineResult:
+    """What is left of a run that ended well."""
+    world, threads, books = state.worlds[0], state.threads, state.books
+    return EngineResult(
+        end_ps=int(np.max(threads["ended"])),
+        events=int(world["events"]),
+        lock_stats=books.stats,
+        wait_histogram=books.waits,
+        hold_histogram=books.holds,
+        busy_ps=state.locks["busy"].copy(),
+        queue_ps=books.queue,
+        thread_ps=threads["spent"].copy(),
+        thread_end_ps=threads["ended"].copy(),
+        faults=threads["faults"].copy(),
+        progress=books.progress,
+        bin_ps=1 << int(world["shift"]),
+        stamp_ps=books.stamp_ps,
+        stamp_locks=books.stamp_locks,
+        stamp_sums=books.stamp_sums,
+        stamp_own=books.stamp_own,
+        lap_histogram=books.laps,
+        lap_max_ps=threads["lap_max"].copy(),
+        trace=books.trace[: int(world["traced"])],
+        ledger=books.ledger[: int(world["ledgered"])],
+    )

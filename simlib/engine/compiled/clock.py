@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clocks, and how a thread's own time passes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simlib.engine.compiled.inline import small
+from simlib.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS
+from simlib.model.steps import Clock, Step
+
+RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
+"""What time is spent on, in the order of `simlib.engine.result.ACTIVITIES`."""
+
+
+@small
+def shown(world, now):
+    """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
+    return world.clock_base + max(1, world.running) * (now - world.clock_since)
+
+
+@small
+def starts(world, now, threads):
+    """So many more threads run from now on; fewer, if negative."""
+    if world.clock != Clock.WALL:
+        world.clock_base = shown(world, now)
+        world.clock_since = now
+        world.running += threads
+
+
+@small
+def next_bits(thread):
+    """The thread's next 64 random bits (SplitMix64, as `simlib.engine.random.draw`)."""
+    z = np.uint64(thread.key) + np.uint64(thread.draws + 1) * np.uint64(GAMMA)
+    thread.draws += 1
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@small
+def sample(thread, quantiles, mean, table):
+    """A duration: the mean, or the mean times a random entry of a quantile table."""
+    if table == 0:
+        return mean
+    bits = next_bits(thread)
+    return (mean * quantiles[table, np.int64(bits >> np.uint64(64 - TABLE_BITS))]) >> FIXED_POINT_BITS
+
+
+@small
+def place(thread, places, multiple, table):
+    """A page of the region at random."""
+    choices = (thread.end[0] - thread.begin[0]) // multiple
+    bits = next_bits(thread)
+    bin_ = np.int64(bits >> np.uint64(64 - SEEK_BITS))
+    within = np.int64((bits >> np.uint64(48 - SEEK_BITS)) & np.uint64(0xFFFF))
+    low = places[table, bin_]
+    rank = ((low + (((places[table, bin_ + 1] - low) * within) >> 16)) * choices) >> 32
+    rank = min(rank, choices - 1)
+    if table > 0:
+        rank = (rank * SCATTER) % choices
+    return thread.begin[0] + rank * multiple
+
+
+@small
+def run_ahead(steps, quantiles, thread, time):
+    """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
+    while True:
+        step = steps[thread.pc]
+        if step.kind > Step.HOLD:
+            return time
+        spent = sample(thread, quantiles, step.a, step.b)
+        thread.spent[RUN if step.kind == Step.RUN else HOLD] += spent
+        time += spent
+        thread.pc += 1

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the functions of the compiled engine are compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+part = njit(inline="always", _nrt=False, error_model="numpy")
+"""For the few large functions that become part of their one caller: the whole run can be handed to them."""
+
+small = njit(forceinline=True, _nrt=False, error_model="numpy")
+"""For small functions of records, arrays and numbers, which are compiled once and then become part of their callers.
+
+Without Numba's run-time (`_nrt`) arrays are not reference counted whenever a function gets them.
+"""
+
+apart = njit(_nrt=False, error_model="numpy")
+"""For what happens seldom."""
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def bit_length(typingctx: Any, value: Any) -> Any:
+    """Bits that a non-negative int64 needs (`int.bit_length`)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zeros = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+        return builder.sub(ir.Constant(ir.IntType(64), 64), zeros)
+
+    return types.int64(types.int64), codegen

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The interpreter: takes the next event from the calendar and lets its thread live until it must wait."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from simlib.engine.compiled import calendar, clock, locks, memory, statistics
+from simlib.engine.compiled.inline import apart, part, small
+from simlib.engine.compiled.locks import ASLEEP
+from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
+from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
+from simlib.model.steps import Adapt, Clock, Page, Quantity, Step
+
+
+@small
+def quantity(pages, thread, step, time):
+    """What a thread asks for with TEST."""
+    asked, argument = step.b, step.c
+    if asked == Quantity.DONE:
+        return int(thread.page >= thread.end[argument])
+    if asked == Quantity.PAGES:
+        return thread.page - thread.begin[argument]
+    if asked == Quantity.COLLECTED:
+        return memory.any_ahead(pages, thread, argument, Page.COLLECTED, step.d)
+    if asked == Quantity.BEYOND:
+        return thread.page - thread.begin[argument] - thread.batch
+    if asked == Quantity.BITMAP:
+        return thread.bitmap
+    return time - thread.acquired  # HELD
+
+
+@small
+def shared_quantity(world, queues, waiting, pages, blocks, thread, step):
+    """What a thread asks for with TEST and others change."""
+    asked, argument = step.b, step.c
+    if asked == Quantity.FLAG:
+        return world.flags[argument]
+    if asked == Quantity.BLOCK:
+        return memory.mapped_by_block(world, blocks, thread)
+    if asked == Quantity.CLOCK:
+        return clock.shown(world, world.now)
+    if asked == Quantity.DIRTY:
+        return memory.any_ahead(pages, thread, argument, Page.DIRTY, step.d)
+    lock = argument if argument >= 0 else thread.region_lock
+    if asked == Quantity.VCPUS:
+        return locks.waiting_below(waiting, lock, queues[lock], world.vcpus)
+    return queues[lock].length  # WAITERS
+
+
+@part
+def own_step(run, thread, number, step, time):
+    """A step that nobody else can see, and that takes no time."""
+    thread.pc += 1
+    kind = step.kind
+    if kind == Step.ADVANCE:
+        page = min(thread.page + step.a, thread.end[step.b])
+        books = run.books
+        time_bin = statistics.bin_of(run.worlds[0], books.progress, books.queue, time)
+        books.progress[number, time_bin] += page - thread.page
+        thread.page = page
+    elif kind == Step.TEST:
+        if quantity(run.pages, thread, step, time) < step.d:
+            thread.pc = step.a
+    elif kind == Step.REPEAT:
+        thread.counters[step.c] += 1
+        if thread.counters[step.c] < step.b:
+            thread.pc = step.a
+        else:
+            thread.counters[step.c] = 0
+    elif kind == Step.JUMP:
+        thread.pc = step.a
+    elif kind == Step.OPEN:
+        end = (thread.page // step.b + 1) * step.b if step.c else thread.page + step.b
+        thread.begin[step.a] = thread.page
+        thread.end[step.a] = min(end, thread.end[step.a - 1])
+    elif kind == Step.BACK:
+        thread.page = thread.begin[step.a]
+    elif kind == Step.SEEK:
+        thread.page = clock.place(thread, run.places, step.a, step.b)
+    elif step.a == Adapt.DOUBLE:  # ADAPT
+        thread.batch = min(thread.batch * 2, step.c)
+    else:
+        thread.batch = max(thread.batch >> 1, step.b)
+
+
+@apart
+def wait_for_all(run, thread, number, step):
+    """Wait for the other threads at a barrier; the last one wakes them. Returns the thread's clock, or ASLEEP."""
+    world, which = run.worlds[0], step.a
+    now = world.now
+    thread.pc += 1
+    statistics.note(world, run.books.trace, now, number, statistics.BARRIER, which)
+    run.arrived[which] += 1
+    if run.arrived[which] < step.b:
+        thread.parked = which
+        thread.tried = now
+        clock.starts(world, now, -1)
+        thread.asleep = 1
+        return ASLEEP
+    clock.starts(world, now, run.arrived[which] - 1)
+    run.arrived[which] = 0
+    for j in range(run.threads.shape[0]):
+        other = run.threads[j]
+        if other.parked == which:
+            other.parked = -1
+            other.asleep = 0
+            other.spent[clock.IDLE] += now - other.tried
+            time = clock.run_ahead(run.steps, run.quantiles, other, now)
+            calendar.wake(run.tree, j, calendar.key_of(time, j))
+    return now
+
+
+@apart
+def sleep_on(run, thread):
+    """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
+    world = run.worlds[0]
+    now = world.now
+    left = thread.alarm - clock.shown(world, now)
+    if left <= 0:
+        clock.starts(world, now, 1)
+        thread.pc += 1
+        return now
+    wait = -(-left // (1 if world.clock == Clock.WALL else run.threads.shape[0]))
+    thread.spent[clock.IDLE] += wait
+    return now + wait
+
+
+@apart
+def rare_step(run, thread, number, step):
+    """Steps that a program takes now and then; returns the thread's clock, or ASLEEP."""
+    world, kind = run.worlds[0], step.kind
+    now = world.now
+    if kind == Step.BARRIER:
+        return wait_for_all(run, thread, number, step)
+    if kind == Step.WAKE:
+        return sleep_on(run, thread)
+    thread.pc += 1
+    if kind == Step.STAMP:
+        statistics.stamp(run, thread, step.a)
+        statistics.note(world, run.books.trace, now, number, statistics.STAMP, step.a)
+    elif kind == Step.SIGNAL:
+        world.flags[step.a] = 1
+        statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
+    elif kind == Step.SLEEP:
+        thread.alarm = clock.shown(world, now) + step.a
+        clock.starts(world, now, -1)
+    elif kind == Step.KICK:
+        for j in range(run.threads.shape[0]):
+            if j != number and run.threads[j].asleep == 0:
+                run.threads[j].kick = step.a
+        statistics.note(world, run.books.trace, now, number, statistics.KICK, step.a)
+    else:  # END
+        thread.ended = now
+        thread.asleep = 1
+        world.live -= 1
+        clock.starts(world, now, -1)
+        statistics.note(world, run.books.trace, now, number, statistics.END, 0)
+        return ASLEEP
+    return now
+
+
+@part
+def shared_step(run, thread, number, step, now):
+    """A step that others can see, at its time; returns the thread's clock, or ASLEEP."""
+    kind, world, books, pages, blocks = step.kind, run.worlds[0], run.books, run.pages, run.blocks
+    if kind == Step.ACCESS:
+        return memory.access(world, books.trace, books.ledger, pages, blocks, thread, number, step)
+    if kind == Step.TAKE:
+        return locks.take(run, thread, number, step, now)
+    if kind == Step.DROP:
+        return locks.drop(run, thread, number, step, now)
+    if kind == Step.MAP:
+        memory.map_page(world, books.trace, books.ledger, pages, blocks, thread, number, step)
+        return now
+    if kind == Step.SCAN:
+        return memory.scan(world, books.trace, books.ledger, pages, blocks, thread, number, step)
+    if kind == Step.TEST:
+        found = shared_quantity(world, run.locks, run.waiting, pages, blocks, thread, step)
+        thread.pc = thread.pc + 1 if found >= step.d else step.a
+        return now
+    if kind == Step.LAP:
+        statistics.lap(world, books, thread, number, step.a)
+        thread.pc += 1
+        return now
+    return rare_step(run, thread, number, step)
+
+
+@part
+def live(run, thread, number, now):
+    """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP."""
+    world = run.worlds[0]
+    time = now
+    own_steps = 0
+    while True:
+        step = run.steps[thread.pc]
+        own_steps += 1
+        if own_steps > OWN_STEPS:
+            world.status = RUNAWAY
+            return ASLEEP
+        if step.kind <= Step.HOLD:
+            time = clock.run_ahead(run.steps, run.quantiles, thread, time)
+            if time > HORIZON_PS:
+                return time
+        elif step.kind < Step.TAKE and (step.kind != Step.TEST or step.b < Quantity.WAITERS):
+            own_step(run, thread, number, step, time)
+        else:
+            if time > now:
+                return time  # come back at that time
+            world.events += 1
+            time = shared_step(run, thread, number, step, now)
+            if time == ASLEEP:
+                return ASLEEP
+
+
+def fingerprint() -> int:
+    """Of all sources that become part of the compiled code: Numba's cache looks at one file only."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted([*here.glob("*.py"), *here.parent.glob("*.py"), *(here.parents[1] / "model").glob("*.py")]):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:6], "big")
+
+
+def _compile(version: int) -> Any:
+    """The engine's loop; `version` is part of the key under which Numba keeps it."""
+
+    @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+    def advance(run, budget):
+        """Run until every thread ended, nothing can happen, or so many events took place. Returns `version`."""
+        world = run.worlds[0]
+        stop_at = world.events + budget
+        while world.events < stop_at and world.status == RUNNING:
+            key = run.tree[1]
+            if key == calendar.NEVER:
+                world.status = FINISHED if world.live == 0 else DEADLOCK
+                break
+            now = key >> calendar.THREAD_BITS
+            number = key & (MAX_THREADS - 1)
+            if now > HORIZON_PS:
+                world.status = PAST_HORIZON
+                break
+            world.now = now
+            time = live(run, run.threads[number], number, now)
+            key = calendar.NEVER if time == ASLEEP else calendar.key_of(time, number)
+            calendar.wake(run.tree, number, np.int64(key))
+        return version
+
+    return advance
+
+
+advance = _compile(fingerprint())

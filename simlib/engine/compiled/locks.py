@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lock words and their cache lines, and the rules of every lock discipline."""
+
+from __future__ import annotations
+
+from simlib.engine.compiled import calendar
+from simlib.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
+from simlib.engine.compiled.inline import bit_length, part, small
+from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TRY, note, queue_changes
+from simlib.model.locks import Discipline
+from simlib.model.steps import Clock, Mode, Whose
+
+ASLEEP = -1
+"""Instead of a thread's clock: it sleeps until somebody wakes it."""
+
+
+@small
+def transfer(world, threads, owner, number):
+    """One operation by a thread on a cache line that the owner's CPU had last."""
+    if owner == number or owner < 0:
+        return world.local_ps
+    if threads[owner].socket == threads[number].socket:
+        return world.near_ps
+    return world.far_ps
+
+
+@small
+def reach(world, threads, lock, number, at):
+    """An operation on the lock word, asked for at a time; returns when it is done."""
+    if lock.kind == Discipline.SERVER:
+        return at
+    done = max(at, lock.line_free) + transfer(world, threads, lock.line_owner, number)
+    lock.line_free = done
+    lock.line_owner = number
+    return done
+
+
+@small
+def waiter(waiting, index, lock, place):
+    """The thread at a place in the queue."""
+    ring = waiting.shape[1]
+    slot = lock.head + place
+    return waiting[index, slot - ring if slot >= ring else slot]
+
+
+@small
+def admits(lock, mode):
+    """Whether a thread may hold the lock in this mode beside those that hold it now."""
+    if lock.kind == Discipline.QUEUED_RW and mode == Mode.READ:
+        return lock.writers == 0
+    return lock.readers + lock.writers == 0
+
+
+@small
+def successor(threads, waiting, index, lock, by):
+    """Whose turn it is when `by` lets go: a place in the queue."""
+    return 0
+
+
+@small
+def hand_over(world, threads, waiting, index, lock, number, by, at):
+    """A thread, out of the queue already, sees that the lock is its own; returns when."""
+    if lock.kind == Discipline.TICKET:
+        # All waiters poll the word; the read of the one whose turn it is comes, on average, halfway.
+        sweep = transfer(world, threads, by, number)
+        for place in range(lock.length):
+            sweep += transfer(world, threads, by, waiter(waiting, index, lock, place))
+        lock.line_free = at + (sweep >> 1)
+        lock.line_owner = number
+        return lock.line_free
+    owned = reach(world, threads, lock, number, at)
+    if lock.length > 0 and lock.kind != Discipline.SERVER:
+        # The next one's queue node is fetched, to pass the queue's head on.
+        owned += transfer(world, threads, waiter(waiting, index, lock, 0), number)
+    return owned
+
+
+@small
+def take_out(waiting, index, lock, place):
+    """Take the thread at a place out of the queue; those before it move up by one."""
+    ring = waiting.shape[1]
+    for before in range(place, 0, -1):
+        slot = lock.head + before
+        waiting[index, slot - ring if slot >= ring else slot] = waiter(waiting, index, lock, before - 1)
+    lock.head = 0 if lock.head + 1 == ring else lock.head + 1
+
+
+@small
+def own(world, books, index, lock, number, thread, mode, at):
+    """The thread holds the lock from a time on."""
+    if lock.readers + lock.writers == 0:
+        lock.busy_since = at
+    if mode == Mode.READ:
+        lock.readers += 1
+    else:
+        lock.writers += 1
+    if lock.kind == Discipline.SERVER:
+        thread.served = at
+    else:
+        thread.acquired = at
+    thread.asleep = 0
+    wait = at - thread.tried
+    stats = books.stats
+    stats[index, mode, 0] += 1
+    stats[index, mode, 2] += wait
+    stats[index, mode, 3] = max(stats[index, mode, 3], wait)
+    books.waits[index, mode, bit_length(wait)] += 1
+    note(world, books.trace, at, number, ACQUIRED, index)
+
+
+@small
+def lock_index(thread, number, step):
+    """Which lock a TAKE or DROP means."""
+    if step.c == Whose.THREAD:
+        return step.a + number
+    if step.c == Whose.REGION:
+        return thread.region_lock
+    return step.a
+
+
+@part
+def take(run, thread, number, step, now):
+    """Ask for a lock; returns the thread's clock, or ASLEEP."""
+    world, books = run.worlds[0], run.books
+    if step.c == Whose.REGION:
+        thread.region_lock = step.a + min(thread.page, world.pages - 1) // world.lock_pages
+    index = lock_index(thread, number, step)
+    lock, mode = run.locks[index], step.b
+    thread.pc += 1
+    thread.tried = now
+    thread.mode = mode
+    note(world, books.trace, now, number, TRY, index)
+    if lock.kind == Discipline.LOCKLESS:
+        thread.seen = lock.version
+        thread.acquired = now
+        return now
+    done = reach(world, run.threads, lock, number, now)
+    if lock.length == 0 and admits(lock, mode):
+        thread.spent[LINE] += done - now
+        own(world, books, index, lock, number, thread, mode, done)
+        return done
+    books.stats[index, mode, 1] += 1
+    ring = run.waiting.shape[1]
+    slot = lock.head + lock.length
+    run.waiting[index, slot - ring if slot >= ring else slot] = number
+    queue_changes(world, books.progress, books.queue, index, lock, now, 1)
+    if world.clock == Clock.SERIAL_YIELD:
+        starts(world, now, -1)
+    thread.asleep = 1
+    return ASLEEP
+
+
+@part
+def drop(run, thread, number, step, now):
+    """Let a lock go, or publish a lockless update; hand the lock on. Returns the thread's clock."""
+    world, books = run.worlds[0], run.books
+    index = lock_index(thread, number, step)
+    lock, mode = run.locks[index], step.b
+    if lock.length > 0:  # the waiter at the queue's head polls the word: the line must be fetched back
+        lock.line_owner = waiter(run.waiting, index, lock, 0)
+    done = reach(world, run.threads, lock, number, now)
+    thread.spent[LINE] += done - now
+    if lock.kind == Discipline.LOCKLESS:
+        if lock.version != thread.seen:
+            books.stats[index, mode, 1] += 1
+            note(world, books.trace, done, number, RETRY, index)
+            thread.pc = step.d
+            return done
+        lock.version += 1
+        books.stats[index, mode, 0] += 1
+    else:
+        if mode == Mode.READ:
+            lock.readers -= 1
+        else:
+            lock.writers -= 1
+        if lock.readers + lock.writers == 0:
+            lock.busy += done - lock.busy_since
+    held = done - (thread.served if lock.kind == Discipline.SERVER else thread.acquired)
+    books.stats[index, mode, 4] += held
+    books.stats[index, mode, 5] = max(books.stats[index, mode, 5], held)
+    books.holds[index, mode, bit_length(held)] += 1
+    note(world, books.trace, done, number, RELEASED, index)
+    thread.pc += 1
+    if lock.length > 0:
+        grant(run, index, lock, number, now, done)
+    return done
+
+
+@part
+def grant(run, index, lock, by, now, at):
+    """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
+    world, books = run.worlds[0], run.books
+    while lock.length > 0:
+        place = successor(run.threads, run.waiting, index, lock, by)
+        number = waiter(run.waiting, index, lock, place)
+        thread = run.threads[number]
+        if not admits(lock, thread.mode):
+            return
+        queue_changes(world, books.progress, books.queue, index, lock, now, -1)
+        take_out(run.waiting, index, lock, place)
+        if world.clock == Clock.SERIAL_YIELD:
+            starts(world, now, 1)
+        owned = hand_over(world, run.threads, run.waiting, index, lock, number, by, at)
+        thread.spent[BROADCAST if lock.kind == Discipline.SERVER else WAIT] += at - thread.tried
+        thread.spent[LINE] += owned - at
+        own(world, books, index, lock, number, thread, thread.mode, owned)
+        clock = run_ahead(run.steps, run.quantiles, thread, owned)
+        calendar.wake(run.tree, number, calendar.key_of(clock, number))
+        at = owned
+
+
+@small
+def waiting_below(waiting, index, lock, below):
+    """Threads with lower numbers that wait for a lock."""
+    found = 0
+    for place in range(lock.length):
+        if waiter(waiting, index, lock, place) < below:
+            found += 1
+    return found

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The page table, KVM's dirty log, and userspace's bitmap."""
+
+from __future__ import annotations
+
+from simlib.engine.compiled.clock import HOLD, IDLE, RUN
+from simlib.engine.compiled.inline import apart, small
+from simlib.engine.compiled.statistics import FAULT, FIRST_SCAN, MAPPED, SCAN, WRITE, enter, note
+from simlib.engine.limits import PADDING
+from simlib.model.steps import STATE, Block, Map, Page, Scan
+
+_LOGGED = int(Page.DIRTY | Page.COLLECTED)
+_NO_FAULT = -1
+
+
+@small
+def writes(world, page):
+    """Whether the guest writes this page; write_percent of the pages, evenly spread."""
+    percent = world.write_percent
+    return percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
+
+
+@small
+def fault_of(world, pages, blocks, page):
+    """Which fault touching a page gives, or none."""
+    block = blocks[page >> world.block_shift]
+    if block == Block.TABLE:
+        state = pages[page] & STATE
+        if state == Page.ABSENT:
+            return 0
+        if state == Page.PROTECTED and writes(world, page):
+            return 1
+    elif block == Block.PROTECTED and writes(world, page):
+        return 2
+    elif block == Block.ABSENT:
+        return 3
+    return _NO_FAULT
+
+
+@small
+def access(world, trace, ledger, pages, blocks, thread, number, step):
+    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock."""
+    page = thread.page
+    fault = fault_of(world, pages, blocks, page)
+    if fault == _NO_FAULT:
+        thread.pc += 1
+        if world.keeps_ledger and writes(world, page):
+            enter(world, ledger, number, WRITE, page, 0)
+    else:
+        thread.faults[fault] += 1
+        note(world, trace, world.now, number, FAULT, fault)
+        if fault == 0:
+            thread.pc = step.a
+        elif fault == 1:
+            thread.pc = step.b
+        elif fault == 2:
+            thread.pc = step.c
+        else:
+            thread.pc = step.d
+    kick = thread.kick
+    thread.spent[RUN] += kick
+    thread.kick = 0
+    return world.now + kick
+
+
+@apart
+def fill_table(pages, block, block_shift, state):
+    """Give every page of a block this state; what is written down about it stays."""
+    first = block << block_shift
+    for page in range(first, min(first + (1 << block_shift), pages.shape[0] - PADDING)):
+        pages[page] = (pages[page] & _LOGGED) | state
+
+
+@small
+def map_page(world, trace, ledger, pages, blocks, thread, number, step):
+    """Change the entry of the current page, and mark the page dirty; the access that faulted is made by that."""
+    page, action = thread.page, step.a
+    block = page >> world.block_shift
+    written = writes(world, page)
+    if action == Map.BLOCK:
+        blocks[block] = Block.WRITABLE
+    elif action == Map.ZAP:
+        blocks[block] = Block.ABSENT
+    elif action == Map.EAGER:
+        if blocks[block] >= Block.PROTECTED:
+            state = Page.WRITABLE if blocks[block] == Block.WRITABLE else Page.PROTECTED
+            fill_table(pages, block, world.block_shift, state)
+            blocks[block] = Block.TABLE
+    else:
+        if blocks[block] == Block.ABSENT or (action == Map.SPLIT and blocks[block] != Block.TABLE):
+            blocks[block] = Block.TABLE
+            fill_table(pages, block, world.block_shift, Page.ABSENT)
+        bits = pages[page] & _LOGGED
+        if written and step.b:
+            bits |= Page.DIRTY
+        pages[page] = bits | (Page.WRITABLE if written or not step.b else Page.PROTECTED)
+    if written and action != Map.ZAP and action != Map.EAGER:
+        enter(world, ledger, number, WRITE, page, 1)
+    note(world, trace, world.now, number, MAPPED, page)
+    thread.pc += 1
+
+
+@apart
+def scan_word(pages, first, count, action, in_table):
+    """What a scan does to the pages from one on.
+
+    Returns how many it found as it looked for them, and how many pages more stand in the bitmap.
+    """
+    found = more = 0
+    for page in range(first, first + count):
+        bits = pages[page]
+        state = bits & STATE
+        if action == Scan.CLEAR or action == Scan.CLEAR_PAGE:
+            if (bits & _LOGGED) == _LOGGED:
+                found += 1
+                pages[page] = (Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED
+        elif action == Scan.COLLECT:
+            if bits & Page.DIRTY:
+                found += 1
+                more += 0 if bits & Page.COLLECTED else 1
+                pages[page] = bits | Page.COLLECTED
+        elif action == Scan.SEND:
+            if bits & Page.COLLECTED:
+                found += 1
+                more -= 1
+                pages[page] = state | (bits & Page.DIRTY)
+        elif action == Scan.SET:
+            pages[page] = bits | Page.DIRTY
+        elif action == Scan.ALL:
+            more += 0 if bits & Page.COLLECTED else 1
+            pages[page] = bits | Page.COLLECTED
+        elif in_table and state == Page.WRITABLE:
+            found += 1
+            pages[page] = (bits & _LOGGED) | Page.PROTECTED
+    return found, more
+
+
+@small
+def scan(world, trace, ledger, pages, blocks, thread, number, step):
+    """Walk the 64 pages of a bitmap word; returns the thread's clock."""
+    action = step.a
+    block = thread.page >> world.block_shift
+    clears = action == Scan.CLEAR or action == Scan.CLEAR_PAGE
+    in_table = blocks[block] == Block.TABLE
+    found, more = scan_word(pages, thread.page, 1 if action == Scan.CLEAR_PAGE else 64, action, in_table)
+    entries, unsplit = found, 0
+    if not in_table and (clears or action == Scan.PROTECT):  # the block has one entry
+        writable = blocks[block] == Block.WRITABLE
+        entries = int(found > 0 if clears else writable)
+        unsplit = found if clears else 0
+        if entries > 0 and writable:
+            blocks[block] = Block.PROTECTED
+    time = entries * step.b + unsplit * step.d + (step.c if entries > 0 else 0)
+    thread.bitmap += more
+    if action == Scan.COLLECT:
+        thread.spent[RUN] += time
+    elif action == Scan.SEND:
+        thread.spent[IDLE] += time
+    else:
+        thread.spent[HOLD] += time
+    note(world, trace, world.now, number, SCAN, entries)
+    enter(world, ledger, number, FIRST_SCAN + action, thread.page, found)
+    thread.pc += 1
+    return world.now + time
+
+
+@small
+def any_ahead(pages, thread, extent, bit, least):
+    """How many pages from here to the extent's end have a bit set; counts no further than it must."""
+    found = 0
+    for page in range(thread.page, thread.end[extent]):
+        if pages[page] & bit:
+            found += 1
+            if found >= least:
+                break
+    return found
+
+
+@small
+def mapped_by_block(world, blocks, thread):
+    """1 if the current page is mapped by a block."""
+    return int(blocks[thread.page >> world.block_shift] >= Block.PROTECTED)

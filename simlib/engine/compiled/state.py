@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a run is made of, for the compiled engine: records of one thread, one lock, one step, and tuples of arrays.
+
+A record's fields read like attributes (``thread.page``) and lie beside each other in memory; a
+named tuple of arrays costs nothing in compiled code. So a function needs few arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib.engine import limits
+from simlib.engine.random import seek_tables, tables, thread_keys
+from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS
+from simlib.model.job import Job
+from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
+
+Records = NDArray[Any]
+"""An array of records."""
+
+
+def record(*fields: str, **arrays: int) -> np.dtype[Any]:
+    """A record of whole numbers, and of short arrays of them."""
+    return np.dtype([(name, np.int64) for name in fields] + [(name, np.int64, (n,)) for name, n in arrays.items()])
+
+
+STEP = record("kind", "a", "b", "c", "d")
+
+THREAD = record(
+    "pc", "page", "key", "draws", "socket", "mode", "region_lock", "bitmap", "batch", "kick", "asleep", "parked",
+    "alarm", "seen", "ended", "tried", "acquired", "served", "lap_from", "lap_max",
+    begin=EXTENTS, end=EXTENTS, counters=COUNTERS, spent=len(ACTIVITIES), faults=4,
+)  # fmt: skip
+"""A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
+barrier at which it waits, or -1."""
+
+LOCK = record(
+    "kind", "readers", "writers", "head", "length", "line_free", "line_owner", "version", "busy_since", "busy",
+    "changed",
+)  # fmt: skip
+"""A lock; `head` and `length` are those of its ring of waiting threads."""
+
+WORLD = record(
+    "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
+    "local_ps", "near_ps", "far_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
+    "tracing", "keeps_ledger",
+    flags=FLAGS,
+)  # fmt: skip
+"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` on nothing changes during a run."""
+
+RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
+"""Values of a world's `status`."""
+
+
+class Books(NamedTuple):
+    """What a run leaves behind: the arrays of `simlib.engine.result.EngineResult`."""
+
+    stats: NDArray[np.int64]
+    waits: NDArray[np.int64]
+    holds: NDArray[np.int64]
+    queue: NDArray[np.int64]
+    progress: NDArray[np.int64]
+    stamp_ps: NDArray[np.int64]
+    stamp_locks: NDArray[np.int64]
+    stamp_sums: NDArray[np.int64]
+    stamp_own: NDArray[np.int64]
+    laps: NDArray[np.int64]
+    trace: NDArray[np.int64]
+    ledger: NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """A run under way."""
+
+    steps: Records
+    quantiles: NDArray[np.int64]
+    places: NDArray[np.int64]
+    worlds: Records
+    threads: Records
+    locks: Records
+    waiting: NDArray[np.int64]
+    tree: NDArray[np.int64]
+    pages: NDArray[np.uint8]
+    blocks: NDArray[np.uint8]
+    arrived: NDArray[np.int64]
+    books: Books
+
+
+def books_of(job: Job, trace: int, ledger: int) -> Books:
+    """Empty books."""
+    threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
+
+    def zeros(*shape: int) -> NDArray[np.int64]:
+        return np.zeros(shape, dtype=np.int64)
+
+    return Books(
+        stats=zeros(locks, 2, 6),
+        waits=zeros(locks, 2, 65),
+        holds=zeros(locks, 2, 65),
+        queue=zeros(locks, BINS),
+        progress=zeros(threads, BINS),
+        stamp_ps=zeros(stamps),
+        stamp_locks=zeros(stamps, locks, 2, 2),
+        stamp_sums=zeros(stamps, len(ACTIVITIES) + 4),
+        stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
+        laps=zeros(threads, LAP_BINS),
+        trace=zeros(trace, 4),
+        ledger=zeros(ledger, 5),
+    )
+
+
+def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]) -> Run:
+    """A run that is about to begin."""
+    quantiles = tables(job.cvs)
+    limits.check_times(job, quantiles)
+    locks = np.zeros(len(job.locks), dtype=LOCK)
+    locks["kind"], locks["line_owner"] = job.locks, -1
+    page, block = limits.first_states(job)
+    reach = job.pages + limits.PADDING
+    return Run(
+        steps=np.ascontiguousarray(job.steps).view(STEP).reshape(-1),
+        quantiles=quantiles,
+        places=seek_tables(job.zipf, limits.vcpu_pages(job)),
+        worlds=_world_of(job, trace, ledger),
+        threads=_threads_of(job, seed),
+        locks=locks,
+        waiting=np.zeros((len(locks), len(job.entry)), dtype=np.int64),
+        tree=tree,
+        pages=np.full(reach, page, dtype=np.uint8),
+        blocks=np.full(-(-reach // job.block_pages), block, dtype=np.uint8),
+        arrived=np.zeros(job.barriers, dtype=np.int64),
+        books=books_of(job, trace, ledger),
+    )
+
+
+def _world_of(job: Job, trace: int, ledger: int) -> Records:
+    count = len(job.entry)
+    world = np.zeros(1, dtype=WORLD)
+    for name in ("local_ps", "near_ps", "far_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
+        world[name] = getattr(job, name)
+    world["block_shift"] = job.block_pages.bit_length() - 1
+    world["live"], world["shift"] = count, FIRST_SHIFT
+    world["running"] = count if job.clock != Clock.WALL else 1
+    world["tracing"], world["keeps_ledger"] = trace > 0, ledger > 0
+    return world
+
+
+def _threads_of(job: Job, seed: int) -> Records:
+    threads = np.zeros(len(job.entry), dtype=THREAD)
+    threads["pc"], threads["socket"], threads["batch"] = job.entry, job.socket, job.first_batch
+    threads["key"] = thread_keys(seed, len(threads)).view(np.int64)
+    threads["ended"], threads["parked"] = -1, -1
+    threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
+    threads["page"] = job.region[:, 0]
+    return threads

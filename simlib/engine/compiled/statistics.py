@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is written down: time bins, the trace, the ledger, stamps and stopwatches."""
+
+from __future__ import annotations
+
+from simlib.engine.compiled.clock import shown
+from simlib.engine.compiled.inline import apart, bit_length, small
+from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LEDGER
+
+(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK) = range(len(EVENTS))
+"""Events of the trace, in the order of `simlib.engine.result.EVENTS`."""
+
+WRITE = LEDGER.index("write")
+FIRST_SCAN = WRITE + 1
+"""In the ledger: a scan's kind is this much more than its number."""
+
+_ACTIVITIES = len(ACTIVITIES)
+
+
+@small
+def note(world, trace, time, number, event, argument):
+    """Write down one event of the trace, if a trace is wanted."""
+    if world.tracing:
+        if world.traced < trace.shape[0]:
+            row = world.traced
+            trace[row, 0] = time
+            trace[row, 1] = number
+            trace[row, 2] = event
+            trace[row, 3] = argument
+        world.traced += 1
+
+
+@small
+def enter(world, ledger, number, what, page, count):
+    """Enter into the ledger what happened to a page, or to those of a word, if a ledger is wanted."""
+    if world.keeps_ledger:
+        if world.ledgered < ledger.shape[0]:
+            row = world.ledgered
+            ledger[row, 0] = world.now
+            ledger[row, 1] = number
+            ledger[row, 2] = what
+            ledger[row, 3] = page
+            ledger[row, 4] = count
+        world.ledgered += 1
+
+
+@apart
+def widen(world, progress, queue):
+    """Double the width of the time bins."""
+    world.shift += 1
+    half = BINS // 2
+    for rows in (progress, queue):
+        for r in range(rows.shape[0]):
+            for b in range(half):
+                rows[r, b] = rows[r, 2 * b] + rows[r, 2 * b + 1]
+            rows[r, half:] = 0
+
+
+@small
+def bin_of(world, progress, queue, time):
+    """Index of a time's bin; the bins' width doubles until the time fits."""
+    while (time >> world.shift) >= BINS:
+        widen(world, progress, queue)
+    return time >> world.shift
+
+
+@small
+def queue_changes(world, progress, queue, index, lock, now, change):
+    """Add the queue's length since its last change to the time bins, then change it."""
+    last = bin_of(world, progress, queue, now)
+    if lock.length > 0:
+        shift = world.shift
+        t = lock.changed
+        b = t >> shift
+        while b < last:
+            edge = (b + 1) << shift
+            queue[index, b] += lock.length * (edge - t)
+            t = edge
+            b += 1
+        queue[index, b] += lock.length * (now - t)
+    lock.changed = now
+    lock.length += change
+
+
+@apart
+def stamp(run, thread, which):
+    """Write down the time and all counters."""
+    world, books = run.worlds[0], run.books
+    books.stamp_ps[which] = shown(world, world.now)
+    books.stamp_sums[which, :] = 0
+    for index in range(run.locks.shape[0]):
+        for mode in range(2):
+            books.stamp_locks[which, index, mode, 0] = books.stats[index, mode, 0]
+            books.stamp_locks[which, index, mode, 1] = books.stats[index, mode, 1]
+    for other in run.threads:
+        for activity in range(_ACTIVITIES):
+            books.stamp_sums[which, activity] += other.spent[activity]
+        for fault in range(4):
+            books.stamp_sums[which, _ACTIVITIES + fault] += other.faults[fault]
+    for activity in range(_ACTIVITIES):
+        books.stamp_own[which, activity] = thread.spent[activity]
+    books.stamp_own[which, _ACTIVITIES] = thread.bitmap
+
+
+@small
+def lap(world, books, thread, number, reads):
+    """Start the stopwatch, or write down its time (`simlib.engine.result.lap_bin`)."""
+    now = shown(world, world.now)
+    if reads:
+        gap = now - thread.lap_from
+        thread.lap_max = max(thread.lap_max, gap)
+        octave = max(0, bit_length(gap) - 4)
+        books.laps[number, 8 * octave + (gap >> octave)] += 1
+        note(world, books.trace, world.now, number, LAP, gap)
+    thread.lap_from = now

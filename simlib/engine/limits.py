@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What every engine obeys: how long it simulates, how large a job may be, and what it says when a run cannot end."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib.errors import DeadlockError, HorizonError, InputError
+from simlib.model.job import Job
+from simlib.model.steps import Block, Page, Step
+
+MAX_THREADS = 1 << 10
+"""Most threads of a job."""
+
+HORIZON_PS = (1 << 52) - 1
+"""Longest simulated time: 2**52 ps, about 75 minutes; a time and a thread's number fit into one 64-bit key."""
+
+OWN_STEPS = 1 << 26
+"""Steps that a thread may take before it comes back at a later time; more is an endless loop."""
+
+PADDING = 64
+"""Pages beyond the last one, absent for ever, which a thread that is done with its region may look at."""
+
+
+def check_size(job: Job) -> None:
+    """Refuse more threads than an engine can tell apart.
+
+    Raises
+    ------
+    InputError
+    """
+    if len(job.entry) > MAX_THREADS:
+        raise InputError("threads", len(job.entry), f"must be at most {MAX_THREADS}", "simulate fewer vCPUs")
+
+
+def check_times(job: Job, draws: NDArray[np.int64]) -> None:
+    """Refuse steps whose time, or whose longest draw, is past the horizon.
+
+    Raises
+    ------
+    HorizonError
+    """
+    longest = draws.max(axis=1)
+    for index, (kind, a, b, c, d) in enumerate(job.steps.tolist()):
+        jittered = kind in (Step.RUN, Step.HOLD) and b > 0
+        worst = 64 * (b + d) + c if kind == Step.SCAN else a if kind in (Step.RUN, Step.HOLD, Step.SLEEP) else 0
+        if worst > HORIZON_PS or (jittered and a * int(longest[b]) >= 2**62):
+            limit = min(HORIZON_PS, 2**62 // int(longest[b])) if jittered else HORIZON_PS
+            raise HorizonError(
+                f"step {index} ({Step(kind).name}) takes {worst * 1e-12:.6g} s on average, longer than is simulated "
+                f"({limit * 1e-12:.0f} s); shorten it"
+            )
+
+
+def deadlock(job: Job, now: int, ended: NDArray[np.int64]) -> DeadlockError:
+    """What to raise when nothing can happen any more; `ended`: when each thread ended, or -1."""
+    names = job.thread_names or tuple(f"thread {i}" for i in range(len(ended)))
+    stuck = [name for name, time in zip(names, ended, strict=True) if time < 0]
+    shown = ", ".join(stuck[:4]) + (" …" if len(stuck) > 4 else "")
+    return DeadlockError(
+        f"deadlock at {now * 1e-12:.6g} s of simulated time: {len(stuck)} thread(s) wait for a lock or a "
+        f"barrier that nobody will ever give ({shown}); check that every TAKE has its DROP and every "
+        "barrier its number of threads"
+    )
+
+
+def past_horizon() -> HorizonError:
+    """What to raise when a run does not end in time."""
+    return HorizonError(
+        f"the run is still going after {HORIZON_PS * 1e-12:.0f} s of simulated time, the most that is "
+        "simulated; take less memory, fewer iterations or fewer vCPUs"
+    )
+
+
+def runaway(now: int) -> HorizonError:
+    """What to raise when a thread goes round and round at one instant."""
+    return HorizonError(
+        f"a program takes more than {OWN_STEPS} steps at {now * 1e-12:.6g} s of simulated time without letting any "
+        "pass: it loops for ever; give what it does there a cost, or check how its loops end"
+    )
+
+
+def check_room(what: str, found: int, room: int) -> None:
+    """Refuse a record that is longer than was asked for.
+
+    Raises
+    ------
+    HorizonError
+    """
+    if room and found > room:
+        raise HorizonError(f"the run has {found} {what}, more than the {room} asked for; trace a smaller scenario")
+
+
+def vcpu_pages(job: Job) -> int:
+    """Pages of the smallest region: that of a vCPU, which is whose pages are sought."""
+    return max(1, int(np.diff(job.region, axis=1).min()))
+
+
+def first_states(job: Job) -> tuple[Page, Block]:
+    """State of every page, and of every block, when the run begins."""
+    if job.mapped_as_blocks:
+        return Page.ABSENT, Block.WRITABLE if job.populated else Block.ABSENT
+    return Page.WRITABLE if job.populated else Page.ABSENT, Block.TABLE

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What an engine is given: programs, threads, locks and page tables, checked; and a listing for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib.errors import InputError
+from simlib.model.locks import Discipline
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.quantities import format_duration
+from simlib.model.steps import Argument, Clock, Quantity, Stamp, Step, Whose
+
+_LINES = 40
+"""Threads whose names a listing's heading spells out at most."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything an engine needs: programs, threads, locks, page tables. Data only.
+
+    Attributes
+    ----------
+    steps : ndarray of int64, shape (n_steps, 5)
+        All programs, one behind the other: number of the kind, then its arguments.
+    entry : ndarray of int64, shape (n_threads,)
+        First step of each thread.
+    region : ndarray of int64, shape (n_threads, 2)
+        First page and end (exclusive) of the pages that each thread walks.
+    locks : ndarray of int64, shape (n_locks,)
+        A `Discipline` each.
+    local_ps, near_ps, far_ps : int
+        Time of one atomic operation on a cache line that this CPU, another CPU of the socket,
+        or a CPU of another socket owned last.
+    socket : ndarray of int64, shape (n_threads,)
+        Socket on which each thread runs.
+    cvs : tuple of float
+        Coefficient of variation of each distribution that steps name; number 0 is the fixed one.
+    zipf : tuple of float
+        Exponent of each distribution of places that SEEK names; number 0 must be 0, which is uniform.
+    pages : int
+        Guest pages in all.
+    block_pages : int
+        Pages that one block maps; a power of two.
+    mapped_as_blocks : bool
+        Whether stage 2 maps blocks where it can.
+    populated : bool
+        Whether all memory is mapped, writable, when the run begins.
+    lock_pages : int
+        Pages of one region, where there is a lock for each (`Whose.REGION`).
+    write_percent : int
+        Share of the pages that the guest writes; it reads the others.
+    vcpus : int
+        How many threads, the first ones, are vCPUs.
+    first_batch : int
+        Pages of each thread's adaptive batch when the run begins.
+    stamps : tuple of Stamp
+        What each stamp is the end of, in order.
+    lock_names : tuple of str
+        Names of the locks.
+    thread_names : tuple of str
+        Names of the threads.
+    barriers : int
+        Number of barriers.
+    clock : int
+        A `Clock`: which time STAMP, LAP, SLEEP and the quantity CLOCK read.
+    notes : tuple of (int, str)
+        For the listing: steps, and what begins there.
+    """
+
+    steps: NDArray[np.int64]
+    entry: NDArray[np.int64]
+    region: NDArray[np.int64]
+    locks: NDArray[np.int64]
+    local_ps: int
+    near_ps: int
+    far_ps: int
+    socket: NDArray[np.int64]
+    cvs: tuple[float, ...] = (0.0,)
+    zipf: tuple[float, ...] = (0.0,)
+    pages: int = 64
+    block_pages: int = 512
+    mapped_as_blocks: bool = False
+    populated: bool = False
+    lock_pages: int = 64
+    write_percent: int = 100
+    vcpus: int = 0
+    first_batch: int = 64
+    stamps: tuple[Stamp, ...] = ()
+    lock_names: tuple[str, ...] = ("mmu_lock",)
+    thread_names: tuple[str, ...] = ()
+    barriers: int = 1
+    clock: int = 0
+    notes: tuple[tuple[int, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that no step can leave the tables: the engines trust a job.
+
+        Raises
+        ------
+        InputError
+            Naming the first step that is out of range, its argument and the rule.
+        """
+        n, threads = len(self.steps), len(self.entry)
+        if not n or not threads or self.steps.shape != (n, 5) or self.region.shape != (threads, 2):
+            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of five numbers and threads")
+        if self.steps[-1, 0] not in (Step.END, Step.JUMP):
+            raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
+        self._check_memory()
+        if len(self.socket) != threads:
+            raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
+        if self.clock not in tuple(Clock):
+            raise InputError("job.clock", self.clock, "must be a Clock")
+        if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
+            raise InputError("job", "entry or line times", "must not be negative or out of range")
+        after_sleep = np.flatnonzero(self.steps[:-1, 0] == Step.SLEEP) + 1
+        if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] == Step.SLEEP:
+            raise InputError("job", "SLEEP", "must be followed by WAKE")
+        for index, row in enumerate(self.steps.tolist()):
+            self._check_step(index, row)
+
+    def _check_memory(self) -> None:
+        kinds = self.steps[:, 0]
+        first, last = self.region[:, 0], self.region[:, 1]
+        if np.isin(kinds, (Step.ACCESS, Step.MAP, Step.SCAN)).any():
+            inside = (first >= 0) & (first < last) & (last <= self.pages)
+            if not inside.all():
+                raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
+        if (kinds == Step.SCAN).any() and (self.region % WORD_PAGES).any():
+            raise InputError("job.region", self.region.tolist(), "must be multiples of 64 pages for SCAN")
+        if self.pages % WORD_PAGES or self.block_pages < WORD_PAGES or self.block_pages & (self.block_pages - 1):
+            raise InputError(
+                "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
+            )
+        if self.lock_pages < WORD_PAGES:
+            raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
+
+    def _check_step(self, index: int, row: list[int]) -> None:
+        """Check one step against the declarations of its kind."""
+        if not 0 <= row[0] < len(Step):
+            raise InputError(f"job.steps[{index}]", row, f"kind must be from 0 to {len(Step) - 1}")
+        step = Step(row[0])
+        arguments = list(zip(step.arguments, row[1:], strict=False))
+        if step is Step.TEST and row[2] in tuple(Quantity):
+            of_quantity = Quantity(row[2]).argument
+            if of_quantity is not None:
+                arguments.append((of_quantity, row[3]))
+        for argument, value in arguments:
+            if not self._in_range(argument, value):
+                raise InputError(
+                    f"job.steps[{index}] ({step.name}).{argument.name}", value, f"must be {argument.range()}"
+                )
+        if step in (Step.TAKE, Step.DROP):
+            span = {Whose.ALL: 1, Whose.THREAD: len(self.entry), Whose.REGION: -(-self.pages // self.lock_pages)}
+            if row[1] + span[Whose(row[3])] > len(self.locks):
+                raise InputError(
+                    f"job.steps[{index}] ({step.name}).lock", row[1], f"the job has only {len(self.locks)} locks"
+                )
+
+    def _in_range(self, argument: Argument, value: int) -> bool:
+        if argument.words is not None:
+            return value in tuple(argument.words)
+        below = argument.below
+        if isinstance(below, str):
+            found = getattr(self, below)
+            below = found if isinstance(found, int) else len(found)
+        return value >= argument.least and (below is None or value < below)
+
+    def listing(self) -> str:
+        """The programs as a person reads them: one step a line, with the names of locks, stamps and targets.
+
+        Examples
+        --------
+        >>> from simlib.model.program import Program
+        >>> p = Program()
+        >>> with p.thread() as loop:
+        ...     with p.repeat(3):
+        ...         p.run(1_200_000)
+        >>> job = Job(p.steps(), np.array([loop.first]), np.zeros((1, 2), int), np.array([Discipline.QUEUED_SPIN]),
+        ...           0, 0, 0, np.zeros(1, int), thread_names=("main",))
+        >>> print(job.listing())
+        main:
+          0  L0  run       1.2us
+          1      repeat    L0, times 3, counter 0
+          2      end
+        """
+        names = self._labels()
+        headings = self._headings()
+        notes = dict(self.notes)
+        width = max([2, *(len(name) for name in names.values())])
+        digits = max(3, len(str(len(self.steps) - 1)))
+        lines: list[str] = []
+        for index, row in enumerate(self.steps.tolist()):
+            if index in headings:
+                lines += ["", f"{headings[index]}:"] if lines else [f"{headings[index]}:"]
+            if index in notes:
+                lines.append(f"{'':{digits + width + 4}}# {notes[index]}")
+            step = Step(row[0])
+            text = ", ".join(self._shown(step, argument, value, names) for argument, value in self._told(step, row))
+            lines.append(f"{index:{digits}}  {names.get(index, ''):{width}}  {step.name.lower():9} {text}".rstrip())
+        return "\n".join(lines)
+
+    def _labels(self) -> dict[int, str]:
+        """A name for every step that another one names."""
+        targets = set()
+        for row in self.steps.tolist():
+            step = Step(row[0])
+            pairs = zip(step.arguments, row[1:], strict=False)
+            if step is Step.DROP and self.locks[row[1]] != Discipline.LOCKLESS:
+                continue
+            targets |= {value for argument, value in pairs if argument.below == "steps"}
+        return {target: f"L{number}" for number, target in enumerate(sorted(targets))}
+
+    def _headings(self) -> dict[int, str]:
+        """Whose program begins at a step."""
+        names = self.thread_names or tuple(f"thread {i}" for i in range(len(self.entry)))
+        of: dict[int, list[str]] = {}
+        for entry, name in zip(self.entry.tolist(), names, strict=True):
+            of.setdefault(entry, []).append(name)
+        return {entry: ", ".join(mine) if len(mine) < 3 else f"{mine[0]} to {mine[-1]}" for entry, mine in of.items()}
+
+    def _told(self, step: Step, row: list[int]) -> list[tuple[Argument, int]]:
+        """The arguments that say something."""
+        told = list(zip(step.arguments, row[1:], strict=False))
+        if step is Step.TEST:
+            argument = Quantity(row[2]).argument
+            told = [told[1], *([(argument, row[3])] if argument is not None else []), told[3], told[0]]
+        if step is Step.DROP and self.locks[row[1]] != Discipline.LOCKLESS:
+            told = told[:3]
+        quiet = {"distribution": 0, "aligned": 0, "whose": 0, "word_ps": 0, "unsplit_ps": 0}
+        return [(argument, value) for argument, value in told if quiet.get(argument.name) != value]
+
+    def _shown(self, step: Step, argument: Argument, value: int, names: dict[int, str]) -> str:
+        shown = f"{argument.name.replace('_', ' ')} {value}"
+        if argument.below == "steps":
+            target = names.get(value, str(value))
+            words = {Step.TEST: f"else {target}", Step.ACCESS: f"{argument.name.replace('_', ' ')} {target}"}
+            shown = words.get(step, target)
+        elif argument.below == "locks":
+            shown = "the region's lock" if value < 0 else self.lock_names[value]
+        elif argument.below == "stamps":
+            shown = str(self.stamps[value])
+        elif argument.name.endswith("_ps"):
+            what = f"{argument.name[:-3]} " if step is Step.SCAN else ""
+            shown = what + format_duration(value)
+        elif argument.words is not None:
+            shown = argument.shown(value)
+        elif step is Step.TEST and argument.name == "threshold":
+            shown = f">= {value}"
+        return shown

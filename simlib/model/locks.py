@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lock disciplines: how a lock behaves, by the words that a policy has for them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Discipline(IntEnum):
+    """How a lock behaves; each engine has one rule for each.
+
+    Sources: kernel/locking/qspinlock.c `queued_spin_lock_slowpath`; the ticket lock as in
+    Boyd-Wickizer et al. 2012, section 2; kernel/locking/qrwlock.c `queued_read_lock_slowpath`
+    and `queued_write_lock_slowpath`; lockless: arch/x86/kvm/mmu/mmu.c `fast_page_fault`.
+    """
+
+    QUEUED_SPIN = 0
+    TICKET = 1
+    QUEUED_RW = 2
+    LOCKLESS = 3
+    SERVER = 4
+    """Not a lock: a part of the hardware that serves one CPU at a time, first come first served, such as the
+    interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
+    one server at a time."""
+
+
+LOCKS = {"spin": Discipline.QUEUED_SPIN, "ticket": Discipline.TICKET, "rwlock": Discipline.QUEUED_RW}
+"""What mmu_lock may be: the words of ``policy.lock``."""
+
+SHARING = frozenset({Discipline.QUEUED_RW})
+"""Those that readers may hold together; the others know one mode."""

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the kernel takes mmu_lock: the [policy] table of a scenario."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simlib.errors import InputError
+from simlib.model import rules
+from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
+from simlib.model.locks import LOCKS
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.strategy import parse_strategy
+
+
+@dataclass(frozen=True)
+class Policy(rules.Checked):
+    """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
+
+    Attributes
+    ----------
+    architecture : str
+        A name of `simlib.model.architectures.ARCHITECTURES`.
+    lock : str
+        A word of `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
+    write_protect_fault, translation_fault, split_fault : str
+        ``lockless``, ``read`` or ``write``: the mode for a write to a write-protected page, for a missing
+        entry, and for the first write to a write-protected block. A spinlock has one mode: read is write.
+    clear_lock : str
+        Mode in which CLEAR write-protects.
+    lets_go : str
+        When CLEAR lets go of the lock between two words (`simlib.model.strategy`): ``"never"``, or a condition such as
+        ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
+    get_lets_go : str
+        The same for GET without manual protection.
+    zap_lets_go : str
+        The same for ``zap``, between two blocks.
+    fault_lock_sections : int
+        Times that every fault takes the lock; the hold is divided over them. 0: as the architecture does, where the
+        fault of a write-protected page takes it once, whatever the others do.
+    eager_split : bool or None
+        Whether the blocks of a range are split when it is cleared, or all when enabling the log write-protects them,
+        rather than leave that to the guest's next write.
+    split_alloc : str
+        ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that;
+        ``under_read_lock``: it lets go unless it holds the lock for read.
+    lock_regions : int
+        Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
+    """
+
+    architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
+    lock: str = rules.rule(rules.choice("default", *LOCKS), "default")
+    write_protect_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
+    translation_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
+    split_fault: str = rules.rule(rules.choice("default", "read", "write"), "default")
+    clear_lock: str = rules.rule(rules.choice("default", "read", "write"), "default")
+    lets_go: str = rules.rule(parse_strategy, "never")
+    get_lets_go: str = rules.rule(parse_strategy, "never")
+    zap_lets_go: str = rules.rule(parse_strategy, "blocks >= 10 and waiters >= 1")
+    fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
+    eager_split: bool | None = rules.rule(rules.flag, None)
+    split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop", "under_read_lock"), "default")
+    lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
+
+    def __post_init__(self) -> None:
+        """Check each field, and write each strategy in one way."""
+        super().__post_init__()
+        for name in ("lets_go", "get_lets_go", "zap_lets_go"):
+            object.__setattr__(self, name, parse_strategy(getattr(self, name), f"policy.{name}"))
+
+    @property
+    def facts(self) -> Architecture:
+        """The architecture's facts."""
+        return architecture(self.architecture)
+
+    def resolved(self) -> Policy:
+        """The same policy with every default replaced by the architecture's fact.
+
+        Raises
+        ------
+        InputError
+            If the architecture does not take mmu_lock there and the policy does not say what to do.
+
+        Examples
+        --------
+        >>> p = Policy(architecture="loongarch").resolved()
+        >>> p.lock, p.write_protect_fault, p.fault_lock_sections
+        ('spin', 'write', 2)
+        """
+        values: dict[str, Any] = {}
+        for name in ("lock", "write_protect_fault", "translation_fault", "split_fault", "clear_lock"):
+            value = getattr(self, name)
+            if value == "default":
+                value = getattr(self.facts, name)
+            if value == "none":
+                raise InputError(
+                    f"policy.{name}", "default",
+                    f"{self.facts.title} does not take mmu_lock here ({self.facts.sources[0]})",
+                    f"give policy.{name} a value to ask what it would cost if it did",
+                )  # fmt: skip
+            values[name] = value
+        values["fault_lock_sections"] = self.fault_lock_sections or self.facts.fault_lock_sections
+        values["eager_split"] = self.facts.splits_at_clear if self.eager_split is None else self.eager_split
+        values["split_alloc"] = self.facts.split_alloc if self.split_alloc == "default" else self.split_alloc
+        return dataclasses.replace(self, **values)
+
+
+_OLD = ("clear_batch_pages", "get_batch_pages", "yield_on", "yield_pages", "yield_waiters", "zap_batch")
+"""Keys of earlier versions; a file may have them still."""
+
+
+def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A [policy] table with its old keys read as the strategies that they stand for.
+
+    Raises
+    ------
+    InputError
+        If an old key has a value that it could not have, or stands beside the new one.
+
+    Examples
+    --------
+    >>> renamed({"clear_batch_pages": 512, "yield_on": "contended", "yield_pages": 64}, "policy")
+    {'lets_go': 'pages >= 512 or pages >= 64 and waiters >= 1'}
+    >>> renamed({"zap_batch": 10, "lock": "spin"}, "policy")
+    {'lock': 'spin', 'zap_lets_go': 'blocks >= 10 and waiters >= 1'}
+    """
+    new = {key: value for key, value in table.items() if key not in _OLD}
+    old = {key: value for key, value in table.items() if key in _OLD}
+    found: dict[str, list[str]] = {}
+
+    def whole(key: str, default: int, least: int = 0, unit: int = WORD_PAGES) -> int:
+        value = rules.whole(least, 2**40)(old.get(key, default), f"{where}.{key}")
+        if value % unit:
+            rule = "must be a multiple of 64" if least else "must be 0 or a multiple of 64"
+            raise InputError(f"{where}.{key}", value, rule, "a bitmap word is the least the kernel can do at a time")
+        return int(value)
+
+    for key, name in (("clear_batch_pages", "lets_go"), ("get_batch_pages", "get_lets_go")):
+        if key in old:
+            pages = whole(key, 0)
+            found.setdefault(name, []).extend([f"pages >= {pages}"] if pages else [])
+    if "zap_batch" in old:
+        blocks = whole("zap_batch", 0, unit=1)
+        found["zap_lets_go"] = [f"blocks >= {blocks} and waiters >= 1"] if blocks else []
+    if "yield_on" in old:
+        who = rules.choice("never", "contended", "vcpus")(old["yield_on"], f"{where}.yield_on")
+        asked = {"contended": "waiters", "vcpus": "vcpus"}.get(who)
+        pages, least = whole("yield_pages", 64, 64), whole("yield_waiters", 1, 1, 1)
+        found.setdefault("lets_go", []).extend([f"pages >= {pages} and {asked} >= {least}"] if asked else [])
+    elif lonely := sorted({"yield_pages", "yield_waiters"} & set(old)):
+        raise InputError(
+            f"{where}.{lonely[0]}", old[lonely[0]], "says something only beside yield_on",
+            'write lets_go = "pages >= … and waiters >= …"',
+        )  # fmt: skip
+    for name, parts in found.items():
+        text = " or ".join(parts) or "never"
+        if name in new:
+            raise InputError(
+                f"{where}.{name}", new[name], f"stands beside old keys that say {text!r}", "give one of them"
+            )
+        new[name] = text
+    return new
