@@ -258,9 +258,12 @@ class _Reader:
         self.words.pop(0)
         if quantity == "pages" and sign == ">=" and self.accept("adaptive"):
             return self.adaptive()
-        amount = self.amount(quantity)
-        least = Asked(quantity, amount + (sign in (">", "<=")))
-        return Not(least) if sign in ("<", "<=") else least
+        least = self.amount(quantity) + (sign in (">", "<="))
+        if not 1 <= least <= _MOST:
+            shown = format_duration(least) if quantity == "held" else least
+            self.fail(f"{quantity} must be at least 1 and at most 2**40 (got {shown})", f'such as "{quantity} >= …"')
+        asked = Asked(quantity, least)
+        return Not(asked) if sign in ("<", "<=") else asked
 
     def amount(self, quantity: str) -> int:
         word = self.ahead
@@ -273,8 +276,6 @@ class _Reader:
             found = self.whole()
         if quantity == "pages" and found % WORD_PAGES:
             self.fail(f"pages must be a multiple of 64 (got {found})", "a word of the bitmap is the least at a time")
-        if not 1 <= found <= _MOST:
-            self.fail(f"{quantity} must be at least 1 and at most 2**40 (got {found})", f'such as "{quantity} >= …"')
         return found
 
     def whole(self) -> int:

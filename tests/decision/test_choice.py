@@ -131,8 +131,8 @@ def test_alternatives_of_a_replication_share_costs_and_seed(monkeypatch, short):
     assert len({cases[0].costs for cases in seen.values()}) == len(seen)
     for cases in seen.values():
         assert len({case.costs for case in cases}) == 1
-        assert len({case.policy.clear_batch_pages for case in cases}) == len(cases)
-        assert {dataclasses.replace(case.policy, clear_batch_pages=0) for case in cases} == {vague().policy}
+        assert len({case.policy.lets_go for case in cases}) == len(cases)
+        assert {dataclasses.replace(case.policy, lets_go="never") for case in cases} == {vague().policy}
     assert found.table["batch_pages"].tolist() == [64, 128, 0]
 
 
@@ -141,7 +141,7 @@ def test_the_seed_alone_decides(monkeypatch, short):
     monkeypatch.setattr(trials.os, "cpu_count", lambda: 1)
     one = choose_batch(vague(), seed=3)
     monkeypatch.setattr(trials.os, "cpu_count", lambda: 5)
-    own = dataclasses.replace(vague().policy, clear_batch_pages=128)
+    own = dataclasses.replace(vague().policy, lets_go="pages >= 128")
     five = choose_batch(dataclasses.replace(vague(), policy=own), seed=3)
     pd.testing.assert_frame_equal(one.table, five.table)
     other = choose_batch(vague(), seed=4)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Strategies: a text is read as it is meant, written back in one way, and refused by the word that is wrong."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simlib.errors import InputError
+from simlib.model.policies import POLICIES
+from simlib.model.policy import Policy
+from simlib.model.scenario import Scenario
+from simlib.model.strategy import QUANTITIES, Adaptive, Asked, batch_of, leaves, strategy
+
+COMPARISONS = st.sampled_from(
+    ["pages >= 512", "held>=50us", "held > 1.5ms", "waiters < 4", "vcpus>0", "blocks <= 3", "not pages >= 64",
+     "pages >= adaptive(64, 4096)"]
+)  # fmt: skip
+CONDITIONS = st.recursive(
+    COMPARISONS,
+    lambda inner: st.tuples(inner, st.sampled_from(["and", "or"]), inner).map("({0[0]}) {0[1]} {0[2]}".format),
+)
+VALUES = st.fixed_dictionaries({name: st.integers(0, 5000) for name in (*QUANTITIES, "batch")})
+
+
+def holds(text, values):
+    """Whether a condition holds, by Python's own grammar, which has the same precedences."""
+    text = re.sub(r"adaptive\([^)]*\)", "batch", text)
+    text = re.sub(r"([0-9.]+)(us|ms)", lambda found: f"{found[1]}e{6 if found[2] == 'us' else 9}", text)
+    return bool(eval(text, {}, values | {"held": values["held"] * 10**6}))  # noqa: S307  # a test's own text
+
+
+@given(text=CONDITIONS, values=VALUES)
+def test_a_strategy_reads_back_as_the_same_and_means_what_it_says(text, values):
+    condition = strategy(text)
+    again = Policy(lets_go=text).lets_go
+    assert str(strategy(again)) == str(condition) == again
+    assert holds(again, values) == holds(text, values)
+    assert all(isinstance(leaf, (Asked, Adaptive)) for leaf in leaves(condition))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("", "ends where a quantity must stand"), ("hold >= 5us", "unknown word 'hold'; did you mean 'held'?"),
+     ("pages", "'the end' stands where >="), ("pages = 64", "'=' stands where >="),
+     ("pages >= 65", r"multiple of 64 \(got 65\)"),
+     ("pages >= many", "'many' stands where a whole number must"), ("held >= 50", "needs a unit"),
+     ("held >= fifty", "'fifty' stands where a duration must"), ("waiters >= 0", r"at least 1 .*\(got 0\)"),
+     ("pages >= 64 waiters >= 1", "'waiters' cannot follow here; join conditions by and, or"),
+     ("(pages >= 64", r"a '\)' is missing"), ("pages >= 64 or never", "'never' stands alone"),
+     ("pages >= adaptive(64)", "',' is missing"),
+     ("pages >= adaptive(100, 200)", r"must go up from 64 or more by powers"),
+     ("pages >= adaptive(64, 128) or pages >= adaptive(64, 256)", "one pair of bounds"),
+     ("(" * 60 + "pages >= 64" + ")" * 60, "nested too deeply"), ("__import__('os')", "unknown word '__import__'")],
+)  # fmt: skip
+def test_a_fault_is_named_by_its_word(text, word):
+    with pytest.raises(InputError, match=word) as caught:
+        Policy(lets_go=text)
+    assert caught.value.what.startswith("policy.lets_go")
+    assert caught.value.value in (text, "50")
+
+
+@pytest.mark.parametrize("value", [64, True, ["pages >= 64"], None])
+def test_what_is_no_text_is_refused(value):
+    with pytest.raises(InputError, match="must be a condition in quotation marks"):
+        Scenario.parse({"policy": {"lets_go": value}})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [({"clear_batch_pages": 0}, {"lets_go": "never"}), ({"clear_batch_pages": 512}, {"lets_go": "pages >= 512"}),
+     ({"yield_on": "never"}, {"lets_go": "never"}),
+     ({"yield_on": "contended"}, {"lets_go": "pages >= 64 and waiters >= 1"}),
+     ({"clear_batch_pages": 512, "yield_on": "vcpus", "yield_pages": 128, "yield_waiters": 2},
+      {"lets_go": "pages >= 512 or pages >= 128 and vcpus >= 2"}),
+     ({"get_batch_pages": 64}, {"get_lets_go": "pages >= 64"}), ({"zap_batch": 0}, {"zap_lets_go": "never"}),
+     ({"zap_batch": 7}, {"zap_lets_go": "blocks >= 7 and waiters >= 1"})],
+)  # fmt: skip
+def test_old_keys_read_as_strategies(old, new):
+    assert Scenario.parse({"policy": old}) == Scenario.parse({"policy": new})
+    with pytest.raises(InputError, match="stands beside old keys that say"):
+        Scenario.parse({"policy": old | new})
+
+
+def test_an_old_key_that_says_nothing_alone_is_refused():
+    with pytest.raises(InputError, match=r"policy\.yield_pages = 64: says something only beside yield_on"):
+        Scenario.parse({"policy": {"yield_pages": 64}})
+
+
+def test_a_batch_is_a_strategy_that_says_nothing_else():
+    assert batch_of(strategy(POLICIES["every-64"].changes["policy"]["lets_go"])) == 64
+    assert batch_of(strategy("pages >= 64 or waiters >= 1")) == 0
