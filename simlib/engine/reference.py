@@ -529,8 +529,8 @@ class Simulation:
         now = self.now
         index = self.lock_index(thread, number, whose)
         lock = self.locks[index]
-        if lock.waiting:  # the head of the queue polls the word: its line must be fetched back
-            lock.line.owner = lock.waiting[0].number
+        if lock.waiting:  # the one whose turn is next polls the word: its line must be fetched back
+            lock.line.owner = lock.waiting[lock.successor(thread)].number
         done = lock.reach(thread.number, now)
         thread.spent[LINE] += done - now
         if isinstance(lock, Lockless):

@@ -131,7 +131,7 @@ def take(run, thread, number, step, now):
     thread.mode = mode
     note(world, books.trace, now, number, TRY, index)
     if lock.kind == Discipline.LOCKLESS:
-        thread.seen = lock.version
+        thread.seen = lock.count
         thread.acquired = now
         return now
     done = reach(world, run.threads, lock, number, now)
@@ -156,17 +156,18 @@ def drop(run, thread, number, step, now):
     world, books = run.worlds[0], run.books
     index = lock_index(thread, number, step)
     lock, mode = run.locks[index], step.b
-    if lock.length > 0:  # the waiter at the queue's head polls the word: the line must be fetched back
-        lock.line_owner = waiter(run.waiting, index, lock, 0)
+    if lock.length > 0:  # the one whose turn is next polls the word: the line must be fetched back
+        place = successor(run.threads, run.waiting, index, lock, number)
+        lock.line_owner = waiter(run.waiting, index, lock, place)
     done = reach(world, run.threads, lock, number, now)
     thread.spent[LINE] += done - now
     if lock.kind == Discipline.LOCKLESS:
-        if lock.version != thread.seen:
+        if lock.count != thread.seen:
             books.stats[index, mode, 1] += 1
             note(world, books.trace, done, number, RETRY, index)
             thread.pc = step.d
             return done
-        lock.version += 1
+        lock.count += 1
         books.stats[index, mode, 0] += 1
     else:
         if mode == Mode.READ:

@@ -38,10 +38,11 @@ THREAD = record(
 barrier at which it waits, or -1."""
 
 LOCK = record(
-    "kind", "readers", "writers", "head", "length", "line_free", "line_owner", "version", "busy_since", "busy",
+    "kind", "readers", "writers", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
     "changed",
 )  # fmt: skip
-"""A lock; `head` and `length` are those of its ring of waiting threads."""
+"""A lock; `head` and `length` are those of its ring of waiting threads, `count` is the discipline's own: updates of a
+lockless one."""
 
 WORLD = record(
     "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What moving cache lines costs: within a socket the near price, between sockets the far one, everywhere."""
+
+import numpy as np
+import pytest
+
+from simlib.engine import compiled, reference
+from simlib.engine.result import EVENTS
+from simlib.model.job import Job
+from simlib.model.locks import LOCKS
+from simlib.model.program import Lock, Program
+from simlib.model.steps import Mode
+
+ENGINES = pytest.mark.parametrize("engine", [reference, compiled], ids=["reference", "compiled"])
+LOCK = pytest.mark.parametrize("lock", list(LOCKS))
+NS = 1_000
+
+
+def contended(lock, sockets, near, far, mode=Mode.WRITE, rounds=20):
+    """Threads, each on the socket that the list says, that want the lock again as soon as they have let it go."""
+    p = Program()
+    with p.thread(), p.repeat(rounds):
+        with p.holding(Lock(0, mode)):
+            p.hold(800 * NS)
+    n = len(sockets)
+    return Job(p.steps(), np.zeros(n, int), np.zeros((n, 2), int), np.array([LOCKS[lock]]), 5 * NS, near, far,
+               np.array(sockets))  # fmt: skip
+
+
+@ENGINES
+@LOCK
+@pytest.mark.parametrize("mode", list(Mode))
+def test_with_a_socket_for_every_cpu_nothing_is_near(engine, lock, mode):
+    """So the near price changes nothing; the far one does."""
+    results = [engine.run(contended(lock, range(6), near, 300 * NS, mode), trace=10_000) for near in (0, 300 * NS)]
+    assert results[0] == results[1]
+    farther = engine.run(contended(lock, range(6), 0, 400 * NS, mode))
+    assert farther.end_ps > results[0].end_ps
+
+
+@ENGINES
+@LOCK
+@pytest.mark.parametrize("mode", list(Mode))
+def test_on_one_socket_nothing_is_far(engine, lock, mode):
+    results = [engine.run(contended(lock, [0] * 6, 100 * NS, far, mode)) for far in (0, 300 * NS)]
+    assert results[0] == results[1]
+
+
+@ENGINES
+@pytest.mark.parametrize(("sockets", "hand_over"), [([0, 0, 0], 1100), ([0, 1, 2], 1700)])
+def test_a_saturated_spinlock_moves_three_lines_a_round(engine, sockets, hand_over):
+    """Hold 800; the release, the successor's read of the word, and the fetch of the queue node behind it."""
+    trace = engine.run(contended("spin", sockets, 100 * NS, 300 * NS), trace=10_000).trace
+    got = trace[trace[:, 2] == EVENTS.index("acquired"), 0][6:-6]
+    assert set(np.diff(got).tolist()) == {hand_over * NS}
