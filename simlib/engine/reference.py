@@ -28,7 +28,7 @@ from simlib.engine.random import (
 )
 from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, LEDGER, EngineResult, lap_bin
 from simlib.model.job import Job
-from simlib.model.locks import Discipline
+from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import (
     COUNTERS,
     EXTENTS,
@@ -123,6 +123,9 @@ class Lock:
         """Whose turn it is when `by` lets go: a place in the queue."""
         return 0
 
+    def found_free(self) -> None:
+        """A thread takes it without having waited."""
+
     def reach(self, thread: int, at: int) -> int:
         """An operation on the lock word; returns when it is done."""
         return self.line.use(thread, at)
@@ -187,12 +190,38 @@ class Server(Lock):
         return at
 
 
+@dataclass
+class Cohort(Lock):
+    """Hands over within the socket first, at most so many times in a row."""
+
+    passes: int = 0
+
+    def near(self, thread: Thread, other: Thread) -> bool:
+        """Whether two threads are on one socket."""
+        return bool(self.line.job.socket[thread.number] == self.line.job.socket[other.number])
+
+    def successor(self, by: Thread) -> int:
+        """The first in the queue on the socket, or on another one once it has been passed on so often here."""
+        stays = self.passes < COHORT_PASSES
+        return next((place for place, other in enumerate(self.waiting) if self.near(by, other) == stays), 0)
+
+    def found_free(self) -> None:
+        """Nobody passed it on."""
+        self.passes = 0
+
+    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+        """It reads the word; the queue on its socket has no head to pass on."""
+        self.passes = self.passes + 1 if self.near(by, thread) else 0
+        return self.reach(thread.number, at)
+
+
 DISCIPLINES: dict[Discipline, type[Lock]] = {
     Discipline.QUEUED_SPIN: Lock,
     Discipline.TICKET: Ticket,
     Discipline.QUEUED_RW: ReadersWriters,
     Discipline.LOCKLESS: Lockless,
     Discipline.SERVER: Server,
+    Discipline.COHORT: Cohort,
 }
 
 
@@ -496,6 +525,7 @@ class Simulation:
         done = lock.reach(thread.number, now)
         if not lock.waiting and lock.admits(mode):
             thread.spent[LINE] += done - now
+            lock.found_free()
             self.own(index, thread, mode, done)
             return done
         lock.stats[mode][1] += 1

@@ -7,7 +7,7 @@ import pytest
 from simlib.engine import compiled, reference
 from simlib.engine.result import EVENTS
 from simlib.model.job import Job
-from simlib.model.locks import LOCKS
+from simlib.model.locks import COHORT_PASSES, LOCKS
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode
 
@@ -53,3 +53,24 @@ def test_a_saturated_spinlock_moves_three_lines_a_round(engine, sockets, hand_ov
     trace = engine.run(contended("spin", sockets, 100 * NS, 300 * NS), trace=10_000).trace
     got = trace[trace[:, 2] == EVENTS.index("acquired"), 0][6:-6]
     assert set(np.diff(got).tolist()) == {hand_over * NS}
+
+
+@ENGINES
+def test_a_cohort_lock_stays_on_its_socket_for_so_many_hand_overs(engine):
+    """Two sockets whose threads always want it: it crosses once in 65 hand-overs, where a FIFO lock always does."""
+    rounds, threads = 130, 8
+    job = contended("cohort", [i % 2 for i in range(threads)], 100 * NS, 300 * NS, rounds=rounds)
+    rows = engine.run(job, trace=40_000).trace
+    owners = rows[rows[:, 2] == EVENTS.index("acquired"), 1] % 2
+    stays = np.diff(np.flatnonzero(np.diff(owners[: rounds * threads // 2])))
+    assert len(stays) > 4
+    assert set(stays.tolist()) == {COHORT_PASSES + 1}
+    fifo = engine.run(contended("spin", [i % 2 for i in range(threads)], 100 * NS, 300 * NS, rounds=rounds))
+    assert engine.run(job).end_ps < fifo.end_ps
+
+
+@ENGINES
+def test_on_one_socket_a_cohort_lock_is_first_come_first_served(engine):
+    rows = engine.run(contended("cohort", [0] * 5, 100 * NS, 300 * NS), trace=10_000).trace
+    owners = rows[rows[:, 2] == EVENTS.index("acquired"), 1].tolist()
+    assert owners[:15] == list(range(5)) * 3

@@ -7,7 +7,7 @@ from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
 from simlib.engine.compiled.inline import bit_length, part, small
 from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TRY, note, queue_changes
-from simlib.model.locks import Discipline
+from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import Clock, Mode, Whose
 
 ASLEEP = -1
@@ -54,6 +54,11 @@ def admits(lock, mode):
 @small
 def successor(threads, waiting, index, lock, by):
     """Whose turn it is when `by` lets go: a place in the queue."""
+    if lock.kind == Discipline.COHORT:
+        stays = lock.count < COHORT_PASSES
+        for place in range(lock.length):
+            if (threads[waiter(waiting, index, lock, place)].socket == threads[by].socket) == stays:
+                return place
     return 0
 
 
@@ -69,6 +74,9 @@ def hand_over(world, threads, waiting, index, lock, number, by, at):
         lock.line_owner = number
         return lock.line_free
     owned = reach(world, threads, lock, number, at)
+    if lock.kind == Discipline.COHORT:
+        lock.count = lock.count + 1 if threads[by].socket == threads[number].socket else 0
+        return owned
     if lock.length > 0 and lock.kind != Discipline.SERVER:
         # The next one's queue node is fetched, to pass the queue's head on.
         owned += transfer(world, threads, waiter(waiting, index, lock, 0), number)
@@ -137,6 +145,8 @@ def take(run, thread, number, step, now):
     done = reach(world, run.threads, lock, number, now)
     if lock.length == 0 and admits(lock, mode):
         thread.spent[LINE] += done - now
+        if lock.kind == Discipline.COHORT:
+            lock.count = 0
         own(world, books, index, lock, number, thread, mode, done)
         return done
     books.stats[index, mode, 1] += 1
