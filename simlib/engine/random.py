@@ -47,6 +47,13 @@ def mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
+def _mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`mix` of many states at once."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
     """Start of each thread's stream.
 
@@ -68,8 +75,9 @@ def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
     """
     if not 0 <= seed < 2**63:
         raise InputError("seed", seed, "must be at least 0 and below 2**63")
-    root = mix((seed * GAMMA + 1) & _MASK)
-    return np.array([mix(root ^ mix((i + 1) * GAMMA & _MASK)) for i in range(threads)], dtype=np.uint64)
+    root = np.uint64(mix((seed * GAMMA + 1) & _MASK))
+    numbers = np.arange(1, threads + 1, dtype=np.uint64) * np.uint64(GAMMA)
+    return _mix_all(root ^ _mix_all(numbers))
 
 
 def draw(key: int, number: int) -> int:
@@ -168,6 +176,7 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
     return table
 
 
+@functools.lru_cache(maxsize=64)
 def seek_tables(zipf: tuple[float, ...], places: int) -> NDArray[np.int64]:
     """One table of places a row.
 
@@ -179,6 +188,7 @@ def seek_tables(zipf: tuple[float, ...], places: int) -> NDArray[np.int64]:
     return np.stack([zipf_table(exponent, places) for exponent in zipf])
 
 
+@functools.lru_cache(maxsize=64)
 def tables(cvs: tuple[float, ...]) -> NDArray[np.int64]:
     """One quantile table a row.
 

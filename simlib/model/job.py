@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +14,38 @@ from simlib.errors import InputError
 from simlib.model.locks import Discipline
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_duration
-from simlib.model.steps import Argument, Clock, Quantity, Stamp, Step, Whose
+from simlib.model.steps import Argument, Clock, Quantity, Stamp, Step
 
-_LINES = 40
-"""Threads whose names a listing's heading spells out at most."""
+_NO_LIMIT = 2**63 - 1
+
+
+class _Ranges(NamedTuple):
+    """The ranges of the arguments of some kinds: `least` and which of `_BELOW_NAMES`, shape (kinds, arguments)."""
+
+    arguments: Sequence[tuple[Argument, ...]]
+    least: NDArray[np.int64]
+    below: NDArray[np.int64]
+
+
+def _below(argument: Argument) -> int | str | None:
+    return len(argument.words) if argument.words is not None else argument.below
+
+
+def _ranges(arguments: Sequence[tuple[Argument, ...]], width: int) -> _Ranges:
+    least = np.full((len(arguments), width), -_NO_LIMIT)
+    below = np.zeros((len(arguments), width), dtype=np.int64)
+    for kind, mine in enumerate(arguments):
+        for column, argument in enumerate(mine):
+            least[kind, column] = argument.least
+            below[kind, column] = _BELOW_NAMES.index(_below(argument))
+    return _Ranges(arguments, least, below)
+
+
+_OF_STEPS = [step.arguments for step in Step]
+_OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
+_BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
+"""Every limit that some argument has; the first is none."""
+_STEPS, _QUANTITIES = _ranges(_OF_STEPS, 4), _ranges(_OF_QUANTITIES, 1)
 
 
 @dataclass(frozen=True)
@@ -119,13 +149,12 @@ class Job:
         after_sleep = np.flatnonzero(self.steps[:-1, 0] == Step.SLEEP) + 1
         if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] == Step.SLEEP:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
-        for index, row in enumerate(self.steps.tolist()):
-            self._check_step(index, row)
+        self._check_steps()
 
     def _check_memory(self) -> None:
         kinds = self.steps[:, 0]
         first, last = self.region[:, 0], self.region[:, 1]
-        if np.isin(kinds, (Step.ACCESS, Step.MAP, Step.SCAN)).any():
+        if ((kinds == Step.ACCESS) | (kinds == Step.MAP) | (kinds == Step.SCAN)).any():
             inside = (first >= 0) & (first < last) & (last <= self.pages)
             if not inside.all():
                 raise InputError("job.region", self.region.tolist(), f"must be non-empty and within {self.pages} pages")
@@ -138,36 +167,50 @@ class Job:
         if self.lock_pages < WORD_PAGES:
             raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
 
-    def _check_step(self, index: int, row: list[int]) -> None:
-        """Check one step against the declarations of its kind."""
-        if not 0 <= row[0] < len(Step):
-            raise InputError(f"job.steps[{index}]", row, f"kind must be from 0 to {len(Step) - 1}")
-        step = Step(row[0])
-        arguments = list(zip(step.arguments, row[1:], strict=False))
-        if step is Step.TEST and row[2] in tuple(Quantity):
-            of_quantity = Quantity(row[2]).argument
-            if of_quantity is not None:
-                arguments.append((of_quantity, row[3]))
-        for argument, value in arguments:
-            if not self._in_range(argument, value):
-                raise InputError(
-                    f"job.steps[{index}] ({step.name}).{argument.name}", value, f"must be {argument.range()}"
-                )
-        if step in (Step.TAKE, Step.DROP):
-            span = {Whose.ALL: 1, Whose.THREAD: len(self.entry), Whose.REGION: -(-self.pages // self.lock_pages)}
-            if row[1] + span[Whose(row[3])] > len(self.locks):
-                raise InputError(
-                    f"job.steps[{index}] ({step.name}).lock", row[1], f"the job has only {len(self.locks)} locks"
-                )
+    def _check_steps(self) -> None:
+        """Check every argument against the declarations of its kind, all at once."""
+        kinds = self.steps[:, 0]
+        if ((kinds < 0) | (kinds >= len(Step))).any():
+            index = int(np.argmax((kinds < 0) | (kinds >= len(Step))))
+            raise InputError(f"job.steps[{index}]", self.steps[index].tolist(), f"kind must be 0 to {len(Step) - 1}")
+        limits = [_NO_LIMIT if below is None else self._count(below) for below in _BELOW_NAMES]
+        self._check_arguments(np.arange(len(kinds)), kinds, _STEPS, self.steps[:, 1:], limits)
+        tests = np.flatnonzero(kinds == Step.TEST)
+        self._check_arguments(tests, self.steps[tests, 2], _QUANTITIES, self.steps[tests, 3:4], limits)
+        self._check_locks()
 
-    def _in_range(self, argument: Argument, value: int) -> bool:
-        if argument.words is not None:
-            return value in tuple(argument.words)
-        below = argument.below
-        if isinstance(below, str):
-            found = getattr(self, below)
-            below = found if isinstance(found, int) else len(found)
-        return value >= argument.least and (below is None or value < below)
+    def _check_arguments(
+        self, rows: NDArray[np.int64], kinds: NDArray[np.int64], ranges: _Ranges, values: NDArray[np.int64],
+        limits: list[int],
+    ) -> None:  # fmt: skip
+        """Raise for the first argument that is out of its range; `kinds` says which row of the ranges is whose."""
+        bad = (values < ranges.least[kinds]) | (values >= np.array(limits)[ranges.below[kinds]])
+        if not bad.any():
+            return
+        at, column = (int(i[0]) for i in np.nonzero(bad))
+        step, argument = Step(self.steps[rows[at], 0]), ranges.arguments[int(kinds[at])][column]
+        raise InputError(
+            f"job.steps[{rows[at]}] ({step.name}).{argument.name}", int(values[at, column]),
+            f"must be {argument.range()}",
+        )  # fmt: skip
+
+    def _check_locks(self) -> None:
+        """Check that the locks by thread and by region, which a number is added to, are all there."""
+        uses = np.flatnonzero((self.steps[:, 0] == Step.TAKE) | (self.steps[:, 0] == Step.DROP))
+        span = np.array([1, len(self.entry), -(-self.pages // self.lock_pages)])  # in the order of Whose
+        last = self.steps[uses, 1] + span[self.steps[uses, 3]]
+        if (last > len(self.locks)).any():
+            index = int(uses[np.argmax(last > len(self.locks))])
+            step = Step(self.steps[index, 0])
+            raise InputError(
+                f"job.steps[{index}] ({step.name}).lock", int(self.steps[index, 1]),
+                f"the job has only {len(self.locks)} locks",
+            )  # fmt: skip
+
+    def _count(self, below: int | str) -> int:
+        """A limit: a number, or how many of something the job has."""
+        found = getattr(self, below) if isinstance(below, str) else below
+        return found if isinstance(found, int) else len(found)
 
     def listing(self) -> str:
         """The programs as a person reads them: one step a line, with the names of locks, stamps and targets.

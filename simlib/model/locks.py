@@ -23,8 +23,8 @@ class Discipline(IntEnum):
     interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and
     one server at a time."""
     COHORT = 5
-    """A what-if: hands over within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit 2012,
-    "Lock cohorting"). Of its two levels only the hand-over is modelled, with one line for both."""
+    """A what-if: hands over within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit
+    2012, "Lock cohorting"). Of its two levels only the hand-over is modelled, with one line for both."""
 
 
 COHORT_PASSES = 64

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,7 @@ class Policy(rules.Checked):
         """The architecture's facts."""
         return architecture(self.architecture)
 
+    @functools.lru_cache(maxsize=256)  # noqa: B019  # frozen, and few
     def resolved(self) -> Policy:
         """The same policy with every default replaced by the architecture's fact.
 

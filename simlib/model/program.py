@@ -251,7 +251,8 @@ class Program:
     ['OPEN', 'TAKE', 'SCAN', 'ADVANCE', 'TEST', 'DROP', 'TEST', 'BACK', 'REPEAT', 'END']
     """
 
-    _rows: list[list[int | Label]] = field(default_factory=list)
+    _rows: list[list[int]] = field(default_factory=list)
+    _open: list[tuple[int, int, Label]] = field(default_factory=list)
     _notes: list[tuple[int, str]] = field(default_factory=list)
     _depth: int = 0
     _counters: int = 0
@@ -261,8 +262,15 @@ class Program:
 
     def add(self, step: Step, *arguments: int | Label) -> int:
         """Append one row; returns its index."""
-        self._rows.append([int(step), *(a if isinstance(a, Label) else int(a) for a in arguments)])
-        return len(self._rows) - 1
+        index = len(self._rows)
+        row: list[int] = [step, 0, 0, 0, 0]
+        for column, argument in enumerate(arguments, 1):
+            if isinstance(argument, Label):
+                self._open.append((index, column, argument))
+            else:
+                row[column] = argument
+        self._rows.append(row)
+        return index
 
     def place(self, label: Label) -> None:
         """The label is the next row."""
@@ -273,10 +281,9 @@ class Program:
 
     def steps(self) -> NDArray[np.int64]:
         """The finished table, shape (n_steps, 5)."""
-        table = np.zeros((len(self._rows), 5), dtype=np.int64)
-        for index, row in enumerate(self._rows):
-            for column, value in enumerate(row):
-                table[index, column] = _index(value) if isinstance(value, Label) else value
+        table = np.array(self._rows, dtype=np.int64)
+        for index, column, label in self._open:
+            table[index, column] = _index(label)
         return table
 
     def notes(self) -> tuple[tuple[int, str], ...]:
