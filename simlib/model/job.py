@@ -14,7 +14,7 @@ from simlib.errors import InputError
 from simlib.model.locks import Discipline
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_duration
-from simlib.model.steps import Argument, Clock, Quantity, Stamp, Step
+from simlib.model.steps import ALL, Argument, Clock, Quantity, Stamp, Step
 
 _NO_LIMIT = 2**63 - 1
 
@@ -41,6 +41,7 @@ def _ranges(arguments: Sequence[tuple[Argument, ...]], width: int) -> _Ranges:
     return _Ranges(arguments, least, below)
 
 
+_TIMES = (Quantity.HELD, Quantity.CLOCK)
 _OF_STEPS = [step.arguments for step in Step]
 _OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
 _BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
@@ -270,7 +271,9 @@ class Job:
         told = list(zip(step.arguments, row[1:], strict=False))
         if step is Step.TEST:
             argument = Quantity(row[2]).argument
-            told = [told[1], *([(argument, row[3])] if argument is not None else []), told[3], told[0]]
+            unit = "threshold_ps" if Quantity(row[2]) in _TIMES else "threshold"
+            least = (told[3][0]._replace(name=unit), row[4])
+            told = [told[1], *([(argument, row[3])] if argument is not None else []), least, told[0]]
         if step is Step.DROP and self.locks[row[1]] != Discipline.LOCKLESS:
             told = told[:3]
         quiet = {"distribution": 0, "aligned": 0, "whose": 0, "word_ps": 0, "unsplit_ps": 0}
@@ -287,10 +290,12 @@ class Job:
         elif argument.below == "stamps":
             shown = str(self.stamps[value])
         elif argument.name.endswith("_ps"):
-            what = f"{argument.name[:-3]} " if step is Step.SCAN else ""
+            what = {Step.SCAN: f"{argument.name[:-3]} ", Step.TEST: ">= "}.get(step, "")
             shown = what + format_duration(value)
+        elif argument.name == "threshold":
+            shown = f">= {value}"
         elif argument.words is not None:
             shown = argument.shown(value)
-        elif step is Step.TEST and argument.name == "threshold":
-            shown = f">= {value}"
+        elif argument.name == "pages" and value == ALL:
+            shown = "all pages"
         return shown

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.errors import InputError
-from simlib.model.steps import COUNTERS, EXTENTS, Adapt, Map, Mode, Quantity, Scan, Step, Whose
+from simlib.model.steps import ALL, COUNTERS, EXTENTS, Adapt, Map, Mode, Quantity, Scan, Step, Whose
 
 
 @dataclass(eq=False)
@@ -159,9 +159,6 @@ class Extent(NamedTuple):
 
 REGION = Extent(0)
 """All that the thread walks."""
-
-ALL = 2**40
-"""More pages than any guest has: an extent of so many reaches to the end of the one around it."""
 
 
 def held(least_ps: int) -> Condition:

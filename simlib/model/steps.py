@@ -23,6 +23,9 @@ FLAGS = 4
 EXTENTS = 6
 """Extents that a thread may have open, one within the other; number 0 is its region."""
 
+ALL = 2**40
+"""More pages than any guest has: an extent of so many reaches to the end of the one around it."""
+
 COUNTERS = 8
 """Counters that `Step.REPEAT` may use in one program."""
 

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Steps: declared once, checked by their declarations, and listed so that a person can read them."""
+
+import doctest
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simlib.engine import compiled, reference
+from simlib.errors import InputError
+from simlib.model.job import Job
+from simlib.model.program import REGION, Lock, Program
+from simlib.model.scenario import Scenario
+from simlib.model.steps import EXTENTS, Mode, Quantity, Scan, Step
+from simlib.workloads import build
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def job_of(rows, **fields):
+    rows = [[*row, *[0] * (5 - len(row))] for row in rows]
+    return Job(np.array(rows), np.zeros(1, int), np.array([[0, 64]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
+               **fields)  # fmt: skip
+
+
+def test_the_manual_has_every_step_and_quantity_as_it_is_declared():
+    page = (DOCS / "steps.md").read_text(encoding="utf-8")
+    for step in Step:
+        arguments = ", ".join(f"`{a.name}` ({a.range()})" for a in step.arguments) or "none"
+        assert f"| `{step.name}` | {step.meaning} | {arguments} | {'yes' if step.shared else ''} |" in page
+    for quantity in Quantity:
+        argument = f"`{quantity.argument.name}`" if quantity.argument else ""
+        row = f"| `{quantity.name}` | {quantity.meaning} | {argument} | {'yes' if quantity.shared else ''} |"
+        assert row in page
+    assert (
+        doctest.testfile(str(DOCS / "steps.md"), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)[0]
+        == 0
+    )
+
+
+def worst(argument):
+    """A value one below the range, and one above it if it has an end."""
+    above = 99 if isinstance(argument.below, str) else argument.below
+    above = len(argument.words) if argument.words is not None else above
+    return [argument.least - 1, *([above] if above is not None else [])]
+
+
+CASES = [(step, column, value) for step in Step for column, argument in enumerate(step.arguments)
+         for value in worst(argument)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "column", "value"), CASES)
+def test_an_argument_out_of_its_range_is_named(step, column, value):
+    row = [int(step), *(max(argument.least, 0) for argument in step.arguments)]
+    row[1 + column] = value
+    with pytest.raises(InputError) as caught:
+        job_of([[Step.WAKE], row, [Step.WAKE], [Step.END]], stamps=())
+    name = step.arguments[column].name
+    assert str(caught.value).startswith((f"job.steps[1] ({step.name}).{name} = {value}: must be", "job = SLEEP"))
+
+
+@pytest.mark.parametrize("quantity", [q for q in Quantity if q.argument is not None])
+def test_a_quantity_s_argument_out_of_its_range_is_named(quantity):
+    for value in worst(quantity.argument):
+        if value < -1:
+            continue  # no argument at all may be so low
+        with pytest.raises(InputError, match=rf"\(TEST\)\.{quantity.argument.name} = {value}: must be"):
+            job_of([[Step.TEST, 0, quantity, value, 1], [Step.END]])
+
+
+@pytest.mark.parametrize("whose", [1, 2])
+def test_locks_of_threads_and_regions_must_all_be_there(whose):
+    with pytest.raises(InputError, match=r"\(TAKE\).lock = 0: the job has only 1 locks"):
+        Job(np.array([[Step.TAKE, 0, 1, whose, 0], [Step.END, 0, 0, 0, 0]]), np.zeros(2, int), np.array([[0, 64]] * 2),
+            np.zeros(1, int), 0, 0, 0, np.zeros(2, int), pages=128)  # fmt: skip
+
+
+def test_no_skip_leaves_its_extent():
+    """Whatever was asked for: 100 pages within 64, a batch that does not divide its chunk, a skip in a short rest."""
+    p = Program()
+    with p.thread():
+        with p.loop(until=REGION.done()), p.extent(3 * 64) as chunk:
+            with p.loop(until=chunk.done()), p.extent(2 * 64) as batch:
+                p.advance(1000, batch)
+                p.scan(Scan.COLLECT)
+            p.skip(chunk)
+        p.back(REGION)
+    job = Job(p.steps(), np.zeros(1, int), np.array([[0, 7 * 64]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
+              pages=8 * 64)  # fmt: skip
+    reached = [(engine.run(job, ledger=99).ledger[:, 3] // 64).tolist() for engine in (reference, compiled)]
+    assert reached == [[2, 3, 5, 6, 7]] * 2
+
+
+def test_too_deep_and_too_many_are_refused():
+    p = Program()
+
+    def nest(depth):
+        if depth:
+            with p.extent(64):
+                nest(depth - 1)
+
+    with pytest.raises(InputError, match=f"must not have more than {EXTENTS - 1} extents"), p.thread():
+        nest(EXTENTS)
+    q = Program()
+    with q.thread():
+        with q.block() as block:
+            block.leave()
+        block.end.row = None
+    with pytest.raises(InputError, match="program = a label: was never placed; leave a loop only within it"):
+        q.steps()
+
+
+def test_every_workload_has_a_listing_with_its_names():
+    for kind in ("dirty_log_perf_test", "clear_under_load", "migration", "zap"):
+        job = build(
+            Scenario.parse({"workload": {"kind": kind}, "costs": {"guest_access": "1us", "clear_page": "30ns"}})
+        )
+        text = job.listing()
+        assert len([line for line in text.splitlines() if line[:3].strip().isdigit()]) == len(job.steps)
+        assert "vcpu 0:" in text
+        assert "# fault: missing page" in text
+        assert "mmu_lock, write" in text
+
+
+def test_a_lockless_update_tells_where_it_is_tried_again():
+    p = Program()
+    with p.thread(), p.holding(Lock(0, Mode.WRITE)):
+        p.hold(1000)
+    lockless = Job(p.steps(), np.zeros(1, int), np.zeros((1, 2), int), np.array([3]), 0, 0, 0, np.zeros(1, int))
+    assert "drop      mmu_lock, write, L0" in lockless.listing()
