@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from simlib.model import strategy
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.program import ALL, REGION, Condition, Extent, Lock, mapped_by_block
-from simlib.model.steps import Adapt, Map, Mode, Scan
+from simlib.model.program import REGION, Condition, Extent, Lock, mapped_by_block
+from simlib.model.steps import ALL, Adapt, Map, Mode, Scan
 from simlib.workloads.kernel import Kernel
 
 

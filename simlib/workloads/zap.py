@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from simlib.model import strategy
 from simlib.model.job import Job
-from simlib.model.program import ALL, REGION, Thread
+from simlib.model.program import REGION, Thread
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Map
+from simlib.model.steps import ALL, Map
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.kernel import Kernel
 
