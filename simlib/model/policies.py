@@ -17,7 +17,7 @@ from simlib.errors import InputError, nearest
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
-from simlib.model.strategy import every
+from simlib.model.strategy import every, parse_strategy
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
@@ -156,17 +156,20 @@ POLICIES: dict[str, NamedPolicy] = {
 
 
 def policy(name: str) -> NamedPolicy:
-    """One policy by its name.
+    """One policy by its name, or the strategy that a text says.
 
     Raises
     ------
     InputError
-        If the name is unknown; the message has the nearest known one. If n of ``every-n`` is no multiple of 64.
+        If the name is unknown; the message has the nearest known one. If n of ``every-n`` is no multiple of 64, or the
+        text is no condition.
 
     Examples
     --------
     >>> policy("every-512").changes["policy"]["lets_go"]
     'pages >= 512'
+    >>> policy("held > 50us or waiters >= 2").changes["policy"]["lets_go"]
+    'held >= 50.000001us or waiters >= 2'
     >>> policy("every-forty")
     Traceback (most recent call last):
     ...
@@ -174,6 +177,9 @@ def policy(name: str) -> NamedPolicy:
     """
     if name in POLICIES:
         return POLICIES[name]
+    if "<" in name or ">" in name:
+        text = parse_strategy(name, "policy")
+        return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))
     batch = re.fullmatch(r"every-([0-9]{1,12})", name)
     if batch is None:
         raise InputError("policy", name, "unknown policy", nearest(name, POLICIES))
