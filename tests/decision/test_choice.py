@@ -285,6 +285,21 @@ def test_the_law_sees_the_scenario_as_documented():
     assert slow.think == pytest.approx(100.5e-6)
 
 
+def test_a_loongarch_fault_of_a_write_protected_page_takes_the_lock_once():
+    """Other faults take it twice there (kvm_map_page); this one does so only if the policy says it (kvm_map_page_fast)."""
+    own, twice = (closed_form.batching(scenario({"architecture": "loongarch", "fault_lock_sections": n})) for n in (0, 2))
+    assert own.service == pytest.approx(500e-9 + 2 * 20e-9)
+    assert twice.service == pytest.approx(500e-9 + 4 * 20e-9)
+
+
+def test_slow_faults_invalidate_nothing():
+    policy, costs = {"architecture": "arm64-2022", "translation_fault": "read"}, {"tlb_invalidate": "300ns"}
+    without = closed_form.batching(scenario(policy, costs))
+    mixed = closed_form.batching(scenario(policy, costs, slow_fault_every=10))
+    assert without.service == pytest.approx(340e-9)
+    assert 40e-9 < mixed.service < 340e-9
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [({"kind": "dirty_log_perf_test"}, {}, 'dirty_log_perf_test: a batch is chosen for a migration; write kind = "mig'),
