@@ -72,7 +72,7 @@ def test_known_costs_come_back(fit):
 def test_what_was_held_out_lies_in_the_predicted_intervals(fit, scenario):
     held_out = fit.fitted[~fit.fitted["train"] & (fit.fitted["metric"] == "dirty_memory_time")]
     curves = predict(
-        scenario, [12, 16], estimate=fit.estimate, metrics=["dirty_memory_time"], pages_per_vcpu=PAGES, level=LEVEL
+        scenario, [12, 16], fit=fit, metrics=["dirty_memory_time"], pages_per_vcpu=PAGES, level=LEVEL
     ).frame
     both = held_out.merge(curves, on=["variant", "vcpus", "metric"], validate="1:1")
     assert len(both) == 4
