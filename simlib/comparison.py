@@ -57,11 +57,22 @@ class Comparison(Result):
 
     FIGURES: ClassVar[Mapping[str, str]] = {"over_vcpus": "_frame", "dirty_memory_time": "curves", "speed_up": "curves"}
 
+    def readable(self) -> pd.DataFrame:
+        """The frame for people to read: intervals in one column each, and no column of variants if there are none."""
+        frame = self.frame
+        shown = frame[["policy", "variant", "vcpus", "metric", "unit"]].assign(
+            estimate=[f"{value:.4g}" for value in frame["estimate"]],
+            interval=[f"{low:.4g} … {high:.4g}" for low, high in zip(frame["low"], frame["high"], strict=True)],
+            change=["" if np.isnan(value) else f"{value:+.1f} %" for value in frame["change_percent"]],
+        )
+        ends = zip(frame["change_low"], frame["change_high"], strict=True)
+        shown["of the change"] = ["" if np.isnan(low + high) else f"{low:+.1f} … {high:+.1f}" for low, high in ends]
+        return shown if (frame["variant"] != "").any() else shown.drop(columns="variant")
+
     def summary(self) -> str:
         """The policies, and what to know of them."""
-        shown = self.frame if (self.frame["variant"] != "").any() else self.frame.drop(columns="variant")
         title = f"Compared with {self.policies[0]}, {self.level:.0%} intervals."
-        return "\n".join([title, text_of(shown), *self.flags])
+        return "\n".join([title, text_of(self.readable()), *self.flags])
 
     def curves(self) -> pd.DataFrame:
         """The table that the figures of curves draw: variant (here the policy), vcpus, metric, kind, value …"""

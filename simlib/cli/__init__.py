@@ -176,7 +176,7 @@ def compare(
         )  # fmt: skip
     for flag in result.flags:
         say(flag)
-    show(result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant"), how)
+    show(result.readable() if how is Format.TABLE else result.frame, how)
 
 
 def _names(text: str) -> list[str] | None:

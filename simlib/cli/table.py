@@ -11,8 +11,8 @@ from collections.abc import Sequence
 WIDTH = 110
 """Columns of text where stdout is no terminal."""
 
-NARROWEST = 14
-"""A column of text is not wrapped to less than this, or its heading."""
+NARROWEST, LONGEST_WORD = 14, 24
+"""A column of text is not wrapped to less than this, its heading, or its longest word; longer words are cut."""
 
 GAP = "  "
 
@@ -59,7 +59,11 @@ def _widths(
 ) -> list[int]:
     """Widths of the first columns: what each needs, the widest text narrowed until they fit, if it can be."""
     needed = [max(len(row[i]) for row in [header, *rows]) for i in range(shown)]
-    least = [needed[i] if numeric[i] else min(needed[i], max(len(header[i]), NARROWEST)) for i in range(shown)]
+    words = [max((len(word) for row in rows for word in row[i].split()), default=0) for i in range(shown)]
+    least = [
+        needed[i] if numeric[i] else min(needed[i], max(len(header[i]), NARROWEST, min(words[i], LONGEST_WORD)))
+        for i in range(shown)
+    ]
     room = width - len(GAP) * (shown - 1)
     while sum(needed) > room:
         widest = max(range(shown), key=lambda i: needed[i] - least[i])
