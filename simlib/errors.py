@@ -59,24 +59,34 @@ class InputError(SimlibError, ValueError):
         What to do about it, in Python.
     option : str, optional
         The same on the command line, if it is said otherwise there.
+    flag : str, optional
+        Where the fault is on the command line, if it is named otherwise there (``"--vcpus"``).
 
     Examples
     --------
     >>> print(InputError("guest.vcpus", 0, "must be at least 1", "give the number of vCPUs"))
     guest.vcpus = 0: must be at least 1; give the number of vCPUs
-    >>> InputError("x", 1, "no").exit_code
-    2
+    >>> InputError("x", 1, "no", flag="--x").on_command_line(), InputError("x", 1, "no").exit_code
+    ('--x = 1: no', 2)
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, value: object, rule: str, cure: str = "", option: str = "") -> None:
-        self.what, self.value, self.rule = what, value, rule
-        shown = value if isinstance(value, str) else repr(value)
-        super().__init__(f"{what} = {shown}: {rule}", cure, option)
+    def __init__(self, what: str, value: object, rule: str, cure: str = "", option: str = "", flag: str = "") -> None:
+        self.what, self.value, self.rule, self.flag = what, value, rule, flag
+        super().__init__(self._sentence(what), cure, option)
+
+    def _sentence(self, what: str) -> str:
+        """What is wrong, the value, the rule."""
+        return f"{what} = {self.value if isinstance(self.value, str) else repr(self.value)}: {self.rule}"
+
+    def on_command_line(self) -> str:
+        """The sentence with the command line's names and cure."""
+        cure = self.option or self.cure
+        return self._sentence(self.flag or self.what) + (f"; {cure}" if cure else "")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
-        return type(self), (self.what, self.value, self.rule, self.cure, self.option), self.__dict__
+        return type(self), (self.what, self.value, self.rule, self.cure, self.option, self.flag), self.__dict__
 
 
 class DeadlockError(SimlibError):

@@ -244,8 +244,15 @@ def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
             f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
         )
     if scale != 1.0:
-        flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
+        flags.append(sample_flag(scenario, f"{scale:g}"))
     return tuple(flags)
+
+
+def sample_flag(scenario: Scenario, scale: str) -> str:
+    """What to know of a run of a part of the memory."""
+    popular = scenario.workload.facts.works_on and scenario.workload.access == "zipf"
+    roughly = "; roughly, for Zipf's law is another with fewer pages" if popular else ""
+    return f"one page in {scale} was simulated; times and counts are scaled{roughly}"
 
 
 def simulate(
@@ -354,7 +361,6 @@ def run_scenario(
     >>> result.flags[0]
     'no value for fault_exit, fault_hold, line_transfer: taken as 0, so times are too short'
     """
-    scenario.policy.resolved()
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
     kind = kind_of(small)
     kind.check_horizon(small)

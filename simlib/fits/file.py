@@ -20,11 +20,14 @@ from simlib.files import write_text
 from simlib.fits.estimate import CostEstimate
 from simlib.measurements import data_dir
 from simlib.model.costs import Costs
-from simlib.model.scenario import Scenario
+from simlib.model.scenario import Machine, Scenario
 from simlib.results import Result, text_of
 from simlib.version import __version__
 
 SCHEMA = "simlib-fit"
+UNNAMED = Machine().name
+"""What a machine is called that has no name, and so no fit."""
+
 VERSION = 1
 """Version of the format; a file of another version is refused."""
 
@@ -194,10 +197,12 @@ def find_fit(scenario: Scenario) -> Fit | None:
         Examples
         --------
         >>> from simlib.model.costs import Costs
-        >>> from simlib.model.scenario import Scenario
+        >>> from simlib.model.scenario import Machine, Scenario
     from simlib.results import Result, text_of
         >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
         True
     """
+    if scenario.machine.name == UNNAMED:
+        return None
     path = data_dir() / "fits" / f"{scenario.machine.name}.json"
     return load_fit(path) if path.is_file() else None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from simlib.model import workload
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario
 from simlib.workloads import KINDS, find_metric
+from simlib.workloads.metrics import Metric
 
 COSTS = {"fault_exit": "1us", "fault_hold": "500ns", "line_transfer": "20ns", "guest_access": "5ns",
          "clear_page": "10ns", "populate_block": "1us"}  # fmt: skip
@@ -90,3 +92,17 @@ def test_a_sampled_migration_says_nothing_of_a_single_stall(monkeypatch):
     assert run.metrics["precopy_duration"] == pytest.approx(run_scenario(whole).metrics["precopy_duration"], rel=0.15)
     with pytest.raises(InputError, match="a part of the memory does not tell it; simulate without pages_per_vcpu"):
         run.value("longest_stall")
+
+
+def test_the_documentation_has_every_definition():
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for name, kind in KINDS.items():
+        section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        rows = [line for line in section.splitlines() if line.startswith("| `")]
+        assert rows == [documented(metric, metric.name in kind.default) for metric in kind.metrics]
+
+
+def documented(metric: Metric, default: bool) -> str:
+    """The row of docs/metrics.md."""
+    name = f"`{metric.name}`" + (", `[i]`" if metric.rounds else "") + (" *" if default else "")
+    return f"| {name} | {metric.unit} | {metric.definition} | {metric.memory} |"
