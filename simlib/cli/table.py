@@ -8,10 +8,10 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-WIDTH = 110
+WIDTH = 120
 """Columns of text where stdout is no terminal."""
 
-NARROWEST, LONGEST_WORD = 14, 24
+NARROWEST, LONGEST_WORD = 14, 30
 """A column of text is not wrapped to less than this, its heading, or its longest word; longer words are cut."""
 
 GAP = "  "
