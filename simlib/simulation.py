@@ -57,7 +57,7 @@ class SimulationResult(Result):
     flags: tuple[str, ...]
 
     FIGURES: ClassVar[Mapping[str, str]] = {
-        "lock_over_time": "_queue_over_time", "degradation_over_time": "_degradation",
+        "degradation_over_time": "_degradation", "lock_over_time": "_queue_over_time",
         "time_per_page": "_time_per_page", "progress": "_progress", "histogram": "_waits",
     }  # fmt: skip
 
@@ -139,10 +139,10 @@ class SimulationResult(Result):
     def time_per_fault(self) -> pd.DataFrame:
         """Mean microseconds of a fault while the guest dirties its memory: activity, microseconds_per_fault.
 
-        Populating is left out, as in the selftest's dirty memory time.
+        Populating is left out, as in the selftest's dirty memory time. Zeros where the guest has no phase of its own.
         """
-        phases = self.phases()
-        dirtying = phases[phases["phase"].str.startswith("dirtied")]
+        phase = kind_of(self.scenario).dirtying
+        dirtying = self.phases()[[stamp.phase == phase for stamp in self.job.stamps[1:]]]
         shares = dirtying["faults"].to_numpy() / max(1, int(dirtying["faults"].sum()))
         activities = [a for a in ACTIVITIES if a != "idle"]
         spent = [float((dirtying[a].to_numpy() * shares).sum()) for a in activities]
@@ -170,8 +170,9 @@ class SimulationResult(Result):
 
     def figures(self) -> tuple[str, ...]:
         """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
-        names = [name for name in self.FIGURES if name != "degradation_over_time"]
-        return tuple(names if kind_of(self.scenario).curve is None else ["degradation_over_time", *names])
+        kind = kind_of(self.scenario)
+        has = {"degradation_over_time": kind.curve is not None, "time_per_page": bool(kind.dirtying)}
+        return tuple(name for name in self.FIGURES if has.get(name, True))
 
     def degradation(self) -> pd.DataFrame:
         """How much of its undisturbed throughput the guest lost over time, where it works on.

@@ -102,6 +102,8 @@ class Kind:
         (scenario, job, result, factor of the sample) to what a reader of the result must know.
     curve : callable, optional
         (scenario, job, result) to the guest's throughput over time, if it works on.
+    dirtying : str
+        The phase in which the guest dirties its memory, if it has one of its own.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Kind:
     sample: Callable[[Scenario, int], tuple[Scenario, float]] = _whole
     warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = _nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
+    dirtying: str = ""
 
     def find(self, name: str, rounds: int) -> tuple[Metric, int]:
         """A metric by its name, and which of its rounds is meant: 0, all of them.

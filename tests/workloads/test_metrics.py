@@ -38,6 +38,12 @@ def test_a_workload_measures_what_it_declares(kind):
     assert {metric.memory for metric in declared} <= {"proportional", "same", "whole"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_phase_of_its_own_is_a_stamp(kind):
+    phases = {stamp.phase for stamp in KINDS[kind].build(scenario(kind)).stamps}
+    assert KINDS[kind].dirtying in {"", *phases}
+
+
 def test_every_kind_of_a_scenario_is_a_workload():
     assert set(KINDS) == set(workload.KINDS)
     assert all((kind.curve is not None) == workload.KINDS[name].works_on for name, kind in KINDS.items())
