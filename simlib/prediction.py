@@ -26,7 +26,7 @@ from simlib.model.costs import Costs
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, text_of
-from simlib.simulation import SimulationResult, flags_of, run_scenario, sample_flag
+from simlib.simulation import SimulationResult, flags_of, run_scenario
 from simlib.workloads import find_metric, kind_of
 from simlib.workloads.metrics import split_name
 
@@ -308,7 +308,7 @@ def sample_cases(
     scales = sorted({scale for _, scale in found.values() if scale > 1})
     if scales:
         span = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "")
-        flags |= {sample_flag(case.scenario, span) for case in cases}
+        flags.add(f"one page in {span} was simulated; times and counts are scaled")
     if any(case.estimate is None for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
     return [np.array([found[key][0] for key in keys]) for keys in points], tuple(sorted(flags))

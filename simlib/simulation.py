@@ -245,15 +245,8 @@ def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
             f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
         )
     if scale != 1.0:
-        flags.append(sample_flag(scenario, f"{scale:g}"))
+        flags.append(f"one page in {scale:g} was simulated; times and counts are scaled")
     return tuple(flags)
-
-
-def sample_flag(scenario: Scenario, scale: str) -> str:
-    """What to know of a run of a part of the memory."""
-    popular = scenario.workload.facts.works_on and scenario.workload.access == "zipf"
-    roughly = "; roughly, for Zipf's law is another with fewer pages" if popular else ""
-    return f"one page in {scale} was simulated; times and counts are scaled{roughly}"
 
 
 def simulate(

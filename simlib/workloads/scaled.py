@@ -99,7 +99,8 @@ def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
 def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     """The migration of a part of the memory with so many pages a vCPU, or `SAMPLE_PAGES` in all, and the factor.
 
-    The part is as near to that as the memory and its chunks can be divided.
+    The part is as near to that as the memory and its chunks can be divided. Zipf's law is another with fewer pages, and
+    the time between slow faults does not shrink with the memory: such a migration stays whole.
 
     Examples
     --------
@@ -109,6 +110,8 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     64.0
     """
     guest, workload = scenario.guest, scenario.workload
+    if workload.access == "zipf" or workload.slow_fault_every:
+        return scenario, 1.0
     pages = guest.pages_per_vcpu * guest.vcpus
     wanted = pages / max(SAMPLE_PAGES, pages_per_vcpu * guest.vcpus)
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
