@@ -194,13 +194,10 @@ def _fit(content: dict[str, Any]) -> Fit:
 def find_fit(scenario: Scenario) -> Fit | None:
     """The shipped fit for a scenario's machine, if there is one (``data/fits/MACHINE.json``).
 
-        Examples
-        --------
-        >>> from simlib.model.costs import Costs
-        >>> from simlib.model.scenario import Machine, Scenario
-    from simlib.results import Result, text_of
-        >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
-        True
+    Examples
+    --------
+    >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
+    True
     """
     if scenario.machine.name == UNNAMED:
         return None
