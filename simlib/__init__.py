@@ -1,22 +1,37 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""simlib: a calibrated model of KVM's mmu_lock."""
+"""simlib: a calibrated model of KVM's mmu_lock.
+
+Names are imported when they are first used, so that ``import simlib`` and the command's ``--help`` take no time.
+"""
 
 from __future__ import annotations
 
-from simlib import measurements
-from simlib.calibration import Calibrated, Fit, calibrate, load_fit, save_fit
-from simlib.decision import BatchChoice, choose_batch, standard_scenario
-from simlib.engine.timeline import perfetto_trace
-from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
-from simlib.model.scenario import Scenario, load_scenario
-from simlib.prediction import CostEstimate, PredictionResult, predict
-from simlib.simulation import SimulationResult, simulate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from simlib.version import __version__
+
+if TYPE_CHECKING:
+    from simlib import calibration as calibration
+    from simlib import decision as decision
+    from simlib import figures, measurements
+    from simlib import fits as fits
+    from simlib import lab as lab
+    from simlib.calibration import Calibrated, calibrate, save_fit
+    from simlib.comparison import Comparison, compare
+    from simlib.decision import BatchChoice, choose_batch, standard_scenario
+    from simlib.engine.timeline import perfetto_trace
+    from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
+    from simlib.fits import CostEstimate, Fit, load_fit
+    from simlib.model.scenario import Scenario, load_scenario
+    from simlib.prediction import PredictionResult, predict
+    from simlib.simulation import SimulationResult, simulate
 
 __all__ = [
     "BatchChoice",
     "Calibrated",
     "CalibrationError",
+    "Comparison",
     "CostEstimate",
     "DeadlockError",
     "Fit",
@@ -29,6 +44,8 @@ __all__ = [
     "__version__",
     "calibrate",
     "choose_batch",
+    "compare",
+    "figures",
     "load_fit",
     "load_scenario",
     "measurements",
@@ -38,3 +55,33 @@ __all__ = [
     "simulate",
     "standard_scenario",
 ]
+
+_HOMES = {
+    "simlib.calibration": ("Calibrated", "calibrate", "save_fit"),
+    "simlib.comparison": ("Comparison", "compare"),
+    "simlib.decision": ("BatchChoice", "choose_batch", "standard_scenario"),
+    "simlib.engine.timeline": ("perfetto_trace",),
+    "simlib.errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
+    "simlib.fits": ("CostEstimate", "Fit", "load_fit"),
+    "simlib.model.scenario": ("Scenario", "load_scenario"),
+    "simlib.prediction": ("PredictionResult", "predict"),
+    "simlib.simulation": ("SimulationResult", "simulate"),
+}
+"""Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
+
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_PARTS = ("calibration", "decision", "figures", "fits", "lab", "measurements")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"simlib.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'simlib' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,13 +14,34 @@ from collections.abc import Iterable
 class SimlibError(Exception):
     """A run that could not be done. Exit code 1.
 
+    Parameters
+    ----------
+    message : str
+    cure : str, optional
+        What to do about it, in Python.
+    option : str, optional
+        The same on the command line, if it is said otherwise there.
+
     Examples
     --------
-    >>> SimlibError("the disk is full").exit_code
-    1
+    >>> error = SimlibError("the disk is full", "give another folder=…", "give another --out")
+    >>> str(error), error.on_command_line(), error.exit_code
+    ('the disk is full; give another folder=…', 'the disk is full; give another --out', 1)
     """
 
     exit_code = 1
+
+    def __init__(self, message: str = "", cure: str = "", option: str = "") -> None:
+        self.message, self.cure, self.option = message, cure, option
+        super().__init__(message + (f"; {cure}" if cure else ""))
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
+        return type(self), (self.message, self.cure, self.option), self.__dict__
+
+    def on_command_line(self) -> str:
+        """The sentence with the command line's cure."""
+        cure = self.option or self.cure
+        return self.message + (f"; {cure}" if cure else "")
 
 
 class InputError(SimlibError, ValueError):
@@ -35,25 +56,37 @@ class InputError(SimlibError, ValueError):
     rule : str
         The rule that the value breaks (``"must be at least 1"``).
     cure : str, optional
-        What to do about it.
+        What to do about it, in Python.
+    option : str, optional
+        The same on the command line, if it is said otherwise there.
+    flag : str, optional
+        Where the fault is on the command line, if it is named otherwise there (``"--vcpus"``).
 
     Examples
     --------
     >>> print(InputError("guest.vcpus", 0, "must be at least 1", "give the number of vCPUs"))
     guest.vcpus = 0: must be at least 1; give the number of vCPUs
-    >>> InputError("x", 1, "no").exit_code
-    2
+    >>> InputError("x", 1, "no", flag="--x").on_command_line(), InputError("x", 1, "no").exit_code
+    ('--x = 1: no', 2)
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, value: object, rule: str, cure: str = "") -> None:
-        self.what, self.value, self.rule, self.cure = what, value, rule, cure
-        shown = value if isinstance(value, str) else repr(value)
-        super().__init__(f"{what} = {shown}: {rule}" + (f"; {cure}" if cure else ""))
+    def __init__(self, what: str, value: object, rule: str, cure: str = "", option: str = "", flag: str = "") -> None:
+        self.what, self.value, self.rule, self.flag = what, value, rule, flag
+        super().__init__(self._sentence(what), cure, option)
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), (self.what, self.value, self.rule, self.cure)
+    def _sentence(self, what: str) -> str:
+        """What is wrong, the value, the rule."""
+        return f"{what} = {self.value if isinstance(self.value, str) else repr(self.value)}: {self.rule}"
+
+    def on_command_line(self) -> str:
+        """The sentence with the command line's names and cure."""
+        cure = self.option or self.cure
+        return self._sentence(self.flag or self.what) + (f"; {cure}" if cure else "")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
+        return type(self), (self.what, self.value, self.rule, self.cure, self.option, self.flag), self.__dict__
 
 
 class DeadlockError(SimlibError):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Scenarios to curves with intervals.
 
-A curve's points are simulated by the compiled engine with a sample of the pages
-(the steady state is proportional to them), on common random numbers. The
-interval joins what the calibration leaves open in the costs (first order, in
+A curve's points are simulated by the compiled engine with a sample of the pages (where its metrics are proportional to
+them), on common random numbers. The interval joins what the calibration leaves open in the costs (first order, in
 the logarithms) and the model's own discrepancy from the data it was fitted to.
 """
 
@@ -12,7 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -20,9 +21,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simlib.errors import InputError
+from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, load_fit
 from simlib.model.costs import Costs
-from simlib.model.scenario import Scenario
-from simlib.simulation import UNITS, SimulationResult, flags_of, simulate, used_costs
+from simlib.model.policies import apply
+from simlib.model.scenario import Scenario, as_scenario
+from simlib.results import Result, text_of
+from simlib.simulation import SimulationResult, flags_of, run_scenario
+from simlib.workloads import find_metric, kind_of
+from simlib.workloads.metrics import split_name
 
 PAGES_PER_VCPU = 4096
 """Pages a vCPU that a point of a curve simulates; doubling it moves no published point by more than 0.5 %."""
@@ -33,17 +39,20 @@ FEW_VCPUS = 8
 LEVEL = 0.90
 """Probability that an interval is meant to cover."""
 
-BOUNDS = {field.name: field.metadata["bounds"] for field in fields(Costs)}
-"""Least and largest value of each cost that is physically possible: picoseconds, or a coefficient of variation."""
+REPLICATIONS = 5
+"""Seeds over which the spread is shown where no cost was calibrated."""
 
-METRICS = ("dirty_memory_time", "contentions")
-"""Metrics that a prediction gives unless told otherwise."""
+Progress = Callable[[str, float], None]
+Read = TypeVar("Read")
+
+_STEP = 0.02
+"""Step in the logarithm of a cost for a derivative."""
 
 
 def evaluate(
-    scenarios: Sequence[Scenario], *, pages_per_vcpu: int = PAGES_PER_VCPU, seed: int = 1
+    scenarios: Sequence[Scenario], *, pages_per_vcpu: int | None = PAGES_PER_VCPU, seed: int = 1
 ) -> list[SimulationResult]:
-    """Simulate several scenarios, as many at a time as there are CPUs (the engine releases the interpreter).
+    """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python).
 
     Examples
     --------
@@ -51,90 +60,37 @@ def evaluate(
     >>> [r.metrics["dirty_memory_time"] > 0 for r in evaluate([s, s.with_vcpus(2)])]
     [True, True]
     """
+    jobs = [(scenario, pages_per_vcpu, seed) for scenario in scenarios]
+    return _evaluate_each(jobs, lambda run: run)
+
+
+def _evaluate_each(
+    jobs: Sequence[tuple[Scenario, int | None, int]],
+    read: Callable[[SimulationResult], Read],
+    progress: Progress | None = None,
+) -> list[Read]:
+    """Simulate scenarios, each with its pages a vCPU and its seed, and keep what is read of each run."""
+
+    def one(scenario: Scenario, pages: int | None, seed: int) -> Read:
+        each = None if pages is None else pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
+        return read(run_scenario(scenario, seed=seed, pages_per_vcpu=each))
+
     # The dearest first, so that the last one to end is short.
-    order = sorted(range(len(scenarios)), key=lambda i: -scenarios[i].guest.vcpus)
+    order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
     pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
     try:
-        pages = [pages_per_vcpu * max(1, FEW_VCPUS // s.guest.vcpus) for s in scenarios]
-        futures = {i: pool.submit(simulate, scenarios[i], seed=seed, pages_per_vcpu=pages[i]) for i in order}
-        return [futures[i].result() for i in range(len(scenarios))]
+        futures = {i: pool.submit(one, *jobs[i]) for i in order}
+        for done, i in enumerate(order):
+            futures[i].result()
+            if progress is not None:
+                progress("predicting", (done + 1) / len(jobs))
+        return [futures[i].result() for i in range(len(jobs))]
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C: do not start what has not begun
 
 
-def cost_key(cost: str, group: str = "") -> str:
-    """Name of a parameter: a cost, or a cost of one group of variants.
-
-    Examples
-    --------
-    >>> cost_key("fault_exit"), cost_key("fault_exit", "old test")
-    ('fault_exit', 'fault_exit[old test]')
-    """
-    return f"{cost}[{group}]" if group else cost
-
-
-@dataclass(frozen=True)
-class CostEstimate:
-    """Calibrated costs, and how far they are known.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Costs (``"fault_hold"``), or costs of a group of variants (``"fault_exit[old test]"``).
-    logs : ndarray, shape (n,)
-        Natural logarithms of the values (picoseconds, or dimensionless).
-    covariance : ndarray, shape (n, n)
-        Of `logs`.
-    dof : int
-        Degrees of freedom: observations less parameters.
-    discrepancy : float
-        Standard deviation of measured over model, relative, that is left after the fit.
-    spread : mapping of str to float
-        How much larger than `discrepancy` a metric's deviation is taken to be; 1 if not named.
-    """
-
-    names: tuple[str, ...]
-    logs: NDArray[np.float64]
-    covariance: NDArray[np.float64]
-    dof: int
-    discrepancy: float
-    spread: Mapping[str, float]
-
-    def apply(self, scenario: Scenario, logs: NDArray[np.float64] | None = None) -> Scenario:
-        """The scenario with these costs, those of its own group where the estimate has them.
-
-        A cost that the scenario gives by hand keeps its value.
-        """
-        given = scenario.costs.given()
-        values = np.exp(self.logs if logs is None else logs)
-        mine: dict[str, float] = {}
-        for name, value in zip(self.names, values.tolist(), strict=True):
-            cost, _, rest = name.partition("[")
-            if cost not in given and (not rest or rest.removesuffix("]") == scenario.group):
-                mine[cost] = value
-        return scenario.with_costs(**mine)
-
-    def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
-        """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds.
-
-        Examples
-        --------
-        >>> known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.02, {})
-        >>> bool(abs(known.draw(np.random.default_rng(1))[0] - known.logs[0]) < 0.5)
-        True
-        """
-        deviates = random.multivariate_normal(np.zeros(len(self.logs)), self.covariance)
-        wide = np.sqrt(self.dof / random.chisquare(self.dof))
-        bounds = np.log([BOUNDS[name.partition("[")[0]] for name in self.names])
-        return np.asarray(np.clip(self.logs + deviates * wide, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
-
-    def groups(self) -> set[str]:
-        """Groups that have costs of their own."""
-        return {name.partition("[")[2].removesuffix("]") for name in self.names if "[" in name}
-
-
-@dataclass(frozen=True)
-class PredictionResult:
+@dataclass(frozen=True, repr=False)
+class PredictionResult(Result):
     """Predicted curves.
 
     Attributes
@@ -151,35 +107,94 @@ class PredictionResult:
     level: float
     flags: tuple[str, ...]
 
+    FIGURES: ClassVar[Mapping[str, str]] = {
+        "over_vcpus": "_frame", "dirty_memory_time": "curves", "contentions": "curves", "speed_up": "curves",
+    }  # fmt: skip
+
+    def summary(self) -> str:
+        """The curves, and what to know of them."""
+        frame = self.frame if (self.frame["variant"] != "").any() else self.frame.drop(columns="variant")
+        return "\n".join([f"Predicted, {self.level:.0%} intervals.", text_of(frame), *self.flags])
+
+    def curves(self) -> pd.DataFrame:
+        """The table that the figures of curves draw, with measured points beside: all of its rows are predicted.
+
+        Returns
+        -------
+        DataFrame
+            variant, vcpus, metric, kind, value, low, high, held_out.
+        """
+        names = {"estimate": "value"}
+        return self.frame.drop(columns="unit").rename(columns=names).assign(kind="predicted", held_out=True)
+
+    def _frame(self) -> pd.DataFrame:
+        return self.frame
+
     def _repr_html_(self) -> str:
         flags = "".join(f"<li>{flag}</li>" for flag in self.flags)
         return f"<p><b>Predicted</b>, {self.level:.0%} intervals.</p><ul>{flags}</ul>{self.frame.to_html(index=False)}"
 
 
+@dataclass(frozen=True)
+class Case:
+    """One point of a curve.
+
+    Attributes
+    ----------
+    name, label : str
+        Which policy, if several are compared, and which variant.
+    vcpus : int
+    scenario : Scenario
+        Without the calibrated costs.
+    estimate : CostEstimate or None
+    """
+
+    name: str
+    label: str
+    vcpus: int
+    scenario: Scenario
+    estimate: CostEstimate | None
+
+    def points(self, seed: int, replications: int) -> list[tuple[Scenario, int]]:
+        """Scenarios and seeds to run: the best costs, then each logarithm a step down and a step up; or seeds."""
+        if self.estimate is None:
+            return [(self.scenario, seed + r) for r in range(replications)]
+        steps = np.kron(np.eye(len(self.estimate.names)), [[-_STEP], [_STEP]])
+        logs = [self.estimate.logs, *(self.estimate.logs + steps)]
+        return [(self.estimate.apply(self.scenario, point), seed) for point in logs]
+
+
 def predict(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     vcpus: Sequence[int],
     *,
-    estimate: CostEstimate | None = None,
-    metrics: Sequence[str] = METRICS,
+    variant: str = "",
+    policy: str = "",
+    fit: AnyFit | None = None,
+    metrics: Sequence[str] | None = None,
     level: float = LEVEL,
     seed: int = 1,
-    replications: int = 5,
+    replications: int = REPLICATIONS,
     pages_per_vcpu: int = PAGES_PER_VCPU,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> PredictionResult:
     """Curves over vCPUs, for a scenario or each of its variants.
 
     Parameters
     ----------
-    scenario : Scenario
-        Its variants are predicted if it has any, else itself.
+    scenario : Scenario, str or Path
+        A scenario, or its file. Its variants are predicted if it has any, else itself.
     vcpus : sequence of int
-    estimate : CostEstimate, optional
-        Calibrated costs. Without it the scenario's own costs are used, and the intervals show only the
-        simulation's random spread over `replications` seeds.
-    metrics : sequence of str
-        Names of `simlib.simulation.UNITS`.
+    variant : str
+        Only this one.
+    policy : str
+        A way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
+    fit : Fit, Calibrated, CostEstimate, str or Path, optional
+        Calibrated costs; by default the shipped fit of each machine, if there is one. Without any the scenario's own
+        costs are used, and the intervals show only the simulation's random spread over `replications` seeds.
+    metrics : sequence of str, optional
+        Names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for one
+        iteration; by default the workload's own choice.
     level : float
         Probability that the intervals are to cover.
     seed, replications, pages_per_vcpu : int
@@ -193,106 +208,119 @@ def predict(
     Raises
     ------
     InputError
-        If a needed cost has no value, a metric is unknown, or vcpus is empty.
+        If a needed cost has no value, the workload has no such metric, or vcpus is empty.
 
     Examples
     --------
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
-    ...                     "policy": {"architecture": "x86-shadow-paging"},
-    ...                     "costs": {"fault_exit": "1us", "fault_hold": "500ns", "line_transfer": "50ns"}})
-    >>> predict(s, [1, 2]).frame.columns.tolist()
+    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
+    >>> predict(s, [1, 2], metrics=["dirty_memory_time"]).frame.columns.tolist()
     ['variant', 'vcpus', 'metric', 'estimate', 'low', 'high', 'unit']
     """
-    if not vcpus:
-        raise InputError("vcpus", "", "must name at least one number of vCPUs", "write --vcpus 16,32,48")
-    for metric in metrics:
-        if metric not in UNITS:
-            raise InputError("metric", metric, f"must be one of {', '.join(UNITS)}")
-    named = dict(scenario.variants) or {"": scenario}
-    cases = [(name, n, variant.with_vcpus(n)) for name, variant in named.items() for n in vcpus]
-    for _, _, case in cases:
-        complete(case, estimate)
-    if estimate is None:
-        runs = []
-        for r in range(replications):
-            runs.append(evaluate([c for _, _, c in cases], pages_per_vcpu=pages_per_vcpu, seed=seed + r))
-            _tell(progress, "replications", (r + 1) / replications)
-    else:
-        runs = _derivative_runs([c for _, _, c in cases], estimate, pages_per_vcpu, seed, progress)
+    subject = as_scenario(scenario)
+    subject = subject.variant(variant) if variant else subject
+    subject = apply(subject, policy) if policy else subject
+    named = {("", label): case for label, case in (dict(subject.variants) or {"": subject}).items()}
+    cases, notes = cases_of(named, vcpus, fit)
+    asked = metrics_of(cases, metrics)
+    values, flags = sample_cases(cases, asked, seed, replications, pages_per_vcpu, progress)
     rows = []
-    for i, (name, n, _) in enumerate(cases):
-        for metric in metrics:
-            values = np.array([run[i].metrics[metric] for run in runs])
-            centre, low, high = _interval(values, metric, estimate, level)
-            rows.append((name, n, metric, centre, low, high, UNITS[metric]))
+    for case, found in zip(cases, values, strict=True):
+        for column, metric in enumerate(asked):
+            unit = find_metric(case.scenario, metric).unit
+            centre, low, high = interval(found[:, column], case.estimate, level, metric)
+            high = min(high, 1.0) if unit == "share" else high
+            rows.append((case.label, case.vcpus, metric, centre, low, high, unit))
     frame = pd.DataFrame(rows, columns=["variant", "vcpus", "metric", "estimate", "low", "high", "unit"])
-    flags = {flag for _, _, c in cases for flag in flags_of(c if estimate is None else estimate.apply(c))}
-    if estimate is None:
-        flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
-    return PredictionResult(frame, level, tuple(sorted(flags)))
+    return PredictionResult(frame, level, (*notes, *flags))
 
 
-def complete(scenario: Scenario, estimate: CostEstimate | None = None) -> Scenario:
-    """The scenario with the estimate's costs, once every cost that its time depends on has a value.
+def cases_of(
+    named: Mapping[tuple[str, str], Scenario], vcpus: Sequence[int], fit: AnyFit | None
+) -> tuple[list[Case], tuple[str, ...]]:
+    """The points of some curves, each with its calibrated costs, and what to know of these.
 
     Raises
     ------
     InputError
-        If one has none; the message says how to give it.
-
-    Examples
-    --------
-    >>> complete(Scenario())
-    Traceback (most recent call last):
-    ...
-    simlib.errors.InputError: costs = fault_exit, fault_hold, line_transfer: no value, ...
+        If there is no point, or a cost that decides one has no value.
     """
-    scenario.policy.resolved()
-    filled = scenario if estimate is None else estimate.apply(scenario)
-    missing = [name for name in used_costs(filled) if name not in filled.costs.given()]
-    if missing:
-        cure = "give them under [costs], or calibrate and pass --fit"
-        if estimate is not None and estimate.groups() - {scenario.group}:
-            names = ", ".join(repr(g) for g in sorted(estimate.groups()))
-            cure = f'the fit has them for the groups {names}: write group = "…" at the top of the scenario'
-        raise InputError(
-            "costs", ", ".join(missing),
-            f"no value, and no calibrated one for machine {scenario.machine.name!r} with architecture "
-            f"{scenario.policy.architecture!r}",
-            cure,
-        )  # fmt: skip
-    return filled
+    if not vcpus:
+        raise InputError("vcpus", "", "must name at least one number of vCPUs", "write [16, 32, 48]",
+                         "write --vcpus 16,32,48", "--vcpus")  # fmt: skip
+    fit = load_fit(fit) if isinstance(fit, str | Path) else fit
+    cases: list[Case] = []
+    notes: list[str] = []
+    for (name, label), scenario in named.items():
+        estimate, known = choose_fit(scenario, fit)
+        notes += known
+        cases += [Case(name, label, n, scenario.with_vcpus(n), estimate) for n in vcpus]
+    for case in cases:
+        complete(case.scenario, case.estimate)
+    return cases, tuple(dict.fromkeys(notes))
 
 
-def _tell(progress: Callable[[str, float], None] | None, what: str, share: float) -> None:
-    if progress is not None:
-        progress(what, share)
+def metrics_of(cases: Sequence[Case], metrics: Sequence[str] | None) -> tuple[str, ...]:
+    """The metrics that are asked for, or the first workload's own choice, once every case is known to have them.
+
+    Raises
+    ------
+    InputError
+        If one has not; it names those that it has.
+    """
+    chosen = tuple(kind_of(cases[0].scenario).default if metrics is None else metrics)
+    if not chosen:
+        raise InputError("metrics", "", "must name at least one metric", 'write ["dirty_memory_time"]',
+                         "write --metrics dirty_memory_time")  # fmt: skip
+    for case in cases:
+        for metric in chosen:
+            find_metric(case.scenario, metric)
+    return chosen
 
 
-_STEP = 0.02
+def sample_cases(
+    cases: Sequence[Case], metrics: Sequence[str], seed: int, replications: int, pages: int, progress: Progress | None
+) -> tuple[list[NDArray[np.float64]], tuple[str, ...]]:
+    """What some cases give on common random numbers.
+
+    Returns
+    -------
+    values : list of ndarray, shape (points, metrics)
+        For each case, at its `Case.points`.
+    flags : tuple of str
+        What to know before believing them.
+    """
+    jobs: dict[tuple[int, Costs, int], tuple[Scenario, int | None, int]] = {}
+    points: list[list[tuple[int, Costs, int]]] = []
+    for i, case in enumerate(cases):
+        # What a part of the memory does not tell is asked of all of it.
+        part = all(find_metric(case.scenario, metric).memory != "whole" for metric in metrics)
+        runs = case.points(seed, replications)
+        points.append([(i, scenario.costs, its_seed) for scenario, its_seed in runs])
+        for key, (scenario, its_seed) in zip(points[-1], runs, strict=True):
+            jobs[key] = scenario, pages if part else None, its_seed  # a cost that is not its own changes nothing
+
+    def read(run: SimulationResult) -> tuple[list[float], float]:
+        return [run.value(metric) for metric in metrics], run.scale
+
+    found = dict(zip(jobs, _evaluate_each(list(jobs.values()), read, progress), strict=True))
+    flags = {flag for case in cases for flag in flags_of(complete(case.scenario, case.estimate))}
+    scales = sorted({scale for _, scale in found.values() if scale > 1})
+    if scales:
+        span = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "")
+        flags.add(f"one page in {span} was simulated; times and counts are scaled")
+    if any(case.estimate is None for case in cases):
+        flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
+    return [np.array([found[key][0] for key in keys]) for keys in points], tuple(sorted(flags))
 
 
-def _derivative_runs(
-    cases: list[Scenario], estimate: CostEstimate, pages: int, seed: int,
-    progress: Callable[[str, float], None] | None,
-) -> list[list[SimulationResult]]:  # fmt: skip
-    """The best costs first, then each logarithm a step down and a step up."""
-    points = [estimate.logs]
-    for k in range(len(estimate.names)):
-        for sign in (-1, 1):
-            shifted = estimate.logs.copy()
-            shifted[k] += sign * _STEP
-            points.append(shifted)
-    runs = []
-    for number, point in enumerate(points):
-        runs.append(evaluate([estimate.apply(c, point) for c in cases], pages_per_vcpu=pages, seed=seed))
-        _tell(progress, "predicting", (number + 1) / len(points))
-    return runs
-
-
-def _interval(
-    values: NDArray[np.float64], metric: str, estimate: CostEstimate | None, level: float
+def interval(
+    values: NDArray[np.float64], estimate: CostEstimate | None, level: float, metric: str = ""
 ) -> tuple[float, float, float]:
+    """Centre and interval of what one case gives at its points; without a metric, that of a ratio.
+
+    In a ratio the model's own discrepancy is taken to be common to both sides.
+    """
     if estimate is None:
         centre = float(values.mean())
         if len(values) < 2:
@@ -300,11 +328,13 @@ def _interval(
         half = stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
         return centre, centre - float(half), centre + float(half)
     centre = float(values[0])
-    if centre <= 0:
-        return centre, centre, centre
-    logs = np.log(np.maximum(values, 1e-300))
+    own = estimate.discrepancy * estimate.spread.get(split_name(metric)[0], 1.0) if metric else 0.0
+    reach = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
+    if (values <= 0).any():  # what can be 0 has no logarithm
+        gradient = (values[2::2] - values[1::2]) / (2 * _STEP)
+        half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + (own * centre) ** 2))
+        return centre, max(0.0, centre - half), centre + half
+    logs = np.log(values)
     gradient = (logs[2::2] - logs[1::2]) / (2 * _STEP)
-    own = estimate.discrepancy * estimate.spread.get(metric, 1.0)
-    deviation = float(np.sqrt(gradient @ estimate.covariance @ gradient + own**2))
-    half = float(stats.t.ppf(0.5 + level / 2, estimate.dof)) * deviation
+    half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + own**2))
     return centre, centre * float(np.exp(-half)), centre * float(np.exp(half))

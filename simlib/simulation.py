@@ -5,39 +5,32 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
-from simlib.engine import compiled, limits, reference
+from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
-from simlib.errors import HorizonError
+from simlib.errors import InputError
+from simlib.fits import AnyFit, choose_fit, complete, missing_costs, used_costs
 from simlib.model.costs import Costs
 from simlib.model.job import Job
-from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.quantities import format_bandwidth
-from simlib.model.scenario import Scenario
-from simlib.model.steps import Stamp
-from simlib.workloads import build, guest_metrics
-from simlib.workloads.migration import page_time
+from simlib.model.policies import apply
+from simlib.model.quantities import format_size
+from simlib.model.scenario import Scenario, as_scenario
+from simlib.results import Result, text_of
+from simlib.workloads import build, find_metric, kind_of
 
 Engine = Literal["compiled", "reference"]
 _ENGINES = {"compiled": compiled.run, "reference": reference.run}
 
-UNITS = {"dirty_memory_time": "s", "populate_time": "s", "clear_dirty_log_time": "s",
-         "longest_stall": "s", "contentions": "count",
-         "lock_acquisitions": "count", "mmu_lock_utilisation": "share"} | guest_metrics.UNITS  # fmt: skip
-"""Metrics of a run, with their units."""
 
-_RUNNING = {"migration": guest_metrics.migration_metrics, "zap": guest_metrics.zap_metrics}
-"""Metrics of workloads whose guest works on, by kind."""
-
-
-@dataclass(frozen=True)
-class SimulationResult:
+@dataclass(frozen=True, repr=False)
+class SimulationResult(Result):
     """One simulated run. Nothing in it was measured.
 
     Attributes
@@ -50,8 +43,8 @@ class SimulationResult:
         Every counter of the engine.
     seed : int
     scale : float
-        Pages of the scenario over pages simulated; 1 if nothing was sampled. Times and counts of
-        `metrics` are multiplied by it.
+        Pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
+        proportional to the memory are multiplied by it, and those of a single stall are left out.
     flags : tuple of str
         What to know before believing the result.
     """
@@ -63,37 +56,60 @@ class SimulationResult:
     scale: float
     flags: tuple[str, ...]
 
+    FIGURES: ClassVar[Mapping[str, str]] = {
+        "degradation_over_time": "_degradation", "lock_over_time": "_queue_over_time",
+        "time_per_page": "_time_per_page", "progress": "_progress", "histogram": "_waits",
+    }  # fmt: skip
+
     @property
     def metrics(self) -> dict[str, float]:
-        """The run's figures of merit, by the names of `UNITS`; NaN where a cost that decides it has no value."""
-        stats = self.raw.lock_stats[0]
-        locks = {
-            "contentions": float(stats[:, 1].sum() * self.scale * self.scenario.workload.counted_runs),
-            "lock_acquisitions": float(stats[:, 0].sum() * self.scale),
-            "mmu_lock_utilisation": float(self.raw.busy_ps[0] / max(1, self.raw.end_ps)),
+        """The workload's metrics by name, over all iterations; NaN where a cost that decides one has no value.
+
+        `simlib.workloads.KINDS` has their definitions.
+        """
+        return {name: float(np.sum(value)) for name, value in self._values().items()}
+
+    def value(self, name: str) -> float:
+        """One metric by its name, or of a single iteration: ``dirty_memory_time[2]``.
+
+        Raises
+        ------
+        InputError
+            If the workload has no such metric or iteration, or only a run of all memory would tell.
+
+        Examples
+        --------
+        >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
+        >>> found = run_scenario(s)
+        >>> found.value("dirty_memory_time[1]"), found.value("dirty_memory_time") == found.value("dirty_memory_time[2]")
+        (0.0, True)
+        """
+        metric, number = kind_of(self.scenario).find(name, self.scenario.workload.iterations)
+        values = self._values()
+        if metric.name not in values:
+            raise InputError("metric", name, "a part of the memory does not tell it", "simulate without pages_per_vcpu",
+                             "simulate without --pages")  # fmt: skip
+        return float(np.sum(values[metric.name])) if number == 0 else float(np.asarray(values[metric.name])[number - 1])
+
+    def _values(self) -> dict[str, np.ndarray]:
+        """Every metric, of the whole memory; those by rounds as one value each."""
+        kind = kind_of(self.scenario)
+        memory = {metric.name: metric.memory for metric in kind.metrics}
+        scale = {"proportional": self.scale, "same": 1.0, "whole": 1.0 if self.scale == 1.0 else None}
+        factors = {name: scale[how] for name, how in memory.items()}
+        measured = kind.measure(self.scenario, self.job, self.raw)
+        return {
+            name: np.asarray(value, dtype=np.float64) * factor
+            for name, value in measured.items()
+            if (factor := factors[name]) is not None
         }
-        if self.scenario.workload.kind in _RUNNING:
-            return _RUNNING[self.scenario.workload.kind](self.scenario, self.job, self.raw) | locks
-        stamps = dict(zip(self.job.stamps, self.raw.stamp_ps.tolist(), strict=True))
-        spent = {"dirtied": 0, "cleared": 0}
-        for phase, end, begin in zip(self.job.stamps[1:], self.raw.stamp_ps[1:], self.raw.stamp_ps, strict=False):
-            spent[phase.phase] = spent.get(phase.phase, 0) + int(end - begin)
-        costs, unknown = self.scenario.costs, float("nan")
-        values = {
-            "dirty_memory_time": spent["dirtied"] * PS * self.scale,
-            "populate_time": unknown if costs.populate_block is None else stamps[Stamp("populated")] * PS * self.scale,
-            "clear_dirty_log_time": unknown if costs.clear_page is None else spent["cleared"] * PS * self.scale,
-        } | locks
-        if self.scenario.workload.kind == "clear_under_load":
-            values["dirty_memory_time"] = unknown
-            values["longest_stall"] = float(self.raw.lap_max_ps.max() * PS)
-        return values
 
     def table(self) -> pd.DataFrame:
         """The metrics, tidy: metric, value, unit."""
         return pd.DataFrame(
-            [{"metric": k, "value": v, "unit": UNITS[k]} for k, v in self.metrics.items() if np.isfinite(v)]
-        )
+            [{"metric": name, "value": value, "unit": find_metric(self.scenario, name).unit}
+             for name, value in self.metrics.items() if np.isfinite(value)]
+        )  # fmt: skip
 
     def locks(self) -> pd.DataFrame:
         """One row a lock and mode (see `EngineResult.locks`); counts as simulated, not scaled."""
@@ -123,14 +139,74 @@ class SimulationResult:
     def time_per_fault(self) -> pd.DataFrame:
         """Mean microseconds of a fault while the guest dirties its memory: activity, microseconds_per_fault.
 
-        Populating is left out, as in the selftest's dirty memory time.
+        Populating is left out, as in the selftest's dirty memory time. Zeros where the guest has no phase of its own.
         """
-        phases = self.phases()
-        dirtying = phases[phases["phase"].str.startswith("dirtied")]
+        phase = kind_of(self.scenario).dirtying
+        dirtying = self.phases()[[stamp.phase == phase for stamp in self.job.stamps[1:]]]
         shares = dirtying["faults"].to_numpy() / max(1, int(dirtying["faults"].sum()))
         activities = [a for a in ACTIVITIES if a != "idle"]
         spent = [float((dirtying[a].to_numpy() * shares).sum()) for a in activities]
         return pd.DataFrame({"activity": activities, "microseconds_per_fault": spent})
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every table of the run, by its name."""
+        raw, job = self.raw, self.job
+        return {
+            "metrics": self.table(), "locks": self.locks(), "threads": self.threads(), "phases": self.phases(),
+            "queue_over_time": raw.queue_over_time(job), "progress_over_time": raw.progress_over_time(job),
+            "wait_histogram": raw.histogram(job, "wait"), "hold_histogram": raw.histogram(job, "hold"),
+        }  # fmt: skip
+
+    def summary(self) -> str:
+        """What was simulated, its metrics, its locks, and what to know of it."""
+        scenario = self.scenario
+        guest, policy = scenario.guest, scenario.policy.resolved()
+        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        return "\n".join(
+            [f"Simulated: {scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
+             f"({policy.lock} lock); seed {self.seed}, {self.raw.events:,} events",
+             text_of(self.table()), "", text_of(self.locks()), *self.flags]
+        )  # fmt: skip
+
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
+        kind = kind_of(self.scenario)
+        has = {"degradation_over_time": kind.curve is not None, "time_per_page": bool(kind.dirtying)}
+        return tuple(name for name in self.FIGURES if has.get(name, True))
+
+    def degradation(self) -> pd.DataFrame:
+        """How much of its undisturbed throughput the guest lost over time, where it works on.
+
+        Returns
+        -------
+        DataFrame
+            time_s, width_s, throughput, degradation.
+
+        Raises
+        ------
+        InputError
+            If the guest of the workload does not work on.
+        """
+        curve = kind_of(self.scenario).curve
+        if curve is None:
+            raise InputError("workload.kind", self.scenario.workload.kind, "its guest has no undisturbed throughput")
+        return curve(self.scenario, self.job, self.raw)
+
+    def _degradation(self) -> pd.DataFrame:
+        return self.degradation().assign(series=self.scenario.policy.architecture)
+
+    def _queue_over_time(self) -> pd.DataFrame:
+        return self.raw.queue_over_time(self.job)
+
+    def _progress(self) -> pd.DataFrame:
+        return self.raw.progress_over_time(self.job)
+
+    def _waits(self) -> pd.DataFrame:
+        return self.raw.histogram(self.job, "wait")
+
+    def _time_per_page(self) -> pd.DataFrame:
+        scenario = self.scenario
+        return self.time_per_fault().assign(variant=scenario.policy.architecture, vcpus=scenario.guest.vcpus)
 
     def _repr_html_(self) -> str:
         flags = "".join(f"<li>{html.escape(f)}</li>" for f in self.flags)
@@ -143,8 +219,7 @@ class SimulationResult:
 def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
 
-    For dirty_log_perf_test, whose steady state makes its times and counts proportional to the pages; what is
-    lost is the relative weight of start and end. Other workloads stay whole.
+    How that is done, and whether at all, is the workload's own matter (`simlib.workloads.KINDS`).
 
     Examples
     --------
@@ -152,47 +227,14 @@ def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     >>> small.guest.pages_per_vcpu, scale
     (4096, 128.0)
     """
-    guest = scenario.guest
-    if scenario.workload.kind != "dirty_log_perf_test":  # what takes its time from a pause is not proportional
-        return scenario, 1.0
-    unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
-    pages = max(unit, pages_per_vcpu // unit * unit)
-    if pages >= guest.pages_per_vcpu:
-        return scenario, 1.0
-    small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)
-    total, was = pages * guest.vcpus * guest.page_size, guest.pages_per_vcpu * guest.vcpus * guest.page_size
-    workload, costs = scenario.workload, scenario.costs
-    chunk = workload.clear_chunk or was
-    if chunk > total:
-        # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike.
-        if workload.clear_chunk is not None:
-            workload = dataclasses.replace(workload, clear_chunk=total)
-        costs = dataclasses.replace(costs, flush=None if costs.flush is None else costs.flush * total // chunk)
-    less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
-    return less, guest.pages_per_vcpu / pages
-
-
-def used_costs(scenario: Scenario) -> tuple[str, ...]:
-    """Costs that decide how long the scenario's guest takes, so that a value must be known.
-
-    Examples
-    --------
-    >>> used_costs(Scenario.parse({"policy": {"architecture": "arm64-2022"}}))
-    ('fault_exit', 'fault_hold', 'line_transfer', 'tlb_invalidate')
-    """
-    names = ["fault_exit", "fault_hold", "line_transfer"]
-    if scenario.machine.line_transfer_local is not None:
-        names.remove("line_transfer")
-    if scenario.policy.facts.fault_flush == "broadcast":
-        names.append("tlb_invalidate")
-    return tuple(names)
+    return kind_of(scenario).sample(scenario, pages_per_vcpu)
 
 
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """What a reader should know of a scenario's result before believing it."""
     given = scenario.costs.given()
     flags = []
-    missing = [n for n in used_costs(scenario) if n not in given]
+    missing = missing_costs(scenario)
     if missing:
         flags.append(f"no value for {', '.join(missing)}: taken as 0, so times are too short")
     unknown = [f.name for f in dataclasses.fields(Costs) if f.name not in given and f.name not in used_costs(scenario)]
@@ -208,19 +250,33 @@ def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     *,
+    variant: str = "",
+    vcpus: int | None = None,
+    policy: str = "",
+    fit: AnyFit | None = None,
     engine: Engine = "compiled",
     seed: int = 1,
     trace: int = 0,
     pages_per_vcpu: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
-    """Simulate a scenario once.
+    """Simulate a scenario once, with the costs that were calibrated for its machine.
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : Scenario, str or Path
+        A scenario, or its file.
+    variant : str
+        Which one, if the scenario has any.
+    vcpus : int, optional
+        Number of vCPUs instead of the scenario's.
+    policy : str
+        A way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
+    fit : Fit, Calibrated, CostEstimate, str or Path, optional
+        Calibrated costs; by default the shipped fit of the machine, if there is one. Costs that the scenario gives
+        keep their values.
     engine : {"compiled", "reference"}
         Both give the same result; the reference engine is some hundred times slower.
     seed : int
@@ -237,74 +293,72 @@ def simulate(
 
     Raises
     ------
-    InputError, DeadlockError, HorizonError
+    InputError
+        If a cost that decides has no value, or anything given breaks its rule.
+    DeadlockError, HorizonError
 
     Examples
     --------
     >>> s = Scenario.parse({"guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
-    ...                     "policy": {"architecture": "arm64-2022"},
-    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "tlb_invalidate": "480ns"}})
+    ...                     "machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"},
+    ...                     "group": "fixed test"})
     >>> result = simulate(s)
-    >>> result.metrics["lock_acquisitions"]
-    8194.0
+    >>> result.metrics["lock_acquisitions"], result.flags[0]
+    (8194.0, 'costs: the shipped fit for ampere-altra (arm64-dirty-memory-time, ...)')
     >>> simulate(s, engine="reference").raw == result.raw
     True
     """
-    scenario.policy.resolved()
-    small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
-    check_horizon(small)
-    job = build(small)
-    raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
-    flags = flags_of(scenario, scale)
-    if scenario.workload.kind == "migration":
-        reason = guest_metrics.no_convergence(small, job, raw)
-        flags = (reason, *flags) if reason else flags
-    return SimulationResult(small, job, raw, seed, scale, flags)
+    case = as_scenario(scenario).variant(variant)
+    case = case if vcpus is None else case.with_vcpus(vcpus)
+    case = apply(case, policy) if policy else case
+    estimate, notes = choose_fit(case, fit)
+    found = run_scenario(
+        complete(case, estimate),
+        engine=engine,
+        seed=seed,
+        trace=trace,
+        pages_per_vcpu=pages_per_vcpu,
+        progress=progress,
+    )
+    return dataclasses.replace(found, flags=(*notes, *found.flags))
 
 
-def check_horizon(scenario: Scenario) -> None:
-    """Refuse at once what would run past the simulated-time horizon.
+def run_scenario(
+    scenario: Scenario,
+    *,
+    engine: Engine = "compiled",
+    seed: int = 1,
+    trace: int = 0,
+    pages_per_vcpu: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SimulationResult:
+    """Run a scenario as it is: no calibrated cost is looked for, and one without a value takes no time.
 
-    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978).
+    Parameters
+    ----------
+    scenario : Scenario
+        Without variants.
+    engine, seed, trace, pages_per_vcpu, progress
+        See `simulate`.
+
+    Returns
+    -------
+    SimulationResult
 
     Raises
     ------
-    HorizonError
+    InputError, DeadlockError, HorizonError
 
     Examples
     --------
-    >>> check_horizon(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
-    ...                               "costs": {"fault_exit": "1us"}}))
-    Traceback (most recent call last):
-    ...
-    simlib.errors.HorizonError: the run would take at least 268168 s of simulated time, ...
+    >>> result = run_scenario(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}))
+    >>> result.flags[0]
+    'no value for fault_exit, fault_hold, line_transfer: taken as 0, so times are too short'
     """
-    costs, workload = scenario.costs, scenario.workload
-    if workload.kind == "migration":
-        first = scenario.guest.pages_per_vcpu * scenario.guest.vcpus * page_time(scenario)
-        if workload.warm_up + first > limits.HORIZON_PS:
-            raise HorizonError(
-                f"the first pass alone would take {first * PS:.0f} s over a link of {format_bandwidth(workload.link)}, "
-                f"more than the {limits.HORIZON_PS * PS:.0f} s that are simulated; take less memory or a faster link"
-            )
-        longest = min(workload.pass_limit * first, workload.timeout + first)
-        if workload.warm_up + longest > limits.HORIZON_PS:
-            raise HorizonError(
-                f"if it does not converge, its passes would take {longest * PS:.0f} s, more than the "
-                f"{limits.HORIZON_PS * PS:.0f} s that are simulated; take a shorter timeout or fewer passes"
-            )
-        return
-    if workload.kind == "zap":
-        return
-    passes = 1 + workload.iterations - (1 if workload.initially_set else 0)
-    written = workload.write_percent / 100
-    fault = (costs.fault_exit or 0) + (costs.fault_hold or 0)
-    blocks = PageTable(scenario.guest.page_size).pages_per_block() if scenario.guest.mapped_as_blocks else 1
-    pages = scenario.guest.pages_per_vcpu
-    least = pages * (fault / blocks + (passes - 1) * written * fault + passes * (costs.guest_access or 0))
-    if least > limits.HORIZON_PS:
-        raise HorizonError(
-            f"the run would take at least {least * PS:.0f} s of simulated time, more than the "
-            f"{limits.HORIZON_PS * PS:.0f} s that are simulated; take less memory or fewer iterations, or sample "
-            "the pages (--pages)"
-        )
+    small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
+    kind = kind_of(small)
+    kind.check_horizon(small)
+    job = build(small)
+    raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
+    flags = (*kind.warnings(small, job, raw, scale), *flags_of(scenario, scale))
+    return SimulationResult(small, job, raw, seed, scale, flags)

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from simlib.cli import main
+from simlib.cli.table import WIDTH
 from simlib.measurements import data_dir
 
 ARM64 = data_dir() / "scenarios" / "arm64-ampere-altra.toml"
@@ -158,7 +159,10 @@ def test_bad_scenario(capsys, tmp_path, fault):
 def test_bad_arguments(capsys, small, tmp_path):
     for arguments, sentence in (
         (("predict", small, "--vcpus", "16,many"), "whole numbers"),
-        (("predict", small, "--vcpus", "16", "--metrics", "speed"), "must be one of"),
+        (
+            ("predict", small, "--vcpus", "16", "--metrics", "speed"),
+            "has none of this name; known: clear_dirty_log_time",
+        ),
         (("predict", small, "--vcpus", "16", "--fit", small), "not JSON"),
         (("simulate", ARM64), "name one"),
         (("simulate", small, "--vcpus", "2000"), "from 1 to 1023"),
@@ -199,3 +203,51 @@ def test_help_teaches(capsys):
         code, out, _ = run(capsys, *command, "--help")
         assert code == 0
         assert "Usage" in out
+
+
+def test_predict_and_compare_take_policies(capsys, small):
+    _, own, _ = run(capsys, "predict", small, "--vcpus", "8", "--format", "csv")
+    code, other, _ = run(capsys, "predict", small, "--vcpus", "8", "--policy", "fast-path-read-lock", "--format", "csv")
+    assert code == 0
+    assert own.splitlines()[0] == other.splitlines()[0]
+    code, out, _ = run(capsys, "compare", small, "own", "every-64", "--vcpus", "1,8", "--format", "json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [(row["policy"], row["vcpus"]) for row in rows[::2]] == [
+        ("own", 1),
+        ("own", 8),
+        ("every-64", 1),
+        ("every-64", 8),
+    ]
+    code, out, _ = run(capsys, "compare", small, "own", "every-64", "--vcpus", "8")
+    assert code == 0
+    assert "of the change" in out.splitlines()[0]
+    assert run(capsys, "compare", small, "own", "evry-64", "--vcpus", "8")[0] == 2
+
+
+def test_errors_name_options(capsys, tmp_path):
+    path = tmp_path / "bare.toml"
+    path.write_text("[guest]\nvcpus = 2\n")
+    assert "calibrate and pass --fit" in run(capsys, "predict", path, "--vcpus", "2")[2]
+    path.write_text('[guest]\nmemory_per_vcpu = "1T"\n[workload]\niterations = 1000\n'
+                    '[costs]\nfault_exit = "1us"\nfault_hold = "1us"\nline_transfer = "1ns"\n')  # fmt: skip
+    code, _, err = run(capsys, "simulate", path)
+    assert code == 1
+    assert "or sample the pages (--pages)" in err
+
+
+@pytest.mark.parametrize("command", [("policies",), ("lab", "check"), ("data", "list"), ("choose-batch", "--help")])
+def test_tables_fit(capsys, command):
+    code, out, _ = run(capsys, *command)
+    assert code == 0
+    assert max(len(line) for line in out.splitlines()) <= WIDTH
+    if command[-1] != "--help":
+        assert len(run(capsys, *command, "--format", "csv")[1]) > 0
+
+
+def test_what_finds_no_room_is_named(capsys, monkeypatch):
+    monkeypatch.setattr("simlib.cli.output.terminal_width", lambda: 40)
+    _, out, err = run(capsys, "policies")
+    assert max(len(line) for line in out.splitlines()) <= 40
+    assert "no room for" in err
+    assert "--format csv has all" in err

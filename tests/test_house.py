@@ -8,10 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
-    "errors", "version", "files", "model", "engine", "workloads", "simulation", "theory", "measurements", "lab",
-    "prediction", "calibration", "decision", "sweep", "figures", "explorer", "report", "cli",
+    "errors", "version", "files", "results", "model", "engine", "workloads", "measurements", "fits", "simulation",
+    "theory", "lab", "prediction", "comparison", "calibration", "decision", "sweep", "figures", "explorer", "report",
+    "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
+UPWARDS = {("results", "figures")}
+"""The exceptions: `Result.plot` imports what draws it, when it is called."""
 
 
 def imported_parts(path: Path) -> set[str]:
@@ -32,12 +35,12 @@ def test_a_part_imports_only_from_parts_below():
     faults = []
     for path in (ROOT / "simlib").rglob("*.py"):
         part = path.relative_to(ROOT / "simlib").parts[0].removesuffix(".py")
-        if part in ("__init__", "cli"):
+        if part in ("__init__", "__main__", "cli"):
             continue
         for other in imported_parts(path) - {part}:
             if other not in ORDER:
                 faults.append(f"{path.relative_to(ROOT)} imports simlib.{other}, which is no part")
-            elif ORDER.index(other) > ORDER.index(part):
+            elif ORDER.index(other) > ORDER.index(part) and (part, other) not in UPWARDS:
                 faults.append(f"{path.relative_to(ROOT)}: {part} imports {other}")
     assert not faults
 

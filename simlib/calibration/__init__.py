@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
 
 from simlib.calibration import fit as _fit
 from simlib.calibration.fit import Calibrated
-from simlib.calibration.fitfile import Fit, find_fit, load_fit, save_fit, write_fit
+from simlib.calibration.fitfile import save_fit
 from simlib.calibration.identifiability import alternatives, sensitivity, sobol_indices, strongest_correlations
 from simlib.calibration.problem import Problem, build_problem
-from simlib.measurements import MeasurementTable
-from simlib.model.scenario import Scenario
+from simlib.fits import Fit, find_fit, load_fit, write_fit
+from simlib.measurements import MeasurementTable, as_table
+from simlib.model.scenario import Scenario, as_scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 
 __all__ = [
@@ -33,10 +37,11 @@ __all__ = [
 
 
 def calibrate(
-    scenario: Scenario,
-    table: MeasurementTable,
+    scenario: Scenario | str | Path,
+    table: MeasurementTable | pd.DataFrame | str | Path,
     train: str = "",
     *,
+    select: str = "",
     level: float = LEVEL,
     seed: int = 1,
     pages_per_vcpu: int = PAGES_PER_VCPU,
@@ -47,11 +52,14 @@ def calibrate(
 
     Parameters
     ----------
-    scenario : Scenario
-        Its `Calibration` section names the unknown costs and the metrics.
-    table : MeasurementTable
+    scenario : Scenario, str or Path
+        A scenario, or its file. Its `Calibration` section names the unknown costs and the metrics.
+    table : MeasurementTable, DataFrame, str or Path
+        Measurements, a table of them by the rules of a measurement file, a CSV file, or the name of a table in data/.
     train : str
         Condition on the rows that the calibration may see; the others are held out.
+    select : str
+        Condition on the rows that are used at all.
     level, seed, pages_per_vcpu, profile, progress
         See `simlib.calibration.fit.calibrate`.
 
@@ -70,7 +78,7 @@ def calibrate(
     (True, True)
     """
     found = _fit.calibrate(
-        build_problem(scenario, table, train),
+        build_problem(as_scenario(scenario), as_table(table).select(select), train),
         level=level,
         seed=seed,
         pages_per_vcpu=pages_per_vcpu,

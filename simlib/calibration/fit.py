@@ -7,8 +7,9 @@ that two trial points differ by their costs only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import lmfit
 import numpy as np
@@ -19,7 +20,11 @@ from scipy.stats import qmc
 
 from simlib.calibration.problem import SPREAD, Problem
 from simlib.errors import CalibrationError
-from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate
+from simlib.fits import CostEstimate
+from simlib.fits.file import costs_in_ns, fitted_curves
+from simlib.model.scenario import Scenario
+from simlib.prediction import LEVEL, PAGES_PER_VCPU
+from simlib.results import Result, text_of
 
 STARTS = 12
 """Points of the first screening, by Latin hypercube around a guess from the asymptotes."""
@@ -31,8 +36,8 @@ FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True)
-class Calibrated:
+@dataclass(frozen=True, repr=False)
+class Calibrated(Result):
     """Costs that explain a set of measurements.
 
     Attributes
@@ -69,6 +74,40 @@ class Calibrated:
     seed: int
     valid: dict[str, bool]
     sensitivity: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    FIGURES: ClassVar[Mapping[str, str]] = {
+        "cost_intervals": "costs", "dirty_memory_time": "curves", "contentions": "curves",
+        "correlation": "_correlation", "sensitivity": "_sensitivity",
+    }  # fmt: skip
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was calibrated."""
+        return self.problem.scenario
+
+    def costs(self) -> pd.DataFrame:
+        """The costs with their intervals, times in nanoseconds: name, value, low, high, unit, fit."""
+        return costs_in_ns(self.intervals, self.problem.dataset)
+
+    def curves(self) -> pd.DataFrame:
+        """What was measured, and the model beside it: variant, vcpus, metric, kind, value, low, high, held_out."""
+        return fitted_curves(self.fitted)
+
+    def summary(self) -> str:
+        """The costs, and how far to believe them."""
+        faults = [f"warning: not {name.replace('_', ' ')}" for name, good in self.valid.items() if not good]
+        title = (
+            f"Calibrated on {len(self.problem.train)} observations of {self.problem.dataset}: "
+            f"{len(self.estimate.names)} costs, discrepancy {self.estimate.discrepancy:.1%}, {self.level:.0%} intervals"
+        )
+        return "\n".join([title, text_of(self.costs().drop(columns="fit")), *faults])
+
+    def _correlation(self) -> pd.DataFrame:
+        return self.correlation
+
+    def _sensitivity(self) -> pd.DataFrame:
+        rows = self.sensitivity
+        return pd.DataFrame(rows[rows["variant"] == rows["variant"].iloc[0]] if len(rows) else rows)
 
     def _repr_html_(self) -> str:
         flags = "".join(f"<li>{name}: {value}</li>" for name, value in self.valid.items())
@@ -168,7 +207,7 @@ def first_guess(problem: Problem) -> FloatArray:
     service (Denning and Buzen 1978); that gives exit and hold, and small shares of the hold the rest.
     """
     train = problem.train
-    times = train[train["metric"] == "dirty_memory_time"]
+    times = train[train["metric"].str.startswith("dirty_memory_time")]
     if times.empty:
         return np.asarray(problem.bounds.mean(axis=1))
     pages = problem.scenario.guest.pages_per_vcpu

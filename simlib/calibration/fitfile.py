@@ -1,76 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fit files: calibrated costs as JSON, with everything needed to judge and repeat them."""
+"""A calibration to a fit file."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
-import math
-import tomllib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from simlib.calibration.fit import Calibrated
-from simlib.errors import InputError
-from simlib.files import write_text
-from simlib.measurements import data_dir
-from simlib.model.costs import Costs
-from simlib.model.scenario import Scenario
-from simlib.prediction import CostEstimate
-from simlib.version import __version__
-
-SCHEMA = "simlib-fit"
-VERSION = 1
-"""Version of the format; a file of another version is refused."""
-
-_KEYS = {"schema", "version", "simlib", "date", "dataset", "train", "scenario", "seed", "pages_per_vcpu",
-         "level", "parameters", "log_covariance", "dof", "discrepancy", "spread", "valid", "observations"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Calibrated costs as a fit file holds them.
-
-    Attributes
-    ----------
-    scenario : Scenario
-        The scenario that was calibrated.
-    estimate : CostEstimate
-    parameters : DataFrame
-        name, value, low, high, at_bound, determined; unit once it was read.
-    observations : DataFrame
-        variant, vcpus, metric, value, train, model, error.
-    meta : dict
-        Everything else of the file: dataset, date, train, seed, pages_per_vcpu, level, valid, …
-    """
-
-    scenario: Scenario
-    estimate: CostEstimate
-    parameters: pd.DataFrame
-    observations: pd.DataFrame
-    meta: dict[str, Any]
-
-    def _repr_html_(self) -> str:
-        return (
-            f"<p><b>Fit</b> to {self.meta['dataset']} ({self.meta['train'] or 'all rows'}), {self.meta['date']}</p>"
-            f"{self.parameters.to_html(index=False)}"
-        )
-
-
-def unit_of(name: str) -> str:
-    """Unit of a parameter's value in a fit file.
-
-    Examples
-    --------
-    >>> unit_of("fault_hold"), unit_of("fault_jitter[old test]")
-    ('ps', 'dimensionless')
-    """
-    return "dimensionless" if name.startswith("fault_jitter") else "ps"
+from simlib.fits import Fit, write_fit
 
 
 def save_fit(fit: Calibrated, path: str | Path, train: str, date: datetime.date | None = None) -> None:
@@ -97,97 +35,3 @@ def save_fit(fit: Calibrated, path: str | Path, train: str, date: datetime.date 
         "sensitivity": json.loads(fit.sensitivity.to_json(orient="records", double_precision=4)),
     }
     write_fit(Fit(fit.problem.scenario, fit.estimate, fit.intervals, fit.fitted, meta), path)
-
-
-def write_fit(fit: Fit, path: str | Path) -> None:
-    """Write a fit, however its costs were found, as a fit file: beside and renamed.
-
-    Parameters
-    ----------
-    fit : Fit
-    path : str or Path
-    """
-    parameters = fit.parameters.assign(unit=[unit_of(n) for n in fit.parameters["name"]])
-    content = {
-        "schema": SCHEMA,
-        "version": VERSION,
-        "simlib": __version__,
-        "scenario": fit.scenario.to_toml(),
-        "parameters": json.loads(parameters.to_json(orient="records", double_precision=12)),
-        "log_covariance": fit.estimate.covariance.tolist(),
-        "dof": fit.estimate.dof,
-        "discrepancy": fit.estimate.discrepancy,
-        "spread": dict(fit.estimate.spread),
-        "observations": json.loads(fit.observations.to_json(orient="records", double_precision=10)),
-    }
-    write_text(path, json.dumps(content | fit.meta, indent=1) + "\n")
-
-
-def load_fit(path: str | Path) -> Fit:
-    """Read a fit file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is no fit file, or is of another version.
-    """
-    path = Path(path)
-    try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise InputError("fit file", str(path), f"cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(
-            "fit file", str(path), f"is not JSON ({error})", "write it again with simlib calibrate"
-        ) from None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise InputError("fit file", str(path), f"is not a fit file (no schema {SCHEMA!r})")
-    if content.get("version") != VERSION:
-        raise InputError(
-            "fit file", str(path), f"has version {content.get('version')}, this simlib reads version {VERSION}",
-            "calibrate again with simlib calibrate",
-        )  # fmt: skip
-    missing = sorted(_KEYS - set(content))
-    if missing:
-        raise InputError("fit file", str(path), f"lacks {', '.join(missing)}", "it may have been cut short")
-    try:
-        return _fit(content)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError("fit file", str(path), f"is damaged ({error})", "calibrate again") from None
-
-
-def _fit(content: dict[str, Any]) -> Fit:
-    parameters = pd.DataFrame(content["parameters"])
-    values = parameters["value"].to_numpy(dtype=float)
-    covariance = np.array(content["log_covariance"], dtype=float)
-    known = {f.name for f in dataclasses.fields(Costs)}
-    for name in parameters["name"]:
-        if not isinstance(name, str) or name.partition("[")[0] not in known:
-            raise ValueError(f"{name!r} is no cost")
-    if not (values > 0).all() or covariance.shape != (len(values), len(values)):
-        raise ValueError("parameters must be positive and the covariance square")
-    if not math.isfinite(float(content["discrepancy"])) or int(content["dof"]) < 1:
-        raise ValueError("discrepancy must be finite and dof at least 1")
-    estimate = CostEstimate(
-        tuple(parameters["name"]), np.log(values), covariance, int(content["dof"]), float(content["discrepancy"]),
-        {str(k): float(v) for k, v in content["spread"].items()},
-    )  # fmt: skip
-    meta = {k: v for k, v in content.items() if k not in ("parameters", "log_covariance", "observations", "scenario")}
-    scenario = Scenario.parse(tomllib.loads(content["scenario"]))
-    return Fit(scenario, estimate, parameters, pd.DataFrame(content["observations"]), meta)
-
-
-def find_fit(scenario: Scenario) -> Fit | None:
-    """The shipped fit for a scenario's machine, if there is one (``data/fits/MACHINE.json``).
-
-    Examples
-    --------
-    >>> from simlib.model.costs import Costs
-    >>> from simlib.model.scenario import Scenario
-    >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
-    True
-    """
-    path = data_dir() / "fits" / f"{scenario.machine.name}.json"
-    return load_fit(path) if path.is_file() else None

@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.calibration.fitfile import Fit
 from simlib.engine.result import PS
 from simlib.errors import InputError, nearest
+from simlib.fits import CostEstimate, Fit
 from simlib.measurements import data_dir, load
 from simlib.model.costs import Costs
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Mode
 from simlib.model.strategy import every
-from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
-from simlib.simulation import SimulationResult, simulate
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, evaluate
+from simlib.simulation import SimulationResult, run_scenario
 
 LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
 """The lab's machines; ``data/scenarios/lab-<name>.toml`` describes each."""
@@ -138,7 +138,7 @@ def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
     locks = locks.assign(what=locks["site"].where(~locks["site"].isin(_FAULT_SITES), "fault"))
     for cell, rows in locks.groupby(list(_CELL), sort=False):
         first = rows.iloc[0]
-        model = model_counts(simulate(lab_case(lab_name(first), first)))
+        model = model_counts(run_scenario(lab_case(lab_name(first), first)))
         ours = rows[rows["what"].isin(["fault", "clear", "enable"])]
         kernel = ours.groupby(["phase", "what", "lock_mode"], as_index=False)["acquisitions"].sum()
         known = {(str(p), str(w), str(m)): int(n) for p, w, m, n in kernel.itertuples(index=False)}

@@ -16,16 +16,16 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.calibration.fitfile import Fit, find_fit
 from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.errors import InputError
+from simlib.fits import CostEstimate, Fit, find_fit
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
 from simlib.model.strategy import every
-from simlib.prediction import LEVEL, CostEstimate
-from simlib.simulation import SimulationResult, simulate
-from simlib.workloads.guest_metrics import LEVELS, degradation
+from simlib.prediction import LEVEL
+from simlib.simulation import SimulationResult, run_scenario
+from simlib.workloads.degradation import LEVELS, degradation
 from simlib.workloads.scaled import scaled, unscaled
 
 Progress = Callable[[str, float], None]
@@ -123,7 +123,7 @@ def change_by_drop(
 
     def run(case: Scenario, logs: np.ndarray, policy: int, factor: int) -> dict[str, float]:
         mine = fit_of(case).estimate.apply(case.changed({"policy": {"lets_go": every(policy)}}), logs)
-        return simulate(scaled(mine, factor), seed=seed).metrics
+        return run_scenario(scaled(mine, factor), seed=seed).metrics
 
     jobs: list[Callable[[], dict[str, float]]] = []
     for case in cases.values():
@@ -206,7 +206,7 @@ def dips(progress: Progress | None = None, seed: int = 1) -> tuple[pd.DataFrame,
     curves, rows = [], []
     for step, chunk in enumerate(("1G", "8G")):
         for name, variant in scenario.variants.items():
-            run = simulate(
+            run = run_scenario(
                 fit_of(variant).estimate.apply(variant.changed({"workload": {"clear_chunk": chunk}})), seed=seed
             )
             curve = degradation(run.scenario, run.job, run.raw)
@@ -263,13 +263,13 @@ def degradation_table(
     curves, rows = [], []
 
     def seconds(case: Scenario, logs: np.ndarray) -> dict[str, float]:
-        run = simulate(scaled(fit_of(case).estimate.apply(case, logs), 2 * _DEGRADATION_FACTOR), seed=seed)
+        run = run_scenario(scaled(fit_of(case).estimate.apply(case, logs), 2 * _DEGRADATION_FACTOR), seed=seed)
         return unscaled(run.metrics, 2 * _DEGRADATION_FACTOR)
 
     for step, (name, case) in enumerate(scenario.variants.items()):
         estimate = fit_of(case).estimate
         role = "predicted" if name == "arm64-after" else "fitted"
-        run = simulate(scaled(estimate.apply(case), _DEGRADATION_FACTOR), seed=seed)
+        run = run_scenario(scaled(estimate.apply(case), _DEGRADATION_FACTOR), seed=seed)
         best = unscaled(run.metrics, _DEGRADATION_FACTOR)
         curve = degradation(run.scenario, run.job, run.raw)
         curve = curve.assign(

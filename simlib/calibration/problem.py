@@ -10,11 +10,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.errors import CalibrationError, InputError, nearest
+from simlib.errors import CalibrationError, InputError
+from simlib.fits import BOUNDS, CostEstimate, cost_key, used_costs
 from simlib.measurements import MeasurementTable, parse_condition
 from simlib.model.scenario import Scenario
-from simlib.prediction import BOUNDS, CostEstimate, cost_key, evaluate
-from simlib.simulation import UNITS
+from simlib.prediction import evaluate
+from simlib.workloads import find_metric
+from simlib.workloads.metrics import split_name
 
 SPREAD = {"contentions": 2.0}
 """How much larger than a time's deviation a metric's is taken to be: the published counts come from a kernel
@@ -29,7 +31,7 @@ class Problem:
     ----------
     scenario : Scenario
     observations : DataFrame
-        variant, vcpus, metric, value (seconds or count), train (bool).
+        variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or count), train (bool).
     names : tuple of str
         The parameters (see `simlib.prediction.cost_key`).
     bounds : ndarray, shape (n, 2)
@@ -61,15 +63,15 @@ class Problem:
         estimate = CostEstimate(self.names, logs, np.zeros((0, 0)), 1, 0.0, {})
         cases = list(dict.fromkeys(zip(rows["variant"], rows["vcpus"], strict=True)))
         runs = evaluate([estimate.apply(self.case(v, n)) for v, n in cases], pages_per_vcpu=pages_per_vcpu, seed=seed)
-        found = {case: run.metrics for case, run in zip(cases, runs, strict=True)}
+        found = dict(zip(cases, runs, strict=True))
         values = zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True)
-        return np.array([found[v, n][metric] for v, n, metric in values])
+        return np.array([found[v, n].value(metric) for v, n, metric in values])
 
     def residuals(self, logs: NDArray[np.float64], pages_per_vcpu: int, seed: int) -> NDArray[np.float64]:
         """Logarithm of model over measured for the training rows, over each metric's spread."""
         rows = self.train
         model = np.maximum(self.model(logs, rows, pages_per_vcpu, seed), 1e-9)
-        spread = rows["metric"].map(lambda m: SPREAD.get(m, 1.0)).to_numpy(dtype=float)
+        spread = rows["metric"].map(lambda m: SPREAD.get(split_name(m)[0], 1.0)).to_numpy(dtype=float)
         return np.asarray(np.log(model / rows["value"].to_numpy()) / spread)
 
 
@@ -82,14 +84,16 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
         Its `Calibration` names the costs and the metrics. With variants, the table's column ``series``
         names the variant of each row.
     table : MeasurementTable
-        With a column ``vcpus`` and one for each metric (``dirty_memory_time_ms``, ``contentions``).
+        With a column ``vcpus`` and one for each metric (``dirty_memory_time_ms``, ``contentions``). A column
+        ``iteration`` says of which iteration a row's times are; where it is empty, or missing, they are sums over all.
     train : str
         Condition on the rows that the calibration may see, such as ``"vcpus <= 8"``; empty: all.
 
     Raises
     ------
     InputError
-        If a column is missing or series and variants do not match.
+        If a column is missing, series and variants do not match, the workload lacks a metric or an iteration, or a
+        cost that decides is neither given nor to be determined.
     CalibrationError
         If there are too few observations for the parameters.
 
@@ -113,25 +117,18 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
             )  # fmt: skip
     variants = _variants(scenario, table)
     chosen = parse_condition(train).mask(frame)
-    parts = []
-    for metric in scenario.calibration.metrics:
-        if metric not in UNITS:
-            raise InputError("calibration.metrics", metric, "unknown metric", nearest(metric, UNITS))
-        values = table.seconds(metric) if UNITS[metric] == "s" else table.column(metric).astype(float)
-        parts.append(
-            pd.DataFrame(
-                {
-                    "variant": variants,
-                    "vcpus": frame["vcpus"],
-                    "metric": metric,
-                    "value": values,
-                    "train": chosen,
-                }
-            )
+    parts = [
+        pd.DataFrame(
+            {"variant": variants, "vcpus": frame["vcpus"], "train": chosen} | _measured(scenario, table, metric)
         )
-    rows = pd.concat(parts, ignore_index=True)
+        for metric in scenario.calibration.metrics
+    ]
+    rows = pd.concat(parts, ignore_index=True)[["variant", "vcpus", "metric", "value", "train"]]
     known = {"", *scenario.variants}
     rows = rows[rows["variant"].isin(known) & np.isfinite(rows["value"])]
+    for variant, metric in dict.fromkeys(zip(rows["variant"], rows["metric"], strict=True)):
+        find_metric(scenario.variants[variant] if variant else scenario, metric)
+    _check_costs(scenario, sorted(set(rows["variant"])))
     # A count of zero has no logarithm; it is shown beside the model's zero, not fitted.
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
@@ -143,6 +140,35 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
             "there must be more observations than costs; train on more rows or calibrate fewer costs"
         )
     return problem
+
+
+def _measured(scenario: Scenario, table: MeasurementTable, metric: str) -> dict[str, list[str] | NDArray[np.float64]]:
+    """One metric of every row, by its name or that of its iteration, and its value; NaN where a row has none."""
+    case = next(iter(scenario.variants.values()), scenario)
+    name, asked = split_name(metric)
+    values = table.seconds(name) if find_metric(case, metric).unit == "s" else table.column(name).astype(float)
+    if "iteration" not in table.frame.columns:
+        return {"metric": [metric] * len(values), "value": values}
+    iterations = table.column("iteration").astype(float)
+    if asked is not None:
+        return {"metric": [metric] * len(values), "value": np.where(iterations == asked, values, np.nan)}
+    names = [name if np.isnan(i) else f"{name}[{i:.0f}]" for i in iterations.tolist()]
+    return {"metric": names, "value": values}
+
+
+def _check_costs(scenario: Scenario, variants: Sequence[str]) -> None:
+    """Refuse a cost that decides and is neither given nor to be determined: a prediction would refuse it too."""
+    sought = {*scenario.calibration.costs, *scenario.calibration.own_costs}
+    for variant in variants:
+        case = scenario.variants[variant] if variant else scenario
+        case.policy.resolved()
+        missing = [name for name in used_costs(case) if name not in sought and name not in case.costs.given()]
+        if missing:
+            raise InputError(
+                "costs", ", ".join(missing),
+                f"no value, and not among the costs to determine{f', for {variant}' if variant else ''}",
+                "give it under [costs], or name it in [calibration] costs",
+            )  # fmt: skip
 
 
 def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:

@@ -16,13 +16,13 @@ from scipy import stats
 from scipy.linalg import block_diag
 
 from simlib.calibration.fit import Calibrated, calibrate
-from simlib.calibration.fitfile import Fit
 from simlib.calibration.problem import Problem, parameters_of
+from simlib.fits import CostEstimate, Fit
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
-from simlib.prediction import LEVEL, PAGES_PER_VCPU, CostEstimate, evaluate
-from simlib.simulation import simulate
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, evaluate
+from simlib.simulation import run_scenario
 from simlib.workloads.scaled import scaled
 
 MACHINE = "x86-published"
@@ -146,7 +146,7 @@ def shadow_paging_check(estimate: CostEstimate) -> pd.DataFrame:
 
     Examples
     --------
-    >>> from simlib.calibration import find_fit
+    >>> from simlib.fits import find_fit
     >>> bool(shadow_paging_check(find_fit(configurations()).estimate)["error"].abs().median() < 0.4)
     True
     """
@@ -161,7 +161,7 @@ def shadow_paging_check(estimate: CostEstimate) -> pd.DataFrame:
     ]  # fmt: skip
     found = rows[["write_percent", "vcpus"]].reset_index(drop=True)
     found["value"] = rows["dirty_memory_time_s"].to_numpy(dtype=float)
-    found["model"] = [run.metrics["dirty_memory_time"] for run in evaluate(cases)]
+    found["model"] = [found.metrics["dirty_memory_time"] for found in evaluate(cases)]
     return found.assign(error=found["model"] / found["value"] - 1)
 
 
@@ -181,7 +181,7 @@ def configuration_metrics(
 ) -> dict[str, float]:
     """Metrics of one configuration: a whole ioctl (batch 0) or letting go every `batch` pages, scaled by `factor`."""
     case = configurations().variants[name].changed({"policy": {"lets_go": every(batch)}})
-    return simulate(scaled(estimate.apply(case), factor), seed=seed).metrics
+    return run_scenario(scaled(estimate.apply(case), factor), seed=seed).metrics
 
 
 FACTOR = 64

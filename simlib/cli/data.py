@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from simlib import calibration, measurements
-from simlib.calibration.x86 import MACHINE, x86_fit
+import simlib
 from simlib.cli.output import Format, FormatOption, patient_progress, progress_bar, say, show
 from simlib.errors import InputError, nearest
 
@@ -20,10 +20,20 @@ PRINTED_ROWS = 60
 """Most rows of an imported table that are printed as a table."""
 
 
+class ImportCommand(TyperCommand):
+    """A command whose help lists what can be imported, which is only looked up when somebody asks."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        kinds = (f"  {name:20} {kind.description}" for name, kind in simlib.measurements.KINDS.items())
+        self.epilog = "\b\nKINDs:\n" + "\n".join(kinds)
+        super().format_help(ctx, formatter)
+
+
 @app.command("list")
 def data_list(how: FormatOption = Format.TABLE) -> None:
     """List the measurement tables in data/."""
-    frame = measurements.list_tables()
+    frame = simlib.measurements.list_tables()
     if how is Format.TABLE:
         frame = frame[["name", "rows", "kind", "title"]]
     show(frame, how)
@@ -36,7 +46,7 @@ def data_show(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Show one table, with its source, hardware and caveats."""
-    table = measurements.load(name)
+    table = simlib.measurements.load(name)
     say(table.title)
     say("source: " + ", ".join(f"{v}" for v in table.source.values()))
     say(f"hardware: {table.hardware}")
@@ -51,10 +61,12 @@ def data_costs(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Determine the costs of the published x86 hosts, which rest on several tables: writes x86-published.json."""
+    from simlib.calibration.x86 import MACHINE, x86_fit
+
     with progress_bar() as progress:
         fit = x86_fit(progress)
     path = out / f"{MACHINE}.json"
-    calibration.write_fit(fit, path)
+    simlib.fits.write_fit(fit, path)
     say(f"{len(fit.parameters)} costs, discrepancy {fit.estimate.discrepancy:.1%}; written to {path}")
     show(fit.parameters[["name", "value", "low", "high", "determined"]], how)
 
@@ -64,14 +76,11 @@ def data_check(
     path: Annotated[Path, typer.Argument(help="A CSV file (its descriptor, if any, stands beside it as .json).")],
 ) -> None:
     """Check a measurement file against its schema and the rules of docs/data.md."""
-    for line in measurements.check(path):
+    for line in simlib.measurements.check(path):
         sys.stdout.write(line + "\n")
 
 
-@app.command(
-    "import",
-    epilog="\b\nKINDs:\n" + "\n".join(f"  {name:20} {kind.description}" for name, kind in measurements.KINDS.items()),
-)
+@app.command("import", cls=ImportCommand)
 def data_import(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.")],
@@ -104,10 +113,12 @@ def data_import(
     """
     options = {key: value for key, value in (("lock", lock), ("histograms", histograms)) if value}
     with patient_progress() as progress:
-        imported = measurements.import_log(kind, path, progress=progress, **options).with_columns(settings(add or []))
+        imported = simlib.measurements.import_log(kind, path, progress=progress, **options).with_columns(
+            settings(add or [])
+        )
         if table and table not in imported.tables:
             raise InputError("--table", table, f"is not among the tables of {path}", nearest(table, imported.tables))
-        files = [] if out is None else measurements.write_imported(imported, out, name)
+        files = [] if out is None else simlib.measurements.write_imported(imported, out, name)
     for file in files:
         say(f"{file} and its descriptor written")
     for warning in imported.warnings:

@@ -9,18 +9,20 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
-from simlib import calibration, decision
+import simlib
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show
-from simlib.decision import BatchChoice
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_duration, parse_bandwidth, parse_duration, parse_size
-from simlib.model.scenario import Scenario, load_scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simlib import BatchChoice, Scenario
 
 Progress = Callable[[str, float], None]
 
@@ -90,12 +92,12 @@ def choose_batch(
     changes = _changes(memory, write_interval, link, chunk)
     if scenario is not None:
         changes["guest"] |= {"vcpus": vcpus} if vcpus else {}
-        cases = {"": load_scenario(scenario).changed(changes)}
+        cases = {"": simlib.load_scenario(scenario).changed(changes)}
     else:
-        names = decision.standard_architectures() if everything else (architecture,)
-        cases = {name: decision.standard_scenario(name, vcpus or None).changed(changes) for name in names}
+        names = simlib.decision.standard_architectures() if everything else (architecture,)
+        cases = {name: simlib.decision.standard_scenario(name, vcpus or None).changed(changes) for name in names}
     options: dict[str, Any] = {
-        "fit": None if fit is None else calibration.load_fit(fit), "objective": objective.value, "weight": weight,
+        "fit": fit, "objective": objective.value, "weight": weight,
         "zone": zone, "confidence": confidence, "seed": seed,
         "max_stall_s": parse_duration(max_stall, "--max-stall") * 1e-12 if max_stall else None,
     }  # fmt: skip
@@ -104,7 +106,7 @@ def choose_batch(
         write_together(out, _files(choices))
         say(f"written to {out}")
     if everything:
-        frame = decision.comparison(choices)
+        frame = simlib.decision.comparison(choices)
         show(_readable_comparison(frame) if how is Format.TABLE else frame, how)
         return
     (choice,) = choices.values()
@@ -138,7 +140,7 @@ def _choose(cases: Mapping[str, Scenario], options: Mapping[str, Any]) -> dict[s
         for done, (name, case) in enumerate(cases.items()):
             label = f"{name}, " if len(cases) > 1 else ""
             part = partial(_report, progress, label, done, len(cases))
-            choices[name] = decision.choose_batch(case, **options, progress=part)
+            choices[name] = simlib.choose_batch(case, **options, progress=part)
     for name, choice in choices.items():
         for flag in choice.flags:
             say(f"{name}: {flag}" if len(cases) > 1 else flag)
@@ -154,7 +156,7 @@ def _files(choices: Mapping[str, BatchChoice]) -> dict[str, str]:
     """What ``--out`` writes, by the names of the files."""
     if len(choices) > 1:
         whole: object = {name: choice.to_dict() for name, choice in choices.items()}
-        tables = {"architectures": decision.comparison(choices)}
+        tables = {"architectures": simlib.decision.comparison(choices)}
     else:
         (choice,) = choices.values()
         whole = choice.to_dict()
@@ -165,6 +167,8 @@ def _files(choices: Mapping[str, BatchChoice]) -> dict[str, str]:
 
 def _print(choice: BatchChoice) -> None:
     """A choice for people to read."""
+    import pandas as pd
+
     sys.stdout.write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.evidence}\n\n")
     table = choice.table
     show(
@@ -196,11 +200,12 @@ def _print(choice: BatchChoice) -> None:
 
 def _readable_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     """The table of all architectures, for people to read."""
+    import pandas as pd
 
     def part(column: str) -> list[str]:
         return [_pages(pages % chunk) for pages, chunk in zip(frame[column], frame["chunk_pages"], strict=True)]
 
-    rules = {rule: frame[f"{key}_share"].map("{:+.1%}".format) for key, rule in decision.RULES.items()}
+    rules = {rule: frame[f"{key}_share"].map("{:+.1%}".format) for key, rule in simlib.decision.RULES.items()}
     return pd.DataFrame(
         {"architecture": frame["architecture"], "recommended": frame["recommended_pages"].map(_pages),
          "as good from": part("as_good_from"), "to": part("as_good_to"),

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 
-from simlib import lab
-from simlib.calibration import write_fit
-from simlib.calibration.lab import LABS, count_comparison, lab_fit
+import simlib
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show
 from simlib.errors import InputError, SimlibError
-from simlib.measurements import update_listing
+
+if TYPE_CHECKING:
+    from simlib import lab
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,8 +46,8 @@ JobsOption = Annotated[int, typer.Option(min=0, help="Boots at a time, each on a
 @app.command("check")
 def lab_check(how: FormatOption = Format.TABLE) -> None:
     """Say what this machine can do for the lab, and what to install for more."""
-    rows = [{"what": f.what, "there": "yes" if f.there else "no", "detail": f.detail} for f in lab.check_host()]
-    show(pd.DataFrame(rows), how)
+    rows = [{"what": f.what, "there": "yes" if f.there else "no", "detail": f.detail} for f in simlib.lab.check_host()]
+    show(rows, how)
 
 
 @app.command("qemu")
@@ -58,9 +57,9 @@ def lab_qemu(
 ) -> None:
     """Unpack a new enough QEMU into the lab's folder; what is installed stays as it is. Debian only."""
     targets = _targets(arch)
-    if not if_needed or lab.needs_qemu(targets):
+    if not if_needed or simlib.lab.needs_qemu(targets):
         with _steps() as step:
-            root = lab.fetch_qemu(targets, step)
+            root = simlib.lab.fetch_qemu(targets, step)
         say(f"unpacked into {root}")
 
 
@@ -76,7 +75,7 @@ def lab_build(
     """
     for target in _targets(arch):
         with _steps() as step:
-            built = lab.build(target.name, kernel, source, step)
+            built = simlib.lab.build(target.name, kernel, source, step)
         say(f"{built.image}")
 
 
@@ -87,7 +86,7 @@ def lab_check_series(
 ) -> None:
     """Check the patch series: it applies, passes checkpatch --strict, KVM compiles with W=1."""
     with _steps() as step:
-        good = lab.check_series(_targets(arch), source, step)
+        good = simlib.lab.check_series(_targets(arch), source, step)
     for line in good:
         say(f"good: {line}")
 
@@ -106,7 +105,7 @@ def lab_run(
     Results are kept: a run that was cut off goes on where it stopped.
     """
     found = _collect(experiment, native, jobs, fresh)
-    show(lab.tables(found.records)[table], how)
+    show(simlib.lab.tables(found.records)[table], how)
     _report(found)
 
 
@@ -122,9 +121,11 @@ def lab_compare(
 
     What happens before the log is enabled is shown but not judged: the guest also touches its own code and tables.
     """
+    from simlib.calibration.lab import count_comparison
+
     found = _collect(experiment, False, jobs, False)
     _report(found)
-    locks = lab.tables(found.records)["locks"]
+    locks = simlib.lab.tables(found.records)["locks"]
     if not len(locks) or (locks["parked"] != "true").any():
         raise InputError(str(experiment), "not parked", "counts are exact only while the vCPUs wait", "parked = true")
     frame = count_comparison(locks)
@@ -148,13 +149,13 @@ def lab_collect(
 
     Example: simlib lab collect data/experiments/load.toml --out mine --name load
     """
-    lab.check_name("--name", name)
+    simlib.lab.check_name("--name", name)
     found = _collect(experiment, native, jobs, fresh)
     _report(found)
-    for path in lab.write_tables(found.records, out, name):
+    for path in simlib.lab.write_tables(found.records, out, name):
         say(f"{path}")
     if (out.parent / "datapackage.json").is_file():
-        update_listing(out.parent)
+        simlib.measurements.update_listing(out.parent)
         say(f"{out.parent / 'datapackage.json'}")
 
 
@@ -169,16 +170,22 @@ def lab_costs(
 
     Example: simlib lab costs --out data/fits
     """
-    frames = []
+    from simlib.calibration.lab import LABS, lab_fit
+
+    rows = []
     with progress_bar() as progress:
         for number, name in enumerate(LABS, 1):
             fit = lab_fit(name)
-            values = fit.parameters[["value", "low", "high"]] / 1000
-            frames.append(values.assign(machine=fit.scenario.machine.name, name=fit.parameters["name"]))
+            values = fit.parameters[["name", "value", "low", "high"]].itertuples(index=False)
+            rows += [
+                {"machine": fit.scenario.machine.name, "name": cost, "value": value / 1000, "low": low / 1000,
+                 "high": high / 1000, "unit": "instructions"}
+                for cost, value, low, high in values
+            ]  # fmt: skip
             if out is not None:
-                write_fit(fit, out / f"{fit.scenario.machine.name}.json")
+                simlib.fits.write_fit(fit, out / f"{fit.scenario.machine.name}.json")
             progress(name, number / len(LABS))
-    show(pd.concat(frames)[["machine", "name", "value", "low", "high"]].assign(unit="instructions"), how)
+    show(rows, how)
 
 
 @contextmanager
@@ -190,11 +197,11 @@ def _steps() -> Iterator[Callable[[str], None]]:
 
 def _collect(experiment: Path, native: bool, jobs: int, fresh: bool) -> lab.Collected:
     """Run the matrix with a progress line."""
-    experiments = lab.load_experiment(experiment)
+    experiments = simlib.lab.load_experiment(experiment)
     with progress_bar() as progress:
         if native:
-            return lab.collect_native(experiments, progress=progress)
-        return lab.collect(experiments, jobs=jobs, fresh=fresh, progress=progress)
+            return simlib.lab.collect_native(experiments, progress=progress)
+        return simlib.lab.collect(experiments, jobs=jobs, fresh=fresh, progress=progress)
 
 
 def _report(found: lab.Collected) -> None:
@@ -210,4 +217,4 @@ def _report(found: lab.Collected) -> None:
 
 def _targets(names: list[str] | None) -> list[lab.Target]:
     """Targets by name; all without one."""
-    return [lab.find_target(name) for name in names or lab.TARGETS]
+    return [simlib.lab.find_target(name) for name in names or simlib.lab.TARGETS]

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from simlib.cli.table import fitted, terminal_width
 from simlib.errors import InputError, RunInterruptedError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
@@ -41,17 +42,32 @@ class Format(StrEnum):
 FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
 
 
-def show(frame: pd.DataFrame, how: Format) -> None:
-    """Print a result on stdout."""
+def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
+    """Print a result on stdout. A table fits the terminal: columns without room are left out and named."""
+    import pandas as pd
+
     # Whole numbers with a missing one among them are floats in pandas; print them as whole numbers.
-    frame = frame.convert_dtypes()
+    frame = pd.DataFrame(rows).convert_dtypes()
     if how is Format.CSV:
         text = frame.to_csv(index=False)
     elif how is Format.JSON:
         text = json.dumps(json.loads(frame.to_json(orient="records", double_precision=12)), indent=1) + "\n"
     else:
-        text = frame.to_string(index=False, float_format=number, na_rep="") + "\n"
+        numeric = [
+            pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in frame.dtypes
+        ]
+        cells = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+        text, left_out = fitted([str(name) for name in frame.columns], cells, numeric, terminal_width())
+        if left_out:
+            say(f"no room for {', '.join(left_out)}: a wider terminal or --format csv has all")
     sys.stdout.write(text)
+
+
+def _cell(value: Any) -> str:
+    """A value of a table; nothing where it is missing."""
+    if isinstance(value, float):
+        return number(value) if value == value else ""  # noqa: PLR0124  # NaN alone differs from itself
+    return "" if value is None or str(value) == "<NA>" else str(value)
 
 
 def number(value: float) -> str:
@@ -62,7 +78,7 @@ def number(value: float) -> str:
     >>> number(4732558.0), number(10.07921)
     ('4732558', '10.0792')
     """
-    return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.6g}"
+    return f"{value:.0f}" if value == round(value, 0) and abs(value) < 1e15 else f"{value:.6g}"
 
 
 def say(text: str) -> None:
@@ -134,6 +150,9 @@ def _display() -> Iterator[Callable[[str, float], None]]:
             ended.set()
             reminder.join()
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting (the first run compiles the engine)", total=1.0)

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from simlib.cli.output import Format, FormatOption, show
-from simlib.model.policies import POLICIES, Tables
+
+if TYPE_CHECKING:
+    from simlib.model.policies import Tables
 
 
 def policies(how: FormatOption = Format.TABLE) -> None:
-    """List the named policies that simlib simulate --policy NAME applies, with what each changes and whose it is.
+    """List the named policies that --policy NAME and simlib compare apply, with what each changes and whose it is.
 
     Beside them, every-N lets go after every N pages, for any multiple of 64.
     """
+    from simlib.model.policies import POLICIES
+
     rows = []
     for row in POLICIES.values():
         changes = changes_of(row.changes)
@@ -21,7 +25,7 @@ def policies(how: FormatOption = Format.TABLE) -> None:
             changes = f"{changes} on {', '.join(row.architectures)}; elsewhere {changes_of(row.elsewhere)}"
         rows.append({"name": row.name, "title": row.title, "exists": row.exists, "changes": changes,
                      "source": "; ".join(row.sources)})  # fmt: skip
-    show(pd.DataFrame(rows), how)
+    show(rows, how)
 
 
 def changes_of(tables: Tables) -> str:

@@ -8,20 +8,21 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from simlib.decision.closed_form import ClosedForm
 from simlib.model.quantities import format_duration
 from simlib.model.scenario import Scenario
+from simlib.results import Result, text_of
 
 RULES = {"whole": "whole ioctl", "word": "every 64 pages", "block": "one huge page"}
 """The simple rules that a choice is compared with."""
 
 
-@dataclass(frozen=True)
-class BatchChoice:
+@dataclass(frozen=True, repr=False)
+class BatchChoice(Result):
     """Which batch, among which, how sure, and what the simple rules would cost.
 
     Attributes
@@ -79,6 +80,21 @@ class BatchChoice:
     closed_form: ClosedForm
     evidence: str
     flags: tuple[str, ...]
+
+    FIGURES: ClassVar[Mapping[str, str]] = {"batch_costs": "_costs_by_batch", "pareto": "_alternatives"}
+
+    def summary(self) -> str:
+        """The recommendation, the closed form's, and what each batch costs."""
+        columns = ["batch_pages", "objective_s", "low_s", "high_s", "as_good", "longest_stall_s", "clear_cpu_time_s"]
+        lines = [self.sentence, self.law, f"evidence: {self.evidence}", *self.flags]
+        return "\n".join([*lines, text_of(self.table[columns])])
+
+    def _alternatives(self) -> pd.DataFrame:
+        return self.table
+
+    def _costs_by_batch(self) -> pd.DataFrame:
+        best = self.table["batch_pages"] == self.recommended
+        return self.table.assign(architecture=self.scenario.policy.architecture, best=best, evidence=self.evidence)
 
     @property
     def as_good(self) -> tuple[int, int]:

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from simlib.calibration import Fit, find_fit
 from simlib.decision.advice import RULES, BatchChoice
 from simlib.decision.closed_form import chunk_pages, closed_form
 from simlib.decision.selection import Selection, select_best
 from simlib.decision.trials import METRICS, OBJECTIVES, Progress, Trials, objective_of
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError, nearest
+from simlib.fits import AnyFit, choose_fit
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_duration
-from simlib.model.scenario import Scenario
+from simlib.model.scenario import Scenario, as_scenario
 
 PILOT, SELECTION, CHECK = range(3)
 """Stages; their replications draw from streams of their own."""
@@ -41,9 +42,9 @@ STALL_LEVEL = 0.90
 
 
 def choose_batch(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     *,
-    fit: Fit | None = None,
+    fit: AnyFit | None = None,
     objective: str = "cost",
     weight: float = 1.0,
     zone: float = 0.02,
@@ -57,9 +58,9 @@ def choose_batch(
 
     Parameters
     ----------
-    scenario : Scenario
-        A migration, without variants. Which batch its policy has is of no importance.
-    fit : Fit, optional
+    scenario : Scenario, str or Path
+        A migration, without variants, or its file. Which batch its policy has is of no importance.
+    fit : Fit, Calibrated, CostEstimate, str or Path, optional
         Calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
         has are drawn from the priors.
     objective : str
@@ -100,9 +101,10 @@ def choose_batch(
     >>> choice.sentence
     'it does not matter: any batch from 64 pages to the whole ioctl is as good (within ... with 95 %)'
     """
+    scenario = as_scenario(scenario)
     _check(scenario, objective, weight, zone, max_stall_s)
-    fit, notes = _fit_for(scenario, fit)
-    costs = UncertainCosts.of(scenario, fit)
+    estimate, notes = choose_fit(scenario, fit)
+    costs = UncertainCosts.of(scenario, estimate)
     chunk = chunk_pages(scenario)
     batches = batches_below(chunk)
     trials = Trials(costs, batches, seed)
@@ -202,7 +204,7 @@ def _check(scenario: Scenario, objective: str, weight: float, zone: float, max_s
     workload = scenario.workload
     if scenario.variants:
         raise InputError("variants", ", ".join(scenario.variants), "one scenario at a time", "write one without them")
-    if workload.kind != "migration":
+    if not workload.facts.by_chunk:
         raise InputError(
             "workload.kind", workload.kind, "a batch is chosen for a migration",
             'write kind = "migration" under [workload]',
@@ -221,23 +223,6 @@ def _check(scenario: Scenario, objective: str, weight: float, zone: float, max_s
     if max_stall_s is not None and not 0 < max_stall_s < math.inf:
         raise InputError("max_stall_s", max_stall_s, "must be finite and above 0")
     scenario.policy.resolved()
-
-
-def _fit_for(scenario: Scenario, fit: Fit | None) -> tuple[Fit | None, list[str]]:
-    """The fit to use, and what to say of it."""
-    notes = []
-    if fit is None:
-        fit = find_fit(scenario)
-        if fit is not None:
-            notes.append(f"costs: the shipped fit for {scenario.machine.name}, of {fit.meta['date']}")
-    if fit is not None:
-        fitted = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
-        if scenario.policy.architecture not in fitted:
-            notes.append(
-                f"the costs were calibrated on {', '.join(sorted(fitted))}; that they hold for "
-                f"{scenario.policy.architecture} is assumed"
-            )
-    return fit, notes
 
 
 def _allowed(bounds: NDArray[np.float64], batches: Sequence[int], max_stall_s: float | None) -> list[int]:

@@ -6,9 +6,10 @@ scenario becomes such a case for the passes in which no block is left to split:
 
 - pages: of one CLEAR ioctl; work: ``clear_page`` + ``clear_word`` / 64;
 - reacquire: ``reacquire`` and two transfers of the lock's cache line;
-- a waiter adds ``fault_hold`` and two transfers for each time that a fault takes the lock, and the broadcast
-  invalidation where there is one. Faults that read-lock enter together: each adds two transfers, and all together one
-  hold, once;
+- a waiter adds ``fault_hold`` and two transfers for each time that its fault takes the lock, and the broadcast
+  invalidation where there is one. The fault of a page that was only write-protected takes the lock once unless the
+  policy says otherwise, on architectures too whose other faults take it twice; so does a slow fault, which invalidates
+  nothing. Faults that read-lock enter together: each adds two transfers, and all together one hold, once;
 - think: ``fault_exit`` and the time between two accesses over the share of the pages that are write-protected while
   CLEAR runs. A page that was cleared stays protected until somebody writes it, exp(-t / refill) on average with
   refill = pages of the guest × interval / vCPUs; so, while a chunk of a share c is cleared in T, the mean share is
@@ -102,17 +103,19 @@ def batching(scenario: Scenario) -> Batching | None:
     hold, leave = (costs.fault_hold or 0) * PS, (costs.fault_exit or 0) * PS
     work = ((costs.clear_page or 0) + (costs.clear_word or 0) / WORD_PAGES) * PS
     interval = max(1, workload.access_interval) * PS
-    rate, mode = 0.0, policy.write_protect_fault
+    protected, slow, mode = 0.0, 0.0, policy.write_protect_fault  # faults of one vCPU, 1/s
     if mode != "lockless":
-        rate += _protected(scenario, work, interval) * workload.write_percent / 100 / interval
+        protected = _protected(scenario, work, interval) * workload.write_percent / 100 / interval
     if workload.slow_fault_every and policy.translation_fault != "lockless":
-        rate += 1 / (workload.slow_fault_every * interval)
+        slow = 1 / (workload.slow_fault_every * interval)
         mode = policy.translation_fault if mode == "lockless" else mode
+    rate = protected + slow
     if rate == 0 or work == 0:
         return None
     together = mode == "read" and policy.lock == "rwlock"
     invalidate = (costs.tlb_invalidate or 0) * PS if policy.facts.fault_flush == "broadcast" else 0.0
-    crossing = 2 * transfer * policy.fault_lock_sections + invalidate
+    sections = scenario.policy.fault_lock_sections or 1  # of a write-protected page, as `Kernel.faults` has it
+    crossing = (protected * (2 * transfer * sections + invalidate) + slow * 2 * transfer) / rate
     return Batching(
         pages=chunk_pages(scenario), work=work, reacquire=(costs.reacquire or 0) * PS + 2 * transfer,
         vcpus=scenario.guest.vcpus, think=1 / rate + leave, service=crossing + (0.0 if together else hold),

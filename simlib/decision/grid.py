@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from simlib.calibration import find_fit
 from simlib.decision.choice import batches_below
 from simlib.decision.closed_form import chunk_pages, closed_form
 from simlib.decision.trials import Trials, objective_of
 from simlib.decision.uncertainty import UncertainCosts
+from simlib.fits import choose_fit
 from simlib.model.scenario import Scenario
 
 
@@ -86,6 +86,6 @@ def central(scenario: Scenario) -> Scenario:
     >>> central(Scenario.parse({"policy": {"architecture": "riscv"}})).costs.fault_hold
     600000
     """
-    costs = UncertainCosts.of(scenario, find_fit(scenario))
+    costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
     filled = scenario if costs.estimate is None else costs.estimate.apply(scenario)
     return filled.with_costs(**{name: float(np.round(prior.median, 6)) for name, prior in costs.priors.items()})

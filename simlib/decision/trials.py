@@ -15,10 +15,10 @@ from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.strategy import every
-from simlib.simulation import simulate
+from simlib.simulation import run_scenario
 
 METRICS = ("longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration", "guest_throughput")
-"""What is kept of a run; names of `simlib.simulation.UNITS`."""
+"""What is kept of a run; metrics of a migration."""
 
 OBJECTIVES = ("cost", "stall", "clear", "precopy")
 """What is to be least; see `objective_of`."""
@@ -90,7 +90,7 @@ class Trials:
 
 def _metrics(scenario: Scenario, batch: int, seed: int) -> list[float]:
     policy = dataclasses.replace(scenario.policy, lets_go=every(batch))
-    found = simulate(dataclasses.replace(scenario, policy=policy), seed=seed).metrics
+    found = run_scenario(dataclasses.replace(scenario, policy=policy), seed=seed).metrics
     return [found[name] for name in METRICS]
 
 

@@ -11,16 +11,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.calibration import Fit
-from simlib.calibration.fitfile import unit_of
 from simlib.decision.priors import LEVEL, Prior, load_priors
+from simlib.fits import BOUNDS, CostEstimate, cost_key, unit_of, used_costs
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from simlib.prediction import BOUNDS, CostEstimate, cost_key
-from simlib.simulation import used_costs
 
 CLEARING = ("clear_page", "reacquire")
-"""Costs of CLEAR that decide about a batch; those of faults are `simlib.simulation.used_costs`."""
+"""Costs of CLEAR that decide about a batch; those of faults are `simlib.fits.used_costs`."""
 
 
 def needed_costs(scenario: Scenario) -> tuple[str, ...]:
@@ -61,8 +58,8 @@ class UncertainCosts:
     priors: Mapping[str, Prior]
 
     @classmethod
-    def of(cls, scenario: Scenario, fit: Fit | None = None) -> UncertainCosts:
-        """The costs of a scenario, with a fit's where it has them, and priors for all others.
+    def of(cls, scenario: Scenario, estimate: CostEstimate | None = None) -> UncertainCosts:
+        """The costs of a scenario, with an estimate's where it has them, and priors for all others.
 
         Examples
         --------
@@ -74,12 +71,12 @@ class UncertainCosts:
         priors = load_priors(scenario.policy.architecture)
         for name in scenario.costs.given():
             del priors[name]
-        if fit is None:
+        if estimate is None:
             return cls(scenario, None, priors)
-        for name in fit.estimate.apply(scenario).costs.given():
-            if name in priors and factor_of(fit.estimate, name, scenario.group) <= priors[name].factor:
+        for name in estimate.apply(scenario).costs.given():
+            if name in priors and factor_of(estimate, name, scenario.group) <= priors[name].factor:
                 del priors[name]
-        return cls(scenario, fit.estimate, priors)
+        return cls(scenario, estimate, priors)
 
     def draw(self, random: np.random.Generator) -> Scenario:
         """The scenario with one vector of costs: what is true in one of the worlds that are possible.

@@ -76,7 +76,8 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
 
     Examples
     --------
-    >>> from simlib import Scenario, simulate
+    >>> from simlib import Scenario
+    >>> from simlib.simulation import run_scenario as simulate
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us", "fault_hold": "1us"}})
     >>> timeline(simulate(s, trace=10_000)).loc[0, ["thread", "lock", "mode", "what"]].tolist()
     ['vcpu 0', 'mmu_lock', 'read', 'hold']
@@ -177,7 +178,8 @@ def perfetto_trace(result: TracedRun) -> dict[str, object]:
 
     Examples
     --------
-    >>> from simlib import Scenario, simulate
+    >>> from simlib import Scenario
+    >>> from simlib.simulation import run_scenario as simulate
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
     >>> sorted(perfetto_trace(simulate(s, trace=10_000)))
     ['displayTimeUnit', 'otherData', 'traceEvents']

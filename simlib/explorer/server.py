@@ -136,7 +136,11 @@ def free_port(port: int = 0) -> int:
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise InputError(
-                "--port", port, f"cannot be used on {ADDRESS} ({why})", "give another, or 0 for any free one"
+                "port",
+                port,
+                f"cannot be used on {ADDRESS} ({why})",
+                "give another, or 0 for any free one",
+                flag="--port",
             ) from None
         return int(probe.getsockname()[1])
 

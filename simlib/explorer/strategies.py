@@ -10,13 +10,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib import figures
-from simlib.calibration import Fit, find_fit
-from simlib.errors import InputError, nearest
+from simlib.errors import InputError
 from simlib.figures.style import HEIGHT, INK, VARIANT_COLOURS
+from simlib.fits import CostEstimate, Fit, complete, find_fit
 from simlib.measurements import data_dir
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.prediction import CostEstimate, complete, evaluate
-from simlib.simulation import UNITS
+from simlib.prediction import evaluate
+from simlib.workloads import find_metric
 
 Policies = Mapping[str, Mapping[str, object]]
 
@@ -112,7 +112,7 @@ def compare(
     strategies : mapping of str to mapping
         Policy tables by name.
     metrics : sequence of str
-        Names of `simlib.simulation.UNITS`.
+        Metrics of the workload.
     pages_per_vcpu, seed : int
 
     Returns
@@ -135,8 +135,7 @@ def compare(
     if not vcpus or not strategies:
         raise InputError("vcpus" if not vcpus else "strategies", "", "must name at least one")
     for metric in metrics:
-        if metric not in UNITS:
-            raise InputError("metric", metric, "unknown metric", nearest(metric, UNITS))
+        find_metric(scenario, metric)
     cases = [
         (name, n, complete(scenario.changed({"policy": policy}).with_vcpus(n)))
         for name, policy in strategies.items()

@@ -14,9 +14,9 @@ import pandas as pd
 from simlib.errors import SimlibError
 from simlib.explorer.strategies import PAGES, compare, figure, published, starting_point
 from simlib.figures.style import as_widget
+from simlib.fits import CostEstimate
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
-from simlib.prediction import CostEstimate
 
 SLIDERS = {
     "fault_hold": "hold, ns",

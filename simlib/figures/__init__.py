@@ -13,6 +13,7 @@ from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
 from simlib.figures.migration import degradation_over_time, throughput_over_time
 from simlib.figures.ownership import lock_ownership
+from simlib.figures.prediction import over_vcpus
 
 __all__ = [
     "batch_costs",
@@ -27,6 +28,7 @@ __all__ = [
     "histogram",
     "lock_over_time",
     "lock_ownership",
+    "over_vcpus",
     "pareto",
     "progress",
     "seconds_above",

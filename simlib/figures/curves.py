@@ -21,7 +21,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.errors import InputError
-from simlib.figures.frame import in_order, require, require_numbers, require_truths, require_words
+from simlib.figures.frame import draws, in_order, require, require_numbers, require_truths, require_words
 from simlib.figures.style import (
     MUTED,
     facet_titles,
@@ -48,6 +48,7 @@ _FITTED, _PREDICTED = {"width": 2.5}, {"width": 2.5, "dash": "dash"}
 _BASELINES = {"usl": ("USL", "#CC79A7", "dot"), "amdahl": ("Amdahl", "#E69F00", "dashdot")}
 
 
+@draws
 def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over vCPUs") -> go.Figure:
     """Dirty memory time over vCPUs, both logarithmic, one colour a variant.
 
@@ -87,6 +88,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     return titled(figure, title, "points are measured, lines are the model")
 
 
+@draws
 def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock contentions over vCPUs") -> go.Figure:
     """Contentions over vCPUs, and beside it contentions per page, which saturate.
 
@@ -142,6 +144,7 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     return titled(figure, title, subtitle)
 
 
+@draws
 def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.Figure:
     """Pages dirtied per second relative to one vCPU, measured and by three models, a panel a variant.
 

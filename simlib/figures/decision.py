@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError
-from simlib.figures.frame import in_order, require, require_numbers, require_truths
+from simlib.figures.frame import draws, in_order, require, require_numbers, require_truths
 from simlib.figures.style import (
     GRID,
     INK,
@@ -63,6 +63,7 @@ def batch_text(pages: float) -> str:
     return f"{pages:g}"
 
 
+@draws
 def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and which batches are as good") -> go.Figure:
     """What each batch costs, a panel an architecture; the best is marked, and what is as good as it is shaded.
 
@@ -189,6 +190,7 @@ def best_batch_map(table: pd.DataFrame, title: str = "Best batch over vCPUs and 
     return titled(figure, title, "simulated; grey, any: no batch is better than the others")
 
 
+@draws
 def pareto(table: pd.DataFrame, title: str = "What a batch trades: stalls, CLEAR's CPU time, pre-copy") -> go.Figure:
     """Longest stall against CLEAR's CPU time, pre-copy duration as colour; the front is joined by a line.
 

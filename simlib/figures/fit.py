@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.errors import InputError
-from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.frame import draws, in_order, require, require_numbers, require_words
 from simlib.figures.style import (
     HEIGHT,
     INK,
@@ -92,6 +92,7 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     return titled(figure, title, "held-out points only; above 0: predicted slower than measured")
 
 
+@draws
 def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their 90 % intervals") -> go.Figure:
     """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
 
@@ -186,6 +187,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     return titled(figure, title, "calibrated; a point or interval that runs into the left edge reaches 0")
 
 
+@draws
 def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrated costs") -> go.Figure:
     """Correlation matrix as a heat map with its numbers.
 
@@ -247,6 +249,7 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     return titled(figure, title, "near ±1: the data determine only a combination of the two")
 
 
+@draws
 def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Figure:
     """First-order and total sensitivity of each input, largest total on top.
 

@@ -3,12 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
+from simlib.results import Result
+
+Options = ParamSpec("Options")
+
+
+def draws(
+    figure: Callable[Concatenate[pd.DataFrame, Options], go.Figure],
+) -> Callable[Concatenate[pd.DataFrame | Result, Options], go.Figure]:
+    """Let a figure take a result, which knows the table that the figure of this name draws, in place of the table."""
+
+    @wraps(figure)
+    def drawn(table: pd.DataFrame | Result, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
+        found = table.table_for(figure.__name__) if isinstance(table, Result) else table
+        return figure(found, *args, **options)
+
+    return drawn
 
 
 def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: str | float) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.frame import draws, in_order, require, require_numbers, require_words
 from simlib.figures.style import (
     ACTIVITY_COLOURS,
     HEIGHT,
@@ -33,6 +33,7 @@ MOST_THREADS = 16
 """Lines in `progress`: more cannot be told apart."""
 
 
+@draws
 def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault goes") -> go.Figure:
     """Simulated time per fault by activity, stacked, over vCPUs, a panel a variant.
 
@@ -90,6 +91,7 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
     return titled(figure, title, "simulated; mean over the faults of all vCPUs")
 
 
+@draws
 def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lock") -> go.Figure:
     """Mean number of threads in each lock's queue over simulated time.
 
@@ -139,6 +141,7 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
     return titled(figure, title, "simulated")
 
 
+@draws
 def progress(progress: pd.DataFrame, title: str = "Pages per second of each thread") -> go.Figure:
     """Pages that each thread gets done per second, over simulated time, at most `MOST_THREADS` threads.
 
@@ -195,6 +198,7 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
     return titled(figure, title, "simulated")
 
 
+@draws
 def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str = "time") -> go.Figure:
     """Counts of wait or hold times in bins a factor of two wide, a panel a lock, a colour a mode.
 

@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.frame import draws, in_order, require, require_numbers, require_words
 from simlib.figures.style import PALETTE, facet_titles, facets, legend_below, titled
 
 _DASHES = {"simulated": "solid", "fitted": "solid", "predicted": "dash"}
@@ -67,6 +67,7 @@ def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput dur
     return titled(figure, title, "simulated; all vCPUs together, 100 %: nobody takes a lock from them")
 
 
+@draws
 def degradation_over_time(
     table: pd.DataFrame, measured: pd.DataFrame | None = None, title: str = "Degradation of the guest during migration"
 ) -> go.Figure:

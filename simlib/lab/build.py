@@ -134,7 +134,7 @@ def build(
     """
     what = find_target(target)
     if kernel not in KERNELS:
-        raise InputError("--kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}")
+        raise InputError("kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
     need_compiler(what)
     series = read_series()
     with at_work(alone=True):

@@ -40,10 +40,16 @@ def native_target() -> str:
     """
     machine = platform.machine()
     if machine not in NATIVE_TARGETS:
-        raise InputError("--native", machine, "the lab has no such target", f"known: {', '.join(NATIVE_TARGETS)}")
+        raise InputError(
+            "this host", machine, "the lab has no such target", f"known: {', '.join(NATIVE_TARGETS)}", flag="--native"
+        )
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         raise InputError(
-            "--native", "/dev/kvm", "is missing or not accessible", "load the kvm module, or join the group kvm"
+            "this host",
+            "/dev/kvm",
+            "is missing or not accessible",
+            "load the kvm module, or join the group kvm",
+            flag="--native",
         )
     return NATIVE_TARGETS[machine]
 

@@ -115,7 +115,11 @@ def tree_version(tree: Path) -> tuple[int, int, int]:
         return tuple(int(match[1]) for match in found)  # type: ignore[return-value,index]  # None is caught below
     except (OSError, TypeError):
         raise InputError(
-            "--source", str(tree), "is no Linux source tree", "name the folder that holds the kernel's top Makefile"
+            "source",
+            str(tree),
+            "is no Linux source tree",
+            "name the folder that holds the kernel's top Makefile",
+            flag="--source",
         ) from None
 
 

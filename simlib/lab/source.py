@@ -150,11 +150,13 @@ def copy_tree(tree: Path, target: Path, lab: Path, copy: Callable[..., object] =
 def _refuse_unfit(given: Path, folder: Path) -> None:
     """Refuse a tree that the lab would delete, and one that was built in: kbuild would, and after minutes."""
     if given.resolve().is_relative_to(folder.resolve()):
-        raise InputError("--source", str(given), "lies in the lab's own folder", "give a tree that lies elsewhere")
+        raise InputError(
+            "source", str(given), "lies in the lab's own folder", "give a tree that lies elsewhere", flag="--source"
+        )
     for name in (".config", "include/config"):
         if (given / name).exists():
             cure = "run make mrproper there, or give a git worktree"
-            raise InputError("--source", str(given), f"was built in place: it has {name}", cure)
+            raise InputError("source", str(given), f"was built in place: it has {name}", cure, flag="--source")
 
 
 def _walk(given: Path, folder: Path) -> Iterator[tuple[Path, list[str]]]:

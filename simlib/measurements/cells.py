@@ -111,7 +111,17 @@ def read_cells(path: Path) -> Cells:
     InputError
         If the file is missing, empty, not UTF-8, cut short, or not a table.
     """
-    where, text = str(path), read_text(path, "a measurement file (CSV)")
+    return cut_cells(str(path), read_text(path, "a measurement file (CSV)"))
+
+
+def cut_cells(where: str, text: str) -> Cells:
+    """Cut the text of a CSV file into cells; see `read_cells`.
+
+    Examples
+    --------
+    >>> cut_cells("a.csv", "vcpus,clear_time_s\\n1,0.5\\n").rows
+    [['1', '0.5']]
+    """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines: list[tuple[int, list[str]]] = []
     try:

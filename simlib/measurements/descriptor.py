@@ -33,6 +33,9 @@ _LARGEST = 2**53  # above it a float64 skips integers
 _KEY_UNITS = ("%", "B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")  # sizes and shares
 _NUMERIC = ("number", "integer")
 
+ITERATION = "iteration"
+"""Key column that may be empty: the row's times are then sums over all iterations."""
+
 
 def read_descriptor(path: Path) -> dict[str, Any] | None:
     """Read the descriptor beside a measurement file.
@@ -108,7 +111,7 @@ def _is_field(field: Any) -> bool:
 def implied_descriptor(cells: Cells) -> dict[str, Any]:
     """Describe a file that has no descriptor by the names of its columns.
 
-    Times and key columns must be filled in. The key of a row is every column
+    Times and key columns must be filled in, apart from `ITERATION`. The key of a row is every column
     that is not an outcome: not a time, a rate, a change or a counted event.
 
     Parameters
@@ -147,7 +150,7 @@ def implied_descriptor(cells: Cells) -> dict[str, Any]:
         key = key and not name.endswith("change_percent")
         if key:
             keys.append(name)
-        if key or is_time(name):
+        if (key and name != ITERATION) or is_time(name):
             field["constraints"] = {"required": True}
         if name == "vcpus":
             field["constraints"]["minimum"] = 1
@@ -284,7 +287,7 @@ def _fault(cells: Cells, fault: Any, primary: list[str]) -> InputError:
     if fault.type == "primary-key" and at is not None:
         row = dict(zip(cells.header, cells.rows[at - 2], strict=True))
         key = ", ".join(f"{name}={row[name]}" for name in primary)
-        if any(not row[name] for name in primary):
+        if not any(row[name] for name in primary):
             return InputError(where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell")
         return InputError(
             where,

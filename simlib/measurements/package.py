@@ -17,7 +17,7 @@ import pandas as pd
 from simlib.errors import InputError, nearest
 from simlib.files import write_text
 from simlib.measurements.cells import read_text
-from simlib.measurements.table import MeasurementTable, read
+from simlib.measurements.table import MeasurementTable, from_frame, read
 
 _LISTING = "datapackage.json"
 _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
@@ -187,3 +187,30 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(str(path), type(content).__name__, "must be a JSON object", "restore the file")
     return content
+
+
+def as_table(given: MeasurementTable | pd.DataFrame | str | Path) -> MeasurementTable:
+    """Measurements, however they are given.
+
+    Parameters
+    ----------
+    given : MeasurementTable, DataFrame, str or pathlib.Path
+        A table, a DataFrame whose columns carry their unit, a CSV file, or the name of a table of the package.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or breaks a rule.
+
+    Examples
+    --------
+    >>> as_table("x86-get-dirty-log-lockless")
+    <MeasurementTable x86-get-dirty-log-lockless: 2 rows; ...>
+    """
+    if isinstance(given, MeasurementTable):
+        return given
+    if isinstance(given, pd.DataFrame):
+        return from_frame(given)
+    if isinstance(given, str | Path):
+        return read(given) if str(given).endswith(".csv") or Path(given).exists() else load(str(given))
+    raise InputError("measurements", type(given).__name__, "must be a table, a DataFrame, or the path of a CSV file")

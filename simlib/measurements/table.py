@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simlib.errors import InputError, nearest
-from simlib.measurements.cells import Cells, read_cells
+from simlib.measurements.cells import Cells, cut_cells, read_cells
 from simlib.measurements.condition import parse_condition
 from simlib.measurements.descriptor import check_cells, implied_descriptor, missing_values, read_descriptor
 from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, suffix_of
@@ -228,6 +228,30 @@ def read(path: str | Path) -> MeasurementTable:
         descriptor = implied_descriptor(cells)
     check_cells(cells, descriptor)
     return MeasurementTable(str(descriptor.get("name", path.stem)), _frame(cells, descriptor), descriptor, path)
+
+
+def from_frame(frame: pd.DataFrame) -> MeasurementTable:
+    """A checked table of the rows of a DataFrame, by the rules of a measurement file.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Its columns carry their unit.
+
+    Raises
+    ------
+    InputError
+        For the first fault.
+
+    Examples
+    --------
+    >>> from_frame(pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})).seconds("dirty_memory_time")
+    array([0.9, 1.2])
+    """
+    cells = cut_cells("DataFrame", frame.to_csv(index=False))
+    descriptor = implied_descriptor(cells)
+    check_cells(cells, descriptor)
+    return MeasurementTable("DataFrame", _frame(cells, descriptor), descriptor, Path("DataFrame"))
 
 
 def check(path: str | Path) -> list[str]:

@@ -8,6 +8,7 @@ one sentence reports every fault: where, which value, which rule, what to do.
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
 import tomllib
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from simlib.model.quantities import (
     parse_duration,
     parse_size,
 )
-from simlib.model.workload import Workload
+from simlib.model.workload import KINDS, Workload
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Guest(rules.Checked):
 Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scenario:
     """A machine, a guest, a policy, a workload, and what actions cost.
 
@@ -109,7 +110,8 @@ class Scenario:
     variants : mapping of str to Scenario
         The same scenario with some values changed (other kernels on the same machine), by name.
     group : str
-        Variants of one group share the costs that are listed in `Calibration.own_costs`.
+        Variants of one group share the costs that are listed in `Calibration.own_costs`. A variant that names none has
+        the scenario's, and without one its own name.
 
     Examples
     --------
@@ -157,7 +159,7 @@ class Scenario:
             raise InputError("machine.sockets", self.machine.sockets, "must not be more than the cores")
 
     def _check_workload(self) -> None:
-        guest, workload, migrates = self.guest, self.workload, self.workload.kind == "migration"
+        guest, workload, facts = self.guest, self.workload, self.workload.facts
         memory, word = guest.pages_per_vcpu * guest.vcpus * guest.page_size, WORD_PAGES * guest.page_size
         chunk, helpers = workload.clear_chunk, workload.clear_threads
         if chunk is not None and chunk % word:
@@ -170,31 +172,33 @@ class Scenario:
                 f"is larger than the guest's memory of {format_size(memory)}",
                 "take a smaller one, or none to clear all of it at once",
             )  # fmt: skip
-        if helpers and workload.kind not in ("clear_under_load", "migration"):
+        if helpers and not facts.clear_threads:
+            those = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
             raise InputError(
                 "workload.clear_threads", helpers, f"{workload.kind} has no threads that only clear",
-                'use kind = "migration" or "clear_under_load"',
+                f"use kind = {those}",
             )  # fmt: skip
-        if helpers and migrates and workload.clear_when != "lazy":
+        if helpers and facts.by_chunk and workload.clear_when != "lazy":
             raise InputError(
                 "workload.clear_threads", helpers, f"they clear chunk by chunk, not {workload.clear_when}",
                 'use clear_when = "lazy"',
             )  # fmt: skip
-        if helpers and (chunk if migrates and chunk else memory) % (helpers * word):
+        if helpers and (chunk if facts.by_chunk and chunk else memory) % (helpers * word):
             raise InputError(
                 "workload.clear_threads", helpers,
-                f"{'a chunk' if migrates else 'the memory'} must divide into as many parts, each a multiple of "
-                f"{format_size(word)} (64 pages)", "change clear_chunk" if migrates else "change memory",
+                f"{'a chunk' if facts.by_chunk else 'the memory'} must divide into as many parts, each a multiple of "
+                f"{format_size(word)} (64 pages)", "change clear_chunk" if facts.by_chunk else "change memory",
             )  # fmt: skip
-        if workload.kind in ("migration", "zap") and not workload.access_interval:
+        if facts.works_on and not workload.access_interval:
             raise InputError(
                 "workload.access_interval", format_duration(0), "must be more than 0",
                 "a vCPU that takes no time would go round for ever at one instant",
             )  # fmt: skip
-        if workload.kind == "zap" and self.policy.lock_regions > 1:
+        if not facts.regions and self.policy.lock_regions > 1:
             raise InputError(
-                "policy.lock_regions", self.policy.lock_regions, "zap takes the one lock of all memory", "leave it out"
-            )
+                "policy.lock_regions", self.policy.lock_regions, f"{workload.kind} takes the one lock of all memory",
+                "leave it out",
+            )  # fmt: skip
 
     @classmethod
     def parse(cls, tables: Mapping[str, Any], where: str = "") -> Scenario:
@@ -217,7 +221,7 @@ class Scenario:
             if not isinstance(changes, Mapping):
                 raise InputError(here.rstrip("."), changes, f"must be a table: write [{here.rstrip('.')}.policy]")
             rest = dict(changes)
-            own = rules.text(rest.pop("group", name), f"{here}group")
+            own = rules.text(rest.pop("group", group or name), f"{here}group")
             parsed[name] = dataclasses.replace(base.changed(rest, here), group=own)
         return dataclasses.replace(base, variants=parsed)
 
@@ -249,10 +253,60 @@ class Scenario:
         """The same scenario with another number of vCPUs."""
         return dataclasses.replace(self, guest=dataclasses.replace(self.guest, vcpus=vcpus))
 
-    def with_costs(self, **costs: float) -> Scenario:
-        """The same scenario with some costs replaced (picoseconds)."""
-        values = {k: (v if k == "fault_jitter" else round(v)) for k, v in costs.items()}
-        return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **values))  # type: ignore[arg-type]  # checked by Costs
+    def variant(self, name: str = "") -> Scenario:
+        """One of its variants by name; without a name itself, if it has none.
+
+        Raises
+        ------
+        InputError
+            If it has variants and no such one.
+
+        Examples
+        --------
+        >>> Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}}).variant("a").guest.vcpus
+        2
+        """
+        if not name and not self.variants:
+            return self
+        if name not in self.variants:
+            rule = "the scenario has variants; name one" if self.variants else "the scenario has no variants"
+            raise InputError("variant", name or "none", rule, nearest(name, self.variants) if self.variants else "")
+        return self.variants[name]
+
+    def with_costs(self, **costs: float | str) -> Scenario:
+        """The same scenario with some costs replaced: picoseconds, or a duration as a file has it.
+
+        Examples
+        --------
+        >>> Scenario().with_costs(fault_hold="1us", reacquire=60_000).costs.given()
+        {'fault_hold': 1000000, 'reacquire': 60000}
+        """
+        parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(Costs)}
+        values = {}
+        for name, value in costs.items():
+            if name not in parsers:
+                raise InputError(f"costs.{name}", value, "unknown cost", nearest(name, parsers))
+            if isinstance(value, str):
+                values[name] = parsers[name](value, f"costs.{name}")
+            else:
+                values[name] = value if name == "fault_jitter" else round(value)
+        return dataclasses.replace(self, costs=dataclasses.replace(self.costs, **values))
+
+    def __repr__(self) -> str:
+        guest = self.guest
+        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        variants = f", variants {', '.join(self.variants)}" if self.variants else ""
+        return (
+            f"<Scenario {self.workload.kind} on {self.machine.name}: {guest.vcpus} vCPUs, {memory}, "
+            f"{self.policy.architecture}, {len(self.costs.given())} costs given{variants}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.summary())}</pre>"
+
+    def summary(self) -> str:
+        """What it is, in a line, and what differs from the defaults, as its file has it."""
+        return f"{self!r}\n{self.to_toml()}".strip()
 
     def to_toml(self) -> str:
         """The scenario as a TOML file that reads back equal; only what differs from the defaults.
@@ -267,7 +321,7 @@ class Scenario:
         tables |= _tables(self, Scenario())
         variants = {}
         for name, variant in self.variants.items():
-            own: dict[str, Any] = {"group": variant.group} if variant.group != name else {}
+            own: dict[str, Any] = {"group": variant.group} if variant.group != (self.group or name) else {}
             variants[name] = own | _tables(variant, self)
         return tomli_w.dumps(tables | ({"variants": variants} if variants else {})).strip()
 
@@ -343,3 +397,23 @@ def load_scenario(path: str | Path) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise InputError("scenario file", str(path), f"is not valid TOML: {error}") from None
     return Scenario.parse(tables)
+
+
+def as_scenario(given: Scenario | str | Path) -> Scenario:
+    """A scenario itself, or the one that a file holds.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or the file is bad.
+
+    Examples
+    --------
+    >>> as_scenario(Scenario()) == Scenario()
+    True
+    """
+    if isinstance(given, Scenario):
+        return given
+    if isinstance(given, str | Path):
+        return load_scenario(given)
+    raise InputError("scenario", type(given).__name__, "must be a Scenario or the path of its file")

@@ -17,6 +17,37 @@ from simlib.model.quantities import (
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What a kind of workload is like, as far as a scenario's values depend on it.
+
+    Attributes
+    ----------
+    works_on : bool
+        The guest touches its memory for as long as userspace works, an access each ``access_interval``.
+    clear_threads : bool
+        There can be threads that only clear.
+    by_chunk : bool
+        These clear chunk by chunk, each a part of it, rather than each a part of the slot.
+    regions : bool
+        The lock may be one of several regions.
+    """
+
+    works_on: bool = False
+    clear_threads: bool = False
+    by_chunk: bool = False
+    regions: bool = True
+
+
+KINDS = {
+    "clear_under_load": Facts(clear_threads=True),
+    "dirty_log_perf_test": Facts(),
+    "migration": Facts(works_on=True, clear_threads=True, by_chunk=True),
+    "zap": Facts(works_on=True, regions=False),
+}
+"""The kinds of workload. What they do and measure is in `simlib.workloads`."""
+
+
+@dataclass(frozen=True)
 class Workload(rules.Checked):
     """What the guest and userspace do.
 
@@ -73,9 +104,7 @@ class Workload(rules.Checked):
         those of NX huge pages do; 0: none.
     """
 
-    kind: str = rules.rule(
-        rules.choice("clear_under_load", "dirty_log_perf_test", "migration", "zap"), "dirty_log_perf_test"
-    )
+    kind: str = rules.rule(rules.choice(*KINDS), "dirty_log_perf_test")
     iterations: int = rules.rule(rules.whole(1, 1000), 2)
     write_percent: int = rules.rule(rules.whole(1, 100), 100)
     initially_set: bool = rules.rule(rules.flag, True)
@@ -94,3 +123,8 @@ class Workload(rules.Checked):
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
     timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
     slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
+
+    @property
+    def facts(self) -> Facts:
+        """What its kind is like."""
+        return KINDS[self.kind]

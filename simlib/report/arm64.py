@@ -104,7 +104,7 @@ def study(*, seed: int = 1, progress: Progress | None = None) -> Study:
     subject = scenario()
     fit = calibration.calibrate(subject, table, TRAIN, seed=seed, progress=progress)
     vcpus = sorted({int(n) for n in table.column("vcpus")})
-    prediction = predict(subject, vcpus, estimate=fit.estimate, seed=seed, progress=progress)
+    prediction = predict(subject, vcpus, fit=fit.estimate, seed=seed, progress=progress)
     curves = pd.concat([_measured(fit), _modelled(prediction), *_baselines(fit, vcpus)], ignore_index=True)
     return Study(table, fit, prediction, curves, _held_out(fit, prediction, curves), _split(fit, vcpus, seed))
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import Fit, migrations, x86
+from simlib.calibration import migrations, x86
+from simlib.fits import Fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table

@@ -28,7 +28,7 @@ from simlib.model.steps import Mode, Stamp
 from simlib.report import arm64, decision, lab, migration
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
-from simlib.simulation import simulate
+from simlib.simulation import run_scenario
 from simlib.version import __version__
 from simlib.workloads import build
 
@@ -107,7 +107,7 @@ def _checks(found: arm64.Study, seed: int) -> Section:
         same = reference.run(job, seed, trace=200_000) == compiled.run(job, seed, trace=200_000)
         if not same:
             raise SimlibError(f"the two engines disagree on {variant}; please report this with the seed {seed}")
-        run = simulate(small, seed=seed)
+        run = run_scenario(small, seed=seed)
         spent, ended = run.raw.thread_ps.sum(axis=1), run.raw.thread_end_ps
         rows.append({"variant": variant, "events": len(compiled.run(job, seed, trace=200_000).trace),
                      "traces equal": same, "time of each thread adds up": bool((spent == ended).all())})  # fmt: skip

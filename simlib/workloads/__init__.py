@@ -1,20 +1,35 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Scenario to programs: one module a workload, each with a function ``build``."""
+"""Scenario to programs: one module a workload, each with a function ``build`` and what it measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
-from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, zap
+from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, scaled, zap
+from simlib.workloads.degradation import degradation
+from simlib.workloads.horizon import check_walks
+from simlib.workloads.metrics import Kind, Metric
 
-_WORKLOADS: dict[str, Callable[[Scenario], Job]] = {
-    "clear_under_load": clear_under_load.build,
-    "dirty_log_perf_test": dirty_log_perf_test.build,
-    "migration": migration.build,
-    "zap": zap.build,
-}
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("clear_under_load", clear_under_load.build, clear_under_load.METRICS, clear_under_load.DEFAULT,
+             clear_under_load.measure, check_walks),
+        Kind("dirty_log_perf_test", dirty_log_perf_test.build, dirty_log_perf_test.METRICS, dirty_log_perf_test.DEFAULT,
+             dirty_log_perf_test.measure, check_walks, dirty_log_perf_test.sample,
+             dirtying="dirtied"),
+        Kind("migration", migration.build, migration.METRICS, migration.DEFAULT, migration.measure,
+             migration.check_horizon, scaled.sample, migration.warnings, degradation),
+        Kind("zap", zap.build, zap.METRICS, zap.DEFAULT, zap.measure, zap.check_horizon,
+             curve=zap.curve),
+    )
+}  # fmt: skip
+"""The workloads, by ``workload.kind``."""
+
+
+def kind_of(scenario: Scenario) -> Kind:
+    """The workload of a scenario: its programs, its metrics."""
+    return KINDS[scenario.workload.kind]
 
 
 def build(scenario: Scenario) -> Job:
@@ -25,4 +40,24 @@ def build(scenario: Scenario) -> Job:
     >>> build(Scenario()).lock_names
     ('mmu_lock', 'interconnect')
     """
-    return _WORKLOADS[scenario.workload.kind](scenario)
+    return kind_of(scenario).build(scenario)
+
+
+def find_metric(scenario: Scenario, name: str) -> Metric:
+    """A metric of a scenario's workload, by its name: ``dirty_memory_time``, ``dirty_memory_time[2]``.
+
+    Raises
+    ------
+    InputError
+        If the workload has none of this name, or not this iteration.
+
+    Examples
+    --------
+    >>> find_metric(Scenario(), "dirty_memory_time[2]").unit
+    's'
+    >>> find_metric(Scenario(), "zap_time")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: metric = zap_time: dirty_log_perf_test has none of this name; did you mean ...
+    """
+    return kind_of(scenario).find(name, scenario.workload.iterations)[0]

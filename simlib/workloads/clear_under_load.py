@@ -10,11 +10,14 @@ GET and CLEAR, or has other threads CLEAR a part of the slot each. At the end ev
 
 from __future__ import annotations
 
+from simlib.engine.result import PS, EngineResult
 from simlib.errors import InputError
 from simlib.model.job import Job
 from simlib.model.program import REGION, Thread, raised
 from simlib.model.scenario import Scenario
+from simlib.model.steps import Stamp
 from simlib.workloads.dirty_log import DirtyLog
+from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _CLEARED = range(3)
 _STOP, _MEASURE = 0, 1
@@ -101,3 +104,29 @@ def _helper(kernel: DirtyLog) -> Thread:
         kernel.clear_log()
         program.barrier(_CLEARED, 1 + workload.clear_threads)
     return helper
+
+
+METRICS = (
+    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the guest writes, summed "
+           "over all iterations; unknown without a value for what CLEAR costs a page.", rounds=True),
+    Metric("longest_stall", "s", "Longest time that one access of any vCPU took once the first GET began.", "whole"),
+    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once; unknown without a value "
+           "for what populating costs."),
+    *LOCKS,
+)  # fmt: skip
+"""What CLEAR under load measures. No part of the memory stands for the whole."""
+
+DEFAULT = ("clear_dirty_log_time", "longest_stall")
+"""Those that a prediction gives unless told otherwise."""
+
+
+def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
+    """The values of `METRICS`."""
+    unknown, costs, cleared = float("nan"), scenario.costs, phase_seconds(job, raw, "cleared")
+    populated = float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS
+    return {
+        "clear_dirty_log_time": [unknown] * len(cleared) if costs.clear_page is None else cleared,
+        "longest_stall": float(raw.lap_max_ps.max()) * PS,
+        "populate_time": unknown if costs.populate_block is None else populated,
+        **lock_metrics(scenario, raw),
+    }

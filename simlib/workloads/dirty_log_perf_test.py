@@ -10,10 +10,16 @@ CLEAR while they are parked.
 
 from __future__ import annotations
 
+import dataclasses
+
+from simlib.engine.result import PS, EngineResult
 from simlib.model.job import Job
+from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
+from simlib.model.steps import Stamp
 from simlib.workloads.dirty_log import DirtyLog
+from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _DIRTIED = range(3)
 
@@ -64,3 +70,59 @@ def _main(kernel: DirtyLog) -> Thread:
             kernel.clear_log()
             kernel.stamp("cleared", iteration)
     return main
+
+
+METRICS = (
+    Metric("dirty_memory_time", "s", "From letting the vCPUs go to the last of them having touched all its memory, the "
+           "populating left out, summed over all iterations.", "proportional", rounds=True),
+    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once; unknown without a value "
+           "for what populating costs.", "proportional"),
+    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the vCPUs are parked, summed "
+           "over all iterations; unknown without a value for what CLEAR costs a page.", "proportional", rounds=True),
+    *LOCKS,
+)  # fmt: skip
+"""What the selftest measures."""
+
+DEFAULT = ("dirty_memory_time", "contentions")
+"""Those that a prediction gives unless told otherwise."""
+
+
+def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
+    """The values of `METRICS`."""
+    unknown, costs, cleared = float("nan"), scenario.costs, phase_seconds(job, raw, "cleared")
+    populated = float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS
+    return {
+        "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
+        "populate_time": unknown if costs.populate_block is None else populated,
+        "clear_dirty_log_time": [unknown] * len(cleared) if costs.clear_page is None else cleared,
+        **lock_metrics(scenario, raw),
+    }
+
+
+def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
+    """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
+
+    The steady state makes them proportional to the pages; what is lost is the relative weight of start and end.
+
+    Examples
+    --------
+    >>> small, scale = sample(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
+    >>> small.guest.pages_per_vcpu, scale
+    (4096, 128.0)
+    """
+    guest = scenario.guest
+    unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
+    pages = max(unit, pages_per_vcpu // unit * unit)
+    if pages >= guest.pages_per_vcpu:
+        return scenario, 1.0
+    small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)
+    total, was = pages * guest.vcpus * guest.page_size, guest.pages_per_vcpu * guest.vcpus * guest.page_size
+    workload, costs = scenario.workload, scenario.costs
+    chunk = workload.clear_chunk or was
+    if chunk > total:
+        # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike.
+        if workload.clear_chunk is not None:
+            workload = dataclasses.replace(workload, clear_chunk=total)
+        costs = dataclasses.replace(costs, flush=None if costs.flush is None else costs.flush * total // chunk)
+    less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
+    return less, guest.pages_per_vcpu / pages

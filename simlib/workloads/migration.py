@@ -10,14 +10,18 @@ follows (stop-and-copy or post-copy) sends that and takes no lock.
 
 from __future__ import annotations
 
+from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.program import REGION, Extent, Thread, clock_shows, in_bitmap, raised
-from simlib.model.quantities import PS_PER_S
+from simlib.model.quantities import PS_PER_S, format_bandwidth, format_duration
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Scan
+from simlib.model.steps import Scan, Stamp
+from simlib.workloads.degradation import GUEST, LEVELS, SWITCHOVER, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
+from simlib.workloads.horizon import within_horizon
+from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
 
 _DONE = 1
 _PASS, _CLEARED = 0, 1
@@ -144,3 +148,114 @@ def _helper(kernel: DirtyLog, number: int) -> Thread:
             program.barrier(_CLEARED, threads + 1)
         program.back(REGION)
     return helper
+
+
+METRICS = (
+    Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
+    Metric("passes", "count", "Passes over the memory that were made before the switchover."),
+    Metric("converged", "0 or 1", "Whether what was dirty at the switchover can be sent within the downtime."),
+    Metric("dirty_left", "bytes", "Memory that is dirty at the switchover.", "proportional"),
+    Metric("clear_cpu_time", "s", "CPU time of all threads that clear, sending left out: clear_work_time, "
+           "clear_wait_time and clear_flush_time, summed over all passes.", "proportional"),
+    Metric("clear_work_time", "s", "Of it, time under the lock, summed over all passes; unknown without a value for "
+           "what CLEAR costs a page.", "proportional"),
+    Metric("clear_wait_time", "s", "Of it, time waiting for the lock and its cache line, summed over all passes.",
+           "proportional"),
+    Metric("clear_flush_time", "s", "Of it, the rest, summed over all passes: TLB flushes, the ioctl itself, "
+           "allocating without the lock, asking for it again.", "proportional"),
+    *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover in which the guest was degraded by more than "
+             f"{level} %.", "proportional") for level in LEVELS),
+    *GUEST,
+    *LOCKS,
+)  # fmt: skip
+"""What a migration measures."""
+
+DEFAULT = ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput")
+"""Those that a prediction gives unless told otherwise; a part of the memory tells them all."""
+
+_WAIT = [ACTIVITIES.index("wait"), ACTIVITIES.index("line")]
+_WORK, _IDLE, _BITMAP = ACTIVITIES.index("hold"), ACTIVITIES.index("idle"), len(ACTIVITIES)
+
+_ALL = 0.95
+"""Share of the pages that the guest writes, of which a pass that finds them dirty again says no more than that."""
+
+
+def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
+    """The values of `METRICS`."""
+    stamps = {name: i for i, name in enumerate(job.stamps)}
+    over = stamps[SWITCHOVER]
+    spent = raw.stamp_own[over, :_BITMAP] - raw.stamp_own[stamps[Stamp("enabled")], :_BITMAP]
+    spent = spent + raw.thread_ps[scenario.guest.vcpus + 1 :].sum(axis=0)  # clearing threads do nothing else
+    work = float("nan") if scenario.costs.clear_page is None else float(spent[_WORK]) * PS
+    wait = float(spent[_WAIT].sum()) * PS
+    rest = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
+    left = _left(job, raw)
+    curve = degradation(scenario, job, raw)
+    above = {
+        f"seconds_above_{level}": float(curve["width_s"][curve["degradation"] > level / 100].sum()) for level in LEVELS
+    }
+    return {
+        "precopy_duration": float(raw.stamp_ps[over] - raw.stamp_ps[stamps[UNDISTURBED]]) * PS,
+        "passes": float(_passes(job, raw)),
+        "converged": float(left <= scenario.workload.downtime // page_time(scenario)),
+        "dirty_left": float(left * scenario.guest.page_size),
+        "clear_cpu_time": work + wait + rest,
+        "clear_work_time": work,
+        "clear_wait_time": wait,
+        "clear_flush_time": rest,
+        **above,
+        **guest_metrics(scenario, raw, curve),
+        **lock_metrics(scenario, raw),
+    }
+
+
+def _passes(job: Job, raw: EngineResult) -> int:
+    """Passes that were made: the stamps of the others are zero."""
+    return sum(stamp.phase == "sent" and time > 0 for stamp, time in zip(job.stamps, raw.stamp_ps, strict=True))
+
+
+def _left(job: Job, raw: EngineResult) -> int:
+    """Pages that were dirty at the switchover."""
+    return int(raw.stamp_own[job.stamps.index(Stamp("left")), _BITMAP])
+
+
+def check_horizon(scenario: Scenario) -> None:
+    """Refuse a link so slow that the passes cannot end in time.
+
+    Raises
+    ------
+    HorizonError
+    """
+    workload = scenario.workload
+    first = scenario.guest.pages_per_vcpu * scenario.guest.vcpus * page_time(scenario)
+    within_horizon(
+        f"the first pass alone would take {{}} over a link of {format_bandwidth(workload.link)}", first,
+        "take less memory or a faster link", beside=workload.warm_up,
+    )  # fmt: skip
+    within_horizon(
+        "if it does not converge, its passes would take {}", min(workload.pass_limit * first, workload.timeout + first),
+        "take a shorter timeout or fewer passes", beside=workload.warm_up,
+    )  # fmt: skip
+
+
+def warnings(scenario: Scenario, job: Job, raw: EngineResult, scale: float) -> tuple[str, ...]:
+    """Why a migration switched over although more was left than can be sent within the downtime, if it did.
+
+    The guest's rate is that of the last pass: what it found dirty again, over the time it took. If that is all that the
+    guest writes, it may be faster.
+    """
+    workload, guest = scenario.workload, scenario.guest
+    stamps = {name: i for i, name in enumerate(job.stamps)}
+    left, passes = _left(job, raw), _passes(job, raw)
+    if left <= workload.downtime // page_time(scenario):
+        return ()
+    last = (raw.stamp_ps[stamps[SWITCHOVER]] - raw.stamp_ps[stamps[Stamp("collected", passes)]]) * PS
+    bound = "at least " if left >= _ALL * job.pages * workload.write_percent / 100 else ""
+    rate, sends = left * guest.page_size / last / 2**30, workload.link / 8 / 2**30
+    stop = f"timeout of {format_duration(round(workload.timeout * scale))}"
+    if passes == workload.pass_limit:
+        stop = f"limit of {passes} pass{'es' if passes > 1 else ''}"
+    return (
+        f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {sends:.3g} GiB/s; "
+        f"stopped at the {stop}",
+    )

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from simlib.errors import InputError
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
+from simlib.workloads import migration
 
-PROPORTIONAL = ("precopy_duration", "dirty_left", "clear_cpu_time", "clear_wait_time", "clear_work_time",
-                "clear_flush_time", "seconds_above_99", "seconds_above_50", "seconds_above_10")  # fmt: skip
-"""Metrics that are proportional to the memory, and so are multiplied by the factor."""
+SAMPLE_PAGES = 2**18
+"""Pages in all that a sampled migration keeps at least: 1 GiB, with which seed 001's whole memory agrees."""
 
 _TIMES = ("warm_up", "downtime", "timeout", "pause")
 _PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "kick")
@@ -51,7 +52,7 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
     (True, True)
     """
     guest, workload, costs = scenario.guest, scenario.workload, scenario.costs
-    if workload.kind != "migration":
+    if not workload.facts.by_chunk:
         raise InputError("workload.kind", workload.kind, "only a migration is scaled so", 'use kind = "migration"')
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
     whole = guest.pages_per_vcpu * guest.vcpus
@@ -87,8 +88,36 @@ def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
     >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
     {'precopy_duration': 8.0, 'passes': 2.0}
     """
+    kept = {metric.name: metric.memory for metric in migration.METRICS if metric.memory != "whole"}
     return {
-        name: value * factor if name in PROPORTIONAL else value
+        name: value * factor if kept[name] == "proportional" else value
         for name, value in metrics.items()
-        if not name.startswith(("longest_stall", "stall_"))
+        if name in kept
     }
+
+
+def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
+    """The migration of a part of the memory with so many pages a vCPU, or `SAMPLE_PAGES` in all, and the factor.
+
+    The part is as near to that as the memory and its chunks can be divided. Zipf's law is another with fewer pages, and
+    the time between slow faults does not shrink with the memory: such a migration stays whole.
+
+    Examples
+    --------
+    >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
+    ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
+    >>> sample(whole, 4096)[1]
+    64.0
+    """
+    guest, workload = scenario.guest, scenario.workload
+    if workload.access == "zipf" or workload.slow_fault_every:
+        return scenario, 1.0
+    pages = guest.pages_per_vcpu * guest.vcpus
+    wanted = pages / max(SAMPLE_PAGES, pages_per_vcpu * guest.vcpus)
+    unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
+    parts = guest.pages_per_vcpu // unit
+    part = workload.clear_chunk // guest.page_size if workload.clear_chunk else pages
+    parts = math.gcd(parts, part // (max(1, workload.clear_threads) * WORD_PAGES))
+    factors = [factor for factor in range(1, parts + 1) if parts % factor == 0]
+    factor = next((f for f in factors if f >= wanted), factors[-1])
+    return (scaled(scenario, factor), float(factor)) if factor > 1 else (scenario, 1.0)

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
+from simlib.engine.result import PS, EngineResult
 from simlib.model import strategy
 from simlib.model.job import Job
 from simlib.model.program import REGION, Thread
 from simlib.model.scenario import Scenario
-from simlib.model.steps import ALL, Map
+from simlib.model.steps import ALL, Map, Stamp
+from simlib.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.kernel import Kernel
+from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
 
 
 def build(scenario: Scenario) -> Job:
@@ -69,3 +74,35 @@ def _zap(kernel: Kernel) -> None:
             with program.when(~REGION.done()), program.letting_go(lock):
                 program.run(costs.reacquire)
         kernel.flush(held=True)
+
+
+METRICS = (
+    Metric("zap_time", "s", "From the end of the warm-up until all memory is unmapped and its tables given back."),
+    *GUEST,
+    *LOCKS,
+)
+"""What zapping measures."""
+
+DEFAULT = ("zap_time", "guest_throughput", "longest_stall")
+"""Those that a prediction gives unless told otherwise."""
+
+_ZAPPED = Stamp("zapped")
+
+
+def curve(scenario: Scenario, job: Job, raw: EngineResult) -> pd.DataFrame:
+    """The guest's throughput until all is zapped."""
+    return degradation(scenario, job, raw, _ZAPPED)
+
+
+def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
+    """The values of `METRICS`."""
+    stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
+    return {
+        "zap_time": (stamps[_ZAPPED] - stamps[UNDISTURBED]) * PS,
+        **guest_metrics(scenario, raw, curve(scenario, job, raw)),
+        **lock_metrics(scenario, raw),
+    }
+
+
+def check_horizon(scenario: Scenario) -> None:
+    """Nothing to refuse: it takes one walk over the tables."""

@@ -5,10 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib import calibrate, measurements, predict, simulate
+from simlib import calibrate, measurements, predict
 from simlib.calibration import build_problem, sobol_indices, strongest_correlations
 from simlib.errors import CalibrationError, InputError
 from simlib.model.scenario import Scenario
+from simlib.simulation import run_scenario
 
 PAGES = 1024
 LEVEL = 0.99
@@ -46,7 +47,7 @@ def table(scenario, tmp_path_factory):
     for series, variant in scenario.variants.items():
         costs = {k.partition("[")[0]: v for k, v in KNOWN.items() if "[" not in k or f"[{series}]" in k}
         for vcpus in (1, 2, 4, 6, 8, 12, 16):
-            found = simulate(variant.with_vcpus(vcpus).with_costs(**costs), seed=987).metrics
+            found = run_scenario(variant.with_vcpus(vcpus).with_costs(**costs), seed=987).metrics
             time = found["dirty_memory_time"] * np.exp(0.005 * noise.standard_normal())
             rows.append(f"{series},{vcpus},{time!r},{int(found['contentions'])}")
     return measured(tmp_path_factory.mktemp("data"), "\n".join(rows).replace("np.float64(", "").replace(")", "") + "\n")
@@ -72,7 +73,7 @@ def test_known_costs_come_back(fit):
 def test_what_was_held_out_lies_in_the_predicted_intervals(fit, scenario):
     held_out = fit.fitted[~fit.fitted["train"] & (fit.fitted["metric"] == "dirty_memory_time")]
     curves = predict(
-        scenario, [12, 16], estimate=fit.estimate, metrics=["dirty_memory_time"], pages_per_vcpu=PAGES, level=LEVEL
+        scenario, [12, 16], fit=fit, metrics=["dirty_memory_time"], pages_per_vcpu=PAGES, level=LEVEL
     ).frame
     both = held_out.merge(curves, on=["variant", "vcpus", "metric"], validate="1:1")
     assert len(both) == 4
@@ -135,8 +136,8 @@ TIMES = "series,vcpus,dirty_memory_time_s\nold,1,1\nold,2,1.1\nold,4,1.5\nnew,1,
         ({}, "vcpus,dirty_memory_time_s,contentions\n1,1,2\n", "columns of", "series is missing", "variants: old, new"),
         ({}, "series,vcpus,dirty_memory_time_s,contentions\nx,1,1,2\n", "series of", "none is a variant", "old, new"),
         ({"variants": {}}, TIMES, "series of", "one series must be chosen", "give the condition series == 'NAME'"),
-        ({"calibration": {"costs": ["flush"], "metrics": ["dirty_time"]}}, TIMES, "calibration.metrics",
-         "unknown metric", "'dirty_memory_time'"),
+        ({"calibration": {"costs": ["flush"], "metrics": ["dirty_time"]}}, TIMES, "metric",
+         "has none of this name", "'dirty_memory_time'"),
         ({"costs": {"fault_hold": "1us"}}, TIMES, "costs.fault_hold", "asked to determine it", "remove it"),
         ({}, "series,dirty_memory_time_s\nold,1\n", "columns of", "vcpus is missing", ""),
     ],
@@ -153,3 +154,65 @@ def test_a_table_that_does_not_belong_to_the_scenario_is_refused(tmp_path, chang
 def test_a_metric_that_was_not_measured_is_refused(scenario, tmp_path):
     with pytest.raises(InputError, match="contentions"):
         build_problem(scenario, measured(tmp_path, TIMES))
+
+
+ONE = {
+    "guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
+    "workload": {"iterations": 2, "initially_set": False},
+    "policy": {"architecture": "x86-shadow-paging"},
+    "costs": {"line_transfer": "60ns", "fault_jitter": 0.05},
+    "calibration": {"costs": ["fault_exit", "fault_hold"]},
+}  # fmt: skip
+KNOWN_ONE = {"fault_exit": 900_000.0, "fault_hold": 400_000.0}
+
+
+def one_iteration(iteration):
+    """Measurements of one iteration of two, or of both together: without INITIALLY_SET the two take equally long."""
+    scenario = Scenario.parse(ONE)
+    name = f"dirty_memory_time[{iteration}]" if iteration else "dirty_memory_time"
+    runs = {
+        n: run_scenario(scenario.with_vcpus(n).with_costs(**KNOWN_ONE), seed=5).value(name) for n in (1, 2, 3, 4, 6)
+    }
+    return pd.DataFrame({"vcpus": list(runs), "dirty_memory_time_s": list(runs.values())})
+
+
+def test_a_data_frame_of_one_iteration_gives_the_same_costs_as_the_sum():
+    """A fit on the wrong reading would be off by a factor of two."""
+    by_column = one_iteration(2).assign(iteration=2)
+    named = ONE | {"calibration": ONE["calibration"] | {"metrics": ["dirty_memory_time[2]"]}}
+    for file, table in ((ONE, one_iteration(0)), (ONE, by_column), (named, one_iteration(2)), (named, by_column)):
+        fit = calibrate(Scenario.parse(file), table, pages_per_vcpu=PAGES, profile=False)
+        costs = dict(zip(fit.estimate.names, np.exp(fit.estimate.logs), strict=True))
+        assert costs == pytest.approx(KNOWN_ONE, rel=0.1)
+        assert fit.fitted["metric"].iloc[0] == ("dirty_memory_time" if table.equals(one_iteration(0)) else
+                                                "dirty_memory_time[2]")  # fmt: skip
+
+
+def test_rows_of_an_iteration_and_sums_stand_beside_each_other():
+    both = pd.concat([one_iteration(2).assign(iteration=2), one_iteration(0).assign(iteration=None)])
+    rows = build_problem(Scenario.parse(ONE), measurements.as_table(both)).observations
+    assert rows["metric"].value_counts().to_dict() == {"dirty_memory_time": 5, "dirty_memory_time[2]": 5}
+
+
+def test_an_iteration_that_the_workload_lacks_is_refused():
+    with pytest.raises(InputError, match=r"dirty_memory_time\[3\]: the workload has iterations 1 to 2"):
+        calibrate(Scenario.parse(ONE), one_iteration(2).assign(iteration=3))
+    contended = one_iteration(2).assign(iteration=2, contentions=1)
+    named = ONE | {"calibration": ONE["calibration"] | {"metrics": ["contentions"]}}
+    with pytest.raises(InputError, match=r"contentions\[2\]: contentions has no iterations"):
+        calibrate(Scenario.parse(named), contended)
+
+
+def test_what_predict_would_refuse_is_not_calibrated():
+    """On an architecture that broadcasts, the invalidation decides: it must be given or sought."""
+    broadcasting = ONE | {"policy": {"architecture": "arm64-2022"}}
+    with pytest.raises(InputError, match=r"costs = tlb_invalidate: no value, and not among the costs to determine"):
+        calibrate(Scenario.parse(broadcasting), one_iteration(0))
+    given = Scenario.parse(broadcasting | {"costs": ONE["costs"] | {"tlb_invalidate": "300ns"}})
+    fit = calibrate(given, one_iteration(0), pages_per_vcpu=512, profile=False)
+    assert (predict(given, [8], fit=fit, metrics=["dirty_memory_time"]).frame["estimate"] > 0).all()
+
+
+def test_a_bad_data_frame_is_refused_as_a_bad_file_is():
+    with pytest.raises(InputError, match="DataFrame"):
+        calibrate(Scenario.parse(ONE), pd.DataFrame({"vcpus": [1, 1], "dirty_memory_time_s": [1.0, 2.0]}))

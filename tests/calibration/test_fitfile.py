@@ -10,9 +10,9 @@ import pytest
 
 from simlib.calibration import Calibrated, build_problem, find_fit, load_fit, save_fit
 from simlib.errors import InputError
+from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
-from simlib.prediction import CostEstimate
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def test_the_shipped_fit_is_what_the_data_give(machine):
     assert shipped.estimate.spread == pytest.approx(now.estimate.spread)
     assert not shipped.observations["train"].any()
     case = now.scenario.with_vcpus(4)
-    found = predict(case, [4], estimate=shipped.estimate, metrics=["clear_dirty_log_time", "longest_stall"]).frame
+    found = predict(case, [4], fit=shipped, metrics=["clear_dirty_log_time", "longest_stall"]).frame
     assert ((found["low"] < found["estimate"]) & (found["estimate"] < found["high"])).all()
 
 

@@ -105,12 +105,12 @@ def test_a_taken_port_is_named() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(InputError, match=rf"--port = {port}: cannot be used on 127.0.0.1 \(.*in use\)"):
+        with pytest.raises(InputError, match=rf"port = {port}: cannot be used on 127.0.0.1 \(.*in use\)"):
             server.explore(port=port, browser=False)
 
 
 def test_a_port_that_does_not_exist_is_named() -> None:
-    with pytest.raises(InputError, match="--port = 70000"):
+    with pytest.raises(InputError, match="port = 70000"):
         server.free_port(70000)
 
 

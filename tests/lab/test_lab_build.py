@@ -42,7 +42,7 @@ def test_what_is_not_built_says_how(lab):
         find_built("arm64", "plain")
     with pytest.raises(InputError, match="selftest = x: is not built; run simlib lab build --arch arm64"):
         find_program("arm64", "x")
-    with pytest.raises(InputError, match="--kernel = debug: is not known; known: plain, statistics, lock-stat"):
+    with pytest.raises(InputError, match="kernel = debug: is not known; known: plain, statistics, lock-stat"):
         build_kernel("arm64", "debug")
     assert not lab.exists()
 

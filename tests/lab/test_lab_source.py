@@ -92,7 +92,7 @@ def test_another_version_is_refused_before_anything_is_copied(tmp_path, lab, giv
         expected = r"kernel source = 6\.11\.3: the patch series is for Linux 6\.12; install the package linux-source-6"
     else:
         kernel.mkdir()
-        expected = "--source = .*: is no Linux source tree; name the folder"
+        expected = "source = .*: is no Linux source tree; name the folder"
     with pytest.raises(InputError, match=expected):
         prepare_source(lab, found, kernel)
     assert not lab.exists()
@@ -174,7 +174,7 @@ def test_without_hard_links_files_are_copied(tmp_path, lab, archive, monkeypatch
 def test_a_source_within_the_lab_is_refused_and_stays(tmp_path, lab, place):
     kernel, found = tree(lab / place), series(tmp_path / "s", one=CHANGE)
     before = contents(lab)
-    with pytest.raises(InputError, match=r"--source = .*: lies in the lab's own folder; give a tree that lies els"):
+    with pytest.raises(InputError, match=r"source = .*: lies in the lab's own folder; give a tree that lies els"):
         prepare_source(lab, found, kernel)
     assert contents(lab) == before
 
@@ -184,7 +184,7 @@ def test_a_source_that_was_built_in_is_refused(tmp_path, lab, left):
     kernel = tree(tmp_path / "own")
     (kernel / left).parent.mkdir(parents=True, exist_ok=True)
     (kernel / left).touch()
-    with pytest.raises(InputError, match=r"--source = .*: was built in place: it has .*; run make mrproper there, or"):
+    with pytest.raises(InputError, match=r"source = .*: was built in place: it has .*; run make mrproper there, or"):
         prepare_source(lab, series(tmp_path / "s", one=CHANGE), kernel)
     assert not lab.exists()
 

@@ -165,7 +165,7 @@ def test_unknown_kinds_options_and_columns(tmp_path):
     ):
         with pytest.raises(InputError, match=sentence):
             imported.with_columns(values)
-    with pytest.raises(InputError, match="--name"):
+    with pytest.raises(InputError, match=r"name = \.\./x: must be small"):
         write_imported(imported, tmp_path, "../x")
 
 

@@ -261,3 +261,24 @@ def test_the_manual_lists_every_key():
     for kind in (Machine, Guest, Policy, Workload, Costs, Calibration):
         missing = {f.name for f in dataclasses.fields(kind)} - words
         assert not missing, kind.__name__
+
+
+def test_a_group_at_the_top_holds_for_variants_that_name_none():
+    tables = {"group": "fixed test", "variants": {"a": {}, "b": {"group": "own"}}}
+    scenario = Scenario.parse(tables)
+    assert [variant.group for variant in scenario.variants.values()] == ["fixed test", "own"]
+    assert Scenario.parse({"variants": {"a": {}}}).variants["a"].group == "a"
+    for text in (scenario.to_toml(), Scenario.parse({"variants": {"a": {}}}).to_toml()):
+        assert Scenario.parse(tomllib.loads(text)).to_toml() == text
+
+
+def test_costs_may_be_durations():
+    assert Scenario().with_costs(fault_hold="1us", fault_jitter=0.5).costs.given() == {
+        "fault_hold": 1_000_000, "fault_jitter": 0.5
+    }  # fmt: skip
+    for costs, message in (
+        ({"fault_hold": "1 parsec"}, "unknown unit 'parsec'"),
+        ({"hold": 1}, "costs.hold = 1: unknown cost; did you mean"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Scenario().with_costs(**costs)

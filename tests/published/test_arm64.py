@@ -26,7 +26,7 @@ def fit(table):
 @pytest.fixture(scope="module")
 def held_out(fit, table):
     """The nine predicted times beside the published ones: variant, vcpus, estimate, low, high, published."""
-    curves = predict(fit.problem.scenario, HELD_OUT, estimate=fit.estimate, metrics=["dirty_memory_time"]).frame
+    curves = predict(fit.problem.scenario, HELD_OUT, fit=fit, metrics=["dirty_memory_time"]).frame
     published = table.frame.assign(published=table.seconds("dirty_memory_time"))
     both = curves.merge(published, left_on=["variant", "vcpus"], right_on=["series", "vcpus"], validate="1:1")
     assert len(both) == 9

@@ -6,7 +6,7 @@ import pytest
 from simlib.engine import compiled, reference
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
-from simlib.simulation import simulate
+from simlib.simulation import run_scenario as simulate
 from simlib.workloads import build
 
 COSTS = {"fault_exit": "3us", "fault_hold": "1600ns", "clear_page": "150ns", "guest_access": "100ns"}

@@ -9,7 +9,8 @@ import pytest
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Mode
-from simlib.simulation import sampled, simulate
+from simlib.simulation import run_scenario as simulate
+from simlib.simulation import sampled
 
 READ, WRITE = Mode.READ, Mode.WRITE
 

@@ -11,9 +11,9 @@ from simlib.engine.timeline import timeline
 from simlib.errors import HorizonError, InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Page, Stamp
-from simlib.simulation import simulate
+from simlib.simulation import run_scenario as simulate
 from simlib.workloads import build
-from simlib.workloads.guest_metrics import degradation
+from simlib.workloads.degradation import degradation
 
 COSTS = {
     "fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "line_local": "10ns", "clear_page": "30ns",

@@ -5,7 +5,7 @@ import pytest
 
 from simlib.engine import compiled, reference
 from simlib.model.scenario import Scenario
-from simlib.simulation import simulate
+from simlib.simulation import run_scenario as simulate
 from simlib.workloads import build
 
 

@@ -263,6 +263,10 @@ def _numbers(lines: Lines, text: str) -> list[int | float]:
 def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:
     """No class of the file is asked for."""
     if not lock:
-        cure = "was a guest running while it counted? --lock NAME takes another class, --lock all every one"
-        return InputError(lines.where, f"{len(names)} lock classes", "one of them must be mmu_lock", cure)
-    return InputError("--lock", lock, f"no class of {lines.where} has it in its name", nearest(lock, list(names)[:40]))
+        cure, option = (
+            f"was a guest running while it counted? {name} takes another class, {every} every one"
+            for name, every in (('lock="NAME"', 'lock="all"'), ("--lock NAME", "--lock all"))
+        )
+        return InputError(lines.where, f"{len(names)} lock classes", "one of them must be mmu_lock", cure, option)
+    known = nearest(lock, list(names)[:40])
+    return InputError("lock", lock, f"no class of {lines.where} has it in its name", known, flag="--lock")

@@ -233,7 +233,13 @@ class Imported:
             frame = table.frame.copy()
             for at, (column, value) in enumerate(added):
                 if column.name in frame.columns:
-                    raise InputError("--set", column.name, f"the table {name!r} has this column", "choose another name")
+                    raise InputError(
+                        "column",
+                        column.name,
+                        f"the table {name!r} has this column",
+                        "choose another name",
+                        flag="--set",
+                    )
                 frame.insert(at, column.name, value)
             columns = tuple(column for column, _ in added)
             keys = tuple(column.name for column in columns)
@@ -243,18 +249,18 @@ class Imported:
 
 def _constant(name: str, value: str) -> tuple[Column, Any]:
     """Column and value of one ``NAME=VALUE``."""
-    what = f"--set {name}"
+    what, flag, cure, option = f"column {name}", f"--set {name}", 'write {"vcpus": "8"}', "write --set vcpus=8"
     if not _COLUMN.fullmatch(name):
         rule = "the name of a column must be small letters, digits and _"
-        raise InputError("--set", name, rule, "write --set vcpus=8")
+        raise InputError("column", name, rule, cure, option, "--set")
     if not value or value != value.strip() or not value.isprintable():
-        raise InputError(what, repr(value), "must be a number or a word", "write --set vcpus=8")
+        raise InputError(what, repr(value), "must be a number or a word", cure, option, flag)
     try:
         number = float(value)
     except ValueError:
         return Column(name, "text", "given at the import"), value
     if not 0 <= number <= LARGEST:
-        raise InputError(what, value, "must be from 0 to 2^53", "correct it")
+        raise InputError(what, value, "must be from 0 to 2^53", "correct it", flag=flag)
     whole = re.fullmatch(r"\d+", value, re.ASCII) is not None
     column = Column(name, "whole" if whole else "number", "given at the import")
     column.field()  # says so if the unit is missing or wrong
@@ -296,7 +302,7 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     """
     folder, name = Path(folder), name or default_name(imported.source)
     if not _NAME.fullmatch(name):
-        raise InputError("--name", name, "must be small letters, digits, - and _", "choose another name")
+        raise InputError("name", name, "must be small letters, digits, - and _", "choose another name", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
     for stem in stems.values():
         _refuse_foreign(folder / f"{stem}.csv")
@@ -320,7 +326,9 @@ def _refuse_foreign(path: Path) -> None:
             ours = False
         if not ours:
             rule = "a file is there already that was not imported"
-            raise InputError("output", str(file), rule, "choose another --name or --out")
+            raise InputError(
+                "output", str(file), rule, "choose another name or folder", "choose another --name or --out"
+            )
 
 
 def default_name(source: str) -> str:

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Policies side by side: the same guest, the same costs, the same random numbers."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from simlib.errors import InputError
+from simlib.fits import AnyFit
+from simlib.model.policies import apply
+from simlib.model.scenario import Scenario, as_scenario
+from simlib.prediction import (
+    LEVEL,
+    PAGES_PER_VCPU,
+    REPLICATIONS,
+    Progress,
+    cases_of,
+    interval,
+    metrics_of,
+    sample_cases,
+)
+from simlib.results import Result, text_of
+from simlib.workloads import find_metric
+
+OWN = "own"
+"""The word for the policy that the scenario has by itself."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """What policies do, side by side.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        policy, variant, vcpus, metric, estimate, low, high, unit; and against the first policy, change_percent,
+        change_low, change_high (NaN where that gives 0): a paired comparison, so that what both share cancels.
+    policies : tuple of str
+        As they were asked for; the first is what the others are compared with.
+    level : float
+        Probability that the intervals are meant to cover.
+    flags : tuple of str
+        What to know before believing the result.
+    """
+
+    frame: pd.DataFrame
+    policies: tuple[str, ...]
+    level: float
+    flags: tuple[str, ...]
+
+    FIGURES: ClassVar[Mapping[str, str]] = {"over_vcpus": "_frame", "dirty_memory_time": "curves", "speed_up": "curves"}
+
+    def readable(self) -> pd.DataFrame:
+        """The frame for people to read: intervals in one column each, and no column of variants if there are none."""
+        frame = self.frame
+        shown = frame[["policy", "variant", "vcpus", "metric", "unit"]].assign(
+            estimate=[f"{value:.4g}" for value in frame["estimate"]],
+            interval=[f"{low:.4g} … {high:.4g}" for low, high in zip(frame["low"], frame["high"], strict=True)],
+            change=["" if np.isnan(value) else f"{value:+.1f} %" for value in frame["change_percent"]],
+        )
+        ends = zip(frame["change_low"], frame["change_high"], strict=True)
+        shown["of the change"] = ["" if np.isnan(low + high) else f"{low:+.1f} … {high:+.1f}" for low, high in ends]
+        return shown if (frame["variant"] != "").any() else shown.drop(columns="variant")
+
+    def summary(self) -> str:
+        """The policies, and what to know of them."""
+        title = f"Compared with {self.policies[0]}, {self.level:.0%} intervals."
+        return "\n".join([title, text_of(self.readable()), *self.flags])
+
+    def curves(self) -> pd.DataFrame:
+        """The table that the figures of curves draw: variant (here the policy), vcpus, metric, kind, value …"""
+        frame = self._frame()
+        frame = frame[["policy", "vcpus", "metric", "estimate", "low", "high"]].assign(kind="predicted", held_out=True)
+        return frame.rename(columns={"policy": "variant", "estimate": "value"})
+
+    def _frame(self) -> pd.DataFrame:
+        named = (self.frame["variant"] + ": ").where(self.frame["variant"] != "", "")
+        return self.frame.assign(policy=named + self.frame["policy"])
+
+    def _repr_html_(self) -> str:
+        flags = "".join(f"<li>{html.escape(flag)}</li>" for flag in self.flags)
+        title = f"<p><b>Predicted</b>, compared with {html.escape(self.policies[0])}, {self.level:.0%} intervals.</p>"
+        return f"{title}<ul>{flags}</ul>{self.frame.to_html(index=False)}"
+
+
+def compare(
+    scenario: Scenario | str | Path,
+    policies: Sequence[str],
+    vcpus: Sequence[int],
+    *,
+    variant: str = "",
+    fit: AnyFit | None = None,
+    metrics: Sequence[str] | None = None,
+    level: float = LEVEL,
+    seed: int = 1,
+    replications: int = REPLICATIONS,
+    pages_per_vcpu: int = PAGES_PER_VCPU,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Set policies side by side over vCPUs.
+
+    Parameters
+    ----------
+    scenario : Scenario, str or Path
+        A scenario, or its file.
+    policies : sequence of str
+        Names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, or ``"own"`` for what the
+        scenario says itself. The others are compared with the first.
+    vcpus : sequence of int
+    variant : str
+        Only this one, if the scenario has variants; by default all.
+    fit, metrics, level, seed, replications, pages_per_vcpu, progress
+        See `simlib.predict`.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    InputError
+        If a policy is unknown or named twice, or for what `simlib.predict` refuses.
+
+    Examples
+    --------
+    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
+    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
+    >>> compare(s, ["own", "fast-path-read-lock"], [8], metrics=["dirty_memory_time"]).policies
+    ('own', 'fast-path-read-lock')
+    """
+    names = tuple(policies)
+    if not names:
+        raise InputError("policies", "", "must name at least one", 'such as ["own", "every-64"]')
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError("policies", name, "is named more than once", "name each once")
+    subject = as_scenario(scenario)
+    subject = subject.variant(variant) if variant else subject
+    named: dict[tuple[str, str], Scenario] = {}
+    for name in names:
+        changed = subject if name == OWN else apply(subject, name)
+        named |= {(name, label): case for label, case in (dict(changed.variants) or {"": changed}).items()}
+    cases, notes = cases_of(named, vcpus, fit)
+    asked = metrics_of(cases, metrics)
+    values, flags = sample_cases(cases, asked, seed, replications, pages_per_vcpu, progress)
+    first = {(case.label, case.vcpus): i for i, case in enumerate(cases) if case.name == names[0]}
+    rows = []
+    for case, points in zip(cases, values, strict=True):
+        reference = values[first[case.label, case.vcpus]]
+        for column, metric in enumerate(asked):
+            found, base = points[:, column], reference[:, column]
+            unit = find_metric(case.scenario, metric).unit
+            centre, low, high = interval(found, case.estimate, level, metric)
+            high = min(high, 1.0) if unit == "share" else high
+            ratio = interval(found / base, case.estimate, level) if (base > 0).all() else (np.nan,) * 3
+            changes = [100 * (value - 1) for value in ratio]
+            rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
+    columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", "change_percent",
+               "change_low", "change_high"]  # fmt: skip
+    return Comparison(pd.DataFrame(rows, columns=columns), names, level, (*notes, *flags))

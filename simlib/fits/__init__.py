@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Calibrated costs: reading fit files, finding the one that belongs to a machine, and filling a scenario's costs."""
+
+from simlib.fits.choice import AnyFit, choose_fit
+from simlib.fits.estimate import BOUNDS, CostEstimate, complete, cost_key, missing_costs, used_costs
+from simlib.fits.file import Fit, find_fit, load_fit, unit_of, write_fit
+
+__all__ = [
+    "BOUNDS",
+    "AnyFit",
+    "CostEstimate",
+    "Fit",
+    "choose_fit",
+    "complete",
+    "cost_key",
+    "find_fit",
+    "load_fit",
+    "missing_costs",
+    "unit_of",
+    "used_costs",
+    "write_fit",
+]

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Calibrated costs and how far they are known, and which costs a scenario needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib.errors import InputError
+from simlib.model.costs import Costs
+from simlib.model.scenario import Scenario
+
+BOUNDS = {field.name: field.metadata["bounds"] for field in fields(Costs)}
+"""Least and largest value of each cost that is physically possible: picoseconds, or a coefficient of variation."""
+
+
+def cost_key(cost: str, group: str = "") -> str:
+    """Name of a parameter: a cost, or a cost of one group of variants.
+
+    Examples
+    --------
+    >>> cost_key("fault_exit"), cost_key("fault_exit", "old test")
+    ('fault_exit', 'fault_exit[old test]')
+    """
+    return f"{cost}[{group}]" if group else cost
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """Calibrated costs, and how far they are known.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Costs (``"fault_hold"``), or costs of a group of variants (``"fault_exit[old test]"``).
+    logs : ndarray, shape (n,)
+        Natural logarithms of the values (picoseconds, or dimensionless).
+    covariance : ndarray, shape (n, n)
+        Of `logs`.
+    dof : int
+        Degrees of freedom: observations less parameters.
+    discrepancy : float
+        Standard deviation of measured over model, relative, that is left after the fit.
+    spread : mapping of str to float
+        How much larger than `discrepancy` a metric's deviation is taken to be; 1 if not named.
+    """
+
+    names: tuple[str, ...]
+    logs: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    dof: int
+    discrepancy: float
+    spread: Mapping[str, float]
+
+    def apply(self, scenario: Scenario, logs: NDArray[np.float64] | None = None) -> Scenario:
+        """The scenario with these costs, those of its own group where the estimate has them.
+
+        A cost that the scenario gives by hand keeps its value.
+        """
+        given = scenario.costs.given()
+        values = np.exp(self.logs if logs is None else logs)
+        mine: dict[str, float] = {}
+        for name, value in zip(self.names, values.tolist(), strict=True):
+            cost, _, rest = name.partition("[")
+            if cost not in given and (not rest or rest.removesuffix("]") == scenario.group):
+                mine[cost] = value
+        return scenario.with_costs(**mine)
+
+    def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
+        """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds.
+
+        Examples
+        --------
+        >>> known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.02, {})
+        >>> bool(abs(known.draw(np.random.default_rng(1))[0] - known.logs[0]) < 0.5)
+        True
+        """
+        deviates = random.multivariate_normal(np.zeros(len(self.logs)), self.covariance)
+        wide = np.sqrt(self.dof / random.chisquare(self.dof))
+        bounds = np.log([BOUNDS[name.partition("[")[0]] for name in self.names])
+        return np.asarray(np.clip(self.logs + deviates * wide, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
+
+    def groups(self) -> set[str]:
+        """Groups that have costs of their own."""
+        return {name.partition("[")[2].removesuffix("]") for name in self.names if "[" in name}
+
+
+def used_costs(scenario: Scenario) -> tuple[str, ...]:
+    """Costs that decide how long the scenario's guest takes, so that a value must be known.
+
+    Examples
+    --------
+    >>> used_costs(Scenario.parse({"policy": {"architecture": "arm64-2022"}}))
+    ('fault_exit', 'fault_hold', 'line_transfer', 'tlb_invalidate')
+    """
+    names = ["fault_exit", "fault_hold", "line_transfer"]
+    if scenario.machine.line_transfer_local is not None:
+        names.remove("line_transfer")
+    if scenario.policy.facts.fault_flush == "broadcast":
+        names.append("tlb_invalidate")
+    return tuple(names)
+
+
+def missing_costs(scenario: Scenario) -> tuple[str, ...]:
+    """Those of `used_costs` that have no value."""
+    given = scenario.costs.given()
+    return tuple(name for name in used_costs(scenario) if name not in given)
+
+
+def complete(scenario: Scenario, estimate: CostEstimate | None = None) -> Scenario:
+    """The scenario with the estimate's costs, once every cost that its time depends on has a value.
+
+    Raises
+    ------
+    InputError
+        If one has none; the message says how to give it.
+
+    Examples
+    --------
+    >>> complete(Scenario())
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: costs = fault_exit, fault_hold, line_transfer: no value, ...
+    """
+    scenario.policy.resolved()
+    filled = scenario if estimate is None else estimate.apply(scenario)
+    missing = missing_costs(filled)
+    if not missing:
+        return filled
+    cure = 'give them with scenario.with_costs(fault_hold="1us", …), or calibrate and pass fit=…'
+    option = "give them under [costs], or calibrate and pass --fit"
+    if estimate is not None and estimate.groups() - {scenario.group}:
+        names = ", ".join(repr(g) for g in sorted(estimate.groups()))
+        cure = option = f'the fit has them for the groups {names}: write group = "…" at the top of the scenario'
+    raise InputError(
+        "costs", ", ".join(missing),
+        f"no value, and no calibrated one for machine {scenario.machine.name!r} with architecture "
+        f"{scenario.policy.architecture!r}",
+        cure, option,
+    )  # fmt: skip

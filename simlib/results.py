@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What every result can do: a short repr, a summary, HTML for a notebook, a figure."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
+
+from simlib.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+LINES = 8
+"""Most lines of a repr."""
+
+
+class Result:
+    """A result: what it says, and what can be drawn of it.
+
+    Attributes
+    ----------
+    FIGURES : mapping of str to str
+        Functions of `simlib.figures`, and the method that gives the table of each.
+    """
+
+    FIGURES: ClassVar[Mapping[str, str]] = {}
+
+    def summary(self) -> str:
+        """The result in plain text."""
+        raise NotImplementedError
+
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
+        return tuple(self.FIGURES)
+
+    def table_for(self, figure: str) -> pd.DataFrame:
+        """The table that a figure of it draws.
+
+        Raises
+        ------
+        InputError
+            If there is no such figure of it.
+        """
+        if figure not in self.figures():
+            raise InputError("figure", figure, f"cannot be drawn of a {type(self).__name__}",
+                             nearest(figure, self.figures()))  # fmt: skip
+        found: pd.DataFrame = getattr(self, self.FIGURES[figure])()
+        return found
+
+    def plot(self, figure: str = "", **options: Any) -> go.Figure:
+        """Draw it.
+
+        Parameters
+        ----------
+        figure : str
+            One of `figures`; by default the first.
+        **options
+            Of the function of that name in `simlib.figures`.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+        """
+        # The only import upwards: a result that could not be drawn without knowing a second module would be no help.
+        from simlib import figures as drawing  # noqa: PLC0415  # Plotly is slow to import
+
+        name = figure or self.figures()[0]
+        self.table_for(name)
+        return getattr(drawing, name)(self, **options)
+
+    def __repr__(self) -> str:
+        lines = self.summary().splitlines()
+        return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "… .summary() says all"])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.summary())}</pre>"
+
+
+def text_of(frame: pd.DataFrame) -> str:
+    """A table as text, numbers with four digits.
+
+    Examples
+    --------
+    >>> print(text_of(pd.DataFrame({"metric": ["zap_time"], "value": [1.23456789]})))
+      metric  value
+    zap_time  1.235
+    """
+    return str(frame.to_string(index=False, float_format="{:.4g}".format, na_rep=""))

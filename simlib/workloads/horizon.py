@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Refusing at once what would run past the simulated time."""
+
+from __future__ import annotations
+
+from simlib.engine.limits import HORIZON_PS
+from simlib.engine.result import PS
+from simlib.errors import HorizonError
+from simlib.model.pagetable import PageTable
+from simlib.model.scenario import Scenario
+
+
+def within_horizon(what: str, time: float, cure: str, option: str = "", beside: int = 0) -> None:
+    """Raise unless a time, ps, and what passes `beside` it can be simulated.
+
+    The sentence is `what`, in which the time stands for ``{}``, and `cure`; on the command line `option`.
+
+    Raises
+    ------
+    HorizonError
+    """
+    if beside + time > HORIZON_PS:
+        limit = f"more than the {HORIZON_PS * PS:.0f} s that are simulated"
+        raise HorizonError(what.format(f"{time * PS:.0f} s") + f", {limit}", cure, option)
+
+
+def check_walks(scenario: Scenario) -> None:
+    """Refuse a guest whose walks over its memory cannot end in time.
+
+    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978).
+
+    Raises
+    ------
+    HorizonError
+
+    Examples
+    --------
+    >>> check_walks(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
+    ...                             "costs": {"fault_exit": "1us"}}))
+    Traceback (most recent call last):
+    ...
+    simlib.errors.HorizonError: the run would take at least 268168 s of simulated time, ...
+    """
+    costs, workload, guest = scenario.costs, scenario.workload, scenario.guest
+    passes = 1 + workload.iterations - (1 if workload.initially_set else 0)
+    fault = (costs.fault_exit or 0) + (costs.fault_hold or 0)
+    blocks = PageTable(guest.page_size).pages_per_block() if guest.mapped_as_blocks else 1
+    least = guest.pages_per_vcpu * (
+        fault / blocks + (passes - 1) * workload.write_percent / 100 * fault + passes * (costs.guest_access or 0)
+    )
+    less = "take less memory or fewer iterations, or sample the pages"
+    within_horizon(
+        "the run would take at least {} of simulated time", least, f"{less} (pages_per_vcpu=…)", f"{less} (--pages)"
+    )

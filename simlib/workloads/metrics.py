@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a workload measures, as data: each names its metrics, beside the function that reads them from a run.
+
+A metric that is measured round by round, such as ``dirty_memory_time``, is the sum over all of them; a single one is
+asked for as ``dirty_memory_time[2]``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from simlib.engine.result import PS, EngineResult
+from simlib.errors import InputError, nearest
+from simlib.model.job import Job
+from simlib.model.scenario import Scenario
+
+Values = Mapping[str, "float | Sequence[float]"]
+"""What a run measured, by metric; of a metric by rounds, one value each. NaN: a cost that decides it has no value."""
+
+_NAME = re.compile(r"(\w+)(?:\[([0-9]{1,4})\])?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One quantity that a run of a workload gives.
+
+    Attributes
+    ----------
+    name, unit : str
+    definition : str
+        One sentence: exactly what is measured, and over what it is summed.
+    memory : str
+        What a run of a part of the memory tells of it: ``proportional``, ``same``, or ``whole``: nothing.
+    rounds : bool
+        Whether it is the sum over rounds, of which one can be asked for.
+    """
+
+    name: str
+    unit: str
+    definition: str
+    memory: str = "same"
+    rounds: bool = False
+
+
+LOCKS = (
+    Metric("contentions", "count", "Acquisitions of mmu_lock by anyone in the whole run that had to wait, times the "
+           "runs over which the published counters were added up (workload.counted_runs).", "proportional"),
+    Metric("lock_acquisitions", "count", "Acquisitions of mmu_lock by anyone in the whole run.", "proportional"),
+    Metric("mmu_lock_utilisation", "share", "Share of the whole run in which anyone held mmu_lock."),
+)  # fmt: skip
+"""Metrics that every workload has."""
+
+
+def lock_metrics(scenario: Scenario, raw: EngineResult) -> dict[str, float]:
+    """The values of `LOCKS`."""
+    stats = raw.lock_stats[0]
+    return {
+        "contentions": float(stats[:, 1].sum() * scenario.workload.counted_runs),
+        "lock_acquisitions": float(stats[:, 0].sum()),
+        "mmu_lock_utilisation": float(raw.busy_ps[0] / max(1, raw.end_ps)),
+    }
+
+
+def phase_seconds(job: Job, raw: EngineResult, phase: str) -> list[float]:
+    """How long each round of a phase took, from the stamp before its own."""
+    ends = [i for i, stamp in enumerate(job.stamps) if stamp.phase == phase]
+    return [float(raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS for i in ends]
+
+
+def _whole(scenario: Scenario, pages: int) -> tuple[Scenario, float]:
+    return scenario, 1.0
+
+
+def _nothing(*_: object) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of workload: its programs, and what a run of them measures.
+
+    Attributes
+    ----------
+    name : str
+        As ``workload.kind`` has it.
+    build : callable
+        Scenario to programs.
+    metrics : tuple of Metric
+    default : tuple of str
+        Those that `simlib.predict` gives unless told otherwise.
+    measure : callable
+        (scenario, job, result) to `Values`.
+    check_horizon : callable
+        Raises `simlib.errors.HorizonError` for a scenario that would run past the simulated time.
+    sample : callable
+        (scenario, pages a vCPU) to a scenario of less memory and the factor between both.
+    warnings : callable
+        (scenario, job, result, factor of the sample) to what a reader of the result must know.
+    curve : callable, optional
+        (scenario, job, result) to the guest's throughput over time, if it works on.
+    dirtying : str
+        The phase in which the guest dirties its memory, if it has one of its own.
+    """
+
+    name: str
+    build: Callable[[Scenario], Job]
+    metrics: tuple[Metric, ...]
+    default: tuple[str, ...]
+    measure: Callable[[Scenario, Job, EngineResult], Values]
+    check_horizon: Callable[[Scenario], None]
+    sample: Callable[[Scenario, int], tuple[Scenario, float]] = _whole
+    warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = _nothing
+    curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
+    dirtying: str = ""
+
+    def find(self, name: str, rounds: int) -> tuple[Metric, int]:
+        """A metric by its name, and which of its rounds is meant: 0, all of them.
+
+        Raises
+        ------
+        InputError
+            If the workload has no such metric, or not so many rounds.
+        """
+        base, number = split_name(name)
+        found = {metric.name: metric for metric in self.metrics}.get(base)
+        if found is None:
+            raise InputError("metric", name, f"{self.name} has none of this name",
+                             nearest(base, (metric.name for metric in self.metrics)))  # fmt: skip
+        if number is None:
+            return found, 0
+        if not found.rounds:
+            those = ", ".join(metric.name for metric in self.metrics if metric.rounds) or "none"
+            raise InputError("metric", name, f"{base} has no iterations in {self.name}", f"those that do: {those}")
+        if not 1 <= number <= rounds:
+            raise InputError("metric", name, f"the workload has iterations 1 to {rounds}",
+                             f"ask for one of them, or {base} for their sum")  # fmt: skip
+        return found, number
+
+
+def split_name(name: str) -> tuple[str, int | None]:
+    """A metric's name, and the iteration that it asks for.
+
+    Raises
+    ------
+    InputError
+        If it is not written so.
+
+    Examples
+    --------
+    >>> split_name("dirty_memory_time[2]"), split_name("contentions")
+    (('dirty_memory_time', 2), ('contentions', None))
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise InputError("metric", name, "must be a name, or a name with an iteration", "write dirty_memory_time[2]")
+    return match[1], None if match[2] is None else int(match[2])

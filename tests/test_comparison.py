@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Policies side by side: paired, so that what they share cancels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import simlib
+from simlib import InputError, Scenario
+from simlib.measurements import data_dir
+
+SMALL = Scenario.parse(
+    {"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "policy": {"architecture": "arm64"},
+     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns", "fault_jitter": 0.3}}
+)  # fmt: skip
+
+
+def test_the_first_policy_is_what_the_others_are_compared_with():
+    found = simlib.compare(SMALL, ["own", "loongarch-two-acquisitions"], [1, 8], metrics=["dirty_memory_time"])
+    first, second = (found.frame[found.frame["policy"] == name] for name in found.policies)
+    assert (first[["change_percent", "change_low", "change_high"]] == 0).all(axis=None)
+    changes = 100 * (second["estimate"].to_numpy() / first["estimate"].to_numpy() - 1)
+    assert second["change_percent"].to_numpy() == pytest.approx(changes, abs=0.5)
+    assert second["change_percent"].iloc[1] > 50  # faults took no lock before
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.level = 0.5  # type: ignore[misc]
+
+
+def test_what_both_share_cancels():
+    """With calibrated costs a change is known better than either side of it."""
+    path = data_dir() / "scenarios" / "lab-x86-shadow.toml"
+    found = simlib.compare(path, ["whole-ioctl", "every-64"], [4], metrics=["clear_dirty_log_time"])
+    row = found.frame.iloc[1]
+    assert row["change_low"] < row["change_percent"] < row["change_high"]
+    assert row["change_high"] - row["change_low"] < 0.1 * 100 * (row["high"] / row["low"] - 1)
+
+
+def test_variants_are_compared_each_with_itself():
+    scenario = dataclasses.replace(SMALL, variants={"a": SMALL, "b": SMALL})
+    found = simlib.compare(scenario, ["own", "every-64"], [1], metrics=["dirty_memory_time"])
+    assert found.frame["variant"].tolist() == ["a", "b", "a", "b"]
+    assert simlib.compare(scenario, ["own"], [1], variant="b").frame["variant"].eq("").all()
+    assert "variant" in found.readable().columns
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [([], "must name at least one"), (["own", "own"], "named more than once"), (["evry-64"], "did you mean 'every-64'"),
+     (["own", "zap-batch-10"], "zap has none of this name")],
+)  # fmt: skip
+def test_a_sentence_for_each_fault(policies, message):
+    with pytest.raises(InputError, match=message):
+        simlib.compare(SMALL, policies, [1])

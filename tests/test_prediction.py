@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Predictions: which metrics, which costs, and intervals of what can be 0."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import simlib
+from simlib import InputError, Scenario
+from simlib.fits import CostEstimate
+from simlib.measurements import data_dir
+from simlib.prediction import interval
+
+COSTS = {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}
+SMALL = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": COSTS})
+
+
+def test_a_shipped_migration_is_predicted_with_its_own_metrics():
+    found = simlib.predict(data_dir() / "scenarios" / "x86-160-vcpus.toml", [1, 2], variant="before")
+    assert found.frame["metric"].unique().tolist() == [
+        "precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput"
+    ]  # fmt: skip
+    assert (found.frame["low"] <= found.frame["estimate"]).all()
+    assert (found.frame["estimate"] <= found.frame["high"]).all()
+    assert (found.frame.loc[found.frame["unit"] == "share", "high"] <= 1).all()
+    assert not any("was simulated" in flag for flag in found.flags)  # slow faults do not scale with the memory
+    scaled = simlib.predict(data_dir() / "scenarios" / "x86-three-configurations.toml", [16], variant="config-1")
+    assert "one page in 64 was simulated; times and counts are scaled" in scaled.flags
+
+
+def test_each_variant_gets_the_fit_of_its_own_machine(monkeypatch):
+    monkeypatch.setattr("simlib.workloads.scaled.SAMPLE_PAGES", 2**15)
+    scenario = simlib.load_scenario(data_dir() / "scenarios" / "migration-48-vcpus.toml")
+    scenario = scenario.everywhere({"guest": {"memory": "192M"}, "workload": {"warm_up": "1ms", "pass_limit": 1}})
+    found = simlib.predict(scenario, [48], metrics=["precopy_duration"])
+    assert found.frame["variant"].tolist() == list(scenario.variants)
+    assert [flag.split(" (")[0] for flag in found.flags[:2]] == [
+        "costs: the shipped fit for ampere-altra", "costs: the shipped fit for x86-published"
+    ]  # fmt: skip
+
+
+def test_a_single_iteration_can_be_asked_for():
+    found = simlib.predict(SMALL, [2], metrics=["dirty_memory_time", "dirty_memory_time[2]"]).frame
+    assert found["estimate"].nunique() == 1  # the first iteration takes no fault
+
+
+def test_a_single_stall_is_asked_of_all_memory():
+    scenario = Scenario.parse(
+        {"guest": {"vcpus": 2, "memory": "8M"}, "costs": COSTS, "policy": {"architecture": "x86-shadow-paging"},
+         "workload": {"kind": "migration", "pass_limit": 1, "downtime": "1us", "warm_up": "10us"}}
+    )  # fmt: skip
+    found = simlib.predict(scenario, [2], metrics=["longest_stall"], replications=2)
+    assert (found.frame["estimate"] > 0).all()
+    assert not any("was simulated" in flag for flag in found.flags)
+
+
+def test_a_policy_by_name():
+    spin = simlib.predict(SMALL, [8], policy="loongarch-two-acquisitions", metrics=["lock_acquisitions"])
+    own = simlib.predict(SMALL, [8], metrics=["lock_acquisitions"])
+    assert spin.frame["estimate"].item() > own.frame["estimate"].item()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vcpus": []}, r"must name at least one number of vCPUs; write \[16, 32, 48\]"),
+        ({"metrics": ["precopy_duration"]}, r"dirty_log_perf_test has none of this name; .*known: clear_dirty_log"),
+        ({"metrics": ["dirty_memory_time[7]"]}, r"the workload has iterations 1 to 2"),
+        ({"policy": "every-63"}, r"multiple of 64"),
+        ({"fit": "nowhere.json"}, r"fit file = nowhere.json: cannot be read"),
+    ],
+)
+def test_a_sentence_for_each_fault(arguments, message):
+    with pytest.raises(InputError, match=message):
+        simlib.predict(SMALL, **({"vcpus": [1]} | arguments))
+
+
+def test_what_can_be_zero_has_an_interval_without_logarithms():
+    known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.0, {})
+    centre, low, high = interval(np.array([1.0, 0.0, 2.0]), known, 0.9, "dirty_left")
+    assert (centre, low) == (1.0, 0.0)
+    assert 1 < high < 100
+    assert interval(np.zeros(3), known, 0.9, "contentions") == (0.0, 0.0, 0.0)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``import simlib``: what it offers, and what it does not import before somebody asks."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simlib
+from simlib import cli
+
+HEAVY = {"numba", "pandas", "plotly", "scipy", "numpy", "simpy", "lmfit"}
+
+
+def imported(code: str) -> set[str]:
+    """Heavy packages that are imported once some code has run in a fresh interpreter."""
+    tail = "\nimport sys; sys.stderr.write('\\n' + ' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code + tail], capture_output=True, text=True, check=True)
+    return HEAVY & set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", "predict --help", "lab --help"])
+def test_help_imports_nothing_heavy(command):
+    run = f"from simlib.cli import main\ntry: main({command.split()})\nexcept SystemExit: pass"
+    assert imported(run) == set()
+
+
+def test_import_alone_imports_nothing_heavy():
+    assert imported("import simlib; dir(simlib); simlib.InputError") == set()
+
+
+def test_every_public_name_is_there_and_listed():
+    assert dir(simlib) == sorted(simlib.__all__)
+    for name in simlib.__all__:
+        assert getattr(simlib, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = simlib.simulat  # type: ignore[attr-defined]
+
+
+def test_type_checkers_are_told_the_same_names():
+    tree = ast.parse(Path(simlib.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    told = {
+        (node.module, alias.name) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    homes = {(home, name) for home, names in simlib._HOMES.items() for name in names}
+    assert told == homes | {("simlib", part) for part in simlib._PARTS}
+
+
+def test_functions_are_not_shadowed_by_modules_of_their_names():
+    for part in ("simulation", "prediction", "comparison", "calibration"):
+        importlib.import_module(f"simlib.{part}")
+    assert all(inspect.isfunction(getattr(simlib, name)) for name in ("simulate", "predict", "compare", "calibrate"))
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "simlib", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == simlib.__version__
+    usage = subprocess.run([sys.executable, "-m", "simlib", "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: simlib" in usage.stdout
+
+
+@pytest.mark.parametrize("name", ["predict", "compare", "calibrate"])
+def test_the_command_line_has_the_same_defaults(name):
+    assert inspect.signature(getattr(simlib, name)).parameters["level"].default == cli.LEVEL

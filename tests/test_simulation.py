@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`simlib.simulate` does what ``simlib simulate`` does."""
+
+from __future__ import annotations
+
+import pytest
+
+import simlib
+from simlib import InputError, Scenario
+from simlib.fits import CostEstimate, find_fit
+from simlib.simulation import run_scenario
+
+README = """
+group = "fixed test"
+[machine]
+name = "ampere-altra"
+[guest]
+vcpus = 2
+memory_per_vcpu = "4M"
+memslot_aligned = false
+[policy]
+architecture = "arm64-2022"
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(README)
+    return path
+
+
+def test_a_file_gets_the_shipped_costs_of_its_machine(mine):
+    found = simlib.simulate(mine)
+    estimate = find_fit(simlib.load_scenario(mine)).estimate
+    assert found.raw == run_scenario(estimate.apply(simlib.load_scenario(mine))).raw
+    assert found.metrics["dirty_memory_time"] > 0
+    assert found.flags[0].startswith("costs: the shipped fit for ampere-altra (arm64-dirty-memory-time")
+    assert simlib.simulate(str(mine)).raw == simlib.simulate(simlib.load_scenario(mine)).raw == found.raw
+
+
+def test_a_fit_may_be_a_file_what_it_holds_or_its_costs(mine):
+    fit = find_fit(simlib.load_scenario(mine))
+    path = simlib.measurements.data_dir() / "fits" / "ampere-altra.json"
+    first, *others = (simlib.simulate(mine, fit=given) for given in (fit, path, str(path), fit.estimate))
+    assert isinstance(fit.estimate, CostEstimate)
+    assert all(other.raw == first.raw for other in others)
+    assert not any("shipped" in flag for flag in first.flags)
+
+
+def test_missing_costs_are_refused_with_pythons_cure():
+    with pytest.raises(InputError, match=r"scenario\.with_costs\(fault_hold=.*pass fit=") as caught:
+        simlib.simulate(Scenario())
+    assert "--fit" not in str(caught.value)
+    assert caught.value.on_command_line().endswith("give them under [costs], or calibrate and pass --fit")
+
+
+def test_a_policy_and_vcpus_may_be_chosen(mine):
+    found = simlib.simulate(mine, policy="loongarch-two-acquisitions", vcpus=3)
+    assert (found.scenario.guest.vcpus, found.scenario.policy.architecture) == (3, "loongarch")
+    assert any("that they hold for loongarch is assumed" in flag for flag in found.flags)
+
+
+def test_a_variant_is_named():
+    scenario = Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}})
+    with pytest.raises(InputError, match="variant = none: the scenario has variants; name one; known: a"):
+        simlib.simulate(scenario)
+    with pytest.raises(InputError, match="variant = b: the scenario has no variants"):
+        simlib.simulate(Scenario(), variant="b")
+
+
+def test_what_is_no_scenario_is_refused():
+    with pytest.raises(InputError, match="scenario = dict: must be a Scenario or the path of its file"):
+        simlib.simulate({"guest": {}})  # type: ignore[arg-type]
