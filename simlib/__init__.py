@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from simlib.fits import CostEstimate, Fit, load_fit
     from simlib.model.scenario import Scenario, load_scenario
     from simlib.prediction import PredictionResult, predict
-    from simlib.simulation import SimulationResult, simulate
+    from simlib.simulation import SimulationResult, programs, simulate
 
 __all__ = [
     "BatchChoice",
@@ -51,6 +51,7 @@ __all__ = [
     "measurements",
     "perfetto_trace",
     "predict",
+    "programs",
     "save_fit",
     "simulate",
     "standard_scenario",
@@ -65,7 +66,7 @@ _HOMES = {
     "simlib.fits": ("CostEstimate", "Fit", "load_fit"),
     "simlib.model.scenario": ("Scenario", "load_scenario"),
     "simlib.prediction": ("PredictionResult", "predict"),
-    "simlib.simulation": ("SimulationResult", "simulate"),
+    "simlib.simulation": ("SimulationResult", "programs", "simulate"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 

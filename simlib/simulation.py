@@ -16,7 +16,7 @@ import pandas as pd
 from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.errors import InputError
-from simlib.fits import AnyFit, choose_fit, complete, missing_costs, used_costs
+from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, missing_costs, used_costs
 from simlib.model.costs import Costs
 from simlib.model.job import Job
 from simlib.model.policies import apply
@@ -308,10 +308,7 @@ def simulate(
     >>> simulate(s, engine="reference").raw == result.raw
     True
     """
-    case = as_scenario(scenario).variant(variant)
-    case = case if vcpus is None else case.with_vcpus(vcpus)
-    case = apply(case, policy) if policy else case
-    estimate, notes = choose_fit(case, fit)
+    case, estimate, notes = _case(scenario, variant, vcpus, policy, fit)
     found = run_scenario(
         complete(case, estimate),
         engine=engine,
@@ -321,6 +318,52 @@ def simulate(
         progress=progress,
     )
     return dataclasses.replace(found, flags=(*notes, *found.flags))
+
+
+def programs(
+    scenario: Scenario | str | Path,
+    *,
+    variant: str = "",
+    vcpus: int | None = None,
+    policy: str = "",
+    fit: AnyFit | None = None,
+) -> Job:
+    """The programs that `simulate` would run; their ``listing()`` is for people. What has no value takes no time in it.
+
+    Parameters
+    ----------
+    scenario, variant, vcpus, policy, fit
+        See `simulate`.
+
+    Returns
+    -------
+    Job
+
+    Raises
+    ------
+    InputError
+        If anything given breaks its rule.
+
+    Examples
+    --------
+    >>> print(programs(Scenario()).listing())
+    vcpu 0:
+      0  L0  open      extent 1, pages 512
+    ...
+    """
+    case, estimate, _ = _case(scenario, variant, vcpus, policy, fit)
+    return build(case if estimate is None else estimate.apply(case))
+
+
+def _case(
+    scenario: Scenario | str | Path, variant: str, vcpus: int | None, policy: str, fit: AnyFit | None
+) -> tuple[Scenario, CostEstimate | None, tuple[str, ...]]:
+    """The scenario that is to run, the costs that were calibrated for it, and what to know of them."""
+    case = as_scenario(scenario).variant(variant)
+    case = case if vcpus is None else case.with_vcpus(vcpus)
+    case = apply(case, policy) if policy else case
+    estimate, notes = choose_fit(case, fit)
+    return case, estimate, tuple(notes)
 
 
 def run_scenario(

@@ -200,9 +200,21 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write all tables of the run as CSV files.")
     ] = None,
+    listing: Annotated[
+        bool, typer.Option("--listing", help="Print the programs that would run, and leave; docs/steps.md explains.")
+    ] = False,
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Simulate a scenario once, page by page, and print its metrics and each lock's statistics."""
+    """Simulate a scenario once, page by page, and print its metrics and each lock's statistics.
+
+    Examples: simlib simulate mine.toml --vcpus 8
+
+    simlib simulate mine.toml --policy "pages >= 512 or held >= 50us" --listing
+    """
+    if listing:
+        case = simlib.programs(scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit)
+        sys.stdout.write(case.listing() + "\n")
+        return
     with progress_bar() as progress:
         result = simlib.simulate(
             scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit, engine=engine.value, seed=seed,
