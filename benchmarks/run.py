@@ -243,7 +243,7 @@ def engines(size: Size) -> list[Row]:
     for name, job in jobs.items():
         rates = engine_rates(job, size.rounds)
         rows += [
-            Row(f"{name}: compiled / reference, events/s", "×", ratios(*rates), 60, at_most=False),
+            Row(f"{name}: compiled / reference, events/s", "×", ratios(*rates), 300, at_most=False),
             Row("  compiled engine", "events/s", tuple(rates[0])),
             Row("  reference engine", "events/s", tuple(rates[1])),
         ]

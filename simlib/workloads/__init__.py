@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import functools
+
+from simlib.model.costs import Costs
 from simlib.model.job import Job
-from simlib.model.scenario import Scenario
+from simlib.model.policy import Policy
+from simlib.model.scenario import Guest, Machine, Scenario
+from simlib.model.workload import Workload
 from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, scaled, zap
 from simlib.workloads.degradation import degradation
 from simlib.workloads.horizon import check_walks
@@ -33,14 +38,20 @@ def kind_of(scenario: Scenario) -> Kind:
 
 
 def build(scenario: Scenario) -> Job:
-    """The programs, threads and locks of a scenario's workload.
+    """The programs, threads and locks of a scenario's workload; those of the last few scenarios are kept.
 
     Examples
     --------
     >>> build(Scenario()).lock_names
     ('mmu_lock', 'interconnect')
     """
-    return kind_of(scenario).build(scenario)
+    return _built(scenario.machine, scenario.guest, scenario.policy, scenario.workload, scenario.costs)
+
+
+@functools.lru_cache(maxsize=32)
+def _built(machine: Machine, guest: Guest, policy: Policy, workload: Workload, costs: Costs) -> Job:
+    """The job of a scenario by all that it depends on, so that replications build it once."""
+    return KINDS[workload.kind].build(Scenario(machine, guest, policy, workload, costs))
 
 
 def find_metric(scenario: Scenario, name: str) -> Metric:
