@@ -83,6 +83,11 @@ def small_scenario() -> Scenario:
     )
 
 
+def tiny_scenario() -> Scenario:
+    """One vCPU, one block: next to nothing to simulate."""
+    return Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": COSTS})
+
+
 def published_point(sections: int, memory_per_vcpu: str = "2G") -> Scenario:
     """The published 64-vCPU point, every page of it; `sections`: times that one fault takes the lock."""
     return Scenario.parse(
