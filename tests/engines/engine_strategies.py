@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What hypothesis may build for the engines' tests: whole scenarios, and raw programs over every lock."""
 
+import os
+
 import numpy as np
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
@@ -16,6 +19,21 @@ from simlib.model.workload import Workload
 
 TRACE = 200_000
 """Room for trace events: more than any job made here has."""
+
+
+class Examples:
+    """How many examples a test takes: as many as it says, or at most as many as SIMLIB_EXAMPLES, where that is set."""
+
+    most = int(os.environ["SIMLIB_EXAMPLES"]) if "SIMLIB_EXAMPLES" in os.environ else None
+
+    def __call__(self, number):
+        if self.most is None:
+            return settings(max_examples=number)
+        # Then it is asked whether a test fails, not of what: nothing is made smaller.
+        return settings(max_examples=min(number, self.most), phases=[Phase.explicit, Phase.generate])
+
+
+examples = Examples()
 
 SEEDS = st.sampled_from([0, 1, 2, 12345, 2**63 - 1])
 DURATIONS = st.sampled_from([None, 0, 1, 1_000, 47_000, 600_000, 3_000_001])

@@ -2,8 +2,8 @@
 """Two engines, one answer: every number and every trace event is the same, to the picosecond."""
 
 import numpy as np
-from engine_strategies import SEEDS, TRACE, jobs, scenarios
-from hypothesis import given, settings
+from engine_strategies import SEEDS, TRACE, examples, jobs, scenarios
+from hypothesis import given
 
 from simlib.engine import compiled, reference
 from simlib.engine.result import EVENTS
@@ -21,13 +21,13 @@ def assert_same(job, seed):
 
 
 @given(scenario=scenarios(), seed=SEEDS)
-@settings(max_examples=150)
+@examples(150)
 def test_every_scenario_runs_alike(scenario, seed):
     assert_same(build(scenario), seed)
 
 
 @given(job=jobs(), seed=SEEDS)
-@settings(max_examples=500)
+@examples(500)
 def test_every_program_runs_alike(job, seed):
     assert_same(job, seed)
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine_strategies import RUNNING, SEEDS, TRACE, jobs, scenarios
-from hypothesis import given, settings
+from engine_strategies import RUNNING, SEEDS, TRACE, examples, jobs, scenarios
+from hypothesis import given
 
 from simlib.engine import compiled, limits, reference
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS
@@ -100,7 +100,7 @@ def histogram(times):
 
 
 @given(job=jobs(stamped=True), seed=SEEDS)
-@settings(max_examples=250)
+@examples(250)
 def test_locks_keep_their_promises_and_their_books(job, seed):
     result = compiled.run(job, seed, trace=TRACE)
     done = visits(result)
@@ -134,7 +134,7 @@ def test_locks_keep_their_promises_and_their_books(job, seed):
 
 
 @given(job=jobs(stamped=True), seed=SEEDS)
-@settings(max_examples=150)
+@examples(150)
 def test_every_picosecond_of_a_thread_is_accounted_for(job, seed):
     result = compiled.run(job, seed, trace=TRACE)
     assert result.thread_ps.sum(axis=1).tolist() == result.thread_end_ps.tolist()
@@ -155,7 +155,7 @@ def test_every_picosecond_of_a_thread_is_accounted_for(job, seed):
 
 
 @given(scenario=scenarios(kinds=("dirty_log_perf_test",)), seed=SEEDS)
-@settings(max_examples=60)
+@examples(60)
 def test_a_scenario_does_all_its_work(scenario, seed):
     job = build(scenario)
     result = compiled.run(job, seed, trace=TRACE)
@@ -188,7 +188,7 @@ def test_a_scenario_does_all_its_work(scenario, seed):
 
 
 @given(scenario=scenarios(kinds=RUNNING), seed=SEEDS)
-@settings(max_examples=150)
+@examples(150)
 def test_a_guest_that_works_on_loses_nothing(scenario, seed):
     """Nor do the locks, or the books of time. What can be written without a fault is dirty in the log."""
     job = build(scenario)

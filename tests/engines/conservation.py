@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Conservation: random migrations and selftests, held to what `witness` says of them.
+
+    python tests/engines/conservation.py 10000
+
+runs so many scenarios on both engines' common ground, the compiled engine, prints a line now and then, and ends
+with a summary; `make conservation` is that. Scenario number n is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+from witness import Account, Mark, Setting, Violation, Witness
+
+from simlib.engine import compiled
+from simlib.engine.result import ACTIVITIES, EVENTS, LEDGER, EngineResult
+from simlib.model.architectures import ARCHITECTURES
+from simlib.model.costs import Costs
+from simlib.model.job import Job
+from simlib.model.locks import LOCKS, Discipline
+from simlib.model.pagetable import PageTable
+from simlib.model.policy import Policy
+from simlib.model.scenario import Guest, Machine, Scenario
+from simlib.model.strategy import leaves, strategy
+from simlib.model.workload import Workload
+from simlib.simulation import SimulationResult
+from simlib.workloads import build
+from simlib.workloads.dirty_log import DirtyLog
+from simlib.workloads.migration import page_time
+
+ROOM = 1_000_000
+"""Entries that a run may have; none made here has as many."""
+
+Pick = Callable[[Sequence[Any]], Any]
+"""Takes one of several: hypothesis's choice, or a generator's."""
+
+US, MS = 10**6, 10**9
+
+PARTS = ("pages >= 128", "pages >= 64", "pages >= 192", "pages >= 320", "pages >= 512", "held >= 1ns", "held >= 3us",
+         "held > 20us", "waiters >= 1", "waiters < 2", "vcpus >= 1", "vcpus > 1", "blocks >= 1",
+         "pages >= adaptive(64, 256)", "pages >= adaptive(128, 1024)")  # fmt: skip
+"""What strategies are made of."""
+
+
+def lets_go(pick: Pick) -> str:
+    """When a hold ends: never, or up to three comparisons joined in any way."""
+    parts = [pick(PARTS)]
+    if pick((False, False, False, True)):
+        return "never"
+    for _ in range(pick((0, 0, 1, 2))):
+        # A thread has one adaptive batch.
+        others = [p for p in PARTS if "adaptive" not in p or not any("adaptive" in one for one in parts)]
+        parts += [pick(("and ", "or ", "or not ")), pick(others)]
+        parts = [f"({' '.join(parts)})"]
+    return parts[0]
+
+
+def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
+    """A migration, or a selftest that clears, with any policy; a vCPU has at most `most_pages`, or one block."""
+    kind = pick(("migration",) * 8 + ("clear_under_load", "dirty_log_perf_test"))
+    page_size = pick((4096, 4096, 16384))
+    backing = pick(("4k", "4k", "hugetlb_2mb"))
+    block = page_size // 8
+    unit = 64 if backing == "4k" else block
+    vcpus = pick((2, 1, 3, 4) if unit < 1024 else (2, 1))
+    units = pick([n for n in (5, 3, 1, 2, 4, 7, 12) if n == 1 or n * unit <= most_pages])
+    memory_words = vcpus * units * unit // 64
+    chunk = pick([n for n in (3, 2, 1, 5, 7, None) if (n or 0) <= memory_words])
+    migrates = kind == "migration"
+    when = pick(("lazy", "lazy", "lazy", "at_once", "at_get", "ring")) if migrates else "lazy"
+    divided = {"migration": (chunk or memory_words) * (when == "lazy"), "clear_under_load": memory_words}.get(kind, 0)
+    helpers = pick([n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)])
+    # From one that writes each page many times a pass, to one that writes a handful.
+    interval = pick((3 * US + 1, 1_000_001, 20 * US, 200 * US, 40 * US))
+    name = pick(sorted(ARCHITECTURES))
+    modes = ("lockless", "read", "write") + ("default",) * (name not in ("s390", "ppc-radix"))
+    short = (None, 0, 1, 1_000, 47_000, 600_000)
+    costs = {cost: pick(short) for cost in Costs.__dataclass_fields__ if cost != "fault_jitter"}
+    if not migrates:
+        costs["guest_access"] = interval
+    return Scenario(
+        machine=Machine(cores=pick((64, 2)), sockets=pick((1, 2)), line_transfer_remote=pick((None, 0, 200_000))),
+        guest=Guest(
+            vcpus=vcpus,
+            memory_per_vcpu=units * unit * page_size,
+            page_size=page_size,
+            backing=backing,
+            memslot_aligned=pick((True, True, False)),
+        ),
+        policy=Policy(
+            architecture=name,
+            lock=pick(sorted(LOCKS)),
+            write_protect_fault=pick(modes),
+            translation_fault=pick(modes),
+            split_fault=pick(("read", "write")),
+            clear_lock=pick(("write", "read")),
+            lets_go=lets_go(pick),
+            get_lets_go=lets_go(pick),
+            fault_lock_sections=pick((0, 1, 2)),
+            eager_split=pick((None, True, False)),
+            split_alloc=pick(("default", "under_lock", "drop", "under_read_lock")),
+            lock_regions=pick((1, 1, 1, 2, 3, 5)),
+        ),
+        workload=Workload(
+            kind=kind,
+            iterations=pick((2, 1, 3)),
+            write_percent=pick((100, 100, 50, 7)),
+            initially_set=pick((True, False)),
+            clear_chunk=chunk and 64 * chunk * page_size,
+            pause=pick((30 * US, 0, 300 * US)),
+            access=pick(("uniform", "sequential", "zipf")),
+            access_interval=interval,
+            shared=pick((False, True)),
+            warm_up=pick((70 * US, 0)),
+            link=page_size * 8 * 10**12 // pick((330_000, 3_300_000, 33_000)),
+            clear_when=when,
+            clear_threads=helpers,
+            downtime=pick((0, 0, 0, 10 * US)),
+            pass_limit=pick((3, 2, 4, 3, 1)),
+            timeout=pick((10**12, 10**12, 10**12, 10**12, 0, 200 * US)),
+            slow_fault_every=pick((0, 0, 2)),
+        ),
+        costs=Costs(**costs, fault_jitter=pick((None, 0.3, 1.5))),
+    )
+
+
+# -- what the witness is told --------------------------------------------------------------------------
+
+
+def setting_of(scenario: Scenario) -> Setting:
+    """A scenario, as plain data."""
+    guest, workload, kernel = scenario.guest, scenario.workload, DirtyLog(scenario)
+    migrates = workload.kind == "migration"
+    return Setting(
+        kind=workload.kind,
+        pages=guest.pages_per_vcpu * guest.vcpus,
+        pages_per_vcpu=guest.pages_per_vcpu,
+        vcpus=guest.vcpus,
+        rounds=workload.pass_limit if migrates else workload.iterations,
+        block_pages=PageTable(guest.page_size).pages_per_block(),
+        blocks=guest.mapped_as_blocks,
+        splits_first=kernel.splits_eagerly,
+        write_percent=workload.write_percent,
+        shared=migrates and workload.shared,
+        initially_set=kernel.initially_set,
+        page_ps=page_time(scenario) if migrates else 0,
+        warm_up=workload.warm_up,
+        downtime=workload.downtime,
+        timeout=workload.timeout,
+        helpers=workload.clear_threads,
+    )
+
+
+def ledger_of(result: EngineResult) -> Iterator[tuple[int, int, str, int, int]]:
+    """A run's ledger, with words for the kinds."""
+    for at, thread, what, page, count in result.ledger.tolist():
+        yield at, thread, LEDGER[what], page, count
+
+
+def marks_of(job: Job, result: EngineResult) -> list[Mark]:
+    """The stamps that were made, in order, and how many walks came before each: a trace tells."""
+    events = result.trace[:, 2]
+    walks = np.cumsum(events == EVENTS.index("scan"))
+    marks = []
+    for row in np.flatnonzero(events == EVENTS.index("stamp")).tolist():
+        which = int(result.trace[row, 3])
+        of, bitmap = job.stamps[which], int(result.stamp_own[which, len(ACTIVITIES)])
+        marks.append(Mark(of.phase, of.round, int(result.stamp_ps[which]), int(walks[row]), bitmap))
+    return marks
+
+
+def examine(scenario: Scenario, job: Job, result: EngineResult) -> tuple[Account, Witness]:
+    """Hold a run, with its trace and its ledger, to all laws.
+
+    Raises
+    ------
+    Violation
+    """
+    setting, marks = setting_of(scenario), marks_of(job, result)
+    witness = Witness(setting)
+    account = witness.replay(ledger_of(result), marks)
+    witness.times(result.thread_ps.tolist(), result.thread_end_ps.tolist(), ACTIVITIES.index("idle"), marks)
+    if setting.migrates:
+        metrics = SimulationResult(scenario, job, result, 0, 1.0, ()).metrics
+        told = metrics["passes"], metrics["dirty_left"], metrics["converged"]
+        own = account.passes, account.left * scenario.guest.page_size, account.left <= setting.few
+        witness.require(told == own, f"passes, bytes left, converged: {told}, not {own}")
+    return account, witness
+
+
+# -- what was covered ----------------------------------------------------------------------------------
+
+CLASSES = (
+    "batch that does not divide the chunk", "chunk that does not divide the memory", "hold bounded in time",
+    "adaptive batch", "asks who waits", "never lets go", "several holds a chunk", "sparse pass", "dense pass",
+    "nothing collected", "regions", "regions that no chunk fits", "clear threads", "lazy", "at once", "at get", "ring",
+    "initially set", "not initially set", "blocks", "blocks split by writes", "eager split", "shared memory",
+    "pages only read", "lockless faults", "written between CLEAR and SEND", "pages left", "several passes",
+    "switched over for the downtime", "clear_under_load", "dirty_log_perf_test",
+)  # fmt: skip
+"""What scenarios are counted by."""
+
+
+def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account) -> Iterator[str]:
+    """Which of `CLASSES` a scenario is in, by what it says and by what came of it."""
+    guest, policy, workload = scenario.guest, scenario.policy, scenario.workload
+    setting, kernel = setting_of(scenario), DirtyLog(scenario)
+    asked = leaves(strategy(policy.get_lets_go if workload.clear_when == "at_get" else policy.lets_go))
+    batches = [leaf.least for leaf in asked if getattr(leaf, "quantity", "") == "pages"]
+    names = {getattr(leaf, "quantity", type(leaf).__name__.lower()) for leaf in asked}
+    migrates = workload.kind == "migration"
+    chunked = not migrates or workload.clear_when in ("lazy", "at_once")
+    held = chunked and workload.clear_when != "ring"
+    later = account.found[1:] if migrates else []
+    sends = [n for n in account.found[account.passes :] if migrates]
+    facts = {
+        "batch that does not divide the chunk": chunked and any(kernel.chunk % batch for batch in batches),
+        "chunk that does not divide the memory": chunked and setting.pages % kernel.chunk > 0,
+        "hold bounded in time": held and "held" in names,
+        "adaptive batch": held and "adaptive" in names,
+        "asks who waits": held and bool(names & {"waiters", "vcpus"}),
+        "never lets go": held and "never" in names,
+        "several holds a chunk": chunked and min(batches, default=kernel.chunk) < kernel.chunk and (
+            " and " not in policy.lets_go
+        ),
+        "sparse pass": any(0 < n < setting.pages / 8 for n in later),
+        "dense pass": any(n > setting.pages / 2 for n in later),
+        "nothing collected": any(n == 0 for n in later),
+        "regions": policy.lock_regions > 1 and kernel.region_pages < setting.pages,
+        "regions that no chunk fits": chunked and kernel.region_pages < setting.pages and (
+            kernel.region_pages % kernel.chunk > 0
+        ),
+        "clear threads": workload.clear_threads > 0,
+        workload.clear_when.replace("_", " "): migrates,
+        "initially set": setting.initially_set,
+        "not initially set": not setting.initially_set,
+        "blocks": setting.blocks,
+        "blocks split by writes": account.split > 0,
+        "eager split": setting.splits_first,
+        "shared memory": setting.shared and guest.vcpus > 1,
+        "pages only read": workload.write_percent < 100,
+        "lockless faults": bool(result.lock_stats[job.locks == Discipline.LOCKLESS, :, 0].sum()),
+        "written between CLEAR and SEND": account.raced > 0,
+        "pages left": account.left > 0,
+        "several passes": account.passes > 1,
+        "switched over for the downtime": bool(sends),
+        workload.kind: not migrates,
+    }  # fmt: skip
+    return (name for name, holds in facts.items() if holds)
+
+
+# -- many ----------------------------------------------------------------------------------------------
+
+
+def scenario_number(number: int) -> tuple[Scenario, int]:
+    """Scenario number n, and its seed."""
+    generator = random.Random(number)  # noqa: S311  # not for secrets
+    return any_scenario(generator.choice), generator.randrange(2**63)
+
+
+def check_number(number: int) -> tuple[int, str, list[str]]:
+    """Run scenario number n; returns the law that it broke, if any, and what it covered."""
+    scenario, seed = scenario_number(number)
+    job = build(scenario)
+    result = compiled.run(job, seed, trace=ROOM, ledger=ROOM)
+    try:
+        account, _ = examine(scenario, job, result)
+    except Violation as violation:
+        return number, str(violation), []
+    return number, "", list(classes(scenario, job, result, account))
+
+
+def main(scenarios: int, processes: int = 2) -> int:
+    """Run so many scenarios; returns 1 if a law was broken."""
+    began, violated, covered = time.monotonic(), 0, Counter[str]()
+    check_number(0)  # compiles
+    with ProcessPoolExecutor(processes) as pool:
+        for done, (number, fault, found) in enumerate(pool.map(check_number, range(scenarios), chunksize=20), 1):
+            covered.update(found)
+            if fault:
+                violated += 1
+                print(f"scenario {number}: {fault}\n{scenario_number(number)[0].to_toml()}\n", flush=True)
+            if done % max(1, scenarios // 20) == 0:
+                print(f"{done} scenarios, {violated} violated, {time.monotonic() - began:.0f} s", flush=True)
+    for name in CLASSES:
+        print(f"{covered[name]:7}  {name}")
+    missing = [name for name in CLASSES if not covered[name]]
+    print(f"{scenarios} scenarios, {violated} violated" + (f"; not covered: {', '.join(missing)}" if missing else ""))
+    return 1 if violated or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))

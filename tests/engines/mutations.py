@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Mutations: one fault at a time put into a copy of simlib, to see that a test notices.
+
+    python tests/engines/mutations.py [NAME…]
+
+(`make mutations`) prints which tests caught which fault, and exits 1 if one was caught by none. A fault in one engine
+should be caught by comparing it with the other; one that both have, or that a workload has, only by the witness or
+by the laws that every run obeys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+EXAMPLES = "60"
+"""Of each test, for each mutation."""
+
+LIMIT_S = 400
+"""A run that takes longer does not end; that is noticed, too."""
+
+TESTS = ["test_conservation.py", "test_identity.py", "test_lines.py",
+         "test_invariants.py::test_locks_keep_their_promises_and_their_books",
+         "test_invariants.py::test_every_picosecond_of_a_thread_is_accounted_for",
+         "test_invariants.py::test_a_guest_that_works_on_loses_nothing"]  # fmt: skip
+
+
+class Edit(NamedTuple):
+    """A text that stands once in a file of simlib/, and what replaces it."""
+
+    path: str
+    text: str
+    wrong: str
+
+
+REFERENCE, WORKLOADS = "engine/reference.py", "workloads/"
+LOCKS, MEMORY, INTERPRETER, CLOCK = (
+    f"engine/compiled/{room}.py" for room in ("locks", "memory", "interpreter", "clock")
+)
+
+MUTATIONS: dict[str, list[Edit]] = {
+    # -- in one engine
+    "TEST asks for more than the threshold": [
+        Edit(INTERPRETER, "if quantity(run.pages, thread, step, time) < step.d:",
+             "if quantity(run.pages, thread, step, time) <= step.d:"),
+    ],
+    "ADVANCE is clipped to the region, not to its extent": [
+        Edit(INTERPRETER, "page = min(thread.page + step.a, thread.end[step.b])",
+             "page = min(thread.page + step.a, thread.end[0])"),
+    ],
+    "OPEN is not clipped to the extent around": [
+        Edit(REFERENCE, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
+    ],
+    "the next one's queue node is fetched at the near price": [
+        Edit(LOCKS, "owned += transfer(world, threads, waiter(waiting, index, lock, 0), number)",
+             "owned += world.near_ps"),
+    ],
+    "a reader is let in beside a writer": [
+        Edit(LOCKS, "return lock.writers == 0", "return lock.writers <= 1"),
+    ],
+    "the ticket sweep is paid whole, not half": [
+        Edit(REFERENCE, "at + sweep // 2, thread.number", "at + sweep, thread.number"),
+    ],
+    "HELD counts from when the lock was asked for": [
+        Edit(REFERENCE, "return clock - thread.acquired", "return clock - thread.tried"),
+    ],
+    "a lockless update that lost its race is not done again": [
+        Edit(LOCKS, "if lock.count != thread.seen:", "if lock.count < thread.seen:"),
+    ],
+    "SEEK goes one place too far": [
+        Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)"),
+    ],
+    "a barrier wakes one too few": [
+        Edit(INTERPRETER, "for j in range(run.threads.shape[0]):\n        other",
+             "for j in range(1, run.threads.shape[0]):\n        other"),
+    ],
+    "CLEAR leaves the dirty bit": [
+        Edit(REFERENCE, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = self.protected(bits)"),
+    ],
+    "SEND leaves the page in the bitmap": [
+        Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits"),
+    ],
+    "an adaptive batch is halved below its bound": [
+        Edit(REFERENCE, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),
+    ],
+    # -- in both, alike
+    "in both engines CLEAR leaves the page writable": [
+        Edit(REFERENCE, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = bits & ~Page.DIRTY"),
+        Edit(MEMORY, "(Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED",
+             "state | Page.COLLECTED"),
+    ],
+    "in both engines a split leaves the block's other pages writable": [
+        Edit(REFERENCE, "self.fill_table(block, Page.ABSENT)", "self.fill_table(block, Page.WRITABLE)"),
+        Edit(MEMORY, "fill_table(pages, block, world.block_shift, Page.ABSENT)",
+             "fill_table(pages, block, world.block_shift, Page.WRITABLE)"),
+    ],
+    "in both engines CLEAR takes out of the log what GET did not give": [
+        Edit(REFERENCE, "bool(bits & Page.DIRTY and bits & Page.COLLECTED)", "bool(bits & Page.DIRTY)"),
+        Edit(MEMORY, "(bits & _LOGGED) == _LOGGED", "bits & Page.DIRTY"),
+    ],
+    "in both engines ADVANCE is clipped to the region": [
+        Edit(REFERENCE, "page = min(thread.page + a, thread.end[b])", "page = min(thread.page + a, thread.end[0])"),
+        Edit(INTERPRETER, "page = min(thread.page + step.a, thread.end[step.b])",
+             "page = min(thread.page + step.a, thread.end[0])"),
+    ],
+    # -- in what both engines are given
+    "a strategy's skip goes on to the end of its chunk": [
+        Edit(WORKLOADS + "dirty_log.py", "otherwise=lambda: program.skip(word)):\n                with program.holding",
+             "otherwise=lambda: program.skip(hold)):\n                with program.holding"),
+    ],
+    "a chunk's walk does not go back before it is sent": [
+        Edit(WORKLOADS + "migration.py", "        kernel.clear_chunk(chunk)\n        program.back(chunk)\n",
+             "        kernel.clear_chunk(chunk)\n"),
+    ],
+    "GET forgets what is not sent yet": [
+        Edit(WORKLOADS + "dirty_log.py", "[Scan.SEND] if anew else []", "[] if anew else [Scan.SEND]"),
+    ],
+    "faults are not logged": [
+        Edit(WORKLOADS + "kernel.py", "program.map(action, logging)", "program.map(action, False)"),
+    ],
+    "enabling protects every other word": [
+        Edit(WORKLOADS + "dirty_log.py", "self._sweep(lock, WORD_PAGES, lambda",
+             "self._sweep(lock, 2 * WORD_PAGES, lambda"),
+    ],
+    "a thread that helps clears one word of its part": [
+        Edit(WORKLOADS + "migration.py", "with program.extent(part) as mine",
+             "with program.extent(WORD_PAGES) as mine"),
+    ],
+    "the first pass leaves out what the log has not": [
+        Edit(WORKLOADS + "migration.py", "_send_chunk(kernel, chunk, everything=True)",
+             "_send_chunk(kernel, chunk, everything=False)"),
+    ],
+    "a condition's second part is never asked": [
+        Edit("model/program.py", "        self.left.write(program, second)\n",
+             "        self.left.write(program, no)\n"),
+    ],
+}  # fmt: skip
+
+
+def faults_in(edit: Edit) -> str:
+    """What is wrong with an edit itself; empty if nothing."""
+    count = (ROOT / "simlib" / edit.path).read_text(encoding="utf-8").count(edit.text)
+    return "" if count == 1 else f"{edit.path} has {edit.text!r} {count} times"
+
+
+def copy_to(folder: Path) -> None:
+    """What the tests of the engines need."""
+    shutil.copytree(ROOT / "simlib", folder / "simlib", ignore=shutil.ignore_patterns("__pycache__", "_*data"))
+    shutil.copytree(ROOT / "tests" / "engines", folder / "tests" / "engines")
+    for name in ("tests/conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+
+
+def run_tests(folder: Path) -> tuple[list[str], str]:
+    """Names of the tests that fail with the copy in a folder, and the output."""
+    environment = os.environ | {
+        "PYTHONPATH": str(folder), "SIMLIB_EXAMPLES": EXAMPLES, "NUMBA_CACHE_DIR": str(folder / "numba"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *command], check=False, env=environment, cwd=folder, capture_output=True,
+                              text=True, timeout=LIMIT_S)  # fmt: skip
+
+    found = run("-c", "import simlib; print(simlib.__file__)")
+    if not found.stdout.startswith(str(folder)):
+        raise SystemExit(f"the copy is not what is tested, but {found.stdout or found.stderr}")
+    try:
+        done = run("-m", "pytest", "-q", "-rfE", "--tb=line", *(f"tests/engines/{test}" for test in TESTS))
+    except subprocess.TimeoutExpired:
+        return ["(it does not end)"], ""
+    failed = re.findall(r"^(?:FAILED|ERROR) \S*?::(\w+)", done.stdout, flags=re.MULTILINE)
+    if done.returncode not in (0, 1):
+        failed.append(f"(pytest ended with {done.returncode})")
+    return list(dict.fromkeys(failed)), done.stdout + done.stderr
+
+
+def attempt(name: str, folders: Queue[Path]) -> tuple[str, list[str], float]:
+    """Which tests catch a mutation, and how long that took."""
+    folder, began = folders.get(), time.monotonic()
+    sources = {edit.path: (folder / "simlib" / edit.path).read_text(encoding="utf-8") for edit in MUTATIONS[name]}
+    try:
+        for edit in MUTATIONS[name]:
+            path = folder / "simlib" / edit.path
+            path.write_text(path.read_text(encoding="utf-8").replace(edit.text, edit.wrong), encoding="utf-8")
+        caught, _ = run_tests(folder)
+    finally:
+        for changed, source in sources.items():
+            (folder / "simlib" / changed).write_text(source, encoding="utf-8")
+        folders.put(folder)
+    return name, caught, time.monotonic() - began
+
+
+def main(names: list[str], processes: int = 2) -> int:
+    """Try mutations; returns 1 if one survives."""
+    if rotten := [fault for edits in MUTATIONS.values() for edit in edits if (fault := faults_in(edit))]:
+        raise SystemExit("\n".join(rotten))
+    began, survivors = time.monotonic(), []
+    with tempfile.TemporaryDirectory(prefix="simlib-mutations-") as temporary:
+        folders: Queue[Path] = Queue()
+        for number in range(processes):
+            folder = Path(temporary) / str(number)
+            copy_to(folder)
+            folders.put(folder)
+        failed, output = run_tests(folder)
+        if failed:
+            raise SystemExit(f"without any mutation, {', '.join(failed)} fail\n{output}")
+        print(f"without any mutation, all tests pass ({time.monotonic() - began:.0f} s)", flush=True)
+        with ThreadPoolExecutor(processes) as pool:
+            for name, caught, seconds in pool.map(lambda name: attempt(name, folders), names or MUTATIONS):
+                print(f"{name}\n    {', '.join(caught) or 'SURVIVES'} ({seconds:.0f} s)", flush=True)
+                survivors += [] if caught else [name]
+    tried = len(names or MUTATIONS)
+    print(f"{tried} mutations, {len(survivors)} survive ({time.monotonic() - began:.0f} s)")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

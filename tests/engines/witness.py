@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A witness: what KVM's dirty log and userspace's bitmap must hold, from who wrote and who walked, and nothing else.
+
+It knows no steps, programs or engines. It is told, in order, which page the guest wrote and which word of 64 pages
+a thread walked; by KVM's own rules it says how many pages each walk must find, and it holds the run to what a
+migration owes its guest. The rules, for one memslot:
+
+- Writing a write-protected page is a fault; handling it marks the page in the log and makes it writable. Writing a
+  writable page leaves no mark: so while the log is on, every writable page must be in it.
+- Enabling the log write-protects all pages; with KVM_DIRTY_LOG_INITIALLY_SET it marks all of them instead.
+- KVM_GET_DIRTY_LOG gives the log. With manual protection it changes nothing; without, it also clears what it gives.
+- KVM_CLEAR_DIRTY_LOG gets a bitmap from userspace: of the pages that are both in it and in the log, it takes the marks
+  away and write-protects them. The dirty ring's reset does the same with what userspace harvested.
+- A block (huge page) has one entry. Protecting any of its pages protects all; handling a write to it replaces the
+  block by a table that maps the written page only, unless KVM has split it eagerly, which changes no permission.
+
+Sources: Documentation/virt/kvm/api.rst, sections 4.8, 4.117, 7.18 and 8.29; virt/kvm/kvm_main.c
+kvm_get_dirty_log_protect and kvm_clear_dirty_log_protect; virt/kvm/dirty_ring.c kvm_dirty_ring_reset.
+
+Sets of pages are kept by word, as integers of 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+WORD = 64
+FULL = (1 << WORD) - 1
+
+
+class Violation(AssertionError):  # noqa: N818  # of a law; no error of the witness's
+    """A law that the run broke."""
+
+
+class Entry(NamedTuple):
+    """One entry of a ledger."""
+
+    time: int
+    thread: int
+    what: str
+    """``write``, or a walk: ``set protect collect clear clear_page send all``."""
+    page: int
+    count: int
+    """Of a write, 1 if a fault was handled for it; of a walk, the pages that it found."""
+
+
+class Mark(NamedTuple):
+    """A moment that the main thread wrote down."""
+
+    phase: str
+    round: int
+    time: int
+    walks: int
+    """Walks in the ledger before it."""
+    bitmap: int
+    """Pages that the engine says stood in userspace's bitmap."""
+
+
+class Setting(NamedTuple):
+    """What the witness must know of a scenario; times in ps."""
+
+    kind: str
+    pages: int
+    pages_per_vcpu: int
+    vcpus: int
+    rounds: int
+    """Passes of a migration at most; rounds of a selftest."""
+    block_pages: int
+    blocks: bool
+    """Whether memory is mapped by blocks before it is split."""
+    splits_first: bool
+    """Whether KVM splits a block before the first of its pages is write-protected."""
+    write_percent: int
+    shared: bool
+    initially_set: bool
+    skips_clean_words: bool = False
+    """Whether GET looks only at words that have a dirty page."""
+    page_ps: int = 0
+    """To send a page."""
+    warm_up: int = 0
+    downtime: int = 0
+    timeout: int = 0
+    helpers: int = 0
+
+    @property
+    def few(self) -> int:
+        """Pages that can be sent within the downtime."""
+        return self.downtime // self.page_ps
+
+    @property
+    def migrates(self) -> bool:
+        return self.kind == "migration"
+
+    @property
+    def sends_all_first(self) -> bool:
+        """Without INITIALLY_SET the log says what changed, not what was never sent."""
+        return self.migrates and not self.initially_set
+
+
+@dataclass
+class Account:
+    """What a run came to, by the witness."""
+
+    found: list[int] = field(default_factory=list)
+    """Pages that each GET added to the bitmap."""
+    cleared: list[int] = field(default_factory=list)
+    """Pages that CLEAR found after each GET."""
+    sent: list[int] = field(default_factory=list)
+    """Pages that each pass sent."""
+    left: int = 0
+    """Pages that were still to be sent at the switchover."""
+    raced: int = 0
+    """Writes to a page between its CLEAR and its SEND."""
+    faults: int = 0
+    writes: int = 0
+    split: int = 0
+    """Blocks that the guest's writes split."""
+
+    @property
+    def passes(self) -> int:
+        return len(self.sent)
+
+
+def words(pages: int) -> range:
+    return range(pages // WORD)
+
+
+class Witness:
+    """Replays a ledger."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.account = setting, Account()
+        n = setting.pages // WORD
+        self.log, self.bitmap = [0] * n, [0] * n
+        self.writable = [FULL] * n  # a write is no fault; before the log is on, all memory is mapped so
+        self.whole = [setting.blocks] * -(-setting.pages // setting.block_pages)
+        self.logged = [0] * n  # enabling has been here
+        self.logging = False
+        self.stale = [FULL] * n  # written since it was sent last; nothing was sent yet
+        self.written = [0] * n
+        self.fresh = [0] * n  # put into the bitmap by GET, and no CLEAR has been there since
+        self.cleared_in_pass, self.sent_in_pass = [0] * n, [0] * n
+        self.dirtied = [0] * n  # written since the last mark
+        self.gathered = [0] * n  # in the bitmap when GET had been done
+        self.owed = [0] * n  # in the log when the last phase ended
+        self.due = ("start", 0)
+        self.entry: Entry | None = None
+
+    # -- laws ------------------------------------------------------------------------------------------
+
+    def require(self, law: bool, text: str) -> None:
+        if not law:
+            raise Violation(f"{text} ({self.entry})")
+
+    def all_within(self, some: Sequence[int], *others: Sequence[int], but: str) -> None:
+        """Every page of one set is in one of the others."""
+        for word, pages in enumerate(some):
+            rest = pages
+            for other in others:
+                rest &= ~other[word]
+            if rest:
+                page = WORD * word + (rest & -rest).bit_length() - 1
+                raise Violation(f"page {page} {but} ({self.entry})")
+
+    # -- the guest -------------------------------------------------------------------------------------
+
+    def write(self, entry: Entry) -> None:
+        setting, word, bit = self.setting, entry.page // WORD, 1 << entry.page % WORD
+        mine = entry.page // setting.pages_per_vcpu == entry.thread
+        self.require(entry.thread < setting.vcpus and (setting.shared or mine), "somebody else's page was written")
+        self.account.writes += 1
+        self.stale[word] |= bit
+        self.written[word] |= bit
+        self.dirtied[word] |= bit
+        if not self.logging:
+            return
+        if self.sent_in_pass[word] & bit == 0 and self.cleared_in_pass[word] & bit and self.bitmap[word] & bit:
+            self.account.raced += 1
+        if entry.count == 0:
+            self.require(bool(self.writable[word] & bit), "a write-protected page was written without a fault")
+            marked = (self.log[word] | ~self.logged[word]) & bit
+            self.require(bool(marked), "a page was written that is not in the log, and no fault marked it")
+            return
+        self.account.faults += 1
+        if not setting.shared:  # nobody else could have made it writable since the fault began
+            self.require(not self.writable[word] & bit, "a writable page faulted")
+        block = entry.page // setting.block_pages
+        if self.whole[block]:
+            self.account.split += 1
+            self.whole[block] = False
+            self.protect_block(block)
+        self.writable[word] |= bit
+        self.log[word] |= bit
+
+    def protect_block(self, block: int) -> None:
+        first, last = (n * self.setting.block_pages // WORD for n in (block, block + 1))
+        for word in range(first, min(last, len(self.writable))):
+            self.writable[word] = 0
+
+    # -- walks -----------------------------------------------------------------------------------------
+
+    def walk(self, entry: Entry) -> None:
+        setting, word = self.setting, entry.page // WORD
+        one = entry.what == "clear_page"
+        pages = 1 << entry.page % WORD if one else FULL
+        self.require(0 <= entry.page < setting.pages, "a walk left the memory")
+        self.require(one or entry.page % WORD == 0, "a walk began within a word")
+        clears = entry.what in ("clear", "clear_page")
+        self.require(
+            setting.vcpus <= entry.thread <= setting.vcpus + setting.helpers * clears, "a stranger walked the log"
+        )
+        found = getattr(self, entry.what.removesuffix("_page"))(word, pages)
+        self.require(entry.count == found.bit_count(), f"the walk must find {found.bit_count()} pages")
+
+    def set(self, word: int, pages: int) -> int:
+        self.logging = True
+        self.log[word] = self.logged[word] = FULL
+        return 0
+
+    def protect(self, word: int, pages: int) -> int:
+        self.logging = True
+        self.logged[word] = FULL
+        return self.forbid(word, self.writable[word], whole=True)
+
+    def forbid(self, word: int, pages: int, whole: bool) -> int:
+        """Write-protect pages of a word; returns those that have an entry of their own."""
+        block = word * WORD // self.setting.block_pages
+        if self.setting.splits_first:
+            self.whole[block] = False
+        if not self.whole[block]:
+            self.writable[word] &= ~pages
+            return pages
+        if pages or whole:
+            self.protect_block(block)
+        return 0
+
+    def collect(self, word: int, pages: int) -> int:
+        found = self.log[word]
+        self.fresh[word] |= found & ~self.bitmap[word]
+        self.bitmap[word] |= found
+        return found
+
+    def clear(self, word: int, pages: int) -> int:
+        self.require(not self.cleared_in_pass[word] & pages, "a word was cleared twice after one GET")
+        self.cleared_in_pass[word] |= pages
+        self.fresh[word] &= ~pages
+        found = self.log[word] & self.bitmap[word] & pages
+        self.log[word] &= ~found
+        self.account.cleared[-1:] = [(self.account.cleared or [0])[-1] + found.bit_count()]
+        self.forbid(word, found, whole=False)
+        return found
+
+    def send(self, word: int, pages: int) -> int:
+        found, self.bitmap[word] = self.bitmap[word], 0
+        if self.setting.migrates:
+            self.require(not self.fresh[word] & found, "a page was sent that GET gave and no CLEAR had seen since")
+            self.require(not self.sent_in_pass[word] & found, "a page was sent twice in one pass")
+            self.sent_in_pass[word] |= found
+            self.stale[word] &= ~found
+        return found
+
+    def all(self, word: int, pages: int) -> int:
+        self.bitmap[word] = FULL
+        return 0
+
+    # -- phases ----------------------------------------------------------------------------------------
+
+    def mark(self, mark: Mark) -> None:
+        """A phase ends: right behind the last walk before."""
+        self.require((mark.phase, mark.round) == self.due, f"{self.due} must follow, not {mark.phase, mark.round}")
+        size = sum(word.bit_count() for word in self.bitmap)
+        self.require(mark.bitmap == size, f"{mark.bitmap} pages in the bitmap at {mark}, not {size}")
+        getattr(self, f"at_{mark.phase}", lambda _: None)(mark)
+        self.due = self.after(mark, size)
+        self.owed = self.log.copy()
+        self.dirtied = [0] * len(self.dirtied)
+
+    def after(self, mark: Mark, size: int) -> tuple[str, int]:
+        """Which phase must end next."""
+        setting = self.setting
+        follows = {"start": ("populated", 0), "populated": ("enabled", 0)}
+        if setting.migrates:
+            follows = {"start": ("undisturbed", 0), "undisturbed": ("enabled", 0), "enabled": ("collected", 1),
+                       "switchover": ("left", 0), "left": ("", 0)}  # fmt: skip
+        if mark.phase in follows:
+            return follows[mark.phase]
+        if mark.phase == "collected":
+            much = setting.pages if mark.round == 1 and setting.sends_all_first else size
+            return ("sent", mark.round) if much > setting.few else ("switchover", 0)
+        if mark.phase == "sent":
+            over = mark.round == setting.rounds or mark.time >= setting.timeout
+            return ("switchover", 0) if over else ("collected", mark.round + 1)
+        begun = {"dirty_log_perf_test": "dirtied", "clear_under_load": "rested"}[setting.kind]
+        if mark.phase == begun:
+            return "cleared", mark.round
+        return (begun, mark.round + 1) if mark.round < setting.rounds else ("", 0)
+
+    def at_enabled(self, mark: Mark) -> None:
+        self.require(all(word == FULL for word in self.logged), "enabling left out a word")
+
+    def at_collected(self, mark: Mark) -> None:
+        self.all_within(self.owed, self.bitmap, but="was in the log when GET began, and GET did not give it")
+        self.account.found.append(sum(word.bit_count() for word in self.bitmap))
+        everything = self.setting.sends_all_first and mark.round == 1
+        self.gathered = [FULL] * len(self.bitmap) if everything else self.bitmap.copy()
+        self.sent_in_pass = [0] * len(self.bitmap)
+
+    def at_sent(self, mark: Mark) -> None:
+        self.all_within(self.bitmap, but="was collected, and is unsent after the pass")
+        self.require(self.sent_in_pass == self.gathered, "what was collected and what was sent are not the same")
+        self.account.sent.append(sum(word.bit_count() for word in self.sent_in_pass))
+        self.all_within(self.stale, self.log, but="was written since it was sent, and the log does not know")
+        self.new_round()
+
+    def at_left(self, mark: Mark) -> None:
+        self.all_within(self.owed, self.bitmap, but="was in the log at the switchover, and is not in what is left")
+        self.all_within(self.stale, self.bitmap, but="was written since it was sent, and is not in what is left")
+        self.account.left = mark.bitmap
+
+    def at_dirtied(self, mark: Mark) -> None:
+        """All vCPUs touched all of their pages once, and are parked."""
+        found = sum(word.bit_count() for word in self.dirtied)
+        self.require(found == self.setting.pages * self.setting.write_percent // 100, "not every page was written")
+        self.all_within(self.dirtied, self.log, but="was written, and the log does not know")
+        self.new_round()
+
+    def at_rested(self, mark: Mark) -> None:
+        """The guest goes on writing."""
+        self.new_round()
+
+    def at_cleared(self, mark: Mark) -> None:
+        self.all_within(self.owed, self.bitmap, but="was in the log when GET began, and GET did not give it")
+        self.all_within(self.bitmap, self.cleared_in_pass, but="was collected, and CLEAR did not come there")
+        self.account.found.append(sum(word.bit_count() for word in self.bitmap))
+
+    def new_round(self) -> None:
+        self.cleared_in_pass = [0] * len(self.bitmap)
+        self.account.cleared.append(0)
+
+    # -- the whole -------------------------------------------------------------------------------------
+
+    def replay(self, ledger: Iterable[Sequence[int | str]], marks: Sequence[Mark]) -> Account:
+        """Hold a whole run to the laws.
+
+        Marks are put right behind the walk before; those of the guest's own phases right before the next walk.
+        """
+        ahead, walks = list(marks), 0
+        self.account.cleared.append(0)
+
+        def pass_marks(early: bool) -> None:
+            while ahead and ahead[0].walks == walks and (early <= (ahead[0].phase not in ("dirtied", "rested"))):
+                self.mark(ahead.pop(0))
+
+        pass_marks(early=True)
+        for row in ledger:
+            entry = Entry(*row)  # type: ignore[arg-type]
+            if entry.what == "write":
+                self.entry = entry
+                self.write(entry)
+            else:
+                pass_marks(early=False)
+                self.entry = entry
+                self.walk(entry)
+                walks += 1
+                pass_marks(early=True)
+        pass_marks(early=False)
+        self.require(not ahead and self.due == ("", 0), f"the run ended where {self.due} was due")
+        if self.setting.migrates:
+            self.all_within(self.stale, self.log, self.bitmap, but="was written last, and is neither sent nor left")
+        most = self.setting.pages * self.setting.write_percent // 100
+        self.require(sum(word.bit_count() for word in self.written) <= most, "pages that it only reads were written")
+        return self.account
+
+    def times(self, spent: Sequence[Sequence[int]], ends: Sequence[int], idle: int, marks: Sequence[Mark]) -> None:
+        """Time adds up: each thread's by activity, and the sender's by what it sent."""
+        for thread, (parts, end) in enumerate(zip(spent, ends, strict=True)):
+            self.require(sum(parts) == end and min(parts) >= 0, f"the time of thread {thread} does not add up to {end}")
+        at = [mark.time for mark in marks]
+        self.require(at == sorted(at), "a phase ended before the one before it")
+        if self.setting.migrates:
+            sending = [n * self.setting.page_ps for n in self.account.sent]
+            slept = spent[self.setting.vcpus][idle]
+            known = self.setting.warm_up + sum(sending)
+            self.require(slept == known or (slept > known and self.setting.helpers > 0), "the link's time is not its")
+            began = {mark.round: mark.time for mark in marks if mark.phase == "collected"}
+            for mark in marks:
+                if mark.phase == "sent":
+                    taken = mark.time - began[mark.round]
+                    self.require(taken >= sending[mark.round - 1], f"pass {mark.round} was faster than the link")
