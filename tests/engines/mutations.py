@@ -44,7 +44,8 @@ class Edit(NamedTuple):
     wrong: str
 
 
-REFERENCE, WORKLOADS = "engine/reference.py", "workloads/"
+SIMULATION, OTHER_LOCKS, OTHER_MEMORY = (f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory"))
+WORKLOADS = "workloads/"
 LOCKS, MEMORY, INTERPRETER, CLOCK = (
     f"engine/compiled/{room}.py" for room in ("locks", "memory", "interpreter", "clock")
 )
@@ -60,7 +61,7 @@ MUTATIONS: dict[str, list[Edit]] = {
              "page = min(thread.page + step.a, thread.end[0])"),
     ],
     "OPEN is not clipped to the extent around": [
-        Edit(REFERENCE, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
+        Edit(SIMULATION, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
     ],
     "the next one's queue node is fetched at the near price": [
         Edit(LOCKS, "owned += transfer(world, threads, waiter(waiting, index, lock, 0), number)",
@@ -70,10 +71,10 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(LOCKS, "return lock.writers == 0", "return lock.writers <= 1"),
     ],
     "the ticket sweep is paid whole, not half": [
-        Edit(REFERENCE, "at + sweep // 2, thread.number", "at + sweep, thread.number"),
+        Edit(OTHER_LOCKS, "at + sweep // 2, thread.number", "at + sweep, thread.number"),
     ],
     "HELD counts from when the lock was asked for": [
-        Edit(REFERENCE, "return clock - thread.acquired", "return clock - thread.tried"),
+        Edit(SIMULATION, "return clock - thread.acquired", "return clock - thread.tried"),
     ],
     "a lockless update that lost its race is not done again": [
         Edit(LOCKS, "if lock.count != thread.seen:", "if lock.count < thread.seen:"),
@@ -86,31 +87,33 @@ MUTATIONS: dict[str, list[Edit]] = {
              "for j in range(1, run.threads.shape[0]):\n        other"),
     ],
     "CLEAR leaves the dirty bit": [
-        Edit(REFERENCE, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = self.protected(bits)"),
+        Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)",
+             "self.pages[p] = self.protected(bits)"),
     ],
     "SEND leaves the page in the bitmap": [
         Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits"),
     ],
     "an adaptive batch is halved below its bound": [
-        Edit(REFERENCE, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),
+        Edit(SIMULATION, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),
     ],
     # -- in both, alike
     "in both engines CLEAR leaves the page writable": [
-        Edit(REFERENCE, "self.pages[p] = self.protected(bits & ~Page.DIRTY)", "self.pages[p] = bits & ~Page.DIRTY"),
+        Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)",
+             "self.pages[p] = bits & ~Page.DIRTY"),
         Edit(MEMORY, "(Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED",
              "state | Page.COLLECTED"),
     ],
     "in both engines a split leaves the block's other pages writable": [
-        Edit(REFERENCE, "self.fill_table(block, Page.ABSENT)", "self.fill_table(block, Page.WRITABLE)"),
+        Edit(OTHER_MEMORY, "self.fill_table(block, Page.ABSENT)", "self.fill_table(block, Page.WRITABLE)"),
         Edit(MEMORY, "fill_table(pages, block, world.block_shift, Page.ABSENT)",
              "fill_table(pages, block, world.block_shift, Page.WRITABLE)"),
     ],
     "in both engines CLEAR takes out of the log what GET did not give": [
-        Edit(REFERENCE, "bool(bits & Page.DIRTY and bits & Page.COLLECTED)", "bool(bits & Page.DIRTY)"),
+        Edit(OTHER_MEMORY, "bool(bits & Page.DIRTY and bits & Page.COLLECTED)", "bool(bits & Page.DIRTY)"),
         Edit(MEMORY, "(bits & _LOGGED) == _LOGGED", "bits & Page.DIRTY"),
     ],
     "in both engines ADVANCE is clipped to the region": [
-        Edit(REFERENCE, "page = min(thread.page + a, thread.end[b])", "page = min(thread.page + a, thread.end[0])"),
+        Edit(SIMULATION, "page = min(thread.page + a, thread.end[b])", "page = min(thread.page + a, thread.end[0])"),
         Edit(INTERPRETER, "page = min(thread.page + step.a, thread.end[step.b])",
              "page = min(thread.page + step.a, thread.end[0])"),
     ],

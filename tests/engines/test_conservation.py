@@ -59,10 +59,10 @@ def test_both_engines_and_the_witness_agree(scenario, seed):
     def has(words, page):
         return bool(words[page // 64] >> page % 64 & 1)
 
-    state, size = simulation.pages, job.block_pages
+    state, size = simulation.memory.pages, job.block_pages
     assert [has(seen.log, p) for p in pages] == [state[p] & Page.DIRTY > 0 for p in pages]
     assert [has(seen.bitmap, p) for p in pages] == [state[p] & Page.COLLECTED > 0 for p in pages]
-    blocks = simulation.blocks
+    blocks = simulation.memory.blocks
     writable = [
         blocks[p // size] == Block.WRITABLE or (blocks[p // size] == Block.TABLE and state[p] & 3 == Page.WRITABLE)
         for p in pages

@@ -209,8 +209,8 @@ def test_a_guest_that_works_on_loses_nothing(scenario, seed):
                 for begin, end, mode in zip(holds["begin_s"], holds["end_s"], holds["mode"], strict=True)
             )
     if scenario.workload.kind != "zap":
-        pages = np.array(simulation.pages[: job.pages])
-        blocks = np.repeat(simulation.blocks, job.block_pages)[: job.pages]
+        pages = np.array(simulation.memory.pages[: job.pages])
+        blocks = np.repeat(simulation.memory.blocks, job.block_pages)[: job.pages]
         writable = (blocks == Block.WRITABLE) | ((blocks == Block.TABLE) & (pages & 3 == Page.WRITABLE))
         assert (pages[writable] & Page.DIRTY).all()
         assert simulation.threads[scenario.guest.vcpus].bitmap == (pages & Page.COLLECTED > 0).sum()

@@ -109,7 +109,7 @@ def test_no_write_is_lost(policy, workload, monkeypatch):
 
     def spy(self):
         result = original(self)
-        seen["pages"], seen["blocks"] = np.array(self.pages[: self.job.pages]), list(self.blocks)
+        seen["pages"], seen["blocks"] = np.array(self.memory.pages[: self.job.pages]), list(self.memory.blocks)
         return result
 
     monkeypatch.setattr(reference.Simulation, "run", spy)

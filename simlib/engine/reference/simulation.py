@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The readable engine: what the step language means, written with SimPy.
-
-This is the definition; `simlib.engine.compiled` must give the same trace to the
-picosecond. Events at the same time happen in the order of the threads' numbers.
-"""
+"""One run of a job: what every step means."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import simpy
@@ -26,245 +19,20 @@ from simlib.engine.random import (
     tables,
     thread_keys,
 )
-from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LAP_BINS, LEDGER, EngineResult, lap_bin
+from simlib.engine.reference.calendar import Calendar, Wake
+from simlib.engine.reference.locks import DISCIPLINES, Line, Lock, Lockless, Server
+from simlib.engine.reference.memory import Memory
+from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread, first_state
+from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LEDGER, EngineResult, lap_bin
 from simlib.model.job import Job
-from simlib.model.locks import COHORT_PASSES, Discipline
-from simlib.model.steps import (
-    COUNTERS,
-    EXTENTS,
-    FLAGS,
-    STATE,
-    Adapt,
-    Block,
-    Clock,
-    Map,
-    Mode,
-    Page,
-    Quantity,
-    Scan,
-    Step,
-    Whose,
-)
+from simlib.model.locks import Discipline
+from simlib.model.steps import EXTENTS, FLAGS, Adapt, Clock, Map, Mode, Page, Quantity, Scan, Step, Whose
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
 
-RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
 SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.SEND: IDLE}
 """Of scans that take no lock; the others are HOLD."""
-PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
-
-
-# -- time ----------------------------------------------------------------------------------------------
-
-
-class Wake(simpy.Timeout):  # type: ignore[misc]  # SimPy is not type-checked here
-    """A thread's turn at a time."""
-
-    def __init__(self, env: Calendar, thread: int, delay: int) -> None:
-        self.turn = thread + 2  # SimPy itself uses 0 and 1
-        super().__init__(env, delay)
-
-
-class Calendar(simpy.Environment):  # type: ignore[misc]  # the same
-    """An environment in which threads that wake at the same time do so in the order of their numbers."""
-
-    def schedule(self, event: simpy.Event, priority: Any = simpy.events.NORMAL, delay: Any = 0) -> None:
-        """As SimPy's, but a `Wake` comes when it is its turn."""
-        super().schedule(event, getattr(event, "turn", priority), delay)
-
-
-# -- cache lines and locks -----------------------------------------------------------------------------
-
-
-@dataclass
-class Line:
-    """A cache line: one atomic operation at a time, dearer when another CPU owned it last."""
-
-    job: Job
-    free: int = 0
-    owner: int | None = None
-
-    def transfer(self, owner: int | None, thread: int) -> int:
-        """One operation on a line that the owner's CPU had last."""
-        if owner is None or owner == thread:
-            return self.job.local_ps
-        return self.job.near_ps if self.job.socket[owner] == self.job.socket[thread] else self.job.far_ps
-
-    def use(self, thread: int, at: int) -> int:
-        """One operation, asked for at `at`; returns when it is done."""
-        self.free = max(at, self.free) + self.transfer(self.owner, thread)
-        self.owner = thread
-        return self.free
-
-
-@dataclass
-class Lock:
-    """A lock with its cache line, its queue of threads, and the statistics it keeps for each mode.
-
-    This one is the queued spinlock; the others say where they differ.
-    """
-
-    line: Line
-    holders: list[int] = field(default_factory=lambda: [0, 0])
-    waiting: deque[Thread] = field(default_factory=deque)
-    busy_since: int = 0
-    busy: int = 0
-    changed: int = 0
-    stats: list[list[int]] = field(default_factory=lambda: [[0] * 6, [0] * 6])
-    waits: list[list[int]] = field(default_factory=lambda: [[0] * 65, [0] * 65])
-    holds: list[list[int]] = field(default_factory=lambda: [[0] * 65, [0] * 65])
-
-    def admits(self, mode: int) -> bool:
-        """Whether a thread may hold the lock in this mode beside those that hold it now."""
-        return not any(self.holders)
-
-    def successor(self, by: Thread) -> int:
-        """Whose turn it is when `by` lets go: a place in the queue."""
-        return 0
-
-    def found_free(self) -> None:
-        """A thread takes it without having waited."""
-
-    def reach(self, thread: int, at: int) -> int:
-        """An operation on the lock word; returns when it is done."""
-        return self.line.use(thread, at)
-
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
-        """The thread, out of the queue already, sees that the lock is its own; returns when.
-
-        It reads the word; with others behind it, it also fetches the next one's queue node, to pass the head on.
-        """
-        owned = self.line.use(thread.number, at)
-        if self.waiting:
-            owned += self.line.transfer(self.waiting[0].number, thread.number)
-        return owned
-
-    def enter(self, mode: int, at: int) -> None:
-        """One more holder, from `at` on."""
-        if not any(self.holders):
-            self.busy_since = at
-        self.holders[mode] += 1
-
-    def leave(self, mode: int, at: int) -> None:
-        """One holder less, from `at` on."""
-        self.holders[mode] -= 1
-        if not any(self.holders):
-            self.busy += at - self.busy_since
-
-
-class Ticket(Lock):
-    """All waiters poll the word; the read of the one whose turn it is comes, on average, halfway."""
-
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
-        """Each waiter's read fetches the line from the one that let go."""
-        sweep = sum(self.line.transfer(by.number, other.number) for other in (thread, *self.waiting))
-        self.line.free, self.line.owner = at + sweep // 2, thread.number
-        return self.line.free
-
-
-class ReadersWriters(Lock):
-    """Readers may hold the lock together; those in a row enter one after another."""
-
-    def admits(self, mode: int) -> bool:
-        """A reader, unless there is a writer; a writer, if there is nobody."""
-        return not self.holders[Mode.WRITE] and (mode == Mode.READ or not self.holders[Mode.READ])
-
-
-@dataclass
-class Lockless(Lock):
-    """No lock: a compare-and-swap that is done again if another one came between."""
-
-    version: int = 0
-
-
-class Server(Lock):
-    """Hardware that serves one CPU at a time; there is no lock word."""
-
-    def reach(self, thread: int, at: int) -> int:
-        """There is nothing to move."""
-        return at
-
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
-        """At once."""
-        return at
-
-
-@dataclass
-class Cohort(Lock):
-    """Hands over within the socket first, at most so many times in a row."""
-
-    passes: int = 0
-
-    def near(self, thread: Thread, other: Thread) -> bool:
-        """Whether two threads are on one socket."""
-        return bool(self.line.job.socket[thread.number] == self.line.job.socket[other.number])
-
-    def successor(self, by: Thread) -> int:
-        """The first in the queue on the socket, or on another one once it has been passed on so often here."""
-        stays = self.passes < COHORT_PASSES
-        return next((place for place, other in enumerate(self.waiting) if self.near(by, other) == stays), 0)
-
-    def found_free(self) -> None:
-        """Nobody passed it on."""
-        self.passes = 0
-
-    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
-        """It reads the word; the queue on its socket has no head to pass on."""
-        self.passes = self.passes + 1 if self.near(by, thread) else 0
-        return self.reach(thread.number, at)
-
-
-DISCIPLINES: dict[Discipline, type[Lock]] = {
-    Discipline.QUEUED_SPIN: Lock,
-    Discipline.TICKET: Ticket,
-    Discipline.QUEUED_RW: ReadersWriters,
-    Discipline.LOCKLESS: Lockless,
-    Discipline.SERVER: Server,
-    Discipline.COHORT: Cohort,
-}
-
-
-# -- threads -------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Thread:
-    """A thread's registers, and where its time went."""
-
-    number: int
-    pc: int
-    key: int
-    page: int
-    begin: list[int]
-    end: list[int]
-    batch: int
-    draws: int = 0
-    counters: list[int] = field(default_factory=lambda: [0] * COUNTERS)
-    tried: int = 0
-    acquired: int = 0
-    served: int = 0
-    seen: int = 0
-    mode: int = 0
-    spent: list[int] = field(default_factory=lambda: [0] * 6)
-    faults: list[int] = field(default_factory=lambda: [0] * 4)
-    alarm: int = 0
-    region_lock: int = 0
-    bitmap: int = 0
-    kick: int = 0
-    asleep: bool = False
-    lap_from: int = 0
-    lap_max: int = 0
-    laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
-    ended: int = -1
-    roused: simpy.Event | None = None
-
-
-def first_state(job: Job, number: int, key: int) -> Thread:
-    """A thread before its first step."""
-    first, last = (int(page) for page in job.region[number])
-    rest = [0] * (EXTENTS - 1)
-    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch)
 
 
 class Simulation:
@@ -282,9 +50,7 @@ class Simulation:
         keys = thread_keys(seed, len(job.entry))
         self.threads = [first_state(job, i, int(keys[i])) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
-        page, block = limits.first_states(job)
-        self.pages = [int(page)] * (job.pages + limits.PADDING)
-        self.blocks = [block] * -(-(job.pages + limits.PADDING) // job.block_pages)
+        self.memory = Memory(job)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
         self.room = {"trace": trace, "ledger": ledger}
         self.records: dict[str, list[tuple[int, ...]]] = {"trace": [], "ledger": []}
@@ -367,11 +133,6 @@ class Simulation:
         if table == 0:
             return mean
         return (mean * int(self.tables[table, self.draw(thread) >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
-
-    def writes(self, page: int) -> bool:
-        """Whether the guest writes this page; write_percent of the pages, evenly spread."""
-        percent = self.job.write_percent
-        return percent >= 100 or (page + 1) * percent // 100 != page * percent // 100
 
     # -- the interpreter -------------------------------------------------------------------------------
 
@@ -470,7 +231,7 @@ class Simulation:
         self, thread: Thread, quantity: Quantity, argument: int, clock: int
     ) -> int:
         """What a thread asks for."""
-        ahead = slice(thread.page, thread.end[argument]) if 0 <= argument < EXTENTS else slice(0)
+        end = thread.end[argument] if 0 <= argument < EXTENTS else 0
         lock = self.locks[argument if argument >= 0 else thread.region_lock] if argument < len(self.locks) else None
         match quantity:
             case Quantity.DONE:
@@ -480,9 +241,9 @@ class Simulation:
             case Quantity.BEYOND:
                 return thread.page - thread.begin[argument] - thread.batch
             case Quantity.COLLECTED:
-                return sum(bits & Page.COLLECTED > 0 for bits in self.pages[ahead])
+                return self.memory.count(thread.page, end, Page.COLLECTED)
             case Quantity.DIRTY:
-                return sum(bits & Page.DIRTY > 0 for bits in self.pages[ahead])
+                return self.memory.count(thread.page, end, Page.DIRTY)
             case Quantity.BITMAP:
                 return thread.bitmap
             case Quantity.HELD:
@@ -492,7 +253,7 @@ class Simulation:
             case Quantity.FLAG:
                 return int(self.flags[argument])
             case Quantity.BLOCK:
-                return int(self.blocks[thread.page // self.job.block_pages] in PERMISSION)
+                return int(self.memory.mapped_by_block(thread.page))
         assert lock is not None  # noqa: S101  # what remains is asked of a lock
         only = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
         return sum(other.number < only for other in lock.waiting)
@@ -602,18 +363,11 @@ class Simulation:
 
     def access(self, thread: Thread, *faults: int) -> int:
         """The guest touches its page: a hit goes on, a fault jumps."""
-        page = thread.page
-        block = self.blocks[page // self.job.block_pages]
-        state = self.pages[page] & STATE
-        writes = self.writes(page)
-        if block == Block.TABLE:
-            fault = 0 if state == Page.ABSENT else 1 if writes and state == Page.PROTECTED else None
-        else:
-            fault = 3 if block == Block.ABSENT else 2 if writes and block == Block.PROTECTED else None
+        fault = self.memory.fault(thread.page)
         if fault is None:
             thread.pc += 1
-            if writes:
-                self.enter(thread, "write", page, 0)
+            if self.memory.writes(thread.page):
+                self.enter(thread, "write", thread.page, 0)
         else:
             thread.faults[fault] += 1
             self.note(self.now, thread, "fault", fault)
@@ -623,90 +377,24 @@ class Simulation:
         return self.now + kick
 
     def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
-        """Change the entry of the current page, and mark the page dirty; the access that faulted is made by that."""
-        page = thread.page
-        block = page // self.job.block_pages
-        writes = self.writes(page)
-        match Map(action):
-            case Map.BLOCK:
-                self.blocks[block] = Block.WRITABLE
-            case Map.ZAP:
-                self.blocks[block] = Block.ABSENT
-            case Map.EAGER:
-                if self.blocks[block] in PERMISSION:
-                    self.fill_table(block, PERMISSION[self.blocks[block]])
-                    self.blocks[block] = Block.TABLE
-            case _:
-                if self.blocks[block] == Block.ABSENT or (action == Map.SPLIT and self.blocks[block] != Block.TABLE):
-                    self.blocks[block] = Block.TABLE
-                    self.fill_table(block, Page.ABSENT)
-                bits = self.pages[page] & ~STATE | (Page.DIRTY if writes and logging else 0)
-                self.pages[page] = bits | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
-        if writes and action not in (Map.ZAP, Map.EAGER):
-            self.enter(thread, "write", page, 1)
-        self.note(self.now, thread, "mapped", page)
+        """Change the entry of the current page."""
+        self.memory.map(thread.page, Map(action), bool(logging))
+        if self.memory.writes(thread.page) and action not in (Map.ZAP, Map.EAGER):
+            self.enter(thread, "write", thread.page, 1)
+        self.note(self.now, thread, "mapped", thread.page)
         thread.pc += 1
         return self.now
 
-    def fill_table(self, block: int, state: Page) -> None:
-        """Give every page of a block this state; what is written down about it stays."""
-        size = self.job.block_pages
-        for p in range(block * size, min((block + 1) * size, self.job.pages)):
-            self.pages[p] = self.pages[p] & ~STATE | state
-
     def scan(self, thread: Thread, action: int, cost: int, word_cost: int, unsplit_cost: int) -> int:
         """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
-        found = 0
-        for p in range(thread.page, thread.page + (1 if action == Scan.CLEAR_PAGE else 64)):
-            found += self.scan_page(thread, p, Scan(action))
-        entries, unsplit = found, 0
-        block = thread.page // self.job.block_pages
-        clears = action in (Scan.CLEAR, Scan.CLEAR_PAGE)
-        if self.blocks[block] != Block.TABLE and (clears or action == Scan.PROTECT):  # the block has one entry
-            writable = self.blocks[block] == Block.WRITABLE
-            entries = int(found > 0 if clears else writable)
-            unsplit = found if clears else 0
-            if entries and writable:
-                self.blocks[block] = Block.PROTECTED
-        time = entries * cost + unsplit * unsplit_cost + (word_cost if entries else 0)
+        found = self.memory.scan(thread.page, Scan(action))
+        time = found.entries * cost + found.unsplit * unsplit_cost + (word_cost if found.entries else 0)
+        thread.bitmap += found.more
         thread.spent[SCAN_ACTIVITY.get(Scan(action), HOLD)] += time
-        self.note(self.now, thread, "scan", entries)
-        self.enter(thread, Scan(action).name.lower(), thread.page, found)
+        self.note(self.now, thread, "scan", found.entries)
+        self.enter(thread, Scan(action).name.lower(), thread.page, found.pages)
         thread.pc += 1
         return self.now + time
-
-    def scan_page(self, thread: Thread, p: int, action: Scan) -> bool:
-        """What a scan does to one page; True if it found it as it looked for it."""
-        bits = self.pages[p]
-        match action:
-            case Scan.CLEAR | Scan.CLEAR_PAGE:
-                found = bool(bits & Page.DIRTY and bits & Page.COLLECTED)
-                if found:
-                    self.pages[p] = self.protected(bits & ~Page.DIRTY)
-                return found
-            case Scan.PROTECT:
-                in_table = self.blocks[p // self.job.block_pages] == Block.TABLE
-                found = in_table and bits & STATE == Page.WRITABLE
-                if found:
-                    self.pages[p] = self.protected(bits)
-                return found
-            case Scan.SET:
-                self.pages[p] = bits | Page.DIRTY
-                return False
-            case Scan.SEND:
-                self.pages[p] = bits & ~Page.COLLECTED
-                thread.bitmap -= bool(bits & Page.COLLECTED)
-                return bool(bits & Page.COLLECTED)
-        found = bool(bits & Page.DIRTY)
-        if found or action is Scan.ALL:
-            self.pages[p] = bits | Page.COLLECTED
-            thread.bitmap += not bits & Page.COLLECTED
-        return found and action is Scan.COLLECT
-
-    @staticmethod
-    def protected(bits: int) -> int:
-        """The entry without its permission to write."""
-        return bits & ~STATE | Page.PROTECTED if bits & STATE == Page.WRITABLE else bits
 
     def barrier(self, thread: Thread, which: int, parties: int, _c: int, _d: int) -> int | None:
         """Wait for the others; the last one wakes them and goes on at once."""
@@ -840,29 +528,3 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     Step.WAKE: Simulation.awake,
     Step.KICK: Simulation.kick,
 }
-
-
-def run(
-    job: Job,
-    seed: int = 1,
-    *,
-    trace: int = 0,
-    ledger: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> EngineResult:
-    """Run a job with the reference engine; arguments, result and errors as `simlib.engine.compiled.run`.
-
-    Examples
-    --------
-    >>> from simlib.engine.compiled import run as fast
-    >>> from simlib.model.program import Lock, Program
-    >>> p = Program()
-    >>> with p.thread(), p.repeat(10):
-    ...     p.run(2000)
-    ...     with p.holding(Lock(0, Mode.WRITE)):
-    ...         p.hold(1000)
-    >>> job = Job(p.steps(), np.zeros(2, int), np.zeros((2, 2), int), np.zeros(1, int), 0, 0, 0, np.zeros(2, int))
-    >>> run(job, trace=1000) == fast(job, trace=1000)
-    True
-    """
-    return Simulation(job, seed, trace, ledger, progress).run()

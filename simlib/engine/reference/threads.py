@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A thread's registers, and what its time is spent on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import simpy
+
+from simlib.engine.result import LAP_BINS
+from simlib.model.job import Job
+from simlib.model.steps import COUNTERS, EXTENTS
+
+RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
+"""What time is spent on, in the order of `simlib.engine.result.ACTIVITIES`."""
+
+
+@dataclass
+class Thread:
+    """A thread's registers, and where its time went."""
+
+    number: int
+    pc: int
+    key: int
+    page: int
+    begin: list[int]
+    end: list[int]
+    batch: int
+    draws: int = 0
+    counters: list[int] = field(default_factory=lambda: [0] * COUNTERS)
+    tried: int = 0
+    acquired: int = 0
+    served: int = 0
+    seen: int = 0
+    mode: int = 0
+    spent: list[int] = field(default_factory=lambda: [0] * 6)
+    faults: list[int] = field(default_factory=lambda: [0] * 4)
+    alarm: int = 0
+    region_lock: int = 0
+    bitmap: int = 0
+    kick: int = 0
+    asleep: bool = False
+    lap_from: int = 0
+    lap_max: int = 0
+    laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
+    ended: int = -1
+    roused: simpy.Event | None = None
+
+
+def first_state(job: Job, number: int, key: int) -> Thread:
+    """A thread before its first step."""
+    first, last = (int(page) for page in job.region[number])
+    rest = [0] * (EXTENTS - 1)
+    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch)
