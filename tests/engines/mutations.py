@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
-EXAMPLES = "60"
+EXAMPLES = "50"
 """Of each test, for each mutation."""
 
-ENOUGH = "2"
+ENOUGH = "1"
 """Tests that caught a mutation, after which the others are not asked."""
 
 LIMIT_S = 400
