@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from simlib.model import strategy
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.program import REGION, Condition, Extent, Lock, mapped_by_block
-from simlib.model.steps import ALL, Adapt, Map, Mode, Scan
+from simlib.model.steps import ALL, Map, Mode, Scan
 from simlib.workloads.kernel import Kernel
 
 
@@ -195,16 +195,8 @@ class DirtyLog(Kernel):
                 with program.holding(lock):
                     with program.loop(until=ends):
                         act(hold)
-                    self._adapt(condition, lock)
+                    self.adapt(condition, lock)
                 program.run(self.costs.reacquire)
-
-    def _adapt(self, condition: Condition, lock: Lock) -> None:
-        """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""
-        program, batch = self.program, strategy.adaptive(condition)
-        if batch is None:
-            return
-        with program.when(lock.waiters(1), otherwise=lambda: program.adapt(Adapt.DOUBLE, batch.least, batch.most)):
-            program.adapt(Adapt.HALVE, batch.least, batch.most)
 
     def _split_eagerly(self, lock: Lock) -> None:
         """Before its first page is cleared, replace a block by a table.

@@ -14,9 +14,9 @@ from simlib.model.job import Job
 from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
-from simlib.model.program import REGION, Extent, Lock, Program, Thread
+from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Clock, Map, Mode, Stamp, Whose
+from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Whose
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
@@ -45,6 +45,8 @@ class Kernel:
     scenario: Scenario
     program: Program = field(default_factory=Program)
     stamps: list[Stamp] = field(default_factory=list)
+    first_batch: int = 64
+    """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
 
     def __post_init__(self) -> None:
         """Resolve what the scenario leaves to the architecture."""
@@ -157,6 +159,15 @@ class Kernel:
         if costs.kick:
             self.program.kick(costs.kick)
 
+    def adapt(self, condition: Condition, lock: Lock) -> None:
+        """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""
+        program, batch = self.program, strategy.adaptive(condition)
+        if batch is None:
+            return
+        self.first_batch = batch.least
+        with program.when(lock.waiters(1), otherwise=lambda: program.adapt(Adapt.DOUBLE, batch.least, batch.most)):
+            program.adapt(Adapt.HALVE, batch.least, batch.most)
+
     @property
     def region_pages(self) -> int:
         """Pages of one region with a lock of its own; a multiple of a block, so that no fault spans two."""
@@ -194,7 +205,6 @@ class Kernel:
         near = machine.line_transfer_local if machine.line_transfer_local is not None else costs.line_transfer or 0
         far = machine.line_transfer_remote if machine.line_transfer_remote is not None else near
         locks = self._locks(threads)
-        adaptive = strategy.adaptive(strategy.strategy(self.policy.lets_go))
         return Job(
             steps=self.program.steps(),
             entry=np.array([vcpu.first] * guest.vcpus + [t.first for t in (main, *helpers)], dtype=np.int64),
@@ -213,7 +223,7 @@ class Kernel:
             lock_pages=self.region_pages,
             write_percent=self.scenario.workload.write_percent,
             vcpus=guest.vcpus,
-            first_batch=adaptive.least if adaptive is not None else 64,
+            first_batch=self.first_batch,
             stamps=tuple(self.stamps),
             lock_names=tuple(name for name, _ in locks),
             thread_names=(

@@ -71,6 +71,7 @@ def _zap(kernel: Kernel) -> None:
             with program.loop(until=ends):
                 program.hold(costs.zap_block)
                 program.advance(size, hold)
+            kernel.adapt(lets_go, lock)
             with program.when(~REGION.done()), program.letting_go(lock):
                 program.run(costs.reacquire)
         kernel.flush(held=True)

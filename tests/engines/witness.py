@@ -75,8 +75,6 @@ class Setting(NamedTuple):
     write_percent: int
     shared: bool
     initially_set: bool
-    skips_clean_words: bool = False
-    """Whether GET looks only at words that have a dirty page."""
     page_ps: int = 0
     """To send a page."""
     warm_up: int = 0
@@ -121,10 +119,6 @@ class Account:
     @property
     def passes(self) -> int:
         return len(self.sent)
-
-
-def words(pages: int) -> range:
-    return range(pages // WORD)
 
 
 class Witness:
@@ -176,8 +170,7 @@ class Witness:
         self.dirtied[word] |= bit
         if not self.logging:
             return
-        if self.sent_in_pass[word] & bit == 0 and self.cleared_in_pass[word] & bit and self.bitmap[word] & bit:
-            self.account.raced += 1
+        self.account.raced += bool(self.cleared_in_pass[word] & self.bitmap[word] & bit)
         if entry.count == 0:
             self.require(bool(self.writable[word] & bit), "a write-protected page was written without a fault")
             marked = (self.log[word] | ~self.logged[word]) & bit
@@ -248,7 +241,7 @@ class Witness:
         self.fresh[word] &= ~pages
         found = self.log[word] & self.bitmap[word] & pages
         self.log[word] &= ~found
-        self.account.cleared[-1:] = [(self.account.cleared or [0])[-1] + found.bit_count()]
+        self.account.cleared[-1] += found.bit_count()
         self.forbid(word, found, whole=False)
         return found
 
@@ -347,7 +340,7 @@ class Witness:
         Marks are put right behind the walk before; those of the guest's own phases right before the next walk.
         """
         ahead, walks = list(marks), 0
-        self.account.cleared.append(0)
+        self.new_round()
 
         def pass_marks(early: bool) -> None:
             while ahead and ahead[0].walks == walks and (early <= (ahead[0].phase not in ("dirtied", "rested"))):

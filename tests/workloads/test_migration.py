@@ -195,6 +195,15 @@ def test_get_without_manual_protection_may_let_go_too(batch, most):
     assert most - 2 <= taken <= most
 
 
+def test_get_s_adaptive_batch_begins_at_its_own_least():
+    """Which here is all of the memory, so that each GET is one hold; CLEAR's is another, and not in use."""
+    policy = {"architecture": "x86-tdp", "get_lets_go": "pages >= adaptive(8192, 8192)",
+              "lets_go": "pages >= adaptive(64, 128)"}  # fmt: skip
+    run = simulate(scenario(policy, clear_when="at_get", guest={"backing": "4k"}, link="1Gbit/s"))
+    for begin, end in (("enabled", "collected 1"), ("sent 1", "collected 2")):
+        assert holds(run, begin, end)[0].sum() == 1
+
+
 @pytest.mark.parametrize("alloc", ["drop", "under_read_lock"])
 def test_enabling_splits_under_the_lock_it_has(alloc):
     """x86's TDP MMU holds it for read then, so that the seed's fix lets it allocate; at CLEAR it never does."""

@@ -44,6 +44,13 @@ def test_it_lets_go_once_a_batch_is_done_and_somebody_waits(batch, holds):
     assert longest < result.metrics["longest_stall"] < longest + 20e-6
 
 
+def test_an_adaptive_batch_grows_from_its_least_while_nobody_waits():
+    """Of 32 blocks of 512 pages, holds do 1, 2, 4, 8, 8, 8 and the last one."""
+    alone = scenario(access_interval="60s").changed({"policy": {"zap_lets_go": "pages >= adaptive(512, 4096)"}})
+    undisturbed, zapped = simulate(alone).raw.stamp_locks[1:, 0, 1, 0].tolist()
+    assert zapped - undisturbed == 7
+
+
 def test_what_is_touched_again_is_mapped_again():
     """Page by page, or by blocks where the guest has such; several vCPUs may want the same at once."""
     pages, blocks = (simulate(scenario(1, {"backing": backing})).raw.faults for backing in ("4k", "hugetlb_2mb"))
