@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Rules that random programs seldom tell from their neighbours, each in a run of two or three threads."""
 
+from itertools import product
+from operator import and_, or_
+
 import numpy as np
 import pytest
 
@@ -95,3 +98,26 @@ def test_an_adaptive_batch_stays_within_its_bounds(engine, actions, words):
             program.advance(64)
 
     assert run(engine, Discipline.QUEUED_SPIN, life).end_ps == 1000 * words
+
+
+@BOTH
+def test_conditions_combine_as_in_logic(engine):
+    """Every `x and/or (y and/or z)` and `(x and/or y) and/or z`, each part true or false, negated or not."""
+    atoms = {True: ~REGION.done(), False: REGION.done()}
+    trees = [lambda x, y, z, f, g: f(x, g(y, z)), lambda x, y, z, f, g: g(f(x, y), z)]
+    weights = []
+
+    def life(program):
+        for tree, f, g in product(trees, (and_, or_), (and_, or_)):
+            for parts in product((True, False), repeat=6):
+                values, negated = parts[:3], parts[3:]
+                asked = [~atoms[v] if n else atoms[v] for v, n in zip(values, negated, strict=True)]
+                truth = tree(*(v != n for v, n in zip(values, negated, strict=True)), f, g)
+                condition = tree(*asked, f, g)
+                for one, holds in ((condition, truth), (~condition, not truth)):
+                    weight = 1 + len(weights)  # another each time, so that two faults do not cancel out
+                    weights.append(weight * holds)
+                    with program.when(one):
+                        program.run(weight)
+
+    assert run(engine, Discipline.QUEUED_SPIN, life).end_ps == sum(weights)
