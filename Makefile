@@ -21,8 +21,8 @@ export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make test        format, lint, types, tests, doctests and notebooks: what CI checks"
-	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (5 minutes)"
-	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (8 minutes)"
+	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
+	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches (10 minutes)"

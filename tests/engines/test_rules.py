@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Rules that random programs seldom tell from their neighbours, each in a run of two or three threads."""
 
+from itertools import product
+from operator import and_, or_
+
 import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
-from simlib.model.program import Lock, Program, held
-from simlib.model.steps import Mode, Whose
+from simlib.model.program import REGION, Lock, Program, held
+from simlib.model.steps import Adapt, Mode, Whose
 
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 READ, WRITE = Lock(0, Mode.READ), Lock(0, Mode.WRITE)
 
 
 def run(engine, discipline, *lives):
-    """One thread a life, each of which writes what it does; cache lines cost nothing."""
+    """One thread a life, each of which writes what it does; cache lines cost nothing, each walks 1024 pages."""
     program, entry = Program(), []
     for life in lives:
         with program.thread() as thread:
             life(program)
         entry.append(thread.first)
     n = len(lives)
-    job = Job(program.steps(), np.array(entry), np.zeros((n, 2), int), np.full(n, discipline), 0, 0, 0,
-              np.zeros(n, int), lock_names=tuple(f"lock {i}" for i in range(n)))  # fmt: skip
+    job = Job(program.steps(), np.array(entry), np.array([[0, 1024]] * n), np.full(n, discipline), 0, 0, 0,
+              np.zeros(n, int), pages=1024, lock_names=tuple(f"lock {i}" for i in range(n)))  # fmt: skip
     return engine.run(job)
 
 
@@ -76,3 +79,45 @@ def test_a_lockless_update_that_lost_its_race_is_done_again(engine):
     word = Lock(0, Mode.WRITE, Whose.ALL)
     result = run(engine, Discipline.LOCKLESS, holder(word, 0, 1000), holder(word, 1, 2000))
     assert result.thread_end_ps.tolist() == [1000, 4001]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [([], 1), ([Adapt.DOUBLE], 2), ([Adapt.DOUBLE] * 9, 4), ([Adapt.HALVE] * 3 + [Adapt.DOUBLE], 2),
+     ([Adapt.DOUBLE] * 9 + [Adapt.HALVE], 2)],
+)  # fmt: skip
+def test_an_adaptive_batch_stays_within_its_bounds(engine, actions, words):
+    """From 64 pages on, within 64 and 256; each word of 64 takes a nanosecond."""
+
+    def life(program):
+        for action in actions:
+            program.adapt(action, 64, 256)
+        with program.loop(until=REGION.beyond_batch()):
+            program.run(1000)
+            program.advance(64)
+
+    assert run(engine, Discipline.QUEUED_SPIN, life).end_ps == 1000 * words
+
+
+@BOTH
+def test_conditions_combine_as_in_logic(engine):
+    """Every `x and/or (y and/or z)` and `(x and/or y) and/or z`, each part true or false, negated or not."""
+    atoms = {True: ~REGION.done(), False: REGION.done()}
+    trees = [lambda x, y, z, f, g: f(x, g(y, z)), lambda x, y, z, f, g: g(f(x, y), z)]
+    weights = []
+
+    def life(program):
+        for tree, f, g in product(trees, (and_, or_), (and_, or_)):
+            for parts in product((True, False), repeat=6):
+                values, negated = parts[:3], parts[3:]
+                asked = [~atoms[v] if n else atoms[v] for v, n in zip(values, negated, strict=True)]
+                truth = tree(*(v != n for v, n in zip(values, negated, strict=True)), f, g)
+                condition = tree(*asked, f, g)
+                for one, holds in ((condition, truth), (~condition, not truth)):
+                    weight = 1 + len(weights)  # another each time, so that two faults do not cancel out
+                    weights.append(weight * holds)
+                    with program.when(one):
+                        program.run(weight)
+
+    assert run(engine, Discipline.QUEUED_SPIN, life).end_ps == sum(weights)
