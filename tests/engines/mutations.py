@@ -72,7 +72,7 @@ MUTATIONS: dict[str, list[Edit]] = {
              "owned += world.near_ps"),
     ],
     "a reader is let in beside a writer": [
-        Edit(LOCKS, "return lock.writers == 0", "return lock.writers <= 1"),
+        Edit(LOCKS, "return lock.holders >= 0", "return lock.holders >= -1"),
     ],
     "the ticket sweep is paid whole, not half": [
         Edit(OTHER_LOCKS, "at + sweep // 2, thread.number", "at + sweep, thread.number"),

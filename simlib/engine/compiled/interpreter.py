@@ -7,7 +7,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numba import njit
 
 from simlib.engine.compiled import calendar, clock, locks, memory, statistics
@@ -235,7 +234,7 @@ def _compile(version: int) -> Any:
         """Run until every thread ended, nothing can happen, or so many events took place. Returns `version`."""
         world = run.worlds[0]
         stop_at = world.events + budget
-        while world.events < stop_at and world.status == RUNNING:
+        while world.events < stop_at:
             key = run.tree[1]
             if key == calendar.NEVER:
                 world.status = FINISHED if world.live == 0 else DEADLOCK
@@ -247,8 +246,12 @@ def _compile(version: int) -> Any:
                 break
             world.now = now
             time = live(run, run.threads[number], number, now)
-            key = calendar.NEVER if time == ASLEEP else calendar.key_of(time, number)
-            calendar.wake(run.tree, number, np.int64(key))
+            if time == ASLEEP:
+                calendar.wake(run.tree, number, calendar.NEVER)
+                if world.status != RUNNING:
+                    break
+            else:
+                calendar.wake(run.tree, number, calendar.key_of(time, number))
         return version
 
     return advance

@@ -47,8 +47,8 @@ def waiter(waiting, index, lock, place):
 def admits(lock, mode):
     """Whether a thread may hold the lock in this mode beside those that hold it now."""
     if lock.kind == Discipline.QUEUED_RW and mode == Mode.READ:
-        return lock.writers == 0
-    return lock.readers + lock.writers == 0
+        return lock.holders >= 0
+    return lock.holders == 0
 
 
 @small
@@ -96,12 +96,9 @@ def take_out(waiting, index, lock, place):
 @small
 def own(world, books, index, lock, number, thread, mode, at):
     """The thread holds the lock from a time on."""
-    if lock.readers + lock.writers == 0:
+    if lock.holders == 0:
         lock.busy_since = at
-    if mode == Mode.READ:
-        lock.readers += 1
-    else:
-        lock.writers += 1
+    lock.holders += 1 if mode == Mode.READ else -1
     if lock.kind == Discipline.SERVER:
         thread.served = at
     else:
@@ -180,11 +177,8 @@ def drop(run, thread, number, step, now):
         lock.count += 1
         books.stats[index, mode, 0] += 1
     else:
-        if mode == Mode.READ:
-            lock.readers -= 1
-        else:
-            lock.writers -= 1
-        if lock.readers + lock.writers == 0:
+        lock.holders -= 1 if mode == Mode.READ else -1
+        if lock.holders == 0:
             lock.busy += done - lock.busy_since
     held = done - (thread.served if lock.kind == Discipline.SERVER else thread.acquired)
     books.stats[index, mode, 4] += held

@@ -38,11 +38,11 @@ THREAD = record(
 barrier at which it waits, or -1."""
 
 LOCK = record(
-    "kind", "readers", "writers", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
+    "kind", "holders", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
     "changed",
 )  # fmt: skip
-"""A lock; `head` and `length` are those of its ring of waiting threads, `count` is the discipline's own: updates of a
-lockless one."""
+"""A lock; `holders` is the number of readers, or -1 for a writer; `head` and `length` are those of its ring of waiting
+threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock."""
 
 WORLD = record(
     "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",

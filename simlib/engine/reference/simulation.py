@@ -44,6 +44,7 @@ class Simulation:
         limits.check_size(job)
         self.job, self.report = job, progress
         self.env = Calendar(initial_time=0)
+        self.steps = [(Step(kind), a, b, c, d) for kind, a, b, c, d in job.steps.tolist()]
         self.tables = tables(job.cvs)
         self.places = seek_tables(job.zipf, limits.vcpu_pages(job))
         limits.check_times(job, self.tables)
@@ -141,8 +142,7 @@ class Simulation:
         yield Wake(self.env, thread.number, 0)
         clock = own_steps = 0
         while True:
-            kind, *arguments = (int(x) for x in self.job.steps[thread.pc])
-            step = Step(kind)
+            step, *arguments = self.steps[thread.pc]
             own_steps += 1
             if own_steps > limits.OWN_STEPS:
                 raise limits.runaway(self.now)
@@ -177,10 +177,10 @@ class Simulation:
     def run_ahead(self, thread: Thread, clock: int) -> int:
         """Spend the time of the RUN and HOLD steps ahead; nobody can interfere with them."""
         while True:
-            kind, *arguments = (int(x) for x in self.job.steps[thread.pc])
-            if kind not in (Step.RUN, Step.HOLD):
+            step, *arguments = self.steps[thread.pc]
+            if step not in (Step.RUN, Step.HOLD):
                 return clock
-            clock = self.own_step(thread, clock, Step(kind), *arguments)
+            clock = self.own_step(thread, clock, step, *arguments)
 
     def own_step(  # one branch a kind of step reads best
         self, thread: Thread, clock: int, step: Step, a: int, b: int, c: int, d: int
