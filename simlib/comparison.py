@@ -15,6 +15,7 @@ import pandas as pd
 from simlib.errors import InputError
 from simlib.fits import AnyFit
 from simlib.model.policies import apply
+from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.prediction import (
     LEVEL,
@@ -60,9 +61,17 @@ class Comparison(Result):
     def readable(self) -> pd.DataFrame:
         """The frame for people to read: intervals in one column each, and no column of variants if there are none."""
         frame = self.frame
-        shown = frame[["policy", "variant", "vcpus", "metric", "unit"]].assign(
-            estimate=[f"{value:.4g}" for value in frame["estimate"]],
-            interval=[f"{low:.4g} … {high:.4g}" for low, high in zip(frame["low"], frame["high"], strict=True)],
+        estimate, low, high = (
+            [
+                format_seconds(value, 4) if unit == "s" else f"{value:.4g}"
+                for value, unit in zip(values, frame["unit"], strict=True)
+            ]
+            for values in (frame["estimate"], frame["low"], frame["high"])
+        )
+        shown = frame[["policy", "variant", "vcpus", "metric"]].assign(
+            estimate=estimate,
+            interval=[f"{least} … {most}" for least, most in zip(low, high, strict=True)],
+            unit=["" if unit == "s" else unit for unit in frame["unit"]],
             change=["" if np.isnan(value) else f"{value:+.1f} %" for value in frame["change_percent"]],
         )
         ends = zip(frame["change_low"], frame["change_high"], strict=True)

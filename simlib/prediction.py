@@ -326,7 +326,8 @@ def interval(
         if len(values) < 2:
             return centre, float("nan"), float("nan")
         half = stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-        return centre, centre - float(half), centre + float(half)
+        low = centre - float(half)
+        return centre, low if (values < 0).any() else max(0.0, low), centre + float(half)
     centre = float(values[0])
     own = estimate.discrepancy * estimate.spread.get(split_name(metric)[0], 1.0) if metric else 0.0
     reach = float(stats.t.ppf(0.5 + level / 2, estimate.dof))

@@ -17,7 +17,7 @@ import simlib
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show
 from simlib.errors import InputError
 from simlib.files import write_together
-from simlib.model.quantities import format_duration, parse_bandwidth, parse_duration, parse_size
+from simlib.model.quantities import format_seconds, parse_bandwidth, parse_duration, parse_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,14 +174,15 @@ def _print(choice: BatchChoice) -> None:
     show(
         pd.DataFrame(
             {"pages a hold": [_pages(batch) for batch in table["batch_pages"]],
-             choice.objective: table["objective_s"].map(_time), "interval": _interval(table, "low_s", "high_s"),
-             "worse by": table["difference_s"].map(_time),
+             choice.objective: table["objective_s"].map(format_seconds),
+             "interval": _interval(table, "low_s", "high_s"),
+             "worse by": table["difference_s"].map(format_seconds),
              "at least … at most": _interval(table, "difference_low_s", "difference_high_s"),
              "as good": ["yes" if good else "" if there else "too long" for good, there in
                          zip(table["as_good"], table["allowed"], strict=True)],
-             "runs": table["replications"], "longest stall": table["longest_stall_s"].map(_time),
-             "p99.9": table["stall_p999_s"].map(_time), "CLEAR": table["clear_cpu_time_s"].map(_time),
-             "pre-copy": table["precopy_duration_s"].map(_time),
+             "runs": table["replications"], "longest stall": table["longest_stall_s"].map(format_seconds),
+             "p99.9": table["stall_p999_s"].map(format_seconds), "CLEAR": table["clear_cpu_time_s"].map(format_seconds),
+             "pre-copy": table["precopy_duration_s"].map(format_seconds),
              "guest": table["guest_throughput"].map("{:.1%}".format),
              "front": table["on_front"].map({True: "yes", False: ""})}
         ),
@@ -191,7 +192,7 @@ def _print(choice: BatchChoice) -> None:
     rules = choice.regrets
     show(
         pd.DataFrame(
-            {"rule": rules["rule"], "regret": rules["regret_s"].map(_time),
+            {"rule": rules["rule"], "regret": rules["regret_s"].map(format_seconds),
              "at least … at most": _interval(rules, "low_s", "high_s"), "share": rules["share"].map("{:+.1%}".format)}
         ),
         Format.TABLE,
@@ -220,15 +221,4 @@ def _pages(batch: int) -> str:
 
 
 def _interval(frame: pd.DataFrame, low: str, high: str) -> pd.Series[str]:
-    return frame[low].map(_time) + " … " + frame[high].map(_time)
-
-
-def _time(seconds: float) -> str:
-    """A duration with three digits.
-
-    Examples
-    --------
-    >>> _time(0.0123456), _time(-3.2e-6), _time(0.0)
-    ('12.3ms', '-3.2us', '0s')
-    """
-    return format_duration(float(f"{seconds * 1e12:.3g}")) if round(seconds * 1e12) else "0s"
+    return frame[low].map(format_seconds) + " … " + frame[high].map(format_seconds)

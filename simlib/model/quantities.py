@@ -91,6 +91,19 @@ def format_duration(ps: float) -> str:
     return f"{exact.normalize():f}{unit}"
 
 
+def format_seconds(seconds: float, digits: int = 3) -> str:
+    """A duration for people, with so many digits; nothing for what is not known.
+
+    Examples
+    --------
+    >>> format_seconds(0.0123456), format_seconds(-3.2e-6), format_seconds(0.0), format_seconds(float("nan"))
+    ('12.3ms', '-3.2us', '0s', '')
+    """
+    if not math.isfinite(seconds):
+        return ""
+    return format_duration(float(f"{seconds * 1e12:.{digits}g}")) if round(seconds * 1e12) else "0s"
+
+
 def parse_size(text: str | int, what: str = "size") -> int:
     """Bytes of a size such as ``"2G"`` (binary multiples: K, M, G, T; ``GiB`` and ``GB`` mean the same).
 
