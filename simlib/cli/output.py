@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import threading
@@ -66,7 +67,7 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
 def _cell(value: Any) -> str:
     """A value of a table; nothing where it is missing."""
     if isinstance(value, float):
-        return number(value) if value == value else ""  # noqa: PLR0124  # NaN alone differs from itself
+        return "" if math.isnan(value) else number(value)
     return "" if value is None or str(value) == "<NA>" else str(value)
 
 

@@ -185,17 +185,6 @@ def adaptive(condition: Condition) -> Adaptive | None:
     return next((leaf for leaf in leaves(condition) if isinstance(leaf, Adaptive)), None)
 
 
-def batch_of(condition: Condition) -> int:
-    """Pages of a hold if the strategy says nothing else; 0: it never lets go, or says something else, too.
-
-    Examples
-    --------
-    >>> batch_of(strategy("pages >= 512")), batch_of(strategy("never")), batch_of(strategy("waiters >= 1"))
-    (512, 0, 0)
-    """
-    return condition.least if isinstance(condition, Asked) and condition.quantity == "pages" else 0
-
-
 class _Reader:
     """A recursive descent over the words of a text."""
 

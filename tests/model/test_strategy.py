@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simlib.errors import InputError
-from simlib.model.policies import POLICIES
 from simlib.model.policy import Policy
 from simlib.model.scenario import Scenario
-from simlib.model.strategy import QUANTITIES, Adaptive, Asked, batch_of, leaves, strategy
+from simlib.model.strategy import QUANTITIES, Adaptive, Asked, leaves, strategy
 
 COMPARISONS = st.sampled_from(
     ["pages >= 512", "held>=50us", "held > 1.5ms", "waiters < 4", "vcpus>0", "blocks <= 3", "not pages >= 64",
@@ -86,8 +85,3 @@ def test_old_keys_read_as_strategies(old, new):
 def test_an_old_key_that_says_nothing_alone_is_refused():
     with pytest.raises(InputError, match=r"policy\.yield_pages = 64: says something only beside yield_on"):
         Scenario.parse({"policy": {"yield_pages": 64}})
-
-
-def test_a_batch_is_a_strategy_that_says_nothing_else():
-    assert batch_of(strategy(POLICIES["every-64"].changes["policy"]["lets_go"])) == 64
-    assert batch_of(strategy("pages >= 64 or waiters >= 1")) == 0
