@@ -129,7 +129,7 @@ class SimulationResult(Result):
         rows = []
         for i in range(1, len(names)):
             sums = raw.stamp_sums[i] - raw.stamp_sums[i - 1]
-            faults = int(sums[len(ACTIVITIES) :].sum())
+            faults = int(sums[len(ACTIVITIES) : len(ACTIVITIES) + 4].sum())
             per_fault = sums[: len(ACTIVITIES)] * 1e-6 / max(1, faults)
             row = {"phase": str(names[i]), "start_s": raw.stamp_ps[i - 1] * PS,
                    "seconds": (raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS, "faults": faults}  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.errors import DeadlockError, HorizonError, InputError
-from simlib.model.job import Job
+from simlib.model.job import Image, Job
 from simlib.model.steps import Block, Page, Step
 
 MAX_THREADS = 1 << 10
@@ -104,8 +104,16 @@ def vcpu_pages(job: Job) -> int:
     return max(1, int(np.diff(job.region, axis=1).min()))
 
 
-def first_states(job: Job) -> tuple[Page, Block]:
-    """State of every page, and of every block, when the run begins."""
-    if job.mapped_as_blocks:
-        return Page.ABSENT, Block.WRITABLE if job.populated else Block.ABSENT
-    return Page.WRITABLE if job.populated else Page.ABSENT, Block.TABLE
+def first_memory(job: Job) -> Image:
+    """State of every page, and of every block, when the run begins; with the padding."""
+    reach = job.pages + PADDING
+    pages = np.full(reach, Page.ABSENT, dtype=np.uint8)
+    blocks = np.full(-(-reach // job.block_pages), Block.TABLE, dtype=np.uint8)
+    if job.image is not None:
+        pages[: job.pages] = job.image.pages
+        blocks[: len(job.image.blocks)] = job.image.blocks
+    elif job.mapped_as_blocks:
+        blocks[:] = Block.WRITABLE if job.populated else Block.ABSENT
+    elif job.populated:
+        pages[:] = Page.WRITABLE
+    return Image(pages, blocks)

@@ -177,15 +177,35 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
 
 
 @functools.lru_cache(maxsize=64)
-def seek_tables(zipf: tuple[float, ...], places: int) -> NDArray[np.int64]:
-    """One table of places a row.
+def quantile_places(quantiles: tuple[float, ...]) -> NDArray[np.int64]:
+    """A distribution over a region by its quantiles at equally likely steps, as `zipf_table` gives it.
+
+    Raises
+    ------
+    InputError
+        If they are not 4097 numbers that go from 0 to 1 and never down.
+    """
+    edges = np.asarray(quantiles)
+    if edges.shape != ((1 << SEEK_BITS) + 1,) or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) >= 0).all():
+        raise InputError("quantiles of places", f"{edges.size} numbers", "must be 4097 from 0 to 1, never going down")
+    table: NDArray[np.int64] = np.rint(edges * 2.0**32).astype(np.int64)
+    return table
+
+
+@functools.lru_cache(maxsize=64)
+def seek_tables(places: tuple[float | tuple[float, ...], ...], pages: int) -> NDArray[np.int64]:
+    """One table of places a row: exponents of Zipf's law, or quantiles.
+
+    The last column says whether ranks are scattered over the region.
 
     Examples
     --------
     >>> seek_tables((0.0, 0.99), 100).shape
-    (2, 4097)
+    (2, 4098)
     """
-    return np.stack([zipf_table(exponent, places) for exponent in zipf])
+    rows = [quantile_places(row) if isinstance(row, tuple) else zipf_table(row, pages) for row in places]
+    scattered = [int(number > 0 and not isinstance(row, tuple)) for number, row in enumerate(places)]
+    return np.column_stack([rows, scattered])
 
 
 @functools.lru_cache(maxsize=64)

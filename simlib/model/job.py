@@ -41,6 +41,17 @@ def _ranges(arguments: Sequence[tuple[Argument, ...]], width: int) -> _Ranges:
     return _Ranges(arguments, least, below)
 
 
+class Image(NamedTuple):
+    """The guest's memory at some moment.
+
+    `pages`: a `simlib.model.steps.Page` each with its bits of the logs, uint8 of shape (pages,); `blocks`: a
+    `simlib.model.steps.Block` each, uint8 of shape (blocks,).
+    """
+
+    pages: NDArray[np.uint8]
+    blocks: NDArray[np.uint8]
+
+
 _TIMES = (Quantity.HELD, Quantity.CLOCK)
 _OF_STEPS = [step.arguments for step in Step]
 _OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
@@ -70,8 +81,10 @@ class Job:
         Socket on which each thread runs.
     cvs : tuple of float
         Coefficient of variation of each distribution that steps name; number 0 is the fixed one.
-    zipf : tuple of float
-        Exponent of each distribution of places that SEEK names; number 0 must be 0, which is uniform.
+    places : tuple of (float or tuple of float)
+        Each distribution of places that SEEK names; number 0 must be 0, which is uniform. A number is the exponent of
+        Zipf's law, its ranks scattered over the region; else quantiles: up to which share of the region so many parts
+        of the draws go, each part as likely (4097 numbers from 0 to 1).
     pages : int
         Guest pages in all.
     block_pages : int
@@ -80,6 +93,8 @@ class Job:
         Whether stage 2 maps blocks where it can.
     populated : bool
         Whether all memory is mapped, writable, when the run begins.
+    image : Image or None
+        What the memory is like when the run begins, in place of the above.
     lock_pages : int
         Pages of one region, where there is a lock for each (`Whose.REGION`).
     write_percent : int
@@ -111,11 +126,12 @@ class Job:
     far_ps: int
     socket: NDArray[np.int64]
     cvs: tuple[float, ...] = (0.0,)
-    zipf: tuple[float, ...] = (0.0,)
+    places: tuple[float | tuple[float, ...], ...] = (0.0,)
     pages: int = 64
     block_pages: int = 512
     mapped_as_blocks: bool = False
     populated: bool = False
+    image: Image | None = None
     lock_pages: int = 64
     write_percent: int = 100
     vcpus: int = 0
@@ -165,6 +181,12 @@ class Job:
             raise InputError(
                 "job.pages", (self.pages, self.block_pages), "must be multiples of 64, a block a power of 2"
             )
+        blocks = -(-self.pages // self.block_pages)
+        if self.image is not None and (len(self.image.pages), len(self.image.blocks)) != (self.pages, blocks):
+            raise InputError(
+                "job.image", f"{len(self.image.pages)} pages, {len(self.image.blocks)} blocks",
+                f"must have {self.pages} pages and {blocks} blocks",
+            )  # fmt: skip
         if self.lock_pages < WORD_PAGES:
             raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
 

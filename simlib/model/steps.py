@@ -132,7 +132,7 @@ class Argument(NamedTuple):
     """One argument of a step or a quantity, with its range.
 
     `below` is a number, or the name of a count that a job has: ``steps``, ``locks``, ``barriers``, ``stamps``,
-    ``cvs`` or ``zipf``; None: there is no limit.
+    ``cvs`` or ``places``; None: there is no limit.
     """
 
     name: str
@@ -239,7 +239,7 @@ class Step(IntEnum):
     ADVANCE = 6, "Go on by so many pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
     BACK = 7, "Back to the extent's first page.", _ANY_EXTENT
     SEEK = 8, "Go to a page of the region at random, whose number in it is a multiple; distribution 0: uniform.", \
-        Argument("multiple", 1), Argument("distribution", 0, "zipf")  # fmt: skip
+        Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
     ADAPT = 9, "Halve or double the thread's adaptive batch, within bounds.", Argument("action", words=Adapt), \
         Argument("least", 1), Argument("most", 1)  # fmt: skip
     TAKE = 10, "Take a lock.", _LOCK, _MODE, _WHOSE

@@ -215,7 +215,7 @@ class Kernel:
             far_ps=far,
             socket=(np.arange(threads, dtype=np.int64) % machine.cores) * machine.sockets // machine.cores,
             cvs=(0.0, float(costs.fault_jitter or 0.0)),
-            zipf=(0.0, self.scenario.workload.zipf_exponent),
+            places=(0.0, self.scenario.workload.zipf_exponent),
             pages=self.slot_pages,
             block_pages=self.block_pages,
             mapped_as_blocks=guest.mapped_as_blocks,

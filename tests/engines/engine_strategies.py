@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
-from simlib.model.job import Job
+from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, Discipline
 from simlib.model.policy import Policy
 from simlib.model.program import ALL, REGION, Lock, Program, clock_shows, held, in_bitmap, mapped_by_block, raised
 from simlib.model.scenario import Guest, Machine, Scenario
-from simlib.model.steps import FLAGS, Adapt, Clock, Map, Mode, Scan, Stamp, Whose
+from simlib.model.steps import FLAGS, Adapt, Block, Clock, Map, Mode, Page, Scan, Stamp, Whose
 from simlib.model.workload import Workload
 
 TRACE = 200_000
@@ -41,6 +41,8 @@ DURATIONS = st.sampled_from([None, 0, 1, 1_000, 47_000, 600_000, 3_000_001])
 TIMES = st.sampled_from([0, 0, 1, 2, 3, 5, 1_000, 1_001, 700_000])
 MOST_PAGES = 1_024
 STAMPS = 3
+QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
+"""Places: three quarters of them in the first tenth."""
 RUNNING = ("clear_under_load", "migration", "migration", "zap")
 KINDS = ("dirty_log_perf_test", *RUNNING)
 
@@ -192,7 +194,7 @@ class _Writer:
         """Touch the region's pages; the faults of other threads on the same pages race with these."""
         p = self.program
         if self.draw(st.booleans()):
-            p.seek(self.draw(st.sampled_from([1, 16, 64])), self.draw(st.integers(0, 1)))
+            p.seek(self.draw(st.sampled_from([1, 16, 64])), self.draw(st.integers(0, 2)))
 
         def fault(action):
             logging = self.draw(st.integers(0, 1))
@@ -313,6 +315,16 @@ class _Writer:
         return thread.first
 
 
+def image_of(seed, pages, block_pages):
+    """A memory in which every state and every bit occurs."""
+    random = np.random.default_rng(seed)
+    states = random.choice([Page.ABSENT, Page.PROTECTED, Page.WRITABLE], pages)
+    bits = random.choice([0, Page.DIRTY, Page.COLLECTED, Page.DIRTY | Page.COLLECTED], pages)
+    return Image(
+        (states | bits).astype(np.uint8), random.choice(list(Block), -(-pages // block_pages)).astype(np.uint8)
+    )
+
+
 @st.composite
 def jobs(draw, stamped=False):
     """Raw programs over several locks; with `stamped`, a STAMP right before every DROP tells its mode."""
@@ -325,6 +337,8 @@ def jobs(draw, stamped=False):
     first = writer.life(phases, True if flagged else None)
     others = [writer.life(phases, False if flagged else None) for _ in range(draw(st.integers(0, 2)))]
     entries = [first, *others]
+    block_pages = draw(st.sampled_from([64, 128, 512]))
+    image = draw(st.none() | st.integers(0, 99).map(lambda seed: image_of(seed, 256, block_pages)))
     all_locks = [*locks, *([own] * max(threads, 4) if own is not None else [])]  # one a thread, or a region
     return Job(
         steps=writer.program.steps(),
@@ -336,11 +350,12 @@ def jobs(draw, stamped=False):
         far_ps=draw(TIMES),
         socket=np.array([draw(st.integers(0, 1)) for _ in range(threads)], dtype=np.int64),
         cvs=(0.0, 1.0, 0.4),
-        zipf=(0.0, 0.99),
+        places=(0.0, 0.99, QUANTILES),
         pages=256,
-        block_pages=draw(st.sampled_from([64, 128, 512])),
+        block_pages=block_pages,
         mapped_as_blocks=draw(st.booleans()),
         populated=draw(st.booleans()),
+        image=image,
         lock_pages=draw(st.sampled_from([64, 192, 256])),
         vcpus=draw(st.integers(0, threads)),
         first_batch=draw(st.sampled_from([64, 128])),

@@ -112,7 +112,7 @@ def test_every_place_is_reached_and_none_beyond():
         p.seek(1, 1)
         p.map(Map.PAGE, logging=True)
     job = Job(p.steps(), np.zeros(1, int), np.array([[0, 192]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
-              zipf=(0.0, 0.8), pages=256)  # fmt: skip
+              places=(0.0, 0.8), pages=256)  # fmt: skip
     pages = compiled.run(job, trace=20_000).trace
     pages = pages[pages[:, 2] == EVENTS.index("mapped"), 3]
     counts = np.bincount(pages, minlength=256)

@@ -57,7 +57,7 @@ def place(thread, places, multiple, table):
     low = places[table, bin_]
     rank = ((low + (((places[table, bin_ + 1] - low) * within) >> 16)) * choices) >> 32
     rank = min(rank, choices - 1)
-    if table > 0:
+    if places[table, -1] > 0:
         rank = (rank * SCATTER) % choices
     return thread.begin[0] + rank * multiple
 

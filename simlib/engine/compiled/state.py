@@ -105,7 +105,7 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         progress=zeros(threads, BINS),
         stamp_ps=zeros(stamps),
         stamp_locks=zeros(stamps, locks, 2, 2),
-        stamp_sums=zeros(stamps, len(ACTIVITIES) + 4),
+        stamp_sums=zeros(stamps, len(ACTIVITIES) + 5),
         stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
         laps=zeros(threads, LAP_BINS),
         trace=zeros(trace, 4),
@@ -119,19 +119,18 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
     limits.check_times(job, quantiles)
     locks = np.zeros(len(job.locks), dtype=LOCK)
     locks["kind"], locks["line_owner"] = job.locks, -1
-    page, block = limits.first_states(job)
-    reach = job.pages + limits.PADDING
+    memory = limits.first_memory(job)
     return Run(
         steps=np.ascontiguousarray(job.steps).view(STEP).reshape(-1),
         quantiles=quantiles,
-        places=seek_tables(job.zipf, limits.vcpu_pages(job)),
+        places=seek_tables(job.places, limits.vcpu_pages(job)),
         worlds=_world_of(job, trace, ledger),
         threads=_threads_of(job, seed),
         locks=locks,
         waiting=np.zeros((len(locks), len(job.entry)), dtype=np.int64),
         tree=tree,
-        pages=np.full(reach, page, dtype=np.uint8),
-        blocks=np.full(-(-reach // job.block_pages), block, dtype=np.uint8),
+        pages=memory.pages,
+        blocks=memory.blocks,
         arrived=np.zeros(job.barriers, dtype=np.int64),
         books=books_of(job, trace, ledger),
     )

@@ -31,10 +31,10 @@ class Memory:
     """The guest's memory as KVM sees it: a state for each block, and for each page a state and two bits."""
 
     def __init__(self, job: Job) -> None:
-        page, block = limits.first_states(job)
+        first = limits.first_memory(job)
         self.job = job
-        self.pages = [int(page)] * (job.pages + limits.PADDING)
-        self.blocks = [block] * -(-(job.pages + limits.PADDING) // job.block_pages)
+        self.pages: list[int] = first.pages.tolist()
+        self.blocks = [Block(block) for block in first.blocks.tolist()]
 
     def block_of(self, page: int) -> int:
         """Number of the block around a page."""

@@ -46,7 +46,7 @@ class Simulation:
         self.env = Calendar(initial_time=0)
         self.steps = [(Step(kind), a, b, c, d) for kind, a, b, c, d in job.steps.tolist()]
         self.tables = tables(job.cvs)
-        self.places = seek_tables(job.zipf, limits.vcpu_pages(job))
+        self.places = seek_tables(job.places, limits.vcpu_pages(job))
         limits.check_times(job, self.tables)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [first_state(job, i, int(keys[i])) for i in range(len(job.entry))]
@@ -63,7 +63,7 @@ class Simulation:
         self.queue = np.zeros((len(self.locks), BINS), dtype=np.int64)
         self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
         self.stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
-        self.stamp_s = np.zeros((len(job.stamps), 10), dtype=np.int64)
+        self.stamp_s = np.zeros((len(job.stamps), 11), dtype=np.int64)
         self.stamp_own = np.zeros((len(job.stamps), 7), dtype=np.int64)
         self.stamp_l = np.zeros((len(job.stamps), len(self.locks), 2, 2), dtype=np.int64)
 
@@ -225,7 +225,7 @@ class Simulation:
         number, within = bits >> (64 - SEEK_BITS), bits >> (48 - SEEK_BITS) & 0xFFFF
         low, high = (int(self.places[table, number + i]) for i in (0, 1))
         rank = min((low + ((high - low) * within >> 16)) * places >> 32, places - 1)
-        return first + (rank * SCATTER % places if table else rank) * multiple
+        return first + (rank * SCATTER % places if self.places[table, -1] else rank) * multiple
 
     def quantity(  # noqa: PLR0911  # one return a quantity reads best
         self, thread: Thread, quantity: Quantity, argument: int, clock: int
@@ -423,7 +423,8 @@ class Simulation:
         for index, lock in enumerate(self.locks):
             self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
         self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
-        self.stamp_s[which, 6:] = np.sum([t.faults for t in self.threads], axis=0)
+        self.stamp_s[which, 6:10] = np.sum([t.faults for t in self.threads], axis=0)
+        self.stamp_s[which, 10] = self.progress.sum()
         self.stamp_own[which] = [*thread.spent, thread.bitmap]
         self.note(self.now, thread, "stamp", which)
         thread.pc += 1
