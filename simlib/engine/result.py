@@ -94,7 +94,7 @@ class EngineResult:
     stamp_locks : ndarray of int64, shape (n_stamps, n_locks, 2, 2)
         Acquisitions and contended acquisitions up to each stamp.
     stamp_sums : ndarray of int64, shape (n_stamps, 11)
-        Up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults by kind, then pages done.
+        Up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults by kind; then pages done by vCPUs.
     stamp_own : ndarray of int64, shape (n_stamps, 7)
         Of the thread that stamped: picoseconds by activity, and pages in its bitmap.
     lap_histogram : ndarray of int64, shape (n_threads, 488)

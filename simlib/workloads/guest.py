@@ -4,26 +4,28 @@
 from __future__ import annotations
 
 from simlib.model.program import REGION, Thread, raised
-from simlib.workloads.kernel import Kernel
+from simlib.workloads.kernel import RANDOM, Kernel
 
 STOP = 0
 """The flag that stops the guest."""
 
-_ZIPF = 1
 _LOOK = 64
 """Accesses of a vCPU between two looks at whether the guest has been stopped."""
 
 
-def running_vcpu(kernel: Kernel, logging: bool) -> Thread:
+def running_vcpu(kernel: Kernel, logging: bool, anywhere: bool = False) -> Thread:
     """A vCPU that touches page after page until the flag `STOP` is raised.
 
-    Its stopwatch runs from a fault's beginning to the next access.
+    Its stopwatch runs from a fault's beginning to the next access. `anywhere`: it begins anywhere in its interval
+    between two accesses, not at its beginning as all others do.
     """
     program, workload = kernel.program, kernel.scenario.workload
     faults = kernel.faults(logging, timed=True)
     in_order = workload.access == "sequential"
     with program.thread() as vcpu:
         program.seek()
+        if anywhere:
+            program.run(workload.access_interval, RANDOM)
         with program.loop() as life:
             with program.loop(until=REGION.done() if in_order else None):
                 program.run(workload.access_interval)
@@ -35,6 +37,6 @@ def running_vcpu(kernel: Kernel, logging: bool) -> Thread:
                         kernel.slow_fault()
                 program.advance(1)
                 if not in_order:
-                    program.seek(1, _ZIPF if workload.access == "zipf" else 0)
+                    kernel.seek()
             program.back(REGION)
     return vcpu

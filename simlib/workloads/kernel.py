@@ -10,7 +10,7 @@ import numpy as np
 
 from simlib.model import strategy
 from simlib.model.costs import Costs
-from simlib.model.job import Job
+from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
@@ -21,7 +21,12 @@ from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Whose
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
 
-_JITTER = 1
+_JITTER, RANDOM = 1, 2
+"""Distributions of a job's times: as `Costs.fault_jitter` says, and exponential."""
+
+PLACES = 1
+"""Distribution of the places that the guest touches, where it is not uniform."""
+
 _FAULTS = ("missing page", "write-protected page", "write-protected block", "missing block")
 
 
@@ -79,9 +84,31 @@ class Kernel:
         return Lock(MMU_LOCK, how)
 
     @property
+    def places(self) -> tuple[float | tuple[float, ...], ...]:
+        """Which pages the guest touches, as `Job.places` has it, where it is not uniform."""
+        return (self.scenario.workload.zipf_exponent,)
+
+    @property
+    def image(self) -> Image | None:
+        """What the memory is like when the run begins, if it is neither empty nor all mapped."""
+        return None
+
+    @property
     def first_own_lock(self) -> int:
         """Index of the first vCPU's own page-table word."""
         return REGIONS + (self.policy.lock_regions if self.policy.lock_regions > 1 else 0)
+
+    def seek(self) -> None:
+        """Go to the page that the guest touches next, where it does not go page by page."""
+        self.program.seek(1, PLACES if self.scenario.workload.access == "zipf" else 0)
+
+    def map_page(self, action: Map, logging: bool) -> None:
+        """Change the entry of the page that faulted."""
+        self.program.map(action, logging)
+
+    def read_stopwatch(self) -> None:
+        """A fault is over."""
+        self.program.read_stopwatch()
 
     def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
         """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
@@ -105,7 +132,7 @@ class Kernel:
                 self.program.start_stopwatch()
             self._fault(mode, time, invalidate, action, sections, logging)
             if timed:
-                self.program.read_stopwatch()
+                self.read_stopwatch()
 
         return [lambda name=name, kind=kind: fault(name, *kind) for name, kind in zip(_FAULTS, kinds, strict=True)]  # type: ignore[misc]  # mypy takes the defaults for parameters
 
@@ -119,7 +146,7 @@ class Kernel:
                     if invalidate:
                         with program.holding(Lock(INTERCONNECT, Mode.WRITE)):
                             program.hold(invalidate, _JITTER)
-                    program.map(action, logging)
+                    self.map_page(action, logging)
 
     def slow_fault(self) -> None:
         """A fault that takes the lock whatever the log says, and changes nothing that the log knows of."""
@@ -128,7 +155,7 @@ class Kernel:
         program.run(costs.fault_exit, _JITTER)
         with program.holding(self.lock(self.policy.translation_fault, regions=True)):
             program.hold(costs.fault_hold, _JITTER)
-        program.read_stopwatch()
+        self.read_stopwatch()
 
     def touch_region(self, logging: bool) -> None:
         """Touch every page of the region once; the first time, the host finds the memory block by block."""
@@ -176,7 +203,7 @@ class Kernel:
 
     def job(
         self,
-        vcpu: Thread,
+        vcpu: Thread | Sequence[Thread],
         main: Thread,
         barriers: int,
         *,
@@ -189,7 +216,9 @@ class Kernel:
 
         Parameters
         ----------
-        vcpu, main : Thread
+        vcpu : Thread or sequence of Thread
+            That of all vCPUs, or of each.
+        main : Thread
         barriers : int
         populated : bool
             Whether all memory is mapped from the beginning.
@@ -201,25 +230,27 @@ class Kernel:
             Into how many parts the memory is divided, of which each further thread walks the next one.
         """
         guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
+        vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu
         threads = guest.vcpus + 1 + len(helpers)
         near = machine.line_transfer_local if machine.line_transfer_local is not None else costs.line_transfer or 0
         far = machine.line_transfer_remote if machine.line_transfer_remote is not None else near
         locks = self._locks(threads)
         return Job(
             steps=self.program.steps(),
-            entry=np.array([vcpu.first] * guest.vcpus + [t.first for t in (main, *helpers)], dtype=np.int64),
+            entry=np.array([t.first for t in (*vcpus, main, *helpers)], dtype=np.int64),
             region=self._regions(shared, len(helpers), parts),
             locks=np.array([kind for _, kind in locks], dtype=np.int64),
             local_ps=costs.line_local or 0,
             near_ps=near,
             far_ps=far,
             socket=(np.arange(threads, dtype=np.int64) % machine.cores) * machine.sockets // machine.cores,
-            cvs=(0.0, float(costs.fault_jitter or 0.0)),
-            places=(0.0, self.scenario.workload.zipf_exponent),
+            cvs=(0.0, float(costs.fault_jitter or 0.0), 1.0),
+            places=(0.0, *self.places),
             pages=self.slot_pages,
             block_pages=self.block_pages,
             mapped_as_blocks=guest.mapped_as_blocks,
             populated=populated,
+            image=self.image,
             lock_pages=self.region_pages,
             write_percent=self.scenario.workload.write_percent,
             vcpus=guest.vcpus,

@@ -97,7 +97,7 @@ def stamp(run, thread, which):
             books.stamp_sums[which, activity] += other.spent[activity]
         for fault in range(4):
             books.stamp_sums[which, _ACTIVITIES + fault] += other.faults[fault]
-    for number in range(books.progress.shape[0]):
+    for number in range(world.vcpus):
         for time_bin in range(BINS):
             books.stamp_sums[which, _ACTIVITIES + 4] += books.progress[number, time_bin]
     for activity in range(_ACTIVITIES):

@@ -424,7 +424,7 @@ class Simulation:
             self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
         self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
         self.stamp_s[which, 6:10] = np.sum([t.faults for t in self.threads], axis=0)
-        self.stamp_s[which, 10] = self.progress.sum()
+        self.stamp_s[which, 10] = self.progress[: self.job.vcpus].sum()
         self.stamp_own[which] = [*thread.spent, thread.bitmap]
         self.note(self.now, thread, "stamp", which)
         thread.pc += 1

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Several walks through the same migration: what they agree on, and how far they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from simlib import parallel
+from simlib.errors import InputError
+from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.quantities import format_size
+from simlib.model.scenario import Scenario
+from simlib.results import Result, text_of
+from simlib.sampling.travel import Journey, travel
+from simlib.workloads.degradation import stall_quantile
+from simlib.workloads.migration import METRICS
+
+WALKS = 8
+"""Walks unless told otherwise."""
+
+LEVEL = 0.90
+"""Probability that an interval is meant to cover."""
+
+_UNITS = {metric.name: metric.unit for metric in METRICS}
+
+
+def why_not(scenario: Scenario) -> str:
+    """Why a migration cannot be sampled by windows; empty if it can.
+
+    Examples
+    --------
+    >>> why_not(Scenario.parse({"workload": {"kind": "migration", "access": "sequential"}}))
+    'a guest that touches its pages in order is not sampled (workload.access)'
+    """
+    workload, guest = scenario.workload, scenario.guest
+    chunk = (workload.clear_chunk or guest.pages_per_vcpu * guest.vcpus * guest.page_size) // guest.page_size
+    unit = PageTable(guest.page_size).pages_per_block() if guest.mapped_as_blocks else WORD_PAGES
+    reasons = {
+        "only a migration is sampled by windows (workload.kind)": not workload.facts.by_chunk,
+        "a guest that touches its pages in order is not sampled (workload.access)": workload.access == "sequential",
+        "only lazy clearing is sampled (workload.clear_when)": workload.clear_when != "lazy",
+        "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
+        "enabling the log page by page is not sampled (workload.initially_set)": not workload.initially_set,
+        "locks by region are not sampled (policy.lock_regions)": scenario.policy.lock_regions > 1,
+        "one processor for all threads is not sampled (machine.clock)": scenario.machine.clock != "wall",
+        f"a chunk must be a multiple of {format_size(unit * guest.page_size)} (workload.clear_chunk)": chunk % unit > 0,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+@dataclass(frozen=True, repr=False)
+class SampleResult(Result):
+    """A migration of which some windows were simulated. Nothing in it was measured.
+
+    Attributes
+    ----------
+    scenario : Scenario
+    frame : DataFrame
+        One row a metric: metric, value, standard_error, low, high, unit. The standard error is that of the sampling: it
+        comes from the spread of the walks.
+    curve : DataFrame
+        The guest's throughput over time: time_s, width_s, throughput, degradation.
+    walks, windows, events : int
+        Walks, and the windows and events of the engine in all of them.
+    seed : int
+    flags : tuple of str
+        What to know before believing the result.
+    """
+
+    scenario: Scenario
+    frame: pd.DataFrame
+    curve: pd.DataFrame
+    walks: int
+    windows: int
+    events: int
+    seed: int
+    flags: tuple[str, ...] = ()
+
+    FIGURES: ClassVar[Mapping[str, str]] = {"degradation_over_time": "_degradation"}
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics' values by name."""
+        return {str(name): float(value) for name, value in zip(self.frame["metric"], self.frame["value"], strict=True)}
+
+    def summary(self) -> str:
+        """What was sampled, its metrics, and what to know of it."""
+        guest, policy = self.scenario.guest, self.scenario.policy.resolved()
+        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        return "\n".join(
+            [f"Sampled: {self.scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
+             f"({policy.lock} lock); {self.windows} windows of {self.walks} walks, seed {self.seed}, "
+             f"{self.events:,} events", text_of(self.frame), *self.flags]
+        )  # fmt: skip
+
+    def table(self) -> pd.DataFrame:
+        """The metrics."""
+        return self.frame
+
+    def _degradation(self) -> pd.DataFrame:
+        return self.curve.assign(series=self.scenario.policy.architecture)
+
+
+def sample_migration(
+    scenario: Scenario,
+    *,
+    walks: int = WALKS,
+    seed: int = 1,
+    progress: Callable[[str, float], None] | None = None,
+) -> SampleResult:
+    """Walk through a migration several times, with windows at other chunks each time.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        As it is: a cost without a value takes no time.
+    walks : int
+        At least 2.
+    seed : int
+    progress : callable, optional
+        Called with (what, share done).
+
+    Raises
+    ------
+    InputError
+        If it cannot be sampled; `why_not` says why.
+
+    Examples
+    --------
+    >>> whole = Scenario.parse({"guest": {"vcpus": 4, "memory": "4G", "backing": "hugetlb_2mb"},
+    ...     "policy": {"architecture": "x86-shadow"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
+    ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
+    ...                  "downtime": "1ms", "pass_limit": 2}})
+    >>> sample_migration(whole, walks=2).metrics["passes"]
+    2.0
+    """
+    reason = why_not(scenario)
+    if reason:
+        raise InputError("scenario", scenario.workload.kind, reason, "simulate all of it", "leave --sample out")
+    if walks < 2:
+        raise InputError("walks", walks, "must be at least 2", "one walk does not tell how far it may be off")
+    starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
+    tasks = [partial(_walk, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
+    found = parallel.each(tasks, "sampling", progress)
+    return SampleResult(
+        scenario, _table(found), _curve(found), walks, sum(one.windows for one in found),
+        sum(one.events for one in found), seed,
+    )  # fmt: skip
+
+
+def _walk(scenario: Scenario, seed: int, at: float, check: parallel.Check) -> Journey:
+    return travel(scenario, seed, at, check)
+
+
+def _table(walks: Sequence[Journey]) -> pd.DataFrame:
+    """Means over the walks; of the stalls what all of them saw together."""
+    reach = float(stats.t.ppf(0.5 + LEVEL / 2, len(walks) - 1))
+    rows = []
+    for name in walks[0].metrics:
+        values = np.array([walk.metrics[name] for walk in walks])
+        value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
+        if name == "longest_stall":
+            value, error = float(values.max()), float(values.std(ddof=1))
+        if name == "stall_p999":
+            value = stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999)
+        low, high = max(0.0, value - reach * error), value + reach * error
+        unit = _UNITS[name]
+        high = min(high, 1.0) if unit in ("share", "0 or 1") else high
+        rows.append((name, value, error, low, high, unit))
+    return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
+
+
+def _curve(walks: Sequence[Journey]) -> pd.DataFrame:
+    """The mean throughput at each moment of the shortest walk."""
+    curves = [walk.curve for walk in walks]
+    ends = min(curves, key=lambda curve: float(curve[-1, 0]))[:, 0]
+    throughput = np.mean([np.interp(ends, curve[:, 0], curve[:, 1]) for curve in curves], axis=0)
+    widths = np.diff(ends, prepend=ends[0] - (ends[1] - ends[0] if len(ends) > 1 else ends[0]))
+    return pd.DataFrame(
+        {"time_s": ends - widths / 2, "width_s": widths, "throughput": throughput, "degradation": 1 - throughput}
+    )

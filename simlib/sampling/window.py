@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A window: a short time of a migration, with all of its vCPUs and as much of its memory as matters.
+
+A chunk that CLEAR goes over is there page by page, so that its holds of the lock are as long as they are. All other
+memory is a background of some blocks, in which as large a share of the accesses faults as in all of it. One fault in
+so many changes its page there, since each page stands for that many: the background changes no faster than the memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib.engine import compiled
+from simlib.engine.random import SEEK_BITS
+from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.model.job import Image, Job
+from simlib.model.program import REGION, Thread, raised
+from simlib.model.steps import Map
+from simlib.sampling.course import Floats, Terrain
+from simlib.sampling.image import image, pages_of_classes, places
+from simlib.workloads.degradation import undisturbed_rate
+from simlib.workloads.dirty_log import DirtyLog
+from simlib.workloads.guest import STOP, running_vcpu
+from simlib.workloads.kernel import PLACES
+
+BACKGROUND = 64
+"""Blocks, at least, that stand for the memory around a chunk."""
+
+PROFILE = 33
+"""Moments at which a window says how many of its accesses were made."""
+
+_MEASURE = 1
+_WORK, _WAIT, _LINE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "idle"))
+
+Check = Callable[[int, int], None]
+"""Called with (events, simulated time) from time to time; may raise."""
+
+
+class Spell(NamedTuple):
+    """What happened between two stamps of a window.
+
+    `seconds`; `accesses` of the guest and `faults`; `lost`: time of all vCPUs that was no access, s; of the migration
+    thread, s: `work` under the lock, `wait` for it and its cache line, and the `rest` of its CPU time; `acquisitions` of
+    mmu_lock, and how many were `contended`.
+    """
+
+    seconds: float
+    accesses: float
+    faults: float
+    lost: float
+    work: float
+    wait: float
+    rest: float
+    acquisitions: float
+    contended: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a window showed.
+
+    Attributes
+    ----------
+    before : Spell
+        Before CLEAR, while the chunk before it was being sent.
+    measured : Spell
+        CLEAR and some time after it; without a chunk, while one was being sent.
+    clear : float
+        Duration of CLEAR, s.
+    profile : ndarray, shape (33,)
+        Share of the accesses in `measured` that were made up to as many moments, evenly spaced.
+    laps : ndarray of int64, shape (488,)
+        The vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
+    longest : ndarray, shape (vcpus,)
+        The longest of each vCPU, s.
+    events : int
+        Of the engine.
+    """
+
+    before: Spell
+    measured: Spell
+    clear: float
+    profile: Floats
+    laps: NDArray[np.int64]
+    longest: Floats
+    events: int
+
+
+@dataclass
+class WindowKernel(DirtyLog):
+    """A kernel whose memory is a chunk, page by page, and a background."""
+
+    chunk_pages: int = 0
+    stands_for: int = 1
+    """Pages of the memory for each page of the background."""
+    quantiles: tuple[tuple[float, ...], ...] = ()
+    first_image: Image | None = None
+    owner: bool = True
+    """Whether the vCPU whose program is being written touches the chunk."""
+
+    @property
+    def places(self) -> tuple[float | tuple[float, ...], ...]:
+        """Of those vCPUs that touch the chunk, and of the others."""
+        return self.quantiles
+
+    @property
+    def image(self) -> Image | None:
+        """The memory as it is found."""
+        return self.first_image
+
+    def seek(self) -> None:
+        """A page of the chunk, or of the background."""
+        self.program.seek(1, PLACES if self.owner else PLACES + 1)
+
+    def map_page(self, action: Map, logging: bool) -> None:
+        """One fault in so many changes the background."""
+        program = self.program
+
+        def background() -> None:
+            with program.every(self.stands_for):
+                program.map(action, logging)
+
+        with program.when(~REGION.pages(self.chunk_pages), otherwise=background):
+            program.map(action, logging)
+
+    def read_stopwatch(self) -> None:
+        """Only stalls that end after the window opened count."""
+        with self.program.when(raised(_MEASURE)):
+            self.program.read_stopwatch()
+
+
+def window(
+    terrain: Terrain,
+    chunk: int | None,
+    faulting: Floats,
+    *,
+    times: tuple[float, float, float],
+    accesses: float = 0.0,
+    seed: int = 1,
+    check: Check | None = None,
+) -> Window:
+    """Simulate a window.
+
+    Parameters
+    ----------
+    terrain : Terrain
+        At the moment of GET.
+    chunk : int or None
+        Which one is cleared; None: one is being sent.
+    faulting : ndarray, shape (3,)
+        Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page.
+    times : (float, float, float)
+        Before anything counts, before CLEAR, and after it, s.
+    accesses : float
+        Of the guest so far, when CLEAR begins.
+    seed : int
+    check : callable, optional
+
+    Examples
+    --------
+    >>> from simlib import Scenario
+    >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
+    ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform", "shared": True,
+    ...     "clear_chunk": "128M"}, "costs": {"clear_page": "40ns", "split_block": "40us"}})
+    >>> seen = window(Terrain(guest), 3, np.zeros(3), times=(1e-5, 1e-5, 1e-4))
+    >>> round(seen.clear * 1e3, 2)  # 32768 pages and 64 blocks, ms
+    3.87
+    """
+    random = np.random.default_rng([seed, 0 if chunk is None else 1])
+    scenario, guest = terrain.scenario, terrain.scenario.guest
+    counts = pages_of_classes(terrain, chunk, random)
+    pages, block = int(counts.sum()), terrain.block_pages
+    blocks = -(-(-(-pages // block) + BACKGROUND) // guest.vcpus) * guest.vcpus
+    total = blocks * block
+    memory = float(terrain.chunks.sum())
+    owners = guest.vcpus if scenario.workload.shared else max(1, -(-pages // guest.pages_per_vcpu))
+    kernel = WindowKernel(
+        dataclasses.replace(
+            scenario,
+            guest=dataclasses.replace(guest, memory_per_vcpu=None, memory=total * guest.page_size),
+            workload=dataclasses.replace(scenario.workload, clear_chunk=(pages or total) * guest.page_size),
+        ),
+        chunk_pages=pages,
+        stands_for=max(1, round((memory - pages) / (total - pages))),
+        quantiles=(places(terrain.touches, counts, total, owners / guest.vcpus), _beyond(pages, total)),
+        first_image=image(terrain, chunk, counts, blocks, faulting, accesses, random),
+    )
+    vcpus = [running_vcpu(kernel, logging=True, anywhere=True)] * owners
+    if owners < guest.vcpus:
+        kernel.owner = False
+        vcpus += [running_vcpu(kernel, logging=True, anywhere=True)] * (guest.vcpus - owners)
+    main = _main(kernel, *(round(time / PS) for time in times))
+    job = kernel.job(vcpus, main, barriers=1, shared=True)
+    return _read(job, compiled.run(job, seed=seed, progress=check), guest.vcpus / undisturbed_rate(scenario))
+
+
+@lru_cache(maxsize=16)
+def _beyond(pages: int, total: int) -> tuple[float, ...]:
+    """Quantiles of places all over the background, as likely each."""
+    return (0.0, *np.linspace(pages / total, 1.0, 1 << SEEK_BITS).tolist())
+
+
+def _main(kernel: WindowKernel, settle: int, look: int, after: int) -> Thread:
+    program = kernel.program
+    with program.thread() as main:
+        program.sleep(settle)
+        kernel.stamp("settled")
+        program.sleep(look)
+        program.signal(_MEASURE)
+        kernel.stamp("opened")
+        if kernel.chunk_pages:
+            with program.extent(kernel.chunk_pages) as chunk, program.when(chunk.collected()):
+                kernel.clear_chunk(chunk)
+        kernel.stamp("cleared")
+        program.sleep(after)
+        kernel.stamp("closed")
+        program.signal(STOP)
+    return main
+
+
+def _read(job: Job, raw: EngineResult, interval: float) -> Window:
+    """What happened between the stamps; `interval`: from one access of an undisturbed vCPU to the next."""
+    settled, opened, cleared, closed = range(len(job.stamps))
+    times = raw.stamp_ps
+
+    def spell(first: int, last: int) -> Spell:
+        own = (raw.stamp_own[last] - raw.stamp_own[first])[: len(ACTIVITIES)] * PS
+        sums = raw.stamp_sums[last] - raw.stamp_sums[first]
+        locks = (raw.stamp_locks[last] - raw.stamp_locks[first])[0].sum(axis=0)
+        work, wait = float(own[_WORK]), float(own[_WAIT] + own[_LINE])
+        return Spell(
+            seconds=float(times[last] - times[first]) * PS,
+            accesses=float(sums[-1]),
+            faults=float(sums[len(ACTIVITIES) : -1].sum()),
+            lost=float(sums[: len(ACTIVITIES)].sum() * PS - own.sum() - sums[-1] * interval),
+            work=work,
+            wait=wait,
+            rest=float(own.sum() - own[_IDLE] - work - wait),
+            acquisitions=float(locks[0]),
+            contended=float(locks[1]),
+        )
+
+    done = np.concatenate([[0], np.cumsum(raw.progress[: job.vcpus].sum(axis=0))])
+    moments = np.linspace(times[opened], times[closed], PROFILE)
+    profile = np.interp(moments / raw.bin_ps, np.arange(len(done)), done)
+    return Window(
+        before=spell(settled, opened),
+        measured=spell(opened, closed),
+        clear=float(times[cleared] - times[opened]) * PS,
+        profile=(profile - profile[0]) / max(1.0, profile[-1] - profile[0]),
+        laps=raw.lap_histogram[: job.vcpus].sum(axis=0),
+        longest=raw.lap_max_ps[: job.vcpus] * PS,
+        events=raw.events,
+    )
