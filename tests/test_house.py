@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
-    "errors", "version", "parallel", "files", "results", "model", "engine", "workloads", "measurements", "fits",
-    "simulation", "theory", "lab", "prediction", "comparison", "calibration", "decision", "sweep", "figures",
+    "interruption", "errors", "version", "parallel", "files", "results", "model", "engine", "workloads", "measurements",
+    "fits", "simulation", "theory", "lab", "prediction", "comparison", "calibration", "decision", "sweep", "figures",
     "explorer", "report", "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
