@@ -6,11 +6,9 @@ Names are imported when they are first used, so that ``import simlib`` and the c
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from simlib.version import __version__
 
+TYPE_CHECKING = False  # typing and importlib take longer than all the rest here
 if TYPE_CHECKING:
     from simlib import calibration as calibration
     from simlib import decision as decision
@@ -74,7 +72,9 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _PARTS = ("calibration", "decision", "figures", "fits", "lab", "measurements")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    from importlib import import_module  # noqa: PLC0415  # see above
+
     if name in _PARTS:
         return import_module(f"simlib.{name}")
     if name not in _HOME:

@@ -8,10 +8,9 @@ the logarithms) and the model's own discrepancy from the data it was fitted to.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -20,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from simlib import parallel
 from simlib.errors import InputError
 from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, load_fit
 from simlib.model.costs import Costs
@@ -42,7 +42,7 @@ LEVEL = 0.90
 REPLICATIONS = 5
 """Seeds over which the spread is shown where no cost was calibrated."""
 
-Progress = Callable[[str, float], None]
+Progress = parallel.Progress
 Read = TypeVar("Read")
 
 _STEP = 0.02
@@ -71,22 +71,14 @@ def _evaluate_each(
 ) -> list[Read]:
     """Simulate scenarios, each with its pages a vCPU and its seed, and keep what is read of each run."""
 
-    def one(scenario: Scenario, pages: int | None, seed: int) -> Read:
+    def one(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> Read:
         each = None if pages is None else pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
-        return read(run_scenario(scenario, seed=seed, pages_per_vcpu=each))
+        return read(run_scenario(scenario, seed=seed, pages_per_vcpu=each, progress=check))
 
     # The dearest first, so that the last one to end is short.
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
-    pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
-    try:
-        futures = {i: pool.submit(one, *jobs[i]) for i in order}
-        for done, i in enumerate(order):
-            futures[i].result()
-            if progress is not None:
-                progress("predicting", (done + 1) / len(jobs))
-        return [futures[i].result() for i in range(len(jobs))]
-    finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C: do not start what has not begun
+    found = parallel.each([partial(one, *jobs[i]) for i in order], "predicting", progress)
+    return [read for _, read in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]
 
 
 @dataclass(frozen=True, repr=False)

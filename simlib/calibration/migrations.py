@@ -7,15 +7,14 @@ the guest, the link and userspace stands in the scenario files, and was chosen o
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from simlib import parallel
 from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.errors import InputError
 from simlib.fits import CostEstimate, Fit, find_fit
@@ -28,7 +27,7 @@ from simlib.simulation import SimulationResult, run_scenario
 from simlib.workloads.degradation import LEVELS, degradation
 from simlib.workloads.scaled import scaled, unscaled
 
-Progress = Callable[[str, float], None]
+Progress = parallel.Progress
 
 CHANGE_BARS = {
     (1, "precopy_duration"): (-6, 4), (1, "dirty_left"): (-6, 4), (1, "clear_cpu_time"): (1, 11),
@@ -76,20 +75,6 @@ def draws(estimate: CostEstimate, number: int, seed: int = 1) -> list[np.ndarray
     return [estimate.draw(random) for _ in range(number)]
 
 
-def _together(
-    jobs: Sequence[Callable[[], dict[str, float]]], what: str, progress: Progress | None
-) -> list[dict[str, float]]:
-    """Run simulations, as many at a time as there are CPUs."""
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        futures = [pool.submit(job) for job in jobs]
-        found = []
-        for number, future in enumerate(futures):
-            found.append(future.result())
-            if progress is not None:
-                progress(what, (number + 1) / len(futures))
-    return found
-
-
 def change_by_drop(
     cases: Mapping[str, Scenario], number: int = 16, batch: int = 64, seed: int = 1, progress: Progress | None = None
 ) -> pd.DataFrame:
@@ -121,16 +106,16 @@ def change_by_drop(
     ['case', 'metric', 'model_percent', 'low', 'high']
     """
 
-    def run(case: Scenario, logs: np.ndarray, policy: int, factor: int) -> dict[str, float]:
+    def run(case: Scenario, logs: np.ndarray, policy: int, factor: int, check: parallel.Check) -> dict[str, float]:
         mine = fit_of(case).estimate.apply(case.changed({"policy": {"lets_go": every(policy)}}), logs)
-        return run_scenario(scaled(mine, factor), seed=seed).metrics
+        return run_scenario(scaled(mine, factor), seed=seed, progress=check).metrics
 
-    jobs: list[Callable[[], dict[str, float]]] = []
+    jobs: list[Callable[[parallel.Check], dict[str, float]]] = []
     for case in cases.values():
         estimate = fit_of(case).estimate
         points = [(estimate.logs, FACTOR), *((drawn, _DRAW_FACTOR) for drawn in draws(estimate, number, seed))]
         jobs += [partial(run, case, logs, policy, factor) for logs, factor in points for policy in (0, batch)]
-    runs = iter(_together(jobs, "seed 001", progress))
+    runs = iter(parallel.each(jobs, "seed 001", progress))
     rows = []
     for name in cases:
         pairs = [(next(runs), next(runs)) for _ in range(number + 1)]
@@ -262,8 +247,9 @@ def degradation_table(
     published = load("arm64-migration-degradation").frame
     curves, rows = [], []
 
-    def seconds(case: Scenario, logs: np.ndarray) -> dict[str, float]:
-        run = run_scenario(scaled(fit_of(case).estimate.apply(case, logs), 2 * _DEGRADATION_FACTOR), seed=seed)
+    def seconds(case: Scenario, logs: np.ndarray, check: parallel.Check) -> dict[str, float]:
+        small = scaled(fit_of(case).estimate.apply(case, logs), 2 * _DEGRADATION_FACTOR)
+        run = run_scenario(small, seed=seed, progress=check)
         return unscaled(run.metrics, 2 * _DEGRADATION_FACTOR)
 
     for step, (name, case) in enumerate(scenario.variants.items()):
@@ -277,7 +263,7 @@ def degradation_table(
         )
         curves.append(curve.drop(columns="throughput").assign(series=name, role=role))
         jobs = [partial(seconds, case, logs) for logs in draws(estimate, number, seed)]
-        spread = _together(jobs, "48 vCPUs", None)
+        spread = parallel.each(jobs)
         if progress is not None:
             progress("48 vCPUs", (step + 1) / len(scenario.variants))
         mine = published[published["series"] == name].set_index("degradation_above_percent")["duration_s"]

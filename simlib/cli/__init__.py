@@ -11,19 +11,32 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import simlib
+from simlib import interruption
 from simlib.cli import data, decide, lab
-from simlib.cli.output import Format, FormatOption, progress_bar, say, show, whole_numbers
+from simlib.cli.output import Format, FormatOption, interruptible, progress_bar, say, show, whole_numbers
 from simlib.cli.policies import policies
 from simlib.errors import SimlibError
 from simlib.files import write_text
 
+
+class Commands(TyperGroup):
+    """The commands, each of which a signal ends in order."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        with interruptible():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
     name="simlib",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -274,6 +287,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(args=arguments, prog_name="simlib", standalone_mode=True)
     except SimlibError as error:
         say(error.on_command_line())
+        interruption.state.told = True
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

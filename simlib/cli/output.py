@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simlib import interruption
 from simlib.cli.table import fitted, terminal_width
 from simlib.errors import InputError, RunInterruptedError
+from simlib.interruption import state
 
 if TYPE_CHECKING:
     import pandas as pd
 
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
-
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""What ends a run in order: Ctrl-C, the system, and a terminal that is closed."""
 
 PATIENCE_S = 2.0
 """What is read faster than this shows no progress, s."""
@@ -88,35 +87,37 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A progress display on stderr; without a terminal, lines now and then. `SIGNALS` end it in one sentence."""
-    asked = 0
-
-    def note(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = number
-        raise KeyboardInterrupt
-
-    heard = SIGNALS if threading.current_thread() is threading.main_thread() else ()
-    # What nohup ignores stays ignored; Ctrl-C does not, as a shell's background jobs ignore it.
-    heard = tuple(one for one in heard if one == signal.SIGINT or signal.getsignal(one) is not signal.SIG_IGN)
-    before = {one: signal.signal(one, note) for one in heard}
+def interruptible() -> Iterator[None]:
+    """Where `SIGNALS` raise `KeyboardInterrupt`, and that becomes one sentence and an exit code."""
+    ours = threading.current_thread() is threading.main_thread() and not interruption.listening()
+    before = interruption.listen() if ours else {}
+    at_once, state.at_once = state.at_once, False
     try:
-        with _display() as progress:
-
-            def report(what: str, share: float) -> None:
-                if asked:  # an exception raised within a destructor or a callback of C is lost: raise it again
-                    raise KeyboardInterrupt
-                progress(what, share)
-
-            yield report
-    except KeyboardInterrupt:
-        interrupted = RunInterruptedError("interrupted; nothing half-written is left behind")
-        interrupted.exit_code = 128 + (asked or signal.SIGINT)
+        yield
+    except BaseException as error:
+        # Asked, and another error: C code that was being imported makes its own of an interrupt.
+        if not state.asked and not isinstance(error, KeyboardInterrupt):
+            raise
+        interrupted = RunInterruptedError(interruption.SENTENCE)
+        interrupted.exit_code = 128 + (state.asked or signal.SIGINT)
         raise interrupted from None
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        state.at_once = at_once
+        if ours:
+            interruption.stop_listening(before)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A progress display on stderr; without a terminal, lines now and then. Signals end it in one sentence."""
+    with interruptible(), _display() as progress:
+
+        def report(what: str, share: float) -> None:
+            if state.asked:  # in case somebody else's code caught it
+                raise KeyboardInterrupt
+            progress(what, share)
+
+        yield report
 
 
 @contextmanager
@@ -164,7 +165,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
 def patient_progress() -> Iterator[Callable[[str, float], None]]:
     """A progress display that appears only when it takes longer than `PATIENCE_S`."""
     began, report = time.monotonic(), None
-    with ExitStack() as stack:
+    with interruptible(), ExitStack() as stack:
 
         def progress(what: str, share: float) -> None:
             nonlocal report
@@ -173,10 +174,7 @@ def patient_progress() -> Iterator[Callable[[str, float], None]]:
             if report is not None:
                 report(f"{what}: {share:.0%}", share)
 
-        try:
-            yield progress
-        except KeyboardInterrupt:
-            raise RunInterruptedError("interrupted; nothing half-written is left behind") from None
+        yield progress
 
 
 def whole_numbers(text: str, what: str) -> list[int]:

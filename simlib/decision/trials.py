@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simlib import parallel
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
@@ -73,24 +73,19 @@ class Trials:
             NaN for alternatives that were not asked for.
         """
         found = np.full((len(numbers), len(self.batches), len(METRICS)), np.nan)
-        pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
-        try:
-            jobs = []
-            for row, number in enumerate(numbers):
-                scenario, seed = self.drawn(stage, number)
-                jobs += [(row, a, pool.submit(_metrics, scenario, self.batches[a], seed)) for a in alternatives]
-            for done, (row, alternative, job) in enumerate(jobs):
-                found[row, alternative] = job.result()
-                if progress is not None:
-                    progress("simulating", (done + 1) / len(jobs))
-        finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C: do not start what has not begun
+        places, tasks = [], []
+        for row, number in enumerate(numbers):
+            scenario, seed = self.drawn(stage, number)
+            places += [(row, alternative) for alternative in alternatives]
+            tasks += [partial(_metrics, scenario, self.batches[alternative], seed) for alternative in alternatives]
+        for place, metrics in zip(places, parallel.each(tasks, "simulating", progress), strict=True):
+            found[place] = metrics
         return found
 
 
-def _metrics(scenario: Scenario, batch: int, seed: int) -> list[float]:
+def _metrics(scenario: Scenario, batch: int, seed: int, check: parallel.Check) -> list[float]:
     policy = dataclasses.replace(scenario.policy, lets_go=every(batch))
-    found = run_scenario(dataclasses.replace(scenario, policy=policy), seed=seed).metrics
+    found = run_scenario(dataclasses.replace(scenario, policy=policy), seed=seed, progress=check).metrics
     return [found[name] for name in METRICS]
 
 

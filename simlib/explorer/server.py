@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from simlib.errors import InputError, SimlibError
+from simlib.interruption import Held
 
 ADDRESS = "127.0.0.1"
 NOTEBOOK = "01-arm64-rwlock.ipynb"
@@ -28,7 +30,8 @@ COPIES = "simlib-notebooks"
 """Folder, below the current one, to which an installed package copies its notebooks."""
 
 INTERRUPTED = 130
-_GRACE_S = 10.0
+_GRACE_S = 0.4
+"""How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
 
 
 def explore(port: int = 0, browser: bool = True) -> int:
@@ -222,38 +225,64 @@ def _run(line: list[str], environment: Mapping[str, str]) -> int:
     """Run JupyterLab until it ends or this process is told to end."""
     # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order.
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
-        process = subprocess.Popen(  # noqa: S603  # made above
-            line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment)
-        )
+        process = None
         try:
+            with Held():
+                process = subprocess.Popen(  # noqa: S603  # made above
+                    line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment)
+                )
             return process.wait()
         except KeyboardInterrupt:
             _say("ending JupyterLab")
             return INTERRUPTED
         finally:
-            _end(process)
+            if process is not None:
+                _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, by force if it does not within `_GRACE_S`."""
+    """End a process; if it does not within `_GRACE_S`, by force, and what it has started."""
     if process.poll() is not None:
         return
     process.terminate()
     try:
         process.wait(_GRACE_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()
+        for number in (process.pid, *started_by(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
         process.wait()
+
+
+def started_by(number: int) -> list[int]:
+    """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``.
+
+    Examples
+    --------
+    >>> with subprocess.Popen(["sleep", "60"]) as child:
+    ...     child.pid in started_by(os.getpid())
+    ...     child.kill()
+    True
+    """
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.parent.name))
+    found = [number]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]
 
 
 @contextmanager
 def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """Treat these signals as Ctrl-C, so that nothing started here is left behind; nohup's choice stands."""
+    """Treat these signals as Ctrl-C, so that nothing started here is left behind, if nobody hears them yet."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
     before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield

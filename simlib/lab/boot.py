@@ -30,6 +30,9 @@ LOG_BYTES = 32 * 2**20
 CLOCK_RATIO = 1.25
 """With a running clock: furthest that the guest's time may be from the wall's before a run is refused."""
 
+LOOK_S = 0.1
+"""Longest time between two looks whether the boot is still wanted, s."""
+
 EXIT_S = 10.0
 """How long QEMU may take to exit after it closed its console, s."""
 
@@ -85,7 +88,7 @@ def boot(
     core : int, optional
         Core of this host to stay on.
     progress : callable
-        Told the wall time since the start, s, about once a second.
+        Told the wall time since the start, s, every `LOOK_S` or oftener; what it raises ends the machine.
 
     Returns
     -------
@@ -128,7 +131,7 @@ def _watch(command: list[str], cell: Cell, progress: Callable[[float], None]) ->
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while time.monotonic() < deadline and len(log) < LOG_BYTES:
-                if selector.select(timeout=1.0):
+                if selector.select(timeout=LOOK_S):
                     chunk = os.read(process.stdout.fileno(), 65536)
                     if not chunk:
                         ended = True

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from simlib import parallel
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.lab.boot import boot
 from simlib.lab.build import Built, find_built, find_program
@@ -90,44 +90,30 @@ def _collect(
     for spec in experiments:
         target, qemu, built = find_target(spec.target), emulators[spec.target], find_built(spec.target, spec.kernel)
         tasks += [(cell, target, qemu, built) for cell in spec.cells()]
-    records: dict[int, Record] = {}
-    failures: dict[str, str] = {}
-    stopped = threading.Event()
 
-    def alive(seconds: float) -> None:
-        """Asked about once a second by every boot: ends it if the user stopped the run."""
-        if stopped.is_set():
-            raise RunInterruptedError("interrupted")
-
-    @system_faults()
-    def work(number: int, cell: Cell, target: Target, qemu: Qemu, built: Built) -> tuple[int, Record]:
-        path = record_path(cell, built, qemu)
-        if path.is_file() and not fresh:
-            known = load_record(path)
-            if len(known.content["digests"]) >= cell.experiment.repeats:
-                return number, known
-        core = free.get()
+    def work(cell: Cell, target: Target, qemu: Qemu, built: Built, check: parallel.Check) -> Record | str:
+        """The record of a cell, or why it failed."""
         try:
-            return number, run_cell(cell, target, qemu, built, path, core, alive)
-        finally:
-            free.put(core)
-
-    with ThreadPoolExecutor(max_workers=free.qsize()) as pool:
-        pending = {pool.submit(work, number, *task): task[0] for number, task in enumerate(tasks)}
-        try:
-            for count, future in enumerate(as_completed(pending), 1):
-                cell = pending[future]
+            with system_faults():
+                path = record_path(cell, built, qemu)
+                if path.is_file() and not fresh:
+                    known = load_record(path)
+                    if len(known.content["digests"]) >= cell.experiment.repeats:
+                        return known
+                core = free.get()
                 try:
-                    number, record = future.result()
-                    records[number] = record
-                except SimlibError as error:
-                    failures[cell.label] = str(error)
-                progress(cell.label, count / len(tasks))
-        except BaseException:  # Ctrl-C, or a fault of the program's own: no boot is waited for
-            stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+                    return run_cell(cell, target, qemu, built, path, core, check)
+                finally:
+                    free.put(core)
+        except RunInterruptedError:
             raise
-    return Collected([records[number] for number in sorted(records)], failures)
+        except SimlibError as error:
+            return str(error)
+
+    labels = [task[0].label for task in tasks]
+    found = parallel.each([partial(work, *task) for task in tasks], labels, progress, workers=free.qsize())
+    failures = {label: one for label, one in zip(labels, found, strict=True) if isinstance(one, str)}
+    return Collected([one for one in found if not isinstance(one, str)], failures)
 
 
 def record_path(cell: Cell, built: Built, qemu: Qemu) -> Path:

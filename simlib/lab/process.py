@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from simlib.errors import SimlibError
+from simlib.interruption import Held
 from simlib.lab.cache import MORE_SPACE
 
-GRACE_S = 10.0
-"""How long a program may take to tidy up (make deletes what it has half-written) before it is killed, s."""
+GRACE_S = 0.5
+"""How long a program may take to tidy up (make deletes what it has half-written) before it is killed, s.
+
+The command is to end within a second."""
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -38,19 +41,23 @@ def run(
     3
     """
     begun = time.monotonic()
-    with subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
-        list(command), stdin=subprocess.DEVNULL, start_new_session=True, **options
-    ) as process:
-        try:
-            while True:
-                try:
-                    out, err = process.communicate(timeout=1.0)
-                except subprocess.TimeoutExpired:
-                    progress(time.monotonic() - begun)
-                else:
-                    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-        finally:
-            _end(process)
+    process = None
+    try:
+        with Held():
+            process = subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
+                list(command), stdin=subprocess.DEVNULL, start_new_session=True, **options
+            )
+        while True:
+            try:
+                out, err = process.communicate(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                progress(time.monotonic() - begun)
+            else:
+                return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    finally:
+        if process is not None:
+            with process:  # closes its pipes
+                _end(process)
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

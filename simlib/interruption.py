@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ctrl-C, SIGTERM and a closed terminal end the command within a second, whatever it does.
+
+While the command is imported, nothing has been begun that had to be ended: it is left at once. Afterwards
+`KeyboardInterrupt` is raised, and whoever has begun something ends it. What does not end within `DEADLINE_S` (a
+compiler cannot be interrupted, and Python's own signal handlers wait for it) is left by force, from another thread.
+
+This is imported before everything else, so it imports next to nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""What ends a run in order: Ctrl-C, the system, and a terminal that is closed."""
+
+SENTENCE = "interrupted; nothing half-written is left behind"
+
+DEADLINE_S = 0.8
+"""From a signal to the end by force, s."""
+
+_SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
+"""Clears the line of a progress display, which hides the cursor."""
+
+
+class State:
+    """What was asked, and what is being done about it.
+
+    Attributes
+    ----------
+    asked : int
+        The first signal that came; 0: none.
+    at_once : bool
+        Whether there is nothing to end: the next signal leaves.
+    raised : bool
+        Whether `KeyboardInterrupt` is on its way: another signal changes nothing.
+    held : int
+        Blocks of `Held` that are open.
+    told : bool
+        Whether the user has been told.
+    """
+
+    def __init__(self) -> None:
+        self.asked, self.at_once, self.raised, self.held, self.told = 0, False, False, 0, False
+
+
+state = State()
+
+
+def listen() -> dict[int, object]:
+    """Hear `SIGNALS` from now on, in the main thread; return who heard them before.
+
+    What nohup ignores stays ignored; Ctrl-C does not, as a shell's background jobs ignore it.
+
+    Examples
+    --------
+    >>> before = listen()
+    >>> listening()
+    True
+    >>> stop_listening(before)
+    """
+    heard = [one for one in SIGNALS if one == signal.SIGINT or signal.getsignal(one) is not signal.SIG_IGN]
+    return {one: signal.signal(one, _note) for one in heard}
+
+
+def stop_listening(before: dict[int, object]) -> None:
+    """Let those hear again who did before; nothing has been asked."""
+    for one, handler in before.items():
+        signal.signal(one, handler)  # type: ignore[arg-type]  # what signal.signal gave
+    state.__init__()  # type: ignore[misc]  # as new
+
+
+def listening() -> bool:
+    """Whether `SIGNALS` are heard here."""
+    return signal.getsignal(signal.SIGINT) is _note
+
+
+def insist() -> None:
+    """From now on, leave by force `DEADLINE_S` after a signal; for a process that is the command and nothing else."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # written by the signal itself, whatever Python does
+    threading.Thread(target=_watch, args=(reading,), daemon=True).start()
+    sys.unraisablehook = _lost
+
+
+def leave(number: int) -> NoReturn:
+    """End this process here and now with the exit code of a signal, and say so if nobody has."""
+    if not state.told:
+        state.told = True
+        os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + f"simlib: {SENTENCE}\n".encode())
+    os._exit(128 + number)
+
+
+class Held:
+    """A block that no signal interrupts: `KeyboardInterrupt` is raised at its end, where it came before.
+
+    For what must not be cut in two, such as starting a program and knowing its id.
+
+    Examples
+    --------
+    >>> before = listen()
+    >>> try:
+    ...     with Held():
+    ...         signal.raise_signal(signal.SIGTERM)
+    ...         print("still here")
+    ... except KeyboardInterrupt:
+    ...     print("and now interrupted", state.asked)
+    still here
+    and now interrupted 15
+    >>> stop_listening(before)
+    """
+
+    def __enter__(self) -> None:
+        state.held += 1
+
+    def __exit__(self, *_: object) -> None:
+        state.held -= 1
+        if state.asked and not state.held and not state.raised:
+            state.raised = True
+            raise KeyboardInterrupt
+
+
+def _note(number: int, _frame: FrameType | None) -> None:
+    """Hear a signal, in the main thread, between two steps of Python."""
+    state.asked = state.asked or int(number)
+    if state.at_once:
+        leave(state.asked)
+    if not state.raised and not state.held:
+        state.raised = True
+        raise KeyboardInterrupt
+
+
+def _watch(reading: int) -> None:
+    """Wait for a signal, give the command time to end, and end it."""
+    while (number := os.read(reading, 1)[0]) not in SIGNALS:
+        pass
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        time.sleep(0.02)
+        if state.asked and not state.raised and not state.held:  # it was lost: see below
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    leave(state.asked or number)
+
+
+def _lost(fault: sys.UnraisableHookArgs) -> None:
+    """Hear of an error within a destructor or a callback of C, which goes no further: `_watch` interrupts again."""
+    if state.asked and issubclass(fault.exc_type, KeyboardInterrupt):
+        state.raised = False
+    else:
+        sys.__unraisablehook__(fault)
