@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The course of a migration on the guest's own clock, which counts its accesses.
 
-A page is still untouched after n accesses of the guest with probability exp(-n × p), where p is the share of the accesses
-that go to it; how long they took does not matter. So what each part of the memory is like when a chunk is cleared
-follows from how many accesses there were since it was cleared before, and these from how fast the guest is
+A page is still untouched after n accesses of the guest with probability exp(-n × p), where p is the share of the
+accesses that go to it; how long they took does not matter. So what each part of the memory is like when a chunk is
+cleared follows from how many accesses there were since it was cleared before, and these from how fast the guest is
 while the migration thread clears and sends. Only that has to be simulated, in windows (`simlib.sampling.window`); what
 they find is a `Pace`.
 
 Pages of one popularity are a class; there is one if all are alike. Of each chunk and class the course keeps the
-probability that a page is clean, of those that the guest writes: write-protected, or missing from a block that was split.
+probability that a page is clean, of those that the guest writes: write-protected, or missing from a block that was
+split.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from simlib.workloads.migration import page_time
 Floats = NDArray[np.float64]
 
 
-STEPS = 8
-"""Into so many parts the time is divided in which a chunk is sent."""
+STEPS, ENDS = 8, (1, 3, 8)
+"""Steps into which the time is divided in which a chunk is sent, and the steps at which its parts end."""
+
+PARTS = len(ENDS)
+"""Parts of that time: as write-protected pages get fewer, faults wait less for each other."""
 
 
 class Touches(NamedTuple):
@@ -71,9 +75,9 @@ class Pace(NamedTuple):
     """How fast the guest and CLEAR are in one pass.
 
     Times in seconds. `interval`: from one access of a vCPU to its next, if none faults. `faulting`: shares of the
-    accesses that fault, ascending, at which `delay` is known: what a fault makes a vCPU lose, waiting included. `clear`:
-    duration of a CLEAR over what it takes alone (`Terrain.alone`). `working`: accesses of the guest during a CLEAR and
-    for `drain` after it, over those of the same time undisturbed.
+    accesses that fault, ascending, at which `delay` is known: what a fault makes a vCPU lose, waiting included.
+    `clear`: duration of a CLEAR over what it takes alone (`Terrain.alone`). `working`: accesses of the guest during a
+    CLEAR and for `drain` after it, over those of the same time undisturbed.
     """
 
     interval: float
@@ -98,9 +102,10 @@ class Cycles(NamedTuple):
     """The chunks of one pass, each cleared and then sent; arrays of shape (chunks,).
 
     `begin`: when its CLEAR begins, s since the guest was undisturbed. `clear`, `send`: durations, s, and `drain`: the
-    part of `send` that `Pace.working` covers too. `accesses`: of the guest so far, when CLEAR begins, after `drain`, and
-    when all is sent, shape (chunks, 3). `faulting`: shares of the accesses that meet a write-protected page, a block that
-    is not split, or a missing page, when CLEAR begins and on average after `drain`, shape (chunks, 2, 3).
+    part of `send` that `Pace.working` covers too. `accesses`: of the guest so far, when CLEAR begins, after `drain`,
+    and after each step of the rest of `send`, shape (chunks, 2 + steps). `faulting`: shares of the accesses that meet a
+    write-protected page, a block that is not split, or a missing page, when CLEAR begins, and in each part of the
+    sending after `drain`, shape (chunks, 1 + parts, 3). `faults`: of the guest in each part, shape (chunks, parts).
     """
 
     begin: Floats
@@ -109,10 +114,7 @@ class Cycles(NamedTuple):
     send: Floats
     accesses: Floats
     faulting: Floats
-
-    def faults_sent(self) -> float:
-        """Faults of the guest in all the time in which nothing but sending happens."""
-        return float((np.diff(self.accesses[:, 1:], axis=1)[:, 0] * self.faulting[:, 1].sum(axis=1)).sum())
+    faults: Floats
 
 
 class Terrain:
@@ -196,27 +198,29 @@ class Terrain:
         chunks = len(self.chunks)
         clear = pace.clear * self.alone(dirty)
         send = np.rint(dirty * self.chunks) * page_time(self.scenario) * PS
-        cycles = Cycles(np.empty(chunks), clear, np.minimum(pace.drain, send), send, np.empty((chunks, 3)),
-                        np.empty((chunks, 2, 3)))  # fmt: skip
+        cycles = Cycles(np.empty(chunks), clear, np.minimum(pace.drain, send), send, np.empty((chunks, 2 + STEPS)),
+                        np.empty((chunks, 1 + PARTS, 3)), np.empty((chunks, PARTS)))  # fmt: skip
         at_get = self.clean_now() if self.passes else np.zeros_like(self.clean)
         _walk(
             self.passes == 0, self.chunks / self.chunks.sum(), *self.touches, self.written, self.splitting, at_get,
             self.clean, self.since, self.whole_since, self.accesses, self.time, self.scenario.guest.vcpus,
             pace.interval, np.array(pace.faulting), np.array(pace.delay), pace.working, cycles,
         )  # fmt: skip
-        self.accesses = float(cycles.accesses[-1, 2])
+        self.accesses = float(cycles.accesses[-1, -1])
         self.time = float(cycles.begin[-1] + clear[-1] + send[-1])
         self.passes += 1
         return cycles
 
 
-@njit(cache=True)
+# fmt: off
+@njit(cache=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _walk(
-    first, weight, share, pages, rate, written, splitting, at_get, clean, since, whole_since, accesses, time, vcpus,
-    interval, faulting, delay, working, cycles,
-):  # fmt: skip
+    first: bool, weight: Floats, share: Floats, pages: Floats, rate: Floats, written: float, splitting: float,
+    at_get: Floats, clean: Floats, since: Floats, whole_since: Floats, accesses: float, time: float, vcpus: int,
+    interval: float, faulting: Floats, delay: Floats, working: float, cycles: Cycles,
+) -> None:
     """`Terrain.walk`. What it needs of all chunks are sums, which fade by one factor for each class."""
-    begin, clear, drain, send, count, shares = cycles
+    begin, clear, drain, send, count, shares, faults = cycles
     get, classes = accesses, len(rate)
     protected, missing, whole = np.zeros(classes), np.zeros(classes), 0.0
     now_shares = np.empty(3)
@@ -246,35 +250,42 @@ def _walk(
         else:
             whole = _fade(protected, missing, whole, rate, splitting, during)
         accesses += during
-        count[j, 1] = accesses
-        _shares(protected, missing, whole, share, written, shares[j, 1])
+        count[j, 1:] = accesses
+        made = np.zeros(PARTS)
+        shares[j, 1:] = 0.0
+        faults[j] = 0.0
         step = (send[j] - drain[j]) / STEPS
         if step > 0:
-            total = np.zeros(3)
-            for _ in range(STEPS):  # by the midpoint rule
+            for step_number in range(STEPS):  # by the midpoint rule
+                part = 0 if step_number < ENDS[0] else 1 if step_number < ENDS[1] else 2
                 rough = _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay) * step
                 whole = _fade(protected, missing, whole, rate, splitting, 0.5 * rough)
                 moved = _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay) * step
                 _shares(protected, missing, whole, share, written, now_shares)
-                total += now_shares * moved
+                shares[j, 1 + part] += now_shares * moved
+                made[part] += moved
                 whole = _fade(protected, missing, whole, rate, splitting, moved - 0.5 * rough)
                 accesses += moved
-            shares[j, 1] = total / (accesses - count[j, 1])
-        count[j, 2] = accesses
+                count[j, 2 + step_number] = accesses
+            for part in range(PARTS):
+                faults[j, part] = shares[j, 1 + part].sum()
+                shares[j, 1 + part] /= made[part]
         time += clear[j] + send[j]
 
 
-@njit(cache=True)
-def _fade(protected, missing, whole, rate, splitting, accesses):
+# fmt: on
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _fade(protected: Floats, missing: Floats, whole: float, rate: Floats, splitting: float, accesses: float) -> float:
     """So many accesses pass; returns the share of the memory whose blocks are still whole."""
     faded = np.exp(-rate * accesses)
     protected *= faded
     missing *= faded
-    return whole * np.exp(-splitting * accesses)
+    left: float = whole * np.exp(-splitting * accesses)
+    return left
 
 
-@njit(cache=True)
-def _shares(protected, missing, whole, share, written, out):
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _shares(protected: Floats, missing: Floats, whole: float, share: Floats, written: float, out: Floats) -> None:
     """Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page."""
     gone = (share * missing).sum()
     out[0] = max(0.0, written * ((share * protected).sum() - gone))
@@ -282,10 +293,14 @@ def _shares(protected, missing, whole, share, written, out):
     out[2] = max(0.0, gone - whole)
 
 
-@njit(cache=True)
-def _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay):
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _speed(
+    protected: Floats, missing: Floats, whole: float, share: Floats, written: float, vcpus: int, interval: float,
+    faulting: Floats, delay: Floats,
+) -> float:  # fmt: skip
     """Accesses of the guest a second."""
     shares = np.empty(3)
     _shares(protected, missing, whole, share, written, shares)
     fault = shares.sum()
-    return vcpus / (interval + fault * np.interp(fault, faulting, delay))
+    speed: float = vcpus / (interval + fault * np.interp(fault, faulting, delay))
+    return speed

@@ -98,6 +98,9 @@ def _cleared_before(
         kind = np.add(draws[mine] >= edges[number, 0], draws[mine] >= edges[number, 1], dtype=np.uint8)
         part.pages[mine] = states[kind]
         begin += count
+    if len(counts) > 1:
+        # CLEAR works by words, over which popular pages are scattered; which of the pages is dirty is not kept.
+        part.pages[:] = random.permutation(part.pages)
     part.pages[~written] = Page.PROTECTED
     if np.isfinite(terrain.whole_since[chunk]):
         age = accesses - terrain.whole_since[chunk]
@@ -150,7 +153,7 @@ def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: floa
     if shares[-1] < 1:
         shares, edges = np.append(shares, 1.0), np.append(edges, 1.0)
     shares[-1] = 1.0
-    return tuple(np.interp(_STEPS, shares, edges).tolist()[:-1]) + (1.0,)
+    return (*np.interp(_STEPS, shares, edges)[:-1].tolist(), 1.0)
 
 
 @lru_cache(maxsize=16)

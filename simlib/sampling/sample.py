@@ -18,7 +18,7 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 from simlib.results import Result, text_of
-from simlib.sampling.travel import Journey, travel
+from simlib.sampling.travel import Journey, Stalls, travel
 from simlib.workloads.degradation import stall_quantile
 from simlib.workloads.migration import METRICS
 
@@ -167,7 +167,7 @@ def _table(walks: Sequence[Journey]) -> pd.DataFrame:
         values = np.array([walk.metrics[name] for walk in walks])
         value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
         if name == "longest_stall":
-            value, error = float(values.max()), float(values.std(ddof=1))
+            value, error = _longest(walks), float(values.std(ddof=1))
         if name == "stall_p999":
             value = stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999)
         low, high = max(0.0, value - reach * error), value + reach * error
@@ -175,6 +175,18 @@ def _table(walks: Sequence[Journey]) -> pd.DataFrame:
         high = min(high, 1.0) if unit in ("share", "0 or 1") else high
         rows.append((name, value, error, low, high, unit))
     return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
+
+
+def _longest(walks: Sequence[Journey]) -> float:
+    """The longest stall that all walks together let expect."""
+    if len({len(walk.stalls) for walk in walks}) > 1:  # one has more windows than another
+        return max(walk.metrics["longest_stall"] for walk in walks)
+    pooled = []
+    for same in zip(*(walk.stalls for walk in walks), strict=True):
+        longest = np.concatenate([stalls.longest for stalls in same])
+        times = float(np.mean([stalls.times for stalls in same])) / len(walks)
+        pooled.append(Stalls(longest, times, max(stalls.most for stalls in same)).expected())
+    return max(pooled, default=0.0)
 
 
 def _curve(walks: Sequence[Journey]) -> pd.DataFrame:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from scipy import special
 
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.scenario import Scenario
-from simlib.sampling.course import Cycles, Floats, Pace, Terrain
+from simlib.sampling.course import ENDS, STEPS, Cycles, Floats, Pace, Terrain
 from simlib.sampling.window import Check, Window, window
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
 from simlib.workloads.migration import page_time
@@ -21,6 +22,9 @@ SETTLE, LOOK, DRAIN = 16, 48, 32
 
 ROUNDS = 4
 """Windows of a pass at most, until what they assume of the memory is what they find."""
+
+ALIKE = 0.25
+"""Shares of faulting accesses that differ by less than this part give the same delay."""
 
 AGREES = 0.03
 """Shares of faulting accesses are taken to be the same if they differ by no more than this part."""
@@ -35,6 +39,54 @@ FEW_FAULTS = 20
 """With fewer a window does not tell how long they take."""
 
 
+class Stalls(NamedTuple):
+    """The longest stalls of a window.
+
+    `longest`: of each vCPU, s; `times`: how many times as much there was in the whole migration; `most`: what no stall
+    can exceed, s.
+    """
+
+    longest: Floats
+    times: float
+    most: float
+
+    def expected(self) -> float:
+        """The longest stall to expect in all of what the window stands for, s.
+
+        A generalised extreme value distribution by L-moments (Hosking, Wallis and Wood 1985, "Estimation of the
+        generalized extreme-value distribution by the method of probability-weighted moments", Technometrics 27(3),
+        equations 13 to 15), whose tail is no heavier than exponential. Where vCPUs differ by more than a factor of two
+        some met what the others did not, and there is no common distribution: then it is the longest that was seen.
+
+        Examples
+        --------
+        >>> seen = 10 - np.log(-np.log((np.arange(1000) + 0.5) / 1000))  # Gumbel: 1000 times as many reach 10 + 13.8
+        >>> round(Stalls(seen, 1000.0, np.inf).expected(), 1), Stalls(seen, 1000.0, 20.0).expected()
+        (23.7, 20.0)
+        """
+        n, seen = len(self.longest), float(self.longest.max())
+        if n < 8 or self.times <= 1 or seen > 2 * np.median(self.longest):
+            return seen
+        ordered, i = np.sort(self.longest), np.arange(n)
+        b0, b1 = ordered.mean(), (i * ordered).sum() / (n * (n - 1))
+        b2 = (i * (i - 1) * ordered).sum() / (n * (n - 1) * (n - 2))
+        spread = 2 * b1 - b0
+        if spread <= 1e-9 * b0:
+            return seen
+        c = spread / (3 * b2 - b0) - np.log(2) / np.log(3)
+        shape = max(1e-6, 7.8590 * c + 2.9554 * c * c)
+        gamma, level = special.gamma(1 + shape), -np.log1p(-1 / (n * self.times))
+        scale = spread * shape / (gamma * (1 - 2.0**-shape))
+        return max(seen, min(self.most, float(b0 + scale * (gamma - level**shape) / shape)))
+
+
+def _most(scenario: Scenario, seen: Window) -> float:
+    """A vCPU waits for one hold of somebody else and for every other vCPU's fault, each taken at its longest."""
+    costs = scenario.costs
+    fault = (costs.fault_exit or 0) + (costs.fault_hold or 0) + 2 * (costs.line_transfer or 0)
+    return seen.hold + 2 * scenario.guest.vcpus * fault * PS
+
+
 @dataclass(frozen=True)
 class Journey:
     """What a walk found.
@@ -45,6 +97,8 @@ class Journey:
         Those of a migration (`simlib.workloads.migration.METRICS`), but for the utilisation of the lock.
     laps : ndarray, shape (488,)
         Stalls of the whole migration by `simlib.engine.result.lap_bin`.
+    stalls : list of Stalls
+        Of each window.
     curve : ndarray, shape (bins, 2)
         End of each time bin, s since the guest was undisturbed, and the guest's throughput in it.
     windows, events : int
@@ -53,32 +107,44 @@ class Journey:
 
     metrics: dict[str, float]
     laps: Floats
+    stalls: list[Stalls]
     curve: Floats
     windows: int
     events: int
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """A pass, and what its windows stand for."""
+class _Sent(NamedTuple):
+    """A window while nothing but sending happens, and what it stands for.
+
+    `part`: of the time in which a chunk is sent; None: all of it. `times`: faults in that part of the pass over those
+    of the window, or of few the same of time.
+    """
+
+    window: Window
+    part: int | None
+    times: float = 0.0
+
+
+class _Pass(NamedTuple):
+    """A pass, and what its windows stand for.
+
+    `clearing`: the window on a CLEAR, of which the pass has `times` as many, each by what it takes alone; `worst`: that
+    on the CLEAR that takes longest.
+    """
 
     cycles: Cycles
     clearing: Window
-    sending: Window
     worst: Window
-    """On the CLEAR that takes longest."""
-    cleared: float
-    """What all CLEARs of the pass take alone, over what that of the window does."""
-    sent: float
-    """Faults of the pass while nothing but sending happens, over those of the window; of few, the same of time."""
+    sent: list[_Sent]
+    times: float
 
 
 def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | None = None) -> Journey:
     """Walk through a migration once.
 
-    In each pass one chunk is drawn, with a probability in proportion to what its CLEAR takes alone, so that the ratio of
-    what it takes to that stands for all (sampling with probability proportional to size: Hansen and Hurwitz 1943, "On the
-    theory of sampling from finite populations", Annals of Mathematical Statistics 14(4)).
+    In each pass one chunk is drawn, with a probability in proportion to what its CLEAR takes alone, so that the ratio
+    of what it takes to that stands for all (sampling with probability proportional to size: Hansen and Hurwitz 1943,
+    "On the theory of sampling from finite populations", Annals of Mathematical Statistics 14(4)).
 
     Parameters
     ----------
@@ -104,26 +170,24 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
         alone = terrain.alone(dirty)
         place = (at + terrain.passes * _GOLDEN) % 1.0
         chunk = int(np.searchsorted(np.cumsum(alone), place * alone.sum(), side="right"))
-        number, assumed = seed * MOST_PASSES + terrain.passes, np.zeros((2, 3))
+        number, assumed = seed * MOST_PASSES + terrain.passes, np.zeros(0)
         for round_ in range(ROUNDS):
             cycles = terrain.copy().walk(dirty, pace)
             if round_ and _agree(cycles.faulting[chunk], assumed):
                 break
             assumed = cycles.faulting[chunk]
-            clearing, sending = _look(terrain, chunk, cycles, pace, number, check)
-            pace = _learn(pace, assumed, clearing, sending, float(alone[chunk]), scenario.guest.vcpus)
-            windows, events = windows + 2, events + clearing.events + sending.events
-        longest = int(np.argmax(alone))
-        worst = clearing
+            clearing = _look_at_clear(terrain, chunk, cycles, pace, number, check)
+            sent = _look_at_sending(terrain, chunk, cycles, pace, number, check)
+            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), scenario.guest.vcpus)
+            windows += 1 + len(sent)
+            events += clearing.events + sum(one.window.events for one in sent)
+        longest, worst = int(np.argmax(alone)), clearing
         if alone[longest] > (1 + AGREES) * alone[chunk]:
-            worst, _ = _look(terrain, longest, cycles, pace, number, check)
+            worst = _look_at_clear(terrain, longest, cycles, pace, number, check)
             windows, events = windows + 1, events + worst.events
         cycles = terrain.walk(dirty, pace)
-        seen = sending.measured
-        sent = float((cycles.send - cycles.drain).sum()) / seen.seconds
-        if seen.faults >= FEW_FAULTS:
-            sent = cycles.faults_sent() / seen.faults
-        passes.append(_Pass(cycles, clearing, sending, worst, float(alone.sum() / alone[chunk]), sent))
+        sent = [one._replace(times=_times(cycles, one)) for one in sent]
+        passes.append(_Pass(cycles, clearing, worst, sent, float(alone.sum() / alone[chunk])))
         if workload.warm_up * PS + terrain.time >= workload.timeout * PS:
             break
     left = float(np.rint(terrain.dirty() * terrain.chunks).sum())
@@ -147,19 +211,36 @@ def first_guess(scenario: Scenario) -> Pace:
     return Pace(interval, tuple(shares), tuple(np.maximum(alone, vcpus * service - interval / shares)))
 
 
-def _look(
+def _look_at_clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None) -> Window:
+    between = max(pace.between(float(shares.sum())) for shares in cycles.faulting[chunk])
+    times = SETTLE * between, LOOK * between, min(DRAIN * between, float(cycles.send[chunk]))
+    accesses = float(cycles.accesses[chunk, 0])
+    return window(terrain, chunk, cycles.faulting[chunk, 0], times=times, accesses=accesses, seed=seed, check=check)
+
+
+def _look_at_sending(
     terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None
-) -> tuple[Window, Window]:
-    """A window on the CLEAR of a chunk, and one on what follows while it is sent."""
-    before, later = cycles.faulting[chunk]
-    between = max(pace.between(float(before.sum())), pace.between(float(later.sum())))
-    drain = min(DRAIN * between, float(cycles.send[chunk]))
-    clearing = window(
-        terrain, chunk, before, times=(SETTLE * between, LOOK * between, drain),
-        accesses=float(cycles.accesses[chunk, 0]), seed=seed, check=check,
-    )  # fmt: skip
-    sending = window(terrain, None, later, times=(SETTLE * between, 0.0, LOOK * between), seed=seed, check=check)
-    return clearing, sending
+) -> list[_Sent]:
+    """One window if faults are as frequent all the time, else one for each part of it."""
+    shares, faults = cycles.faulting[chunk, 1:], cycles.faults[chunk]
+    frequent = shares.sum(axis=1)
+    parts: list[tuple[int | None, Floats]] = list(enumerate(shares))
+    if frequent.max() <= (1 + ALIKE) * frequent.min():
+        parts = [(None, np.average(shares, axis=0, weights=faults) if faults.any() else shares[0])]
+    found = []
+    for part, share in parts:
+        between = pace.between(float(share.sum()))
+        times = SETTLE * between, 0.0, LOOK * between
+        found.append(_Sent(window(terrain, None, share, times=times, seed=seed, check=check), part))
+    return found
+
+
+def _times(cycles: Cycles, sent: _Sent) -> float:
+    seen = sent.window.measured
+    if seen.faults >= FEW_FAULTS:
+        return float((cycles.faults if sent.part is None else cycles.faults[:, sent.part]).sum() / seen.faults)
+    share = 1.0 if sent.part is None else float(np.diff(ENDS, prepend=0)[sent.part] / STEPS)
+    return share * float((cycles.send - cycles.drain).sum()) / seen.seconds
 
 
 def _agree(found: Floats, assumed: Floats) -> bool:
@@ -168,16 +249,20 @@ def _agree(found: Floats, assumed: Floats) -> bool:
     return bool((np.abs(now - then) <= AGREES * np.maximum(np.maximum(now, then), 1e-4)).all())
 
 
-def _learn(pace: Pace, assumed: Floats, clearing: Window, sending: Window, alone: float, vcpus: int) -> Pace:
-    """The pace that two windows found."""
-    points = []
-    for shares, spell in zip(assumed, (clearing.before, sending.measured), strict=True):
-        share = float(shares.sum())
+def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, vcpus: int) -> Pace:
+    """The pace that some windows found."""
+    frequent = assumed.sum(axis=1)
+    shares = [
+        float(frequent[0]),
+        *(float(frequent[1:].mean() if s.part is None else frequent[1 + s.part]) for s in sent),
+    ]
+    points: list[tuple[float, float]] = []
+    for share, spell in sorted(zip(shares, [clearing.before, *(one.window.measured for one in sent)], strict=True)):
         known = float(np.interp(share, pace.faulting, pace.delay))
-        points.append((share, max(0.0, spell.lost / spell.faults) if spell.faults >= FEW_FAULTS else known))
-    points.sort()
-    if points[1][0] - points[0][0] < 0.2 * points[1][0]:  # too near each other to tell how the delay changes
-        points = [tuple(np.mean(points, axis=0).tolist())]
+        point = share, max(0.0, spell.lost / spell.faults) if spell.faults >= FEW_FAULTS else known
+        if points and share - points[-1][0] < ALIKE * share:  # too near to tell how the delay changes
+            point = (points[-1][0] + share) / 2, (points.pop()[1] + point[1]) / 2
+        points.append(point)
     measured = clearing.measured
     return pace._replace(
         faulting=tuple(share for share, _ in points),
@@ -193,15 +278,17 @@ def _journey(
 ) -> Journey:
     """All passes together, as a whole simulation would have measured them."""
     sums = dict.fromkeys(("work", "wait", "rest", "acquisitions", "contended"), 0.0)
-    laps, longest = np.zeros(LAP_BINS), 0.0
+    laps, stalls = np.zeros(LAP_BINS), list[Stalls]()
     for one in passes:
-        for name in sums:
-            sums[name] += one.cleared * getattr(one.clearing.measured, name)
-            if name in ("acquisitions", "contended"):
-                sums[name] += one.sent * getattr(one.sending.measured, name)
-        laps += one.cleared * one.clearing.laps + one.sent * one.sending.laps
-        longest = max(longest, float(one.clearing.longest.max()), float(one.worst.longest.max()),
-                      _longest_of_all(one.sending.longest, one.sent))  # fmt: skip
+        parts = [(one.clearing, one.times), *((part.window, part.times) for part in one.sent)]
+        for seen, times in parts:
+            laps += times * seen.laps
+            for name in sums:  # while it sends, the migration thread does not work for CLEAR
+                if seen is one.clearing or name in ("acquisitions", "contended"):
+                    sums[name] += times * getattr(seen.measured, name)
+        parts.append((one.worst, one.times))
+        stalls += [Stalls(seen.longest, times, _most(scenario, seen)) for seen, times in parts]
+    longest = max((found.expected() for found in stalls), default=0.0)
     curve, width = _curve(scenario, time, passes)
     widths = np.diff(np.concatenate([[0.0], curve[:, 0]]))
     above = {f"seconds_above_{level}": float(width * (curve[:, 1] < 1 - level / 100).sum()) for level in LEVELS}
@@ -221,53 +308,20 @@ def _journey(
         "contentions": sums["contended"] * scenario.workload.counted_runs,
         "lock_acquisitions": sums["acquisitions"],
     }
-    return Journey(metrics, laps, curve, windows, events)
-
-
-def _longest_of_all(longest: Floats, times: float) -> float:
-    """The longest stall of a time that is so many times as long, from the longest of each vCPU.
-
-    A generalised extreme value distribution by L-moments (Hosking, Wallis and Wood 1985, "Estimation of the generalized
-    extreme-value distribution by the method of probability-weighted moments", Technometrics 27(3), equations 13 to 15),
-    whose tail is no heavier than exponential.
-
-    Examples
-    --------
-    >>> stalls = -np.log(-np.log((np.arange(1000) + 0.5) / 1000))  # Gumbel: the maximum of 1000 times as many is at 13.8
-    >>> round(_longest_of_all(stalls, 1000.0), 1)
-    13.7
-    """
-    n = len(longest)
-    seen = float(longest.max())
-    if n < 4 or longest.min() <= 0 or times <= 1:
-        return seen
-    ordered, i = np.sort(longest), np.arange(n)
-    b0, b1 = ordered.mean(), (i * ordered).sum() / (n * (n - 1))
-    b2 = (i * (i - 1) * ordered).sum() / (n * (n - 1) * (n - 2))
-    spread = 2 * b1 - b0
-    if spread <= 1e-9 * b0:
-        return seen
-    c = spread / (3 * b2 - b0) - np.log(2) / np.log(3)
-    shape = max(0.0, 7.8590 * c + 2.9554 * c * c)
-    level = -np.log1p(-1 / (n * times))
-    if shape < 1e-6:
-        scale = spread / np.log(2)
-        return max(seen, float(b0 - np.euler_gamma * scale - scale * np.log(level)))
-    gamma = special.gamma(1 + shape)
-    scale = spread * shape / (gamma * (1 - 2.0**-shape))
-    return max(seen, float(b0 + scale * (gamma - 1) / shape + scale * (1 - level**shape) / shape))
+    return Journey(metrics, laps, stalls, curve, windows, events)
 
 
 def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArray[np.float64], float]:
     """The guest's throughput in time bins as wide as those of a whole simulation; also that width."""
     times, counts = [np.zeros(1)], [np.zeros(1)]
     for one in passes:
-        begin, clear, drain, send, accesses, _ = one.cycles
+        begin, clear, drain, send, accesses, _, _ = one.cycles
         moments = np.linspace(0, 1, len(one.clearing.profile))
         inner = begin[:, None] + (clear + drain)[:, None] * moments
         during = accesses[:, :1] + (accesses[:, 1] - accesses[:, 0])[:, None] * one.clearing.profile
-        times.append(np.column_stack([inner, begin + clear + send]).ravel())
-        counts.append(np.column_stack([during, accesses[:, 2]]).ravel())
+        later = (begin + clear + drain)[:, None] + (send - drain)[:, None] * np.arange(1, STEPS + 1) / STEPS
+        times.append(np.column_stack([inner, later]).ravel())
+        counts.append(np.column_stack([during, accesses[:, 2:]]).ravel())
     warm_up = scenario.workload.warm_up * PS
     end, shift = round((warm_up + time) / PS), FIRST_SHIFT
     while end >> shift >= BINS:

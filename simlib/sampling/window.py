@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simlib.engine import compiled
 from simlib.engine.random import SEEK_BITS
-from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, LOCK_COLUMNS, PS, EngineResult
 from simlib.model.job import Image, Job
 from simlib.model.program import REGION, Thread, raised
 from simlib.model.steps import Map
@@ -37,6 +37,7 @@ PROFILE = 33
 """Moments at which a window says how many of its accesses were made."""
 
 _MEASURE = 1
+_HOLD_MAX = LOCK_COLUMNS.index("hold_max_ps")
 _WORK, _WAIT, _LINE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "idle"))
 
 Check = Callable[[int, int], None]
@@ -47,8 +48,8 @@ class Spell(NamedTuple):
     """What happened between two stamps of a window.
 
     `seconds`; `accesses` of the guest and `faults`; `lost`: time of all vCPUs that was no access, s; of the migration
-    thread, s: `work` under the lock, `wait` for it and its cache line, and the `rest` of its CPU time; `acquisitions` of
-    mmu_lock, and how many were `contended`.
+    thread, s: `work` under the lock, `wait` for it and its cache line, and the `rest` of its CPU time; `acquisitions`
+    of mmu_lock, and how many were `contended`.
     """
 
     seconds: float
@@ -80,6 +81,8 @@ class Window:
         The vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
     longest : ndarray, shape (vcpus,)
         The longest of each vCPU, s.
+    hold : float
+        The longest hold of mmu_lock, s.
     events : int
         Of the engine.
     """
@@ -90,6 +93,7 @@ class Window:
     profile: Floats
     laps: NDArray[np.int64]
     longest: Floats
+    hold: float
     events: int
 
 
@@ -167,8 +171,8 @@ def window(
     --------
     >>> from simlib import Scenario
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
-    ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform", "shared": True,
-    ...     "clear_chunk": "128M"}, "costs": {"clear_page": "40ns", "split_block": "40us"}})
+    ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform",
+    ...     "shared": True, "clear_chunk": "128M"}, "costs": {"clear_page": "40ns", "split_block": "40us"}})
     >>> seen = window(Terrain(guest), 3, np.zeros(3), times=(1e-5, 1e-5, 1e-4))
     >>> round(seen.clear * 1e3, 2)  # 32768 pages and 64 blocks, ms
     3.87
@@ -256,6 +260,7 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
         clear=float(times[cleared] - times[opened]) * PS,
         profile=(profile - profile[0]) / max(1.0, profile[-1] - profile[0]),
         laps=raw.lap_histogram[: job.vcpus].sum(axis=0),
-        longest=raw.lap_max_ps[: job.vcpus] * PS,
+        longest=raw.lap_max_ps[: job.vcpus].astype(np.float64) * PS,
+        hold=float(raw.lock_stats[0, :, _HOLD_MAX].max()) * PS,
         events=raw.events,
     )
