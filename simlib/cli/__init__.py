@@ -2,7 +2,7 @@
 """The ``simlib`` command: thin, one function a subcommand.
 
 Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
-1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C).
+1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="What does KVM's mmu_lock cost, and what would another way of taking it cost? "
     "A model of dirty logging, calibrated on measurements.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C).",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).",
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")

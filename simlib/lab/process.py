@@ -14,7 +14,7 @@ from simlib.errors import SimlibError
 from simlib.interruption import Held
 from simlib.lab.cache import MORE_SPACE
 
-GRACE_S = 0.5
+GRACE_S = 0.4
 """How long a program may take to tidy up (make deletes what it has half-written) before it is killed, s.
 
 The command is to end within a second."""
