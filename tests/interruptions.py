@@ -87,7 +87,7 @@ def commands(folder: Path) -> list[Command]:
         Command("reproduce", ("reproduce", "--out", out), 0.3, 15.0),
         Command("lab costs", ("lab", "costs", "--out", out), 0.2, 2.0),
         Command("lab run", ("lab", "run", folder / "one.toml"), 0.4, 3.0, qemu),
-        Command("explore", ("explore", "--no-browser"), 0.2, 5.0, jupyter, "simlib: "),
+        Command("explore", ("explore", "--no-browser"), 0.2, 10.0, jupyter, "simlib: "),
     ]  # fmt: skip
 
 

@@ -131,6 +131,7 @@ def test_another_signal_does_not_disturb_the_end():
     process = started(INSTEAD.format(body))
     assert process.stderr is not None
     assert process.stderr.readline() == "ready\n"
+    time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     assert process.stderr.readline() == "ending\n"
     process.send_signal(signal.SIGINT)

@@ -287,7 +287,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(args=arguments, prog_name="simlib", standalone_mode=True)
     except SimlibError as error:
         say(error.on_command_line())
-        interruption.state.told = True
+        interruption.state.told |= bool(interruption.state.asked)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

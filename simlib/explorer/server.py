@@ -31,7 +31,7 @@ COPIES = "simlib-notebooks"
 """Folder, below the current one, to which an installed package copies its notebooks."""
 
 INTERRUPTED = 130
-_GRACE_S = 0.6
+_GRACE_S = 0.5
 """How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
 
 
