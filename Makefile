@@ -16,13 +16,14 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce test conservation mutations bench picture pins clean check-patches lab-smoke lab
+.PHONY: help env python reproduce test conservation mutations interruptions bench picture pins clean check-patches lab-smoke lab
 
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make test        format, lint, types, tests, doctests and notebooks: what CI checks"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
+	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (4 minutes)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches (10 minutes)"
@@ -97,6 +98,11 @@ conservation: .venv/.simlib
 
 mutations: .venv/.simlib
 	@.venv/bin/python tests/engines/mutations.py
+
+# The same moments each time; MOMENTS=100 makes more of them.
+MOMENTS := 40
+interruptions: .venv/.simlib
+	@.venv/bin/python tests/interruptions.py $(MOMENTS)
 
 # What these need (compilers, the kernel's source, QEMU) is named, package by package, by "simlib lab check".
 check-patches: .venv/.simlib

@@ -98,7 +98,7 @@ class HorizonError(SimlibError):
 
 
 class RunInterruptedError(SimlibError):
-    """The user or the system stopped a run. Exit code 128 + signal: 130 after Ctrl-C."""
+    """The user or the system stopped a run. Exit code 128 + signal: 130 after Ctrl-C, 143 after SIGTERM."""
 
     exit_code = 130
 

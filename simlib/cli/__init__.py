@@ -2,7 +2,7 @@
 """The ``simlib`` command: thin, one function a subcommand.
 
 Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
-1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C).
+1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="What does KVM's mmu_lock cost, and what would another way of taking it cost? "
     "A model of dirty logging, calibrated on measurements.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C).",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 128 + the signal if interrupted (130: Ctrl-C, 143: SIGTERM).",
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
@@ -287,7 +287,7 @@ def main(arguments: list[str] | None = None) -> None:
         app(args=arguments, prog_name="simlib", standalone_mode=True)
     except SimlibError as error:
         say(error.on_command_line())
-        interruption.state.told = True
+        interruption.state.told |= bool(interruption.state.asked)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

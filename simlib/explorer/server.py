@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ COPIES = "simlib-notebooks"
 """Folder, below the current one, to which an installed package copies its notebooks."""
 
 INTERRUPTED = 130
-_GRACE_S = 0.4
+_GRACE_S = 0.5
 """How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
 
 
@@ -231,7 +232,9 @@ def _run(line: list[str], environment: Mapping[str, str]) -> int:
                 process = subprocess.Popen(  # noqa: S603  # made above
                     line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment)
                 )
-            return process.wait()
+            while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
+                time.sleep(0.1)
+            return process.returncode
         except KeyboardInterrupt:
             _say("ending JupyterLab")
             return INTERRUPTED

@@ -14,10 +14,11 @@ from simlib.errors import SimlibError
 from simlib.interruption import Held
 from simlib.lab.cache import MORE_SPACE
 
-GRACE_S = 0.5
+GRACE_S = 0.4
 """How long a program may take to tidy up (make deletes what it has half-written) before it is killed, s.
 
-The command is to end within a second."""
+With what else is to be done, a command ends within a second.
+"""
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 

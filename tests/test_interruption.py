@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Signals end the command within a second, whatever it does; ``make interruptions`` tries more of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simlib import interruption
+from simlib.cli.output import interruptible
+from simlib.errors import RunInterruptedError
+
+SENTENCE = "simlib: interrupted; nothing half-written is left behind\n"
+ARM64 = str(Path(__file__).parents[1] / "data" / "scenarios" / "arm64-ampere-altra.toml")
+COMMAND = "from simlib.__main__ import main; main()"
+INSTEAD = """
+import sys, time, simlib.cli
+from simlib.cli.output import interruptible
+def command():
+    sys.stderr.write("ready\\n")
+    {}
+simlib.cli.main = command
+from simlib.__main__ import main
+main()
+"""
+
+
+def started(code: str, *words: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
+    )  # fmt: skip
+
+
+def ends(process: subprocess.Popen[str], number: int) -> tuple[float, str]:
+    """Send a signal; seconds until the end, and what was said. The exit code is that of the signal."""
+    sent = time.monotonic()
+    process.send_signal(number)
+    _, text = process.communicate(timeout=30)
+    assert process.returncode == 128 + number, text
+    return time.monotonic() - sent, text
+
+
+@pytest.mark.parametrize("number", interruption.SIGNALS)
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.15])
+def test_an_import_is_left_without_a_traceback(number, after):
+    code = "import sys; from simlib.__main__ import main; print('ready', file=sys.stderr); main()"
+    process = started(code, "predict", ARM64, "--vcpus", "16")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    time.sleep(0.05 + after)
+    took, text = ends(process, number)
+    assert text == SENTENCE
+    assert took < 1.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", ARM64, "--vcpus", "16,32"),
+        ("simulate", ARM64, "--variant", "rwlock-old-test"),
+        ("choose-batch", "--architecture", "arm64", "--vcpus", "256", "--memory", "1T"),
+    ],
+)
+def test_a_first_compilation_is_not_waited_for(tmp_path, words, number):
+    process = started(COMMAND, *words, NUMBA_CACHE_DIR=str(tmp_path))
+    time.sleep(4.0)
+    took, text = ends(process, number)
+    assert text.endswith(SENTENCE)
+    assert "Traceback" not in text
+    assert took < 1.5  # on a busy machine
+    assert not list(tmp_path.rglob("*.tmp.*"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Somebody else's code goes on.
+        "\n    with interruptible():\n        while True:\n            try: time.sleep(60)\n"
+        "            except KeyboardInterrupt: pass",
+        # Signals are handled, but C does not return.
+        "\n    import ctypes\n    ctypes.CDLL(None).sleep(1) or ctypes.CDLL(None).pause()\n"
+        "    while True: ctypes.CDLL(None).sleep(60)",
+    ],
+)
+def test_what_does_not_end_is_left_by_force(body):
+    process = started(INSTEAD.format(body))
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    time.sleep(0.2)
+    took, text = ends(process, signal.SIGTERM)
+    assert text == SENTENCE
+    assert took < interruption.DEADLINE_S + 0.7
+
+
+def test_an_interrupt_within_a_destructor_is_raised_again():
+    body = """
+    class Slow:
+        def __del__(self): time.sleep(60)
+    with interruptible():
+        try:
+            Slow()
+            time.sleep(60)
+        finally:
+            sys.stderr.write("tidy\\n")
+"""
+    process = started(INSTEAD.format(body))
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    time.sleep(0.2)
+    assert ends(process, signal.SIGTERM)[1] == "tidy\n" + SENTENCE
+
+
+def test_another_signal_does_not_disturb_the_end():
+    body = """
+    with interruptible():
+        try:
+            time.sleep(60)
+        finally:
+            sys.stderr.write("ending\\n")
+            time.sleep(0.3)
+            sys.stderr.write("tidy\\n")
+"""
+    process = started(INSTEAD.format(body))
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr.readline() == "ending\n"
+    process.send_signal(signal.SIGINT)
+    _, text = process.communicate(timeout=10)
+    assert (process.returncode, text) == (143, "tidy\n" + SENTENCE)
+
+
+def test_what_nohup_ignores_stays_ignored():
+    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + INSTEAD.format(
+        "\n    with interruptible(): time.sleep(60)"
+    )
+    process = started(code)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    assert ends(process, signal.SIGINT)[1] == SENTENCE
+
+
+def test_signals_are_heard_by_others_again():
+    before = [signal.getsignal(one) for one in interruption.SIGNALS]
+
+    def asked() -> None:
+        with interruptible(), interruptible():
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(RunInterruptedError, match="nothing half-written") as caught:
+        asked()
+    assert caught.value.exit_code == 143
+    assert [signal.getsignal(one) for one in interruption.SIGNALS] == before
+    assert not interruption.state.asked
+
+
+def test_an_interrupt_that_an_import_made_another_error_of():
+    def asked() -> None:
+        with interruptible():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except KeyboardInterrupt:
+                raise ImportError("C extension could not be loaded") from None
+
+    with pytest.raises(RunInterruptedError):
+        asked()
