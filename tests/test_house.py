@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
-    "interruption", "errors", "version", "parallel", "files", "results", "model", "engine", "workloads", "measurements",
+    "interruption", "errors", "version", "parallel", "files", "results", "model", "engine", "workloads", "sampling", "measurements",
     "fits", "simulation", "theory", "lab", "prediction", "comparison", "calibration", "decision", "sweep", "figures",
     "explorer", "report", "cli",
 ]  # fmt: skip
