@@ -29,7 +29,7 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 DENSE, SPARSE = "dense", "sparse"
 GUESTS = {
-    DENSE: {"access": "uniform", "access_interval": "10us"},
+    DENSE: {"access": "uniform", "access_interval": "10us", "write_percent": 100},
     SPARSE: {"access": "zipf", "access_interval": "50us", "write_percent": 30},
 }
 WAYS = {
@@ -77,7 +77,7 @@ METRICS = ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput
 def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> Scenario:
     """One case, all costs at their medians."""
     architecture, policy = WAYS[way]
-    workload = {"clear_chunk": chunk, "link": "25Gbit/s", "pass_limit": 2, "shared": True, "downtime": "1ms"}
+    workload = {"clear_chunk": chunk, "link": "25Gbit/s", "pass_limit": 2, "shared": True, "downtime": "1ms", "warm_up": "100us"}
     changes = {"guest": {"memory": memory}, "policy": policy, "workload": workload | GUESTS[density]}
     return central(standard_scenario(architecture, vcpus).changed(changes))
 

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choices between alternatives that can only be simulated, with a guarantee."""
+"""Choices between strategies that can only be simulated, at the size of real guests, with what is known of them."""
 
-from simlib.decision.advice import RULES, BatchChoice, comparison
-from simlib.decision.choice import choose_batch
+from simlib.decision.advice import Choice, comparison
+from simlib.decision.batch import RULES, BatchChoice, choose_batch, comparison_of_batches
+from simlib.decision.choice import choose
+from simlib.decision.guests import DEFAULT_GUEST, guests, named_guest
+from simlib.decision.objectives import OBJECTIVES
 from simlib.decision.priors import standard_architectures, standard_scenario
-from simlib.decision.selection import Selection, select_best
 
 __all__ = [
+    "DEFAULT_GUEST",
+    "OBJECTIVES",
     "RULES",
     "BatchChoice",
-    "Selection",
+    "Choice",
+    "choose",
     "choose_batch",
     "comparison",
-    "select_best",
+    "comparison_of_batches",
+    "guests",
+    "named_guest",
     "standard_architectures",
     "standard_scenario",
 ]

@@ -1,63 +1,61 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a choice of a batch says: its result, its evidence, and both in words."""
+"""What a choice says: its result, its evidence, and both in words."""
 
 from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pandas as pd
 
-from simlib.decision.closed_form import ClosedForm
-from simlib.model.quantities import format_duration
+from simlib.decision.objectives import OBJECTIVES
+from simlib.decision.strategies import Strategy
+from simlib.model.quantities import format_duration, format_seconds, format_size
 from simlib.model.scenario import Scenario
 from simlib.results import Result, text_of
 
-RULES = {"whole": "whole ioctl", "word": "every 64 pages", "block": "one huge page"}
-"""The simple rules that a choice is compared with."""
-
 
 @dataclass(frozen=True, repr=False)
-class BatchChoice(Result):
-    """Which batch, among which, how sure, and what the simple rules would cost.
+class Choice(Result):
+    """Which strategy for which objective, how sure, what it costs, and what would change the answer.
 
     Attributes
     ----------
     scenario : Scenario
         As it was asked.
-    objective : str
-        What was to be least: ``cost``, ``stall``, ``clear`` or ``precopy``.
+    strategies : tuple of Strategy
     weight : float
-        For ``cost``: what a second of a vCPU is worth.
+        For the CPU time in all: what a second of a vCPU is worth.
     zone : float
-        Indifference zone, s: differences below do not matter.
-    share : float
-        The zone as a share of the best objective in the pilot.
+        Share of an objective's best value below which differences do not matter.
     confidence : float
-        Probability of a correct selection if the best is better by the zone; of the intervals too, all together.
+        Probability that all intervals of differences hold together, those of `pairs` and `answers`.
     seed : int
-    recommended : int
-        Pages of a hold; 0: the whole ioctl.
-    exhausted : bool
-        Whether the limit of replications came first: then the selection has no guarantee.
+    how : str
+        ``sampled``, ``scaled`` or ``whole``: what was simulated of each migration.
+    runs : (int, int)
+        Replications of the selection, and of the check.
     table : DataFrame
-        One row an alternative. batch_pages (0: whole), effective_pages; objective_s with low_s, high_s;
-        difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good: all of
-        that interval lies within the zone; allowed: within the longest stall that was allowed; replications that the
-        selection gave it; stall_bound_s: the 90 % bound of a run's longest stall; then means: longest_stall_s,
-        stall_p999_s, clear_cpu_time_s, precopy_duration_s, guest_throughput; on_front: no other alternative has less
-        stall, less CPU time of CLEAR and a shorter pre-copy.
-    regrets : DataFrame
-        One row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
-        recommended batch's objective. From replications that the selection did not see.
+        One row a strategy: strategy, as_it_is, allowed (within the longest stall that was allowed), stall_bound_s (what
+        a migration's longest stall stays below with 90 %), the mean of each objective as NAME_s, on_front (no other
+        strategy has less of guest time lost, longest stall, CLEAR's CPU time and pre-copy), knee (of those the one
+        nearest to the best of each).
+    pairs : DataFrame
+        One row an objective and strategy: value_s with low_s and high_s; difference_s to the picked one with its
+        simultaneous interval; picked, allowed, as_good; zone_s, the difference that does not matter.
+    answers : DataFrame
+        One row an objective: take, value_s with low_s and high_s, regret_at_most_s (by how much another strategy may
+        be better at most), zone_s, certain (no other is better by the zone), any_is_as_good, as_good.
+    budgets : DataFrame
+        One row a longest stall: stall_budget_s, take, stall_bound_s, cost_s, share_more (than without a budget).
+    information : DataFrame
+        One row an objective and cost: saving (s, on average, if it were known), zone_s (what does not matter), matters
+        (more than half of that, and than chance would give), switches_to.
     costs : DataFrame
         One row a cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
-    closed_form : ClosedForm
-        What the batching law recommends at the mean costs.
     evidence : str
         ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``,
         ``costs given by hand``, or ``partly given by hand``.
@@ -66,133 +64,174 @@ class BatchChoice(Result):
     """
 
     scenario: Scenario
-    objective: str
+    strategies: tuple[Strategy, ...]
     weight: float
     zone: float
-    share: float
     confidence: float
     seed: int
-    recommended: int
-    exhausted: bool
+    how: str
+    runs: tuple[int, int]
     table: pd.DataFrame
-    regrets: pd.DataFrame
+    pairs: pd.DataFrame
+    answers: pd.DataFrame
+    budgets: pd.DataFrame
+    information: pd.DataFrame
     costs: pd.DataFrame
-    closed_form: ClosedForm
     evidence: str
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {"batch_costs": "_costs_by_batch", "pareto": "_alternatives"}
+    FIGURES: ClassVar[Mapping[str, str]] = {"pareto": "_alternatives"}
+
+    def take(self, objective: str) -> str:
+        """The strategy that was picked for an objective."""
+        return str(self.answers.loc[self.answers["objective"] == objective, "take"].iloc[0])
+
+    @property
+    def knee(self) -> str:
+        """The strategy that is nearest to the best in every respect."""
+        return str(self.table.loc[self.table["knee"], "strategy"].iloc[0])
+
+    @property
+    def guarantee(self) -> str:
+        """What is known with which probability, in words."""
+        count = len(self.pairs) - len(self.answers)
+        return (
+            f"with {self.confidence:.0%} all {count} differences printed lie within their intervals, together "
+            "(paired t on fresh replications, Bonferroni)"
+        ).replace("%", " %", 1)
+
+    @property
+    def guest(self) -> str:
+        """The guest in words."""
+        guest, work = self.scenario.guest, self.scenario.workload
+        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        chunk = format_size(work.clear_chunk) if work.clear_chunk else memory
+        return (
+            f"{guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; each vCPU touches another page every "
+            f"{format_duration(work.access_interval)} ({work.access}), {work.write_percent} % of them written"
+        )
+
+    def readable_answers(self) -> pd.DataFrame:
+        """What to take for which objective, and what it costs, for people to read."""
+        rows = []
+        table = self.table.set_index("strategy")
+        for answer in self.answers.to_dict("records"):
+            one = table.loc[answer["take"]]
+            rows.append(
+                {"if you care most about": OBJECTIVES[answer["objective"]].title,
+                 "take": "any" if answer["any_is_as_good"] else answer["take"],
+                 "it is": format_seconds(answer["value_s"]),
+                 "at most worse by": format_seconds(answer["regret_at_most_s"]),
+                 "longest stall": format_seconds(one["stall_s"]), "guest time lost": format_seconds(one["lost_s"]),
+                 "CLEAR CPU": format_seconds(one["clear_s"]), "pre-copy": format_seconds(one["precopy_s"]),
+                 "as good": self._as_good(answer)}
+            )  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def _as_good(self, answer: Mapping[Any, Any]) -> str:
+        """What is as good, and its longest stalls beside it."""
+        names = [name for name in answer["as_good"].split("; ") if name]
+        if not names:
+            return ""
+        stalls = self.table.loc[self.table["strategy"].isin(names), "stall_s"]
+        least, most = format_seconds(float(stalls.min()), 2), format_seconds(float(stalls.max()), 2)
+        shown = ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} others"
+        return f"{shown} (stall {least if least == most else f'{least} to {most}'})"
+
+    def readable(self) -> pd.DataFrame:
+        """Every strategy, for people to read."""
+        table = self.table
+        shown = {"strategy": table["strategy"]}
+        for one in OBJECTIVES.values():
+            shown[one.title] = table[f"{one.name}_s"].map(format_seconds)
+        shown["stall, 90 %"] = table["stall_bound_s"].map(format_seconds)
+        marks = {"as_it_is": "as it is", "on_front": "front", "knee": "knee"}
+        notes = []
+        for row in table.to_dict("records"):
+            words = [word for key, word in marks.items() if row[key]]
+            notes.append(", ".join([*words, *([] if row["allowed"] else ["stalls too long"])]))
+        return pd.DataFrame(shown | {"note": notes})
+
+    def readable_budgets(self) -> pd.DataFrame:
+        """What keeping the longest stall short costs, for people to read."""
+        rows = []
+        for row in self.budgets.to_dict("records"):
+            found = {"take": "none keeps to it", "its longest stall, 90 %": "", "CPU time in all": "", "more": ""}
+            if row["take"]:
+                found = {"take": row["take"], "its longest stall, 90 %": format_seconds(row["stall_bound_s"]),
+                         "CPU time in all": format_seconds(row["cost_s"]),
+                         "more": f"{row['share_more']:+.1%}"}  # fmt: skip
+            rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | found)
+        return pd.DataFrame(rows)
+
+    def readable_information(self) -> pd.DataFrame:
+        """What would change the answer, for people to read."""
+        found = self.information[self.information["matters"].astype(bool)]
+        found = found.groupby("objective", sort=False).head(2)
+        return pd.DataFrame(
+            {"for": [OBJECTIVES[name].title for name in found["objective"]],
+             "if one knew": found["cost"].tolist(),
+             "it would save": [format_seconds(value) for value in found["saving"]],
+             "what does not matter": [format_seconds(value) for value in found["zone_s"]],
+             "by taking": found["switches_to"].tolist()}
+        )  # fmt: skip
 
     def summary(self) -> str:
-        """The recommendation, the closed form's, and what each batch costs."""
-        columns = ["batch_pages", "objective_s", "low_s", "high_s", "as_good", "longest_stall_s", "clear_cpu_time_s"]
-        lines = [self.sentence, self.law, f"evidence: {self.evidence}", *self.flags]
-        return "\n".join([*lines, text_of(self.table[columns])])
+        """The guest, the answers, and what to know of them."""
+        lines = [f"{self.scenario.policy.architecture}: {self.guest}", f"evidence: {self.evidence}; {self.guarantee}"]
+        for answer in self.answers.to_dict("records"):
+            title, value = OBJECTIVES[answer["objective"]].title, format_seconds(answer["value_s"])
+            lines.append(f"{title}: {'any' if answer['any_is_as_good'] else answer['take']} ({value})")
+        return "\n".join([*lines, *self.flags, text_of(self.table)])
 
     def _alternatives(self) -> pd.DataFrame:
         return self.table
 
-    def _costs_by_batch(self) -> pd.DataFrame:
-        best = self.table["batch_pages"] == self.recommended
-        return self.table.assign(architecture=self.scenario.policy.architecture, best=best, evidence=self.evidence)
-
-    @property
-    def as_good(self) -> tuple[int, int]:
-        """The least and the largest batch around the recommended one that are as good, effective pages."""
-        good = self.table["as_good"].to_numpy(dtype=bool)
-        low = high = self.table["batch_pages"].tolist().index(self.recommended)
-        while low > 0 and good[low - 1]:
-            low -= 1
-        while high + 1 < len(good) and good[high + 1]:
-            high += 1
-        pages = self.table["effective_pages"]
-        return int(pages.iloc[low]), int(pages.iloc[high])
-
-    @property
-    def matters(self) -> bool:
-        """Whether some batch was not found as good as the recommended one."""
-        return not self.table["as_good"].all()
-
-    @property
-    def sentence(self) -> str:
-        """The recommendation."""
-        zone = format_duration(float(f"{self.zone * 1e12:.3g}"))
-        within = f"(within {zone} with {self.confidence:.0%})".replace("%", " %")
-        low, high = self.as_good
-        if not self.matters:
-            text = f"it does not matter: any batch from {self._pages(low)} to {self._pages(high)} is as good {within}"
-        elif low == high:
-            text = f"recommended {self._pages(low)}; no other batch was found as good {within}"
-        else:
-            best = self._pages(self.recommended)
-            text = (
-                f"recommended {best}; any batch between {self._pages(low)} and {self._pages(high)} is as good {within}"
-            )
-        return text + ("; the selection has no guarantee: it ran out of replications" if self.exhausted else "")
-
-    @property
-    def law_confirmed(self) -> bool:
-        """Whether what the closed form recommends is among the batches that are as good."""
-        low, high = self.as_good
-        return low <= self.closed_form.batch <= high
-
-    @property
-    def law(self) -> str:
-        """What the closed form recommends, and whether simulation confirms it."""
-        if self.closed_form.case is None:
-            why = "no fault takes the lock once blocks are split"
-        else:
-            root = self.closed_form.square_root
-            why = f"square-root law {root:.3g} pages" if math.isfinite(root) else "letting go gains nothing"
-        verdict = "confirms" if self.law_confirmed else "corrects"
-        return f"closed form: {self._pages(self.closed_form.batch)} ({why}); simulation {verdict} it"
-
-    def _pages(self, batch: int) -> str:
-        whole = batch == 0 or batch >= int(self.table["effective_pages"].iloc[-1])
-        return "the whole ioctl" if whole else f"{batch} pages"
-
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it; tables are lists of rows."""
-        law = self.closed_form
         plain = {
-            "sentence": self.sentence, "recommended": self.recommended, "as_good": list(self.as_good),
-            "evidence": self.evidence, "flags": list(self.flags), "objective": self.objective, "weight": self.weight,
-            "zone_s": self.zone, "zone_share": self.share, "confidence": self.confidence,
-            "guarantee": not self.exhausted, "seed": self.seed,
-            "closed_form": {"batch_pages": law.batch, "confirmed": self.law_confirmed, "sentence": self.law,
-                            "square_root_pages": law.square_root if math.isfinite(law.square_root) else None},
-            "scenario": self.scenario.to_toml(),
+            "evidence": self.evidence, "guarantee": self.guarantee, "flags": list(self.flags), "knee": self.knee,
+            "weight": self.weight, "zone_share": self.zone, "confidence": self.confidence, "seed": self.seed,
+            "simulated": self.how, "replications": list(self.runs), "scenario": self.scenario.to_toml(),
         }  # fmt: skip
-        frames = {"alternatives": self.table, "regrets": self.regrets, "costs": self.costs}
-        tables = {k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in frames.items()}
-        return plain | tables
+        return plain | {
+            k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in self.files().items()
+        }
+
+    def files(self) -> dict[str, pd.DataFrame]:
+        """Its tables by name."""
+        return {"answers": self.answers, "strategies": self.table, "differences": self.pairs, "budgets": self.budgets,
+                "information": self.information, "costs": self.costs}  # fmt: skip
 
     def _repr_html_(self) -> str:
-        lines = [self.sentence, self.law, f"evidence: {self.evidence}", *self.flags]
-        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines[1:])
-        tables = "".join(frame.to_html(index=False) for frame in (self.table, self.regrets, self.costs))
-        return f"<p><b>Simulated</b>, seed {self.seed}. {html.escape(lines[0])}</p><ul>{items}</ul>{tables}"
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in (self.guarantee, *self.flags))
+        tables = "".join(
+            frame.to_html(index=False)
+            for frame in (
+                self.readable_answers(),
+                self.readable(),
+                self.readable_budgets(),
+                self.readable_information(),
+            )
+        )
+        return (
+            f"<p><b>Simulated</b> ({self.how}), seed {self.seed}. {html.escape(self.guest)}; evidence: "
+            f"{self.evidence}.</p><ul>{items}</ul>{tables}"
+        )
 
 
-def comparison(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:
-    """One row a choice, by its name: the table of all architectures.
+def comparison(choices: Mapping[str, Choice]) -> pd.DataFrame:
+    """One row a choice and objective, by the choice's name: the table of all architectures.
 
     Returns
     -------
     DataFrame
-        architecture, chunk_pages, recommended_pages (0: the whole ioctl), as_good_from, as_good_to (effective pages:
-        the whole ioctl is that of the chunk), matters,
-        the regrets of the simple rules whole, word and block as RULE_regret_s and RULE_share, closed_form_pages,
-        closed_form_confirmed, evidence, guarantee.
+        architecture, evidence, and the columns of `Choice.answers` with the taken strategy's stall_s, clear_s, lost_s.
     """
-    rows = []
+    parts = []
     for name, choice in choices.items():
-        low, high = choice.as_good
-        row = {"architecture": name, "chunk_pages": int(choice.table["effective_pages"].iloc[-1]),
-               "recommended_pages": choice.recommended, "as_good_from": low, "as_good_to": high,
-               "matters": choice.matters}  # fmt: skip
-        for rule, regret in zip(RULES, choice.regrets.itertuples(), strict=True):
-            row |= {f"{rule}_regret_s": regret.regret_s, f"{rule}_share": regret.share}
-        row |= {"closed_form_pages": choice.closed_form.batch, "closed_form_confirmed": choice.law_confirmed}
-        rows.append(row | {"evidence": choice.evidence, "guarantee": not choice.exhausted})
-    return pd.DataFrame(rows)
+        costs = choice.table.set_index("strategy")[["stall_s", "clear_s", "lost_s"]]
+        found = choice.answers.join(costs, on="take")
+        found.insert(0, "architecture", name)
+        parts.append(found.assign(evidence=choice.evidence, knee=choice.knee))
+    return pd.concat(parts, ignore_index=True)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The choice of a batch: how many pages CLEAR should write-protect in one hold of mmu_lock, and how sure that is.
+"""The choice of a strategy for the holds of mmu_lock, over what is not known of the costs, and how sure that is.
 
-Three sets of replications, none of which is used twice: a pilot fixes the indifference zone and what may stall too
-long; the selection (`simlib.decision.selection`) finds the best batch; the check measures what every batch costs, so
-that neither its estimates nor the regrets are flattered by the selection.
+Two sets of replications, of which none is used twice: the selection picks the best strategy for each objective; the
+check measures every strategy anew, so that what is printed is not flattered by having been picked. All strategies are
+simulated in all replications on common random numbers, so that one run answers all objectives.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,162 +18,182 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from simlib.decision.advice import RULES, BatchChoice
-from simlib.decision.closed_form import chunk_pages, closed_form
-from simlib.decision.selection import Selection, select_best
-from simlib.decision.trials import METRICS, OBJECTIVES, Progress, Trials, objective_of
+from simlib import parallel
+from simlib.decision.advice import Choice
+from simlib.decision.information import value_of_information
+from simlib.decision.objectives import OBJECTIVES, Objective
+from simlib.decision.strategies import Strategy, strategies_of
+from simlib.decision.trials import Trials
 from simlib.decision.uncertainty import UncertainCosts
-from simlib.errors import InputError, nearest
+from simlib.errors import InputError
 from simlib.fits import AnyFit, choose_fit
-from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_duration
 from simlib.model.scenario import Scenario, as_scenario
 
-PILOT, SELECTION, CHECK = range(3)
+Floats = NDArray[np.float64]
+
+SELECTION, CHECK = range(2)
 """Stages; their replications draw from streams of their own."""
 
-PILOT_RUNS, FIRST_RUNS, CHECK_RUNS = 8, 32, 64
-"""Replications of the pilot, of the selection before it drops anything, and of the check."""
+SELECTION_RUNS = 24
+"""Replications of the selection."""
 
-LIMIT = 500
-"""Replications of the selection at most."""
+LOOKS = (32, 64)
+"""Replications of the check after which it is looked at; the second look only if the first leaves an answer open."""
 
 STALL_LEVEL = 0.90
-"""Probability that a run's longest stall is below an alternative's bound."""
+"""Probability that a migration's longest stall is below a strategy's bound."""
+
+FRONT = ("lost", "stall", "clear", "precopy")
+"""Objectives that are traded for each other."""
+
+BUDGETS = (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)
+"""Longest stalls of which it is said what they cost, s."""
 
 
-def choose_batch(
+def choose(
     scenario: Scenario | str | Path,
     *,
+    among: Sequence[str] | None = None,
     fit: AnyFit | None = None,
-    objective: str = "cost",
     weight: float = 1.0,
     zone: float = 0.02,
     confidence: float = 0.95,
     max_stall_s: float | None = None,
     seed: int = 1,
-    limit: int = LIMIT,
-    progress: Progress | None = None,
-) -> BatchChoice:
-    """Choose among batches of 64·2^k pages and the whole ioctl, over what is not known of the costs.
+    announce: Callable[[str], None] | None = None,
+    progress: parallel.Progress | None = None,
+) -> Choice:
+    """Choose among strategies.
 
     Parameters
     ----------
     scenario : Scenario, str or Path
-        A migration, without variants, or its file. Which batch its policy has is of no importance.
+        A migration, without variants, or its file.
+    among : sequence of str, optional
+        Strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"own"``. By
+        default those of `simlib.decision.strategies` that differ for the scenario.
     fit : Fit, Calibrated, CostEstimate, str or Path, optional
         Calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
         has are drawn from the priors.
-    objective : str
-        What is to be least: ``cost``, ``stall``, ``clear`` or ``precopy``; see `simlib.decision.trials.objective_of`.
     weight : float
-        For ``cost``: what a second of a vCPU is worth, in seconds of the clearing thread.
+        For the CPU time in all: what a second of a vCPU is worth, in seconds of the clearing thread.
     zone : float
-        Differences below this share of the best objective (as the pilot finds it) do not matter.
+        Differences below this share of an objective's best value do not matter, nor those below its `Objective.floor`.
     confidence : float
-        Probability of a correct selection, if the best is better than all others by the zone; and of the intervals.
+        Probability that all printed intervals hold, together.
     max_stall_s : float, optional
-        Batches with which the longest stall of a run exceeds so many seconds with more than 10 % are out.
+        Strategies with which the longest stall of a migration exceeds so many seconds with more than 10 % are out.
     seed : int
         Root of all random streams.
-    limit : int
-        Replications of the selection at most.
+    announce : callable, optional
+        Told in words what will be done, and how long it may take.
     progress : callable, optional
         Called with (what, share done).
 
     Returns
     -------
-    BatchChoice
+    Choice
 
     Raises
     ------
     InputError
-        If the scenario is no migration or leaves no batch to choose, an argument breaks its rule, or no batch keeps
-        to `max_stall_s`.
+        If the scenario is no migration or clears nothing, an argument breaks its rule, or no strategy keeps to
+        `max_stall_s`.
 
     Examples
     --------
-    >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "x86-tdp"},
+    >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "arm64"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
     ...                                  "warm_up": "10us", "downtime": "0ps"}})
-    >>> choice = choose_batch(s)
-    >>> choice.table["effective_pages"].tolist(), choice.evidence
-    ([64, 128, 256], 'facts alone')
-    >>> choice.sentence
-    'it does not matter: any batch from 64 pages to the whole ioctl is as good (within ... with 95 %)'
+    >>> found = choose(s, among=["whole-ioctl", "every-64"])
+    >>> found.table["strategy"].tolist(), found.evidence
+    (['whole-ioctl', 'every-64'], 'facts alone')
     """
     scenario = as_scenario(scenario)
-    _check(scenario, objective, weight, zone, max_stall_s)
+    check_arguments(scenario, weight, zone, confidence, max_stall_s)
+    strategies = strategies_of(scenario, among)
     estimate, notes = choose_fit(scenario, fit)
     costs = UncertainCosts.of(scenario, estimate)
-    chunk = chunk_pages(scenario)
-    batches = batches_below(chunk)
-    trials = Trials(costs, batches, seed)
-    everything = range(len(batches))
+    trials = Trials(costs, strategies, seed)
+    vcpus, objectives = scenario.guest.vcpus, list(OBJECTIVES.values())
 
-    def value(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return objective_of(values, objective, weight, scenario.guest.vcpus)
+    def valued(metrics: Floats) -> Floats:
+        """Shape (replications, strategies, objectives)."""
+        return np.stack([one.value(metrics, vcpus, weight) for one in objectives], axis=-1)
 
-    pilot = trials.run(PILOT, range(PILOT_RUNS), everything, _part(progress, "pilot", 0.0, 0.15))
-    if not pilot[:, :, METRICS.index("clear_cpu_time")].any():
+    first = _first(trials, announce, progress)
+    rest = trials.run(SELECTION, range(1, SELECTION_RUNS), _part(progress, "selecting", 0.02, 0.3))
+    selected = valued(np.concatenate([first, rest]))
+    if not selected[:, :, _column("clear")].any():
         raise InputError(
             "workload.downtime", format_duration(scenario.workload.downtime),
             "all of the memory can be sent within it, so that nothing is ever cleared",
             "shorten it, or take more memory",
         )  # fmt: skip
-    bounds = stall_bounds(pilot[:, :, METRICS.index("longest_stall")])
-    allowed = _allowed(bounds, batches, max_stall_s)
-    width = zone * float(value(pilot)[:, allowed].mean(axis=0).min())
-
-    def sample(number: int, alive: NDArray[np.int64]) -> NDArray[np.float64]:
-        run = trials.run(SELECTION, [number], [allowed[i] for i in alive])
-        found: NDArray[np.float64] = value(run)[0, [allowed[i] for i in alive]]
-        return found
-
-    selecting = _part(progress, "selecting", 0.15, 0.6)
-    if selecting is not None:
-        selecting("", 0.0)
-    chosen = select_best(
-        len(allowed), sample, width, confidence=confidence, first=min(FIRST_RUNS, limit), limit=limit,
-        progress=selecting,
-    )  # fmt: skip
-    best = allowed[chosen.best]
-    check = trials.run(CHECK, range(CHECK_RUNS), everything, _part(progress, "checking", 0.6, 1.0))
-    checked = Selection(best, value(check), width, confidence, chosen.exhausted)
-    used = np.zeros(len(batches), dtype=int)
-    used[allowed] = (~np.isnan(chosen.samples)).sum(axis=0)
-    table = _table(batches, chunk, checked, check, used, bounds, allowed)
-    law = closed_form(_mean_costs(trials, range(CHECK_RUNS)), objective, weight)
-    return BatchChoice(
-        scenario=scenario, objective=objective, weight=weight, zone=width, share=zone, confidence=confidence, seed=seed,
-        recommended=batches[best], exhausted=chosen.exhausted, table=table,
-        regrets=_regrets(scenario, batches, table, best), costs=costs.table(), closed_form=law,
-        evidence=costs.evidence, flags=(*notes, *_flags(scenario, costs, chosen)),
+    bounds = stall_bounds(selected[:, :, _column("stall")])
+    allowed = _allowed(bounds, strategies, max_stall_s)
+    best = [_pick(selected[:, :, o].mean(axis=0), allowed, strategies, zone, what) for o, what in enumerate(objectives)]
+    checked = np.empty((0, *selected.shape[1:]))
+    for look, runs in enumerate(LOOKS):
+        share = [0.3, *(0.3 + 0.7 * n / LOOKS[-1] for n in LOOKS)]
+        part = _part(progress, "checking", share[look], share[look + 1])
+        checked = np.concatenate([checked, valued(trials.run(CHECK, range(len(checked), runs), part))])
+        pairs = _pairs(checked, best, allowed, objectives, strategies, zone, confidence)
+        answers = _answers(pairs, objectives)
+        if answers["certain"].all():
+            break
+    table = _table(strategies, checked, bounds, allowed, objectives)
+    information = _information(trials, checked, best, objectives, zone)
+    return Choice(
+        scenario=scenario, strategies=strategies, weight=weight, zone=zone, confidence=confidence, seed=seed,
+        how=trials.how, runs=(SELECTION_RUNS, len(checked)), table=table, pairs=pairs, answers=answers,
+        budgets=_budgets(table), information=information, costs=costs.table(), evidence=costs.evidence,
+        flags=(*notes, *_flags(scenario, costs, strategies)),
     )  # fmt: skip
 
 
-def batches_below(chunk: int) -> list[int]:
-    """The alternatives of an ioctl of so many pages, 0: all of it.
+def check_arguments(
+    scenario: Scenario, weight: float, zone: float, confidence: float, max_stall_s: float | None
+) -> None:
+    """Refuse what leaves nothing to choose, or would be computed in vain.
 
-    Examples
-    --------
-    >>> batches_below(512)
-    [64, 128, 256, 0]
+    Raises
+    ------
+    InputError
     """
-    doubled: list[int] = []
-    while WORD_PAGES << len(doubled) < chunk:
-        doubled.append(WORD_PAGES << len(doubled))
-    return [*doubled, 0]
+    workload = scenario.workload
+    if scenario.variants:
+        raise InputError("variants", ", ".join(scenario.variants), "one scenario at a time", "write one without them")
+    if not workload.facts.by_chunk:
+        raise InputError(
+            "workload.kind", workload.kind, "a strategy is chosen for a migration",
+            'write kind = "migration" under [workload]',
+        )  # fmt: skip
+    if workload.clear_when == "at_get":
+        raise InputError(
+            "workload.clear_when", workload.clear_when, "GET clears the whole slot: there is no CLEAR to divide",
+            'write "lazy" or "at_once"',
+        )  # fmt: skip
+    if not 0 <= weight < math.inf:
+        raise InputError("weight", weight, "must be finite and at least 0", "say what a second of a vCPU is worth")
+    if not 0 < zone < 1:
+        raise InputError("zone", zone, "must lie between 0 and 1", "0.02: differences below 2 % do not matter")
+    if not 0.5 < confidence < 1:
+        raise InputError("confidence", confidence, "must lie between 0.5 and 1", "such as 0.95")
+    if max_stall_s is not None and not 0 < max_stall_s < math.inf:
+        raise InputError("max_stall_s", max_stall_s, "must be finite and above 0")
+    scenario.policy.resolved()
 
 
-def stall_bounds(stalls: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What the longest stall of one more run stays below with probability `STALL_LEVEL`, for every alternative.
+def stall_bounds(stalls: Floats) -> Floats:
+    """What the longest stall of one more migration stays below with probability `STALL_LEVEL`, for every strategy.
 
     A prediction bound in the logarithms, taken as normal.
 
     Parameters
     ----------
-    stalls : ndarray, shape (replications, alternatives)
+    stalls : ndarray, shape (replications, strategies)
         s.
 
     Examples
@@ -183,106 +204,184 @@ def stall_bounds(stalls: NDArray[np.float64]) -> NDArray[np.float64]:
     logs = np.log(np.maximum(stalls, 1e-12))
     n = len(logs)
     reach = float(stats.t.ppf(STALL_LEVEL, n - 1)) * np.sqrt(1 + 1 / n)
-    bounds: NDArray[np.float64] = np.exp(logs.mean(axis=0) + reach * logs.std(axis=0, ddof=1))
+    bounds: Floats = np.exp(logs.mean(axis=0) + reach * logs.std(axis=0, ddof=1))
     return bounds
 
 
-def pareto_front(frame: pd.DataFrame, columns: Sequence[str]) -> list[bool]:
+def pareto_front(values: Floats) -> NDArray[np.bool_]:
     """Which rows no other row beats: none is as small in all columns, and smaller in one.
 
     Examples
     --------
-    >>> pareto_front(pd.DataFrame({"a": [1, 2, 2], "b": [2, 1, 3]}), ["a", "b"])
+    >>> pareto_front(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 3.0]])).tolist()
     [True, True, False]
     """
-    values = frame[list(columns)].to_numpy(dtype=float)
-    return [not ((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values]
+    return np.array([not ((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values])
 
 
-def _check(scenario: Scenario, objective: str, weight: float, zone: float, max_stall_s: float | None) -> None:
-    """Refuse what leaves nothing to choose, or would be computed in vain."""
-    workload = scenario.workload
-    if scenario.variants:
-        raise InputError("variants", ", ".join(scenario.variants), "one scenario at a time", "write one without them")
-    if not workload.facts.by_chunk:
-        raise InputError(
-            "workload.kind", workload.kind, "a batch is chosen for a migration",
-            'write kind = "migration" under [workload]',
-        )  # fmt: skip
-    if workload.clear_when == "at_get":
-        raise InputError(
-            "workload.clear_when", workload.clear_when, "GET clears the whole slot in one hold: there is no batch",
-            'write "lazy" or "at_once"',
-        )  # fmt: skip
-    if objective not in OBJECTIVES:
-        raise InputError("objective", objective, "unknown objective", nearest(objective, OBJECTIVES))
-    if not 0 <= weight < math.inf:
-        raise InputError("weight", weight, "must be finite and at least 0", "say what a second of a vCPU is worth")
-    if not 0 < zone < 1:
-        raise InputError("zone", zone, "must lie between 0 and 1", "0.02: differences below 2 % do not matter")
-    if max_stall_s is not None and not 0 < max_stall_s < math.inf:
-        raise InputError("max_stall_s", max_stall_s, "must be finite and above 0")
-    scenario.policy.resolved()
+def knee(values: Floats) -> int:
+    """The row nearest to the best of every column, each on a logarithmic scale from its best to its worst.
+
+    Examples
+    --------
+    >>> knee(np.array([[1.0, 1000.0], [2.0, 2.0], [1000.0, 1.0]]))
+    1
+    """
+    logs = np.log(np.maximum(values, 1e-12))
+    span = np.ptp(logs, axis=0)
+    scaled = (logs - logs.min(axis=0)) / np.where(span > np.log(1.02), span, np.inf)
+    return int(np.argmin((scaled**2).sum(axis=1)))
 
 
-def _allowed(bounds: NDArray[np.float64], batches: Sequence[int], max_stall_s: float | None) -> list[int]:
-    """Alternatives that keep to the longest stall that is allowed."""
+def _first(trials: Trials, announce: Callable[[str], None] | None, progress: parallel.Progress | None) -> Floats:
+    """The first replication, which tells how long the others take; what is compiled, is compiled before."""
+    count = len(trials.strategies)
+    least, most = (count * (SELECTION_RUNS + runs) for runs in (LOOKS[0], LOOKS[-1]))
+    if announce is not None:
+        how = {
+            "sampled": "sampled migrations (a few windows of each pass; docs/sampling.md)",
+            "scaled": "migrations of less memory that stand for all of it (docs/migration.md)",
+            "whole": "whole migrations",
+        }[trials.how]
+        announce(f"{count} strategies, {least} to {most} simulations: {how}")
+    one = Trials(trials.costs, trials.strategies[:1], trials.seed)
+    one.run(SELECTION, [0], _part(progress, "trying one", 0.0, 0.0))
+    began = time.monotonic()
+    first = trials.run(SELECTION, [0], _part(progress, "trying each once", 0.0, 0.02))
+    each = (time.monotonic() - began) / count
+    if announce is not None:
+        announce(f"{each * least:.0f} to {each * most:.0f} s on this machine, {parallel.cpus()} at a time")
+    return first
+
+
+def _column(name: str) -> int:
+    return list(OBJECTIVES).index(name)
+
+
+def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float | None) -> list[int]:
+    """Strategies that keep to the longest stall that is allowed."""
     if max_stall_s is None:
-        return list(range(len(batches)))
+        return list(range(len(strategies)))
     allowed = np.flatnonzero(bounds <= max_stall_s).tolist()
     if not allowed:
         least = int(np.argmin(bounds))
         raise InputError(
             "longest stall allowed", format_duration(round(max_stall_s * 1e12)),
-            f"no batch keeps to it with {STALL_LEVEL:.0%}: the least, of {batches[least] or 'all'} pages, needs "
+            f"no strategy keeps to it with {STALL_LEVEL:.0%}: the least, {strategies[least].name}, needs "
             f"{format_duration(float(f'{bounds[least] * 1e12:.3g}'))}",
             "allow more",
         )  # fmt: skip
     return allowed
 
 
-def _table(
-    batches: Sequence[int], chunk: int, checked: Selection, check: NDArray[np.float64], used: NDArray[np.int_],
-    bounds: NDArray[np.float64], allowed: Sequence[int],
+def _pick(means: Floats, allowed: Sequence[int], strategies: Sequence[Strategy], zone: float, what: Objective) -> int:
+    """The best strategy; of those that are as good by the selection's means what is now, else the first one."""
+    least = float(means[allowed].min())
+    good = [s for s in allowed if means[s] <= least + max(zone * least, what.floor) / 2]
+    return next((s for s in good if strategies[s].as_it_is), good[0])
+
+
+def _pairs(
+    checked: Floats, best: Sequence[int], allowed: Sequence[int], objectives: Sequence[Objective],
+    strategies: Sequence[Strategy], zone: float, confidence: float,
 ) -> pd.DataFrame:  # fmt: skip
-    """One row an alternative; everything but `used` and `bounds` from the check's replications."""
-    found = checked.table()
-    n = len(check)
-    half = stats.t.ppf(0.5 + checked.confidence / 2, n - 1) * checked.samples.std(axis=0, ddof=1) / np.sqrt(n)
-    frame = pd.DataFrame(
-        {"batch_pages": batches, "effective_pages": [b or chunk for b in batches], "objective_s": found["mean"],
-         "low_s": found["mean"] - half, "high_s": found["mean"] + half, "difference_s": found["difference"],
-         "difference_low_s": found["low"], "difference_high_s": found["high"], "as_good": found["as_good"],
-         "allowed": np.isin(range(len(batches)), allowed), "replications": used, "stall_bound_s": bounds}
-    )  # fmt: skip
-    units = dict.fromkeys(METRICS, "_s") | {"guest_throughput": ""}
-    for column, name in enumerate(METRICS):
-        frame[f"{name}{units[name]}"] = check[:, :, column].mean(axis=0)
-    frame["as_good"] &= frame["allowed"]
-    frame["on_front"] = pareto_front(frame, ["longest_stall_s", "clear_cpu_time_s", "precopy_duration_s"])
-    return frame
+    """Every strategy beside the one that was picked, for each objective.
 
-
-def _regrets(scenario: Scenario, batches: Sequence[int], table: pd.DataFrame, best: int) -> pd.DataFrame:
-    """What three simple rules cost more than the recommended batch."""
-    block = PageTable(scenario.guest.page_size).pages_per_block()
+    Paired t intervals, Bonferroni over all strategies, objectives and looks.
+    """
+    n, count, kinds = checked.shape
+    error = (1 - confidence) / (2 * (count - 1) * kinds * len(LOOKS))
+    reach = float(stats.t.ppf(1 - error, n - 1)) / np.sqrt(n)
+    alone = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) / np.sqrt(n)
     rows = []
-    for rule, pages in zip(RULES.values(), (0, WORD_PAGES, block), strict=True):
-        index = batches.index(pages) if pages in batches else len(batches) - 1
-        regret = table.loc[index, ["difference_s", "difference_low_s", "difference_high_s"]].to_numpy(dtype=float)
-        shares = regret / float(table["objective_s"].iloc[best])
-        rows.append((rule, batches[index], *regret.tolist(), *shares.tolist()))
-    columns = ["rule", "batch_pages", "regret_s", "low_s", "high_s", "share", "share_low", "share_high"]
+    for o, what in enumerate(objectives):
+        values = checked[:, :, o]
+        width = max(zone * float(values[:, best[o]].mean()), what.floor)
+        for s, strategy in enumerate(strategies):
+            mean, spread = float(values[:, s].mean()), alone * float(values[:, s].std(ddof=1))
+            gap = values[:, s] - values[:, best[o]]
+            half = reach * float(gap.std(ddof=1))
+            more = float(gap.mean())
+            rows.append(
+                (what.name, strategy.name, mean, max(0.0, mean - spread), mean + spread, more, more - half, more + half,
+                 s == best[o], s in allowed, s in allowed and (s == best[o] or more + half <= width), width)
+            )  # fmt: skip
+    columns = ["objective", "strategy", "value_s", "low_s", "high_s", "difference_s", "difference_low_s",
+               "difference_high_s", "picked", "allowed", "as_good", "zone_s"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
 
-def _mean_costs(trials: Trials, numbers: Sequence[int]) -> Scenario:
-    """The scenario with the mean of the costs that the check drew."""
-    drawn = pd.DataFrame([trials.drawn(CHECK, number)[0].costs.given() for number in numbers])
-    return trials.costs.scenario.with_costs(**{str(name): float(mean) for name, mean in drawn.mean().items()})
+def _answers(pairs: pd.DataFrame, objectives: Sequence[Objective]) -> pd.DataFrame:
+    """What was picked for each objective, and by how much another may be better at most."""
+    rows = []
+    for what in objectives:
+        mine = pairs[pairs["objective"] == what.name]
+        one = mine[mine["picked"]].iloc[0]
+        worst = max(0.0, float(-mine.loc[mine["allowed"], "difference_low_s"].min()))
+        certain = worst <= float(one["zone_s"])
+        good = mine.loc[mine["as_good"] & ~mine["picked"], "strategy"].tolist()
+        rows.append((what.name, one["strategy"], one["value_s"], one["low_s"], one["high_s"], worst, one["zone_s"],
+                     certain, bool(mine.loc[mine["allowed"], "as_good"].all()), "; ".join(good)))  # fmt: skip
+    columns = ["objective", "take", "value_s", "low_s", "high_s", "regret_at_most_s", "zone_s", "certain",
+               "any_is_as_good", "as_good"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _flags(scenario: Scenario, costs: UncertainCosts, chosen: Selection) -> list[str]:
+def _table(
+    strategies: Sequence[Strategy], checked: Floats, bounds: Floats, allowed: Sequence[int],
+    objectives: Sequence[Objective],
+) -> pd.DataFrame:  # fmt: skip
+    """One row a strategy: what it costs in every respect."""
+    means = pd.DataFrame(checked.mean(axis=0), columns=[f"{one.name}_s" for one in objectives])
+    frame = pd.DataFrame(
+        {"strategy": [one.name for one in strategies], "as_it_is": [one.as_it_is for one in strategies],
+         "allowed": np.isin(range(len(strategies)), allowed), "stall_bound_s": bounds}
+    )  # fmt: skip
+    frame = pd.concat([frame, means], axis=1)
+    traded = frame[[f"{name}_s" for name in FRONT]].to_numpy(dtype=float)
+    frame["on_front"] = pareto_front(traded)
+    places = np.flatnonzero((frame["on_front"] & frame["allowed"]).to_numpy())
+    frame["knee"] = False
+    if len(places):
+        frame["knee"] = np.arange(len(frame)) == places[knee(traded[places])]
+    return frame
+
+
+def _budgets(table: pd.DataFrame) -> pd.DataFrame:
+    """What keeping the longest stall short costs."""
+    least = float(table.loc[table["allowed"], "cost_s"].min())
+    rows = []
+    for budget in BUDGETS:
+        within = table[(table["stall_bound_s"] <= budget) & table["allowed"]]
+        if within.empty:
+            rows.append((budget, "", math.nan, math.nan, math.nan))
+        else:
+            one = within.sort_values("cost_s", kind="stable").iloc[0]
+            cost = float(one["cost_s"])
+            rows.append((budget, str(one["strategy"]), float(one["stall_bound_s"]), cost, cost / least - 1))
+    return pd.DataFrame(rows, columns=["stall_budget_s", "take", "stall_bound_s", "cost_s", "share_more"])
+
+
+def _information(
+    trials: Trials, checked: Floats, best: Sequence[int], objectives: Sequence[Objective], zone: float
+) -> pd.DataFrame:
+    """For each objective the costs that it would save most to know."""
+    logs, strategies, seed = trials.logs(CHECK, range(len(checked))), trials.strategies, trials.seed
+    parts = []
+    for o, what in enumerate(objectives):
+        values = checked[:, :, o]
+        if not np.ptp(values, axis=1).any() or not logs:
+            continue
+        found = value_of_information(logs, values, best[o], seed)
+        names = [strategies[i].name if i >= 0 else "" for i in found["switches_to"]]
+        width = max(zone * float(values[:, best[o]].mean()), what.floor)
+        matters = found["matters"] & (found["saving"] > width / 2)
+        parts.append(found.assign(objective=what.name, zone_s=width, matters=matters, switches_to=names))
+    columns = ["objective", "cost", "saving", "zone_s", "matters", "switches_to"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _flags(scenario: Scenario, costs: UncertainCosts, strategies: Sequence[Strategy]) -> list[str]:
     """What a reader should know before believing the choice."""
     flags = []
     policy, facts = scenario.policy, scenario.policy.facts
@@ -304,12 +403,10 @@ def _flags(scenario: Scenario, costs: UncertainCosts, chosen: Selection) -> list
         flags.append(
             f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
         )
-    if chosen.exhausted:
-        flags.append(f"after {len(chosen.samples)} replications the rest was not separated: no guarantee")
     return flags
 
 
-def _part(progress: Progress | None, what: str, begin: float, end: float) -> Progress | None:
+def _part(progress: parallel.Progress | None, what: str, begin: float, end: float) -> parallel.Progress | None:
     """Progress of one part of the work."""
     if progress is None:
         return None

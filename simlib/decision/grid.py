@@ -1,50 +1,59 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The best batch over vCPUs and how often each touches a page: simulated, beside what the closed form says."""
+"""The best strategy over vCPUs and how often each touches a page: simulated, and where it cannot be told, so marked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from simlib.decision.choice import batches_below
+from simlib import parallel
 from simlib.decision.closed_form import chunk_pages, closed_form
-from simlib.decision.trials import Trials, objective_of
+from simlib.decision.objectives import objective as objective_named
+from simlib.decision.strategies import strategies_of
+from simlib.decision.trials import Trials
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.fits import choose_fit
 from simlib.model.scenario import Scenario
 
+LEVEL = 0.95
+"""Probability that no cell of a map calls a strategy distinguished that is not."""
 
-def best_batch_grid(
+
+def best_strategy_grid(
     scenario: Scenario,
     vcpus: Sequence[int],
-    write_rates: Sequence[float],
+    touch_rates: Sequence[float],
     *,
+    among: Sequence[str] | None = None,
+    objective: str = "cost",
     weight: float = 1.0,
     zone: float = 0.02,
-    runs: int = 2,
+    runs: int = 6,
     seed: int = 1,
-    progress: Callable[[str, float], None] | None = None,
+    progress: parallel.Progress | None = None,
 ) -> pd.DataFrame:
-    """The batch with the least cost for each number of vCPUs and each rate of page touches.
+    """The strategy with the least objective for each number of vCPUs and each rate of page touches.
 
-    All costs are at their medians, and the memory is the same in all cells. A map shows where the best batch lies; only
-    `choose_batch` says how sure that is.
+    All costs are at their medians, and the memory is the same in all cells.
 
     Parameters
     ----------
     scenario : Scenario
         A migration.
     vcpus : sequence of int
-    write_rates : sequence of float
+    touch_rates : sequence of float
         Pages that a vCPU touches in a second.
-    weight : float
-        What a second of a vCPU is worth, in seconds of the clearing thread.
+    among : sequence of str, optional
+        See `simlib.choose`.
+    objective, weight
+        See `simlib.choose_batch`.
     zone : float
-        If no batch is worse than the best by this share of its objective, none matters.
+        Share of the least objective below which a difference does not matter.
     runs : int
-        Simulations of each batch in each cell, on common random numbers.
+        Simulations of each strategy in each cell, on common random numbers; at least 2.
     seed : int
     progress : callable, optional
         Called with (what, share done).
@@ -52,30 +61,43 @@ def best_batch_grid(
     Returns
     -------
     DataFrame
-        ``vcpus``, ``write_rate`` (1/s), ``batch_pages`` (0: the whole ioctl), ``matters``, and ``closed_form_pages``.
+        ``vcpus``, ``touch_rate`` (1/s), ``strategy`` (the least), ``matters`` (some other is worse by the zone, as far
+        as can be told), ``distinguished`` (every other is worse, as far as can be told: paired t tests, Bonferroni over
+        strategies and cells), ``rivals`` (those of which that cannot be told), ``closed_form_pages``.
 
     Examples
     --------
-    >>> from simlib.decision import standard_scenario
-    >>> small = standard_scenario("arm64").changed({"guest": {"vcpus": 2, "memory": "4M"}})
-    >>> best_batch_grid(small, [2], [1e5], runs=1).columns.tolist()
-    ['vcpus', 'write_rate', 'batch_pages', 'matters', 'closed_form_pages']
+    >>> small = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "policy": {"architecture": "arm64"},
+    ...     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", "downtime": "0ps",
+    ...                  "warm_up": "10us"}})
+    >>> cells = best_strategy_grid(small, [2], [1e5], among=["whole-ioctl", "every-64"], runs=2)
+    >>> cells.columns.tolist()[:5]
+    ['vcpus', 'touch_rate', 'strategy', 'matters', 'distinguished']
     """
+    wanted = objective_named(objective)
+    cells = [(number, rate) for number in vcpus for rate in touch_rates]
     rows = []
-    cells = [(number, rate) for number in vcpus for rate in write_rates]
     for done, (number, rate) in enumerate(cells):
-        apart = f"{round(1e12 / rate)}ps"
-        case = central(scenario.changed({"guest": {"vcpus": number}, "workload": {"access_interval": apart}}))
-        pages = chunk_pages(case)
-        batches = batches_below(pages)
-        found = Trials(UncertainCosts(case, None, {}), batches, seed).run(0, range(runs), range(len(batches)))
-        cost = objective_of(found, "cost", weight, number).mean(axis=0)
-        law = closed_form(case, weight=weight).batch
-        matters = bool(cost.max() > (1 + zone) * cost.min())
-        rows.append((number, rate, batches[int(np.argmin(cost))], matters, 0 if law >= pages else law))
+        apart = {"workload": {"access_interval": f"{round(1e12 / rate)}ps"}, "guest": {"vcpus": number}}
+        case = central(scenario.changed(apart))
+        strategies = strategies_of(case, among)
+        found = Trials(UncertainCosts(case, None, {}), strategies, seed).run(0, range(runs))
+        values = wanted.value(found, number, weight)
+        best = int(np.argmin(values.mean(axis=0)))
+        more = values - values[:, [best]]
+        half = stats.t.ppf(1 - (1 - LEVEL) / (len(cells) * (len(strategies) - 1)), runs - 1) * more.std(
+            axis=0, ddof=1
+        ) / np.sqrt(runs)  # fmt: skip
+        least = more.mean(axis=0) - half
+        rivals = [one.name for i, one in enumerate(strategies) if i != best and least[i] <= 0]
+        matters = bool((least > max(zone * values[:, best].mean(), wanted.floor)).any())
+        law, pages = closed_form(case, objective, weight).batch, chunk_pages(case)
+        rows.append((number, rate, strategies[best].name, matters, not rivals, "; ".join(rivals),
+                     0 if law >= pages else law))  # fmt: skip
         if progress is not None:
             progress("the map", (done + 1) / len(cells))
-    return pd.DataFrame(rows, columns=["vcpus", "write_rate", "batch_pages", "matters", "closed_form_pages"])
+    columns = ["vcpus", "touch_rate", "strategy", "matters", "distinguished", "rivals", "closed_form_pages"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def central(scenario: Scenario) -> Scenario:

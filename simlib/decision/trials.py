@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Simulated migrations with each of some batches, on common random numbers."""
+"""Migrations with each of some strategies, on common random numbers."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simlib import parallel
-from simlib.decision.uncertainty import UncertainCosts
+from simlib.decision.objectives import METRICS
+from simlib.decision.strategies import Strategy
+from simlib.decision.uncertainty import UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
-from simlib.model.strategy import every
-from simlib.simulation import run_scenario
+from simlib.sampling import why_not
+from simlib.sampling.travel import travel
+from simlib.simulation import run_scenario, sampled
 
-METRICS = ("longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration", "guest_throughput")
-"""What is kept of a run; metrics of a migration."""
+WHOLE_PAGES = 2**18
+"""Migrations of so few pages are simulated whole."""
 
-OBJECTIVES = ("cost", "stall", "clear", "precopy")
-"""What is to be least; see `objective_of`."""
-
-Progress = Callable[[str, float], None]
+_GOLDEN = 0.6180339887498949
 
 
 class Trials:
-    """Replications of one scenario: the same costs and the same random numbers for every batch.
+    """Replications of one scenario: the same costs, the same chunks and the same random numbers for every strategy.
 
     A replication is named by a stage and a number. What it draws depends on these and on the seed alone, not on what
     ran before it, nor on how many run at a time.
@@ -35,81 +34,60 @@ class Trials:
     Parameters
     ----------
     costs : UncertainCosts
-    batches : sequence of int
-        Pages of a hold of each alternative; 0: the whole ioctl.
+    strategies : sequence of Strategy
     seed : int
         At least 0.
     """
 
-    def __init__(self, costs: UncertainCosts, batches: Sequence[int], seed: int) -> None:
+    def __init__(self, costs: UncertainCosts, strategies: Sequence[Strategy], seed: int) -> None:
         if seed < 0:
             raise InputError("seed", seed, "must be at least 0")
-        self.costs, self.batches, self.seed = costs, tuple(batches), seed
+        self.costs, self.strategies, self.seed = costs, tuple(strategies), seed
 
-    def drawn(self, stage: int, number: int) -> tuple[Scenario, int]:
-        """The scenario with the costs of one replication, and the seed of its simulations."""
+    @property
+    def how(self) -> str:
+        """How a migration is simulated: ``sampled``, ``scaled`` (less memory stands for all of it), or ``whole``."""
+        guest = self.costs.scenario.guest
+        if guest.pages_per_vcpu * guest.vcpus <= WHOLE_PAGES:
+            return "whole"
+        if not why_not(self.costs.scenario):
+            return "sampled"
+        return "scaled" if sampled(self.costs.scenario, 1)[1] > 1 else "whole"
+
+    def drawn(self, stage: int, number: int) -> tuple[Scenario, int, float]:
+        """The scenario with the costs of one replication, the seed of its simulations, and where windows are."""
         random = np.random.default_rng([self.seed, stage, number])
         seed = int(random.integers(2**31))
-        return self.costs.draw(random), seed
+        start = float(np.random.default_rng([self.seed, stage]).random())
+        return self.costs.draw(random), seed, (start + number * _GOLDEN) % 1.0
 
-    def run(
-        self, stage: int, numbers: Sequence[int], alternatives: Sequence[int], progress: Progress | None = None
-    ) -> NDArray[np.float64]:
-        """Simulate some replications with some alternatives, as many at a time as there are CPUs.
-
-        Parameters
-        ----------
-        stage : int
-        numbers : sequence of int
-            Replications.
-        alternatives : sequence of int
-            Indices of `batches`.
-        progress : callable, optional
-            Called with (what, share done).
+    def run(self, stage: int, numbers: Sequence[int], progress: parallel.Progress | None = None) -> NDArray[np.float64]:
+        """Simulate some replications with every strategy, as many at a time as there are CPUs.
 
         Returns
         -------
-        ndarray, shape (len(numbers), len(batches), len(METRICS))
-            NaN for alternatives that were not asked for.
+        ndarray, shape (len(numbers), len(strategies), len(METRICS))
         """
-        found = np.full((len(numbers), len(self.batches), len(METRICS)), np.nan)
-        places, tasks = [], []
-        for row, number in enumerate(numbers):
-            scenario, seed = self.drawn(stage, number)
-            places += [(row, alternative) for alternative in alternatives]
-            tasks += [partial(_metrics, scenario, self.batches[alternative], seed) for alternative in alternatives]
-        for place, metrics in zip(places, parallel.each(tasks, "simulating", progress), strict=True):
-            found[place] = metrics
-        return found
+        how = self.how
+        tasks = []
+        for number in numbers:
+            scenario, seed, at = self.drawn(stage, number)
+            tasks += [partial(_metrics, strategy.applied(scenario), how, seed, at) for strategy in self.strategies]
+        found = parallel.each(tasks, "", progress)
+        return np.array(found).reshape(len(numbers), len(self.strategies), len(METRICS))
+
+    def logs(self, stage: int, numbers: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+        """Logarithms of the costs that were drawn, vary, and are needed by any strategy."""
+        needed = {name for one in self.strategies for name in needed_costs(one.applied(self.costs.scenario))}
+        rows = [self.drawn(stage, number)[0].costs.given() for number in numbers]
+        found = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name in needed}
+        return {name: np.log(values) for name, values in found.items() if values.min() > 0 and np.ptp(values) > 0}
 
 
-def _metrics(scenario: Scenario, batch: int, seed: int, check: parallel.Check) -> list[float]:
-    policy = dataclasses.replace(scenario.policy, lets_go=every(batch))
-    found = run_scenario(dataclasses.replace(scenario, policy=policy), seed=seed, progress=check).metrics
-    return [found[name] for name in METRICS]
-
-
-def objective_of(values: NDArray[np.float64], name: str, weight: float, vcpus: int) -> NDArray[np.float64]:
-    """What is to be least, s.
-
-    Parameters
-    ----------
-    values : ndarray, shape (..., len(METRICS))
-    name : str
-        ``cost``: CPU time of CLEAR, and `weight` times what all vCPUs lose of their own; ``stall``: the longest stall
-        of a vCPU; ``clear``: CPU time of CLEAR; ``precopy``: how long pre-copy lasts.
-    weight : float
-        What a second of a vCPU is worth, in seconds of the clearing thread.
-    vcpus : int
-
-    Examples
-    --------
-    >>> objective_of(np.array([0.01, 0.001, 0.5, 2.0, 0.75]), "cost", weight=2.0, vcpus=4).item()
-    4.5
-    """
-    stall, _, clear, precopy, throughput = np.moveaxis(values, -1, 0)
-    lost = vcpus * precopy * (1 - throughput)
-    value: NDArray[np.float64] = {
-        "cost": clear + weight * lost, "stall": stall, "clear": clear, "precopy": precopy,
-    }[name]  # fmt: skip
-    return value
+def _metrics(scenario: Scenario, how: str, seed: int, at: float, check: parallel.Check) -> list[float]:
+    if how == "sampled":
+        found = travel(scenario, seed, at, check).metrics
+    else:
+        pages = None if how == "whole" else 1
+        found = run_scenario(scenario, seed=seed, pages_per_vcpu=pages, progress=check).metrics
+    return [found.get(name, float("nan")) for name in METRICS]

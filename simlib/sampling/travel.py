@@ -35,6 +35,9 @@ MOST_PASSES = 128
 _GOLDEN = 0.6180339887498949
 """From pass to pass the place of the window moves by this, so that places of several walks stay spread."""
 
+ENOUGH = 400
+"""Faults that a window tries to see while nothing is cleared, within ten times `LOOK`."""
+
 FEW_FAULTS = 20
 """With fewer a window does not tell how long they take."""
 
@@ -64,10 +67,11 @@ class Stalls(NamedTuple):
         >>> round(Stalls(seen, 1000.0, np.inf).expected(), 1), Stalls(seen, 1000.0, 20.0).expected()
         (23.7, 20.0)
         """
-        n, seen = len(self.longest), float(self.longest.max())
-        if n < 8 or self.times <= 1 or seen > 2 * np.median(self.longest):
+        stalled = self.longest[self.longest > 0]
+        n, seen = len(stalled), float(self.longest.max())
+        if n < 8 or self.times <= 1 or seen > 2 * np.median(stalled):
             return seen
-        ordered, i = np.sort(self.longest), np.arange(n)
+        ordered, i = np.sort(stalled), np.arange(n)
         b0, b1 = ordered.mean(), (i * ordered).sum() / (n * (n - 1))
         b2 = (i * (i - 1) * ordered).sum() / (n * (n - 1) * (n - 2))
         spread = 2 * b1 - b0
@@ -142,9 +146,10 @@ class _Pass(NamedTuple):
 def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | None = None) -> Journey:
     """Walk through a migration once.
 
-    In each pass one chunk is drawn, with a probability in proportion to what its CLEAR takes alone, so that the ratio
-    of what it takes to that stands for all (sampling with probability proportional to size: Hansen and Hurwitz 1943,
-    "On the theory of sampling from finite populations", Annals of Mathematical Statistics 14(4)).
+    In each pass one chunk is drawn whose CLEAR is looked at, with a probability in proportion to what that takes alone,
+    and one whose sending is, in proportion to the guest's faults meanwhile; so ratios to these stand for all (sampling
+    with probability proportional to size: Hansen and Hurwitz 1943, "On the theory of sampling from finite populations",
+    Annals of Mathematical Statistics 14(4)).
 
     Parameters
     ----------
@@ -170,14 +175,19 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
         alone = terrain.alone(dirty)
         place = (at + terrain.passes * _GOLDEN) % 1.0
         chunk = int(np.searchsorted(np.cumsum(alone), place * alone.sum(), side="right"))
-        number, assumed = seed * MOST_PASSES + terrain.passes, np.zeros(0)
+        number, assumed, sender = seed * MOST_PASSES + terrain.passes, np.zeros(0), -1
         for round_ in range(ROUNDS):
             cycles = terrain.copy().walk(dirty, pace)
-            if round_ and _agree(cycles.faulting[chunk], assumed):
+            if sender < 0:
+                faults = np.cumsum(cycles.faults.sum(axis=1))
+                sender = int(np.searchsorted(faults, (place + 0.5) % 1.0 * faults[-1], side="right"))
+                sender = min(sender, len(alone) - 1)
+            found = np.concatenate([cycles.faulting[chunk, :1], cycles.faulting[sender, 1:]])
+            if round_ and _agree(found, assumed):
                 break
-            assumed = cycles.faulting[chunk]
+            assumed = found
             clearing = _look_at_clear(terrain, chunk, cycles, pace, number, check)
-            sent = _look_at_sending(terrain, chunk, cycles, pace, number, check)
+            sent = _look_at_sending(terrain, sender, cycles, pace, number, check)
             pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), scenario.guest.vcpus)
             windows += 1 + len(sent)
             events += clearing.events + sum(one.window.events for one in sent)
@@ -229,8 +239,10 @@ def _look_at_sending(
         parts = [(None, np.average(shares, axis=0, weights=faults) if faults.any() else shares[0])]
     found = []
     for part, share in parts:
-        between = pace.between(float(share.sum()))
-        times = SETTLE * between, 0.0, LOOK * between
+        frequency = float(share.sum())
+        between = pace.between(frequency)
+        accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
+        times = SETTLE * between, 0.0, accesses * between
         found.append(_Sent(window(terrain, None, share, times=times, seed=seed, check=check), part))
     return found
 
@@ -256,17 +268,21 @@ def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alo
         float(frequent[0]),
         *(float(frequent[1:].mean() if s.part is None else frequent[1 + s.part]) for s in sent),
     ]
-    points: list[tuple[float, float]] = []
+    points: list[tuple[float, float, float]] = []  # share, delay, and what of it is in queues
     for share, spell in sorted(zip(shares, [clearing.before, *(one.window.measured for one in sent)], strict=True)):
-        known = float(np.interp(share, pace.faulting, pace.delay))
-        point = share, max(0.0, spell.lost / spell.faults) if spell.faults >= FEW_FAULTS else known
+        if spell.faults < FEW_FAULTS:
+            continue
+        point = share, max(0.0, spell.lost / spell.faults), spell.queued / spell.faults
         if points and share - points[-1][0] < ALIKE * share:  # too near to tell how the delay changes
-            point = (points[-1][0] + share) / 2, (points.pop()[1] + point[1]) / 2
+            point = tuple(np.mean([points.pop(), point], axis=0).tolist())
         points.append(point)
+    if points:
+        # Without others nobody queues; with twice as many faults the queues are twice as long.
+        least, most = points[0], points[-1]
+        points = [(0.0, least[1] - least[2], 0.0), *points, (2 * most[0], most[1] + most[2], 0.0)]
+        pace = pace._replace(faulting=tuple(p[0] for p in points), delay=tuple(p[1] for p in points))
     measured = clearing.measured
     return pace._replace(
-        faulting=tuple(share for share, _ in points),
-        delay=tuple(delay for _, delay in points),
         clear=clearing.clear / alone,
         working=max(0.0, 1 - measured.lost / (vcpus * measured.seconds)),
         drain=measured.seconds - clearing.clear,

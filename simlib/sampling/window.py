@@ -38,7 +38,7 @@ PROFILE = 33
 
 _MEASURE = 1
 _HOLD_MAX = LOCK_COLUMNS.index("hold_max_ps")
-_WORK, _WAIT, _LINE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "idle"))
+_WORK, _WAIT, _LINE, _QUEUE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "broadcast", "idle"))
 
 Check = Callable[[int, int], None]
 """Called with (events, simulated time) from time to time; may raise."""
@@ -47,7 +47,8 @@ Check = Callable[[int, int], None]
 class Spell(NamedTuple):
     """What happened between two stamps of a window.
 
-    `seconds`; `accesses` of the guest and `faults`; `lost`: time of all vCPUs that was no access, s; of the migration
+    `seconds`; `accesses` of the guest and `faults`; `lost`: time of all vCPUs that was no access, s, `queued`: what of
+    it they spent in queues; of the migration
     thread, s: `work` under the lock, `wait` for it and its cache line, and the `rest` of its CPU time; `acquisitions`
     of mmu_lock, and how many were `contended`.
     """
@@ -56,6 +57,7 @@ class Spell(NamedTuple):
     accesses: float
     faults: float
     lost: float
+    queued: float
     work: float
     wait: float
     rest: float
@@ -244,6 +246,7 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
             accesses=float(sums[-1]),
             faults=float(sums[len(ACTIVITIES) : -1].sum()),
             lost=float(sums[: len(ACTIVITIES)].sum() * PS - own.sum() - sums[-1] * interval),
+            queued=float(sums[_WAIT] + sums[_QUEUE]) * PS - float(own[_WAIT] + own[_QUEUE]),
             work=work,
             wait=wait,
             rest=float(own.sum() - own[_IDLE] - work - wait),

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The choice of a batch: how many pages CLEAR should write-protect in one hold, if that is all that one may choose."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from simlib import parallel
+from simlib.decision.advice import Choice
+from simlib.decision.choice import check_arguments, choose
+from simlib.decision.closed_form import ClosedForm, chunk_pages, closed_form
+from simlib.decision.objectives import objective as objective_named
+from simlib.errors import InputError
+from simlib.fits import AnyFit
+from simlib.model.pagetable import WORD_PAGES, PageTable
+from simlib.model.quantities import format_duration, format_seconds
+from simlib.model.scenario import Scenario, as_scenario
+from simlib.results import Result, text_of
+
+RULES = {"whole": "whole ioctl", "word": "every 64 pages", "block": "one huge page"}
+"""The simple rules that a choice is compared with."""
+
+WHOLE = "whole-ioctl"
+
+
+@dataclass(frozen=True, repr=False)
+class BatchChoice(Result):
+    """Which batch, among which, how sure, and what the simple rules would cost.
+
+    Attributes
+    ----------
+    choice : Choice
+        The batches as strategies: all that was simulated.
+    objective : str
+        What was to be least, by its name in `simlib.decision.objectives.OBJECTIVES`.
+    table : DataFrame
+        One row a batch: batch_pages (0: the whole ioctl), effective_pages; objective_s with low_s, high_s;
+        difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good; allowed;
+        stall_bound_s; then the mean of every objective as NAME_s; on_front.
+    regrets : DataFrame
+        One row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
+        recommended batch's objective.
+    closed_form : ClosedForm
+        What the batching law recommends at the medians of the costs.
+    """
+
+    choice: Choice
+    objective: str
+    table: pd.DataFrame
+    regrets: pd.DataFrame
+    closed_form: ClosedForm
+
+    FIGURES: ClassVar[Mapping[str, str]] = {"batch_costs": "_costs_by_batch", "pareto": "_alternatives"}
+
+    @property
+    def scenario(self) -> Scenario:
+        """As it was asked."""
+        return self.choice.scenario
+
+    @property
+    def recommended(self) -> int:
+        """Pages of a hold; 0: the whole ioctl."""
+        return int(self.table.loc[self.table["picked"], "batch_pages"].iloc[0])
+
+    @property
+    def evidence(self) -> str:
+        """How far the costs that decide were calibrated."""
+        return self.choice.evidence
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What to know before believing the result."""
+        return self.choice.flags
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """One row a cost, as `Choice.costs`."""
+        return self.choice.costs
+
+    @property
+    def certain(self) -> bool:
+        """Whether no other batch is better by the indifference zone, with the stated confidence."""
+        return bool(self._answer["certain"])
+
+    @property
+    def _answer(self) -> pd.Series[Any]:
+        answers = self.choice.answers
+        return answers[answers["objective"] == self.objective].iloc[0]
+
+    def summary(self) -> str:
+        """The recommendation, the closed form's, and what each batch costs."""
+        columns = ["batch_pages", "objective_s", "low_s", "high_s", "as_good", "stall_s", "clear_s"]
+        lines = [self.sentence, self.law, f"evidence: {self.evidence}", *self.flags]
+        return "\n".join([*lines, text_of(self.table[columns])])
+
+    def _alternatives(self) -> pd.DataFrame:
+        return self.table.assign(strategy=[self._pages(batch) for batch in self.table["batch_pages"]])
+
+    def _costs_by_batch(self) -> pd.DataFrame:
+        return self.table.assign(
+            architecture=self.scenario.policy.architecture, best=self.table["picked"], evidence=self.evidence
+        )
+
+    @property
+    def as_good(self) -> tuple[int, int]:
+        """The least and the largest batch around the recommended one that are as good, effective pages."""
+        good = self.table["as_good"].to_numpy(dtype=bool)
+        low = high = self.table["picked"].tolist().index(True)
+        while low > 0 and good[low - 1]:
+            low -= 1
+        while high + 1 < len(good) and good[high + 1]:
+            high += 1
+        pages = self.table["effective_pages"]
+        return int(pages.iloc[low]), int(pages.iloc[high])
+
+    @property
+    def matters(self) -> bool:
+        """Whether some batch was not found as good as the recommended one."""
+        return not self.table["as_good"].all()
+
+    @property
+    def sentence(self) -> str:
+        """The recommendation, and the longest stalls of what is said to be as good."""
+        zone = format_duration(float(f"{float(self._answer['zone_s']) * 1e12:.3g}"))
+        within = f"(within {zone} with {self.choice.confidence:.0%})".replace("%", " %")
+        low, high = self.as_good
+        good = self.table[(self.table["effective_pages"] >= low) & (self.table["effective_pages"] <= high)]
+        least, most = (format_seconds(float(value), 2) for value in (good["stall_s"].min(), good["stall_s"].max()))
+        stall = f"longest stall {least}" + (f" to {most}" if most != least else "")
+        best = self._pages(self.recommended)
+        if not self.matters:
+            text = f"it does not matter: any batch from {self._pages(low)} to {self._pages(high)} is as good {within}"
+        elif low == high:
+            text = f"recommended {best}; no other batch was found as good {within}"
+        else:
+            text = (
+                f"recommended {best}; any batch between {self._pages(low)} and {self._pages(high)} is as good {within}"
+            )
+        more = format_duration(float(f"{float(self._answer['regret_at_most_s']) * 1e12:.2g}"))
+        return f"{text}; {stall}" + ("" if self.certain else f"; another may be better by up to {more}")
+
+    @property
+    def law_confirmed(self) -> bool:
+        """Whether what the closed form recommends is among the batches that are as good."""
+        low, high = self.as_good
+        return low <= self.closed_form.batch <= high
+
+    @property
+    def law(self) -> str:
+        """What the closed form recommends, and whether simulation confirms it."""
+        if self.closed_form.case is None:
+            why = "no fault takes the lock once blocks are split"
+        else:
+            root = self.closed_form.square_root
+            why = f"square-root law {root:.3g} pages" if math.isfinite(root) else "letting go gains nothing"
+        verdict = "confirms" if self.law_confirmed else "corrects"
+        return f"closed form: {self._pages(self.closed_form.batch)} ({why}); simulation {verdict} it"
+
+    def _pages(self, batch: int) -> str:
+        whole = batch == 0 or batch >= int(self.table["effective_pages"].iloc[-1])
+        return "the whole ioctl" if whole else f"{batch} pages"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it; tables are lists of rows."""
+        law = self.closed_form
+        plain = {
+            "sentence": self.sentence, "recommended": self.recommended, "as_good": list(self.as_good),
+            "objective": self.objective, "certain": self.certain,
+            "closed_form": {"batch_pages": law.batch, "confirmed": self.law_confirmed, "sentence": self.law,
+                            "square_root_pages": law.square_root if math.isfinite(law.square_root) else None},
+        }  # fmt: skip
+        frames = {"alternatives": self.table, "regrets": self.regrets}
+        tables = {k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in frames.items()}
+        return self.choice.to_dict() | plain | tables
+
+    def files(self) -> dict[str, pd.DataFrame]:
+        """Its tables by name."""
+        return {"alternatives": self.table, "regrets": self.regrets, "costs": self.costs}
+
+
+def choose_batch(
+    scenario: Scenario | str | Path,
+    *,
+    fit: AnyFit | None = None,
+    objective: str = "cost",
+    weight: float = 1.0,
+    zone: float = 0.02,
+    confidence: float = 0.95,
+    max_stall_s: float | None = None,
+    seed: int = 1,
+    announce: Callable[[str], None] | None = None,
+    progress: parallel.Progress | None = None,
+) -> BatchChoice:
+    """Choose among batches of 64·2^k pages and the whole ioctl, over what is not known of the costs.
+
+    Parameters
+    ----------
+    scenario : Scenario, str or Path
+        A migration, without variants, or its file. Which batch its policy has is of no importance.
+    objective : str
+        What is to be least: a name of `simlib.decision.objectives.OBJECTIVES`.
+    fit, weight, zone, confidence, max_stall_s, seed, announce, progress
+        See `simlib.choose`.
+
+    Returns
+    -------
+    BatchChoice
+
+    Raises
+    ------
+    InputError
+        If the scenario is no migration or leaves no batch to choose, an argument breaks its rule, or no batch keeps
+        to `max_stall_s`.
+
+    Examples -------- >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture":
+    "x86-tdp"}, ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", ...
+    "warm_up": "10us", "downtime": "0ps"}}) >>> found = choose_batch(s) >>> found.table["effective_pages"].tolist(),
+    found.evidence ([64, 128, 256], 'facts alone') >>> found.sentence 'it does not matter: any batch from 64 pages to
+    the whole ioctl is as good (within ... with 95 %); longest ...'
+    """
+    scenario = as_scenario(scenario)
+    check_arguments(scenario, weight, zone, confidence, max_stall_s)
+    wanted = objective_named(objective)
+    chunk = chunk_pages(scenario)
+    batches = batches_below(chunk)
+    names = [f"every-{batch}" if batch else WHOLE for batch in batches]
+    if len(batches) < 2:
+        raise InputError(
+            "workload.clear_chunk", scenario.workload.clear_chunk or "all of the memory", "one CLEAR covers 64 pages: "
+            "there is no batch to choose", "take a larger chunk, or more memory",
+        )  # fmt: skip
+    choice = choose(
+        scenario, among=names, fit=fit, weight=weight, zone=zone, confidence=confidence, max_stall_s=max_stall_s,
+        seed=seed, announce=announce, progress=progress,
+    )  # fmt: skip
+    mine = choice.pairs[choice.pairs["objective"] == wanted.name].drop(columns=["objective", "allowed"])
+    mine = mine.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
+    table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee"])], axis=1)
+    table.insert(0, "batch_pages", batches)
+    table.insert(1, "effective_pages", [batch or chunk for batch in batches])
+    law = closed_form(_at_medians(choice), wanted.name, weight)
+    return BatchChoice(choice, wanted.name, table, _regrets(scenario, batches, table), law)
+
+
+def batches_below(chunk: int) -> list[int]:
+    """The alternatives of an ioctl of so many pages, 0: all of it.
+
+    Examples
+    --------
+    >>> batches_below(512)
+    [64, 128, 256, 0]
+    """
+    doubled: list[int] = []
+    while WORD_PAGES << len(doubled) < chunk:
+        doubled.append(WORD_PAGES << len(doubled))
+    return [*doubled, 0]
+
+
+def _regrets(scenario: Scenario, batches: list[int], table: pd.DataFrame) -> pd.DataFrame:
+    """What three simple rules cost more than the recommended batch."""
+    block = PageTable(scenario.guest.page_size).pages_per_block()
+    least = float(table.loc[table["picked"], "objective_s"].iloc[0])
+    rows = []
+    for rule, pages in zip(RULES.values(), (0, WORD_PAGES, block), strict=True):
+        index = batches.index(pages) if pages in batches else len(batches) - 1
+        regret = table.loc[index, ["difference_s", "difference_low_s", "difference_high_s"]].to_numpy(dtype=float)
+        shares = regret / least if least else regret * 0.0
+        rows.append((rule, batches[index], *regret.tolist(), *shares.tolist()))
+    columns = ["rule", "batch_pages", "regret_s", "low_s", "high_s", "share", "share_low", "share_high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _at_medians(choice: Choice) -> Scenario:
+    """The scenario with the median of each cost."""
+    values = {row["cost"]: float(row["value"]) for row in choice.costs.to_dict("records")}
+    return choice.scenario.with_costs(**values)
+
+
+def comparison_of_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:
+    """One row a choice, by its name: the table of all architectures.
+
+    Returns
+    -------
+    DataFrame
+        architecture, chunk_pages, recommended_pages (0: the whole ioctl), as_good_from, as_good_to (effective pages:
+        the whole ioctl is that of the chunk), matters, the longest stalls of the least and the largest batch that is as
+        good, the regrets of the simple rules whole, word and block as RULE_regret_s and RULE_share, closed_form_pages,
+        closed_form_confirmed, evidence, certain.
+    """
+    rows = []
+    for name, choice in choices.items():
+        low, high = choice.as_good
+        stalls = choice.table.set_index("effective_pages")["stall_s"]
+        row = {"architecture": name, "chunk_pages": int(choice.table["effective_pages"].iloc[-1]),
+               "recommended_pages": choice.recommended, "as_good_from": low, "as_good_to": high, "matters":
+               choice.matters, "stall_from_s": float(stalls[low]),
+               "stall_to_s": float(stalls[high])}  # fmt: skip
+        for rule, regret in zip(RULES, choice.regrets.itertuples(), strict=True):
+            row |= {f"{rule}_regret_s": regret.regret_s, f"{rule}_share": regret.share}
+        row |= {"closed_form_pages": choice.closed_form.batch, "closed_form_confirmed": choice.law_confirmed}
+        rows.append(row | {"evidence": choice.evidence, "certain": choice.certain})
+    return pd.DataFrame(rows)

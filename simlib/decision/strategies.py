@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The strategies that a choice is made among: named policies, texts, and several of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simlib.errors import InputError
+from simlib.model.locks import LOCKS, SHARING
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.policies import apply
+from simlib.model.policy import Policy
+from simlib.model.scenario import Scenario
+
+OWN = "own"
+"""What the scenario says itself."""
+
+HOLDS = ("whole-ioctl", "every-64", "every-512", "every-4096", "every-32768", "bounded-hold",
+         "bounded-hold-after-progress", "needbreak-preemptible", "yield-after-progress", "doubling-batch")  # fmt: skip
+"""Strategies for the holds of CLEAR that are compared unless others are named."""
+
+SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-split-drop", "every-64+eager-split-drop",
+          "no-eager-split")  # fmt: skip
+"""Strategies for splitting blocks, where the guest has any."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One strategy of a choice.
+
+    Attributes
+    ----------
+    name : str
+        Names or texts that `simlib.model.policies.policy` knows, joined by ``+``.
+    as_it_is : bool
+        Whether it is what the scenario says itself.
+    """
+
+    name: str
+    as_it_is: bool = False
+
+    def applied(self, scenario: Scenario) -> Scenario:
+        """The scenario with this strategy.
+
+        Examples
+        --------
+        >>> both = Strategy("every-64+eager-split-under-lock").applied(Scenario()).policy
+        >>> both.lets_go, both.split_alloc
+        ('pages >= 64', 'under_lock')
+        """
+        for part in () if self.name == OWN else self.name.split("+"):
+            scenario = apply(scenario, part.strip())
+        return scenario
+
+
+def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tuple[Strategy, ...]:
+    """The strategies that are compared for a scenario; of those that come to the same only the first.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    among : sequence of str, optional
+        Their names; by default all of `HOLDS`, and what else makes a difference to this architecture.
+
+    Raises
+    ------
+    InputError
+        If one is unknown, or fewer than two differ.
+
+    Examples
+    --------
+    >>> [one.name for one in strategies_of(Scenario(), ["own", "whole-ioctl", "every-64"])]
+    ['own', 'every-64']
+    """
+    names = list(_all_for(scenario) if among is None else among)
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError("among", name, "is named more than once", "name each once", "", "--among")
+    mine = _essence(scenario)
+    found: dict[tuple[Policy, object], Strategy] = {}
+    for name in names:
+        case = Strategy(name).applied(scenario)
+        found.setdefault(_essence(case), Strategy(name, _essence(case) == mine))
+    if len(found) < 2:
+        raise InputError(
+            "among", ", ".join(names) or "none", "there is nothing to choose: they come to the same here",
+            "name two that differ, such as every-64 and whole-ioctl", "", "--among",
+        )  # fmt: skip
+    return tuple(found.values())
+
+
+def _all_for(scenario: Scenario) -> list[str]:
+    chunk = scenario.workload.clear_chunk
+    pages = chunk // scenario.guest.page_size if chunk else scenario.guest.pages_per_vcpu * scenario.guest.vcpus
+    batches = {f"every-{WORD_PAGES << k}" for k in range(40) if WORD_PAGES << k >= pages}
+    names = [name for name in HOLDS if name not in batches]
+    if LOCKS[scenario.policy.resolved().lock] in SHARING:
+        names += ["read-lock-clear", "every-64+read-lock-clear"]
+    return names + (list(SPLITS) if scenario.guest.mapped_as_blocks else []) + [OWN]
+
+
+def _essence(scenario: Scenario) -> tuple[Policy, object]:
+    return scenario.policy.resolved(), scenario.workload
