@@ -9,12 +9,16 @@ from typing import Any
 
 from numba import njit
 
-from simlib.engine.compiled import calendar, clock, locks, memory, statistics
+from simlib.engine.compiled import ahead, calendar, clock, locks, memory, statistics
 from simlib.engine.compiled.inline import apart, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
 from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
 from simlib.model.steps import Adapt, Clock, Page, Quantity, Step
+
+
+UNKNOWN = -1
+"""Instead of a horizon: nobody has asked for it yet."""
 
 
 @small
@@ -145,6 +149,7 @@ def rare_step(run, thread, number, step):
         statistics.note(world, run.books.trace, now, number, statistics.STAMP, step.a)
     elif kind == Step.SIGNAL:
         world.flags[step.a] = 1
+        ahead.learn(run)
         statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
     elif kind == Step.SLEEP:
         thread.alarm = clock.shown(world, now) + step.a
@@ -192,14 +197,20 @@ def shared_step(run, thread, number, step, now):
 
 @part
 def live(run, thread, number, now):
-    """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP."""
+    """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP.
+
+    What cannot matter to others, nor they to it, it does ahead of the calendar (`simlib.engine.compiled.ahead`).
+    """
     world = run.worlds[0]
     time = now
+    turn, horizon = now, UNKNOWN
     own_steps = 0
     while True:
         step = run.steps[thread.pc]
         own_steps += 1
         if own_steps > OWN_STEPS:
+            if now > turn:
+                return time  # nobody has come so far yet
             world.status = RUNAWAY
             return ASLEEP
         if step.kind <= Step.HOLD:
@@ -209,8 +220,25 @@ def live(run, thread, number, now):
         elif step.kind < Step.TAKE and (step.kind != Step.TEST or step.b < Quantity.WAITERS):
             own_step(run, thread, number, step, time)
         else:
-            if time > now:
+            if time > turn and step.ahead == ahead.NEVER:
                 return time  # come back at that time
+            round_known = step.ahead == ahead.HIT and run.rounds[thread.pc, 0].known
+            if (time > turn or round_known) and horizon == UNKNOWN:
+                horizon = ahead.horizon(run, thread, number)
+            if time > turn:
+                late = calendar.key_of(time, number) >= horizon or world.events >= world.stop_at
+                if late or not ahead.passes(run, thread, step):
+                    return time
+                if time > now:
+                    own_steps = 1
+                    now = time
+                    world.now = now
+            if round_known:
+                time = ahead.skip(run, thread, number, now, horizon)
+                if time > now:
+                    continue
+            if now == turn:
+                horizon = UNKNOWN  # others may see what it does now, and be woken by it
             world.events += 1
             time = shared_step(run, thread, number, step, now)
             if time == ASLEEP:
@@ -231,10 +259,12 @@ def _compile(version: int) -> Any:
 
     @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
     def advance(run, budget):
-        """Run until every thread ended, nothing can happen, or so many events took place. Returns `version`."""
+        """Run until every thread ended, nothing can happen, or as much was done as so many events take."""
         world = run.worlds[0]
-        stop_at = world.events + budget
-        while world.events < stop_at:
+        if not world.prepared:
+            ahead.prepare(run)
+        world.stop_at = world.events + budget
+        while world.events < world.stop_at:
             key = run.tree[1]
             if key == calendar.NEVER:
                 world.status = FINISHED if world.live == 0 else DEADLOCK
@@ -246,6 +276,7 @@ def _compile(version: int) -> Any:
                 break
             world.now = now
             time = live(run, run.threads[number], number, now)
+            world.now = now
             if time == ASLEEP:
                 calendar.wake(run.tree, number, calendar.NEVER)
                 if world.status != RUNNING:

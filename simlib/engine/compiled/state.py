@@ -27,15 +27,26 @@ def record(*fields: str, **arrays: int) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in fields] + [(name, np.int64, (n,)) for name, n in arrays.items()])
 
 
-STEP = record("kind", "a", "b", "c", "d")
+STEP = record("kind", "a", "b", "c", "d", "ahead")
+"""A step; `ahead`: who may take it ahead of the calendar (`simlib.engine.compiled.ahead`)."""
+
+ROUND = record(
+    "known", "time", "events", "run", "hold", "stride", "advance_at", "lap", "lap_at", "extents", "counters", "lone",
+    "extra",
+)  # fmt: skip
+"""What lies between two hits of one ACCESS (`simlib.engine.compiled.ahead`): if `known`, the time and the events of it,
+what is spent, pages, when ADVANCE and LAP come and what that reads (-1: there is none), extents that must not end,
+counters that must not run out, as bits; the counter that may, which gives so many `extra` events, or -1."""
 
 THREAD = record(
     "pc", "page", "key", "draws", "socket", "mode", "region_lock", "bitmap", "batch", "kick", "asleep", "parked",
     "alarm", "seen", "ended", "tried", "acquired", "served", "lap_from", "lap_max",
+    "runs_ahead", "alone", "shares", "owns_bitmap", "barriers",
     begin=EXTENTS, end=EXTENTS, counters=COUNTERS, spent=len(ACTIVITIES), faults=4,
 )  # fmt: skip
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
-barrier at which it waits, or -1."""
+barrier at which it waits, or -1. From `runs_ahead` on: what `simlib.engine.compiled.ahead` found out; `barriers`: bits of
+those that it can come to."""
 
 LOCK = record(
     "kind", "holders", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
@@ -47,10 +58,11 @@ threads; `count` is the discipline's own: updates of a lockless one, hand-overs 
 WORLD = record(
     "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "near_ps", "far_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
-    "tracing", "keeps_ledger",
+    "tracing", "keeps_ledger", "as_blocks", "stop_at", "prepared", "changers",
     flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` on nothing changes during a run."""
+"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during a run; `stop_at`:
+events at which to look up from it; `changers`: how many there are."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -88,6 +100,13 @@ class Run(NamedTuple):
     blocks: NDArray[np.uint8]
     arrived: NDArray[np.int64]
     books: Books
+    words: NDArray[np.uint64]
+    rounds: Records
+    periods: NDArray[np.int64]
+    changers: NDArray[np.int64]
+    gathers: NDArray[np.int64]
+    inside: NDArray[np.int64]
+    reach: NDArray[np.int64]
 
 
 def books_of(job: Job, trace: int, ledger: int) -> Books:
@@ -120,9 +139,10 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
     locks = np.zeros(len(job.locks), dtype=LOCK)
     locks["kind"], locks["line_owner"] = job.locks, -1
     page, block = limits.first_states(job)
-    reach = job.pages + limits.PADDING
+    reach, count = job.pages + limits.PADDING, len(job.steps)
+    pages = np.full(reach, page, dtype=np.uint8)
     return Run(
-        steps=np.ascontiguousarray(job.steps).view(STEP).reshape(-1),
+        steps=_steps_of(job),
         quantiles=quantiles,
         places=seek_tables(job.zipf, limits.vcpu_pages(job)),
         worlds=_world_of(job, trace, ledger),
@@ -130,11 +150,24 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         locks=locks,
         waiting=np.zeros((len(locks), len(job.entry)), dtype=np.int64),
         tree=tree,
-        pages=np.full(reach, page, dtype=np.uint8),
+        pages=pages,
         blocks=np.full(-(-reach // job.block_pages), block, dtype=np.uint8),
         arrived=np.zeros(job.barriers, dtype=np.int64),
         books=books_of(job, trace, ledger),
+        words=pages.view(np.uint64),
+        rounds=np.zeros((count, 2), dtype=ROUND),
+        periods=np.ones((count, COUNTERS), dtype=np.int64),
+        changers=np.zeros(len(job.entry), dtype=np.int64),
+        gathers=np.zeros(job.barriers, dtype=np.int64),
+        inside=np.zeros(count, dtype=np.int64),
+        reach=np.zeros(count, dtype=np.int64),
     )
+
+
+def _steps_of(job: Job) -> Records:
+    table = np.zeros((len(job.steps), len(STEP)), dtype=np.int64)
+    table[:, : job.steps.shape[1]] = job.steps
+    return table.view(STEP).reshape(-1)
 
 
 def _world_of(job: Job, trace: int, ledger: int) -> Records:
@@ -146,6 +179,7 @@ def _world_of(job: Job, trace: int, ledger: int) -> Records:
     world["live"], world["shift"] = count, FIRST_SHIFT
     world["running"] = count if job.clock != Clock.WALL else 1
     world["tracing"], world["keeps_ledger"] = trace > 0, ledger > 0
+    world["as_blocks"] = job.mapped_as_blocks
     return world
 
 

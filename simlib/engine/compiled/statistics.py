@@ -103,13 +103,19 @@ def stamp(run, thread, which):
 
 
 @small
+def lap_bin(gap):
+    """Bin of a lap (`simlib.engine.result.lap_bin`)."""
+    octave = max(0, bit_length(gap) - 4)
+    return 8 * octave + (gap >> octave)
+
+
+@small
 def lap(world, books, thread, number, reads):
-    """Start the stopwatch, or write down its time (`simlib.engine.result.lap_bin`)."""
+    """Start the stopwatch, or write down its time."""
     now = shown(world, world.now)
     if reads:
         gap = now - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
-        octave = max(0, bit_length(gap) - 4)
-        books.laps[number, 8 * octave + (gap >> octave)] += 1
+        books.laps[number, lap_bin(gap)] += 1
         note(world, books.trace, world.now, number, LAP, gap)
     thread.lap_from = now
