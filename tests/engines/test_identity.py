@@ -17,7 +17,9 @@ def assert_same(job, seed):
     slow, fast = (engine.run(job, seed, trace=TRACE, ledger=TRACE) for engine in (reference, compiled))
     assert slow == fast, f"the engines differ in {slow.differences(fast)}"
     assert fast.events > 0
-    assert compiled.run(job, seed).lock_stats.tolist() == fast.lock_stats.tolist(), "records changed the run"
+    ahead = compiled.run(job, seed)  # without records it runs ahead
+    differences = set(ahead.differences(fast)) - {"trace", "ledger"}
+    assert not differences, f"running ahead changes {differences}"
 
 
 @given(scenario=scenarios(), seed=SEEDS)

@@ -14,7 +14,7 @@ step had been an event, counters included. Why this is exact:
   does not open before it, which is no bound at all.
 - A thread whose memory nobody else but changers touches (`alone`) may even fault, take a lockless lock that only it
   takes, and map. Where others map the same memory, they turn faults into hits, never the reverse, unless they split a
-  block (`shares`: then any other thread's next event bounds it); so a hit stays one, and a fault waits for its time.
+  block (then a thread does not run ahead); so a hit stays one, and a fault waits for its time.
 - A bitmap that only one thread scans is that thread's own: it sends word after word.
 - A thread may stop anywhere and come back at its time, so what is not known to be safe is an event.
 
@@ -206,17 +206,17 @@ def find_company(run):
         thread = run.threads[number]
         bits = run.reach[thread.pc]
         thread.owns_bitmap = int(scanners == int(bits & _SCANS > 0))
-        thread.runs_ahead = int(bits & _COUNTS == 0 or thread.owns_bitmap > 0)
         thread.barriers = bits >> _FIRST_BARRIER
         thread.alone = 1 - int(bits & _LEAVES > 0)
-        thread.shares = 0
+        shares = False
         for j in range(count):
             theirs = run.reach[run.threads[j].pc]
             if j == number or theirs & _CHANGES or not theirs & _TOUCHES:
                 continue
             if memory_meets(world, thread, bits, run.threads[j], theirs):
                 thread.alone = 0
-                thread.shares |= int(theirs & _SPLITS > 0)
+                shares |= theirs & _SPLITS > 0
+        thread.runs_ahead = int(not shares and (bits & _COUNTS == 0 or thread.owns_bitmap > 0))
 
 
 @apart
@@ -306,12 +306,10 @@ def rivals(tree, number):
 @small
 def horizon(run, thread, number):
     """The key below which nothing that others do can matter to a thread, nor what it does to them."""
-    if not thread.runs_ahead:
-        return 0
     tree, world = run.tree, run.worlds[0]
     leaves = tree.shape[0] >> 1
     least = (HORIZON_PS + 1) << calendar.THREAD_BITS
-    by_any = thread.shares
+    by_any = False
     for i in range(world.changers):
         other = run.changers[i]
         if other == number:
@@ -323,7 +321,7 @@ def horizon(run, thread, number):
         them = run.threads[other]
         waits_for_me = them.parked >= 0 and run.gathers[them.parked] and (thread.barriers >> them.parked) & 1
         if them.ended < 0 and not waits_for_me:
-            by_any = 1
+            by_any = True
     if by_any:
         least = min(least, (rivals(tree, number) >> calendar.THREAD_BITS) << calendar.THREAD_BITS)
     return least

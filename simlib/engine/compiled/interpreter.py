@@ -220,9 +220,10 @@ def live(run, thread, number, now):
         elif step.kind < Step.TAKE and (step.kind != Step.TEST or step.b < Quantity.WAITERS):
             own_step(run, thread, number, step, time)
         else:
-            if time > turn and step.ahead == ahead.NEVER:
+            may = step.ahead if thread.runs_ahead else ahead.NEVER
+            if time > turn and may == ahead.NEVER:
                 return time  # come back at that time
-            round_known = step.ahead == ahead.HIT and run.rounds[thread.pc, 0].known
+            round_known = may == ahead.HIT and run.rounds[thread.pc, 0].known
             if (time > turn or round_known) and horizon == UNKNOWN:
                 horizon = ahead.horizon(run, thread, number)
             if time > turn:

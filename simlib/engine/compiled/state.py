@@ -41,7 +41,7 @@ counters that must not run out, as bits; the counter that may, which gives so ma
 THREAD = record(
     "pc", "page", "key", "draws", "socket", "mode", "region_lock", "bitmap", "batch", "kick", "asleep", "parked",
     "alarm", "seen", "ended", "tried", "acquired", "served", "lap_from", "lap_max",
-    "runs_ahead", "alone", "shares", "owns_bitmap", "barriers",
+    "runs_ahead", "alone", "owns_bitmap", "barriers",
     begin=EXTENTS, end=EXTENTS, counters=COUNTERS, spent=len(ACTIVITIES), faults=4,
 )  # fmt: skip
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
