@@ -95,14 +95,14 @@ def run(
 
 def _result(state: Run) -> EngineResult:
     """What is left of a run that ended well."""
-    world, threads, books = state.worlds[0], state.threads, state.books
+    world, threads, locks, books = state.worlds[0], state.threads, state.locks, state.books
     return EngineResult(
         end_ps=int(np.max(threads["ended"])),
         events=int(world["events"]),
-        lock_stats=books.stats,
-        wait_histogram=books.waits,
-        hold_histogram=books.holds,
-        busy_ps=state.locks["busy"].copy(),
+        lock_stats=locks["stats"].reshape(len(locks), 2, -1).copy(),
+        wait_histogram=locks["waits"].reshape(len(locks), 2, -1).copy(),
+        hold_histogram=locks["holds"].reshape(len(locks), 2, -1).copy(),
+        busy_ps=locks["busy"].copy(),
         queue_ps=books.queue,
         thread_ps=threads["spent"].copy(),
         thread_end_ps=threads["ended"].copy(),

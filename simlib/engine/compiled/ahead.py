@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import HOLD, RUN
-from simlib.engine.compiled.inline import apart, small
+from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.memory import fault_of
 from simlib.engine.compiled.statistics import bin_of, lap_bin
 from simlib.engine.limits import HORIZON_PS
@@ -52,6 +52,7 @@ _ROUND_STEPS = 64
 """Steps of the longest round that is learnt."""
 
 _NOWHERE = -1
+_NONE = -1
 _ALL_WRITABLE = Page.WRITABLE * 0x0101010101010101
 _ALL_STATES = 3 * 0x0101010101010101
 
@@ -91,9 +92,9 @@ def bits_of(steps, pc, blocks, inside):
 
 
 @small
-def successor(run, pc, which):
+def successor(steps, locks, pc, which):
     """The step that may follow one, by number 0 to 4; or `_NOWHERE`."""
-    step = run.steps[pc]
+    step = steps[pc]
     kind = step.kind
     if which == 0:
         if kind == Step.JUMP:
@@ -103,9 +104,9 @@ def successor(run, pc, which):
         if kind == Step.REPEAT or kind == Step.TEST or kind == Step.ACCESS:
             return step.a
         if kind == Step.DROP:
-            last = step.a + 1 if step.c == Whose.ALL else run.locks.shape[0]
+            last = step.a + 1 if step.c == Whose.ALL else locks.shape[0]
             for lock in range(step.a, last):
-                if run.locks[lock].kind == Discipline.LOCKLESS:
+                if locks[lock].kind == Discipline.LOCKLESS:
                     return step.d
         return _NOWHERE
     if kind != Step.ACCESS:
@@ -121,22 +122,21 @@ _SUCCESSORS = 6
 
 
 @apart
-def find_inside(run):
+def find_inside(steps, locks, threads, inside):
     """Which steps a thread always comes to with a page of its region as its current one: 1; 0 if not known.
 
     Before its first step it is at one; ADVANCE may leave, SEEK, BACK and an extent that is not done are within.
     """
-    inside = run.inside
     inside[:] = 2  # not come to
-    for thread in run.threads:
+    for thread in threads:
         inside[thread.pc] = 1
     changed = True
     while changed:
         changed = False
-        for pc in range(run.steps.shape[0]):
+        for pc in range(steps.shape[0]):
             if inside[pc] == 2:
                 continue
-            step = run.steps[pc]
+            step = steps[pc]
             kind = step.kind
             after = inside[pc]
             if kind == Step.SEEK:
@@ -146,7 +146,7 @@ def find_inside(run):
             elif kind == Step.ADVANCE:
                 after = 0
             for which in range(_SUCCESSORS):
-                to = successor(run, pc, which)
+                to = successor(steps, locks, pc, which)
                 if to != _NOWHERE:
                     there = after
                     if which == 1 and kind == Step.TEST and step.b == Quantity.DONE and step.d == 1:
@@ -157,22 +157,20 @@ def find_inside(run):
 
 
 @apart
-def find_reach(run):
+def find_reach(steps, locks, blocks, inside, reach):
     """For every step, the bits of all that can follow it."""
-    world, reach = run.worlds[0], run.reach
-    blocks = world.as_blocks
-    for pc in range(run.steps.shape[0]):
-        if run.steps[pc].kind == Step.MAP and run.steps[pc].a == Map.BLOCK:
+    for pc in range(steps.shape[0]):
+        if steps[pc].kind == Step.MAP and steps[pc].a == Map.BLOCK:
             blocks = 1
-    for pc in range(run.steps.shape[0]):
-        reach[pc] = bits_of(run.steps, pc, blocks, run.inside)
+    for pc in range(steps.shape[0]):
+        reach[pc] = bits_of(steps, pc, blocks, inside)
     changed = True
     while changed:
         changed = False
-        for pc in range(run.steps.shape[0] - 1, -1, -1):
+        for pc in range(steps.shape[0] - 1, -1, -1):
             bits = reach[pc]
             for which in range(_SUCCESSORS):
-                to = successor(run, pc, which)
+                to = successor(steps, locks, pc, which)
                 if to != _NOWHERE:
                     bits |= reach[to]
             if bits != reach[pc]:
@@ -192,51 +190,50 @@ def memory_meets(world, one, bits, other, others_bits):
 
 
 @apart
-def find_company(run):
+def find_company(world, threads, reach, changers):
     """Which threads are changers; and of each thread whether it may run ahead, and with whom it shares memory."""
-    world, count = run.worlds[0], run.threads.shape[0]
+    count = threads.shape[0]
     scanners = 0
     for number in range(count):
-        bits = run.reach[run.threads[number].pc]
+        bits = reach[threads[number].pc]
         scanners += int(bits & _SCANS > 0)
         if bits & _CHANGES:
-            run.changers[world.changers] = number
+            changers[world.changers] = number
             world.changers += 1
     for number in range(count):
-        thread = run.threads[number]
-        bits = run.reach[thread.pc]
+        thread = threads[number]
+        bits = reach[thread.pc]
         thread.owns_bitmap = int(scanners == int(bits & _SCANS > 0))
         thread.barriers = bits >> _FIRST_BARRIER
         thread.alone = 1 - int(bits & _LEAVES > 0)
         shares = False
         for j in range(count):
-            theirs = run.reach[run.threads[j].pc]
+            theirs = reach[threads[j].pc]
             if j == number or theirs & _CHANGES or not theirs & _TOUCHES:
                 continue
-            if memory_meets(world, thread, bits, run.threads[j], theirs):
+            if memory_meets(world, thread, bits, threads[j], theirs):
                 thread.alone = 0
                 shares |= theirs & _SPLITS > 0
         thread.runs_ahead = int(not shares and (bits & _COUNTS == 0 or thread.owns_bitmap > 0))
 
 
 @apart
-def find_gatherings(run):
+def find_gatherings(steps, threads, gathers):
     """Which barriers open only when every thread that can come to them has come."""
-    for barrier in range(run.gathers.shape[0]):
-        users, parties = 0, run.threads.shape[0] + 1
-        for thread in run.threads:
+    for barrier in range(gathers.shape[0]):
+        users, parties = 0, threads.shape[0] + 1
+        for thread in threads:
             users += (thread.barriers >> barrier) & 1
-        for step in run.steps:
+        for step in steps:
             if step.kind == Step.BARRIER and step.a == barrier:
                 parties = min(parties, step.b)
-        run.gathers[barrier] = int(barrier < _BARRIERS and users <= parties)
+        gathers[barrier] = int(barrier < _BARRIERS and users <= parties)
 
 
 @apart
-def is_own(run, lock):
+def is_own(steps, locks, count, lock):
     """Whether the locks by thread that begin at a number are lockless, and nobody's but that thread's."""
-    count = run.threads.shape[0]
-    for step in run.steps:
+    for step in steps:
         if step.kind == Step.TAKE or step.kind == Step.DROP:
             if step.c == Whose.THREAD:
                 if step.a != lock and abs(step.a - lock) < count:
@@ -246,14 +243,14 @@ def is_own(run, lock):
                     return False
             elif lock <= step.a < lock + count:
                 return False
+    lockless = True
     for number in range(lock, lock + count):
-        if run.locks[number].kind != Discipline.LOCKLESS:
-            return False
-    return True
+        lockless &= locks[number].kind == Discipline.LOCKLESS
+    return lockless
 
 
 @small
-def who_may(run, step):
+def who_may(steps, locks, count, step):
     """Who may take a step ahead of the calendar."""
     kind = step.kind
     if kind == Step.LAP:
@@ -268,7 +265,7 @@ def who_may(run, step):
         return ALONE if step.b == Quantity.DIRTY or step.b == Quantity.BLOCK else NEVER
     if kind == Step.SCAN:
         return BITMAP if step.a == Scan.SEND or step.a == Scan.ALL else NEVER
-    if (kind == Step.TAKE or kind == Step.DROP) and step.c == Whose.THREAD and is_own(run, step.a):
+    if (kind == Step.TAKE or kind == Step.DROP) and step.c == Whose.THREAD and is_own(steps, locks, count, step.a):
         return ALONE
     return NEVER
 
@@ -280,13 +277,14 @@ def prepare(run):
     world.prepared = 1
     if world.tracing or world.keeps_ledger or world.clock != Clock.WALL:
         return
-    find_inside(run)
-    find_reach(run)
-    find_company(run)
-    find_gatherings(run)
-    for pc in range(run.steps.shape[0]):
-        run.steps[pc].ahead = who_may(run, run.steps[pc])
-    learn(run)
+    steps, locks, threads = run.steps, run.locks, run.threads
+    find_inside(steps, locks, threads, run.inside)
+    find_reach(steps, locks, world.as_blocks, run.inside, run.reach)
+    find_company(world, threads, run.reach, run.changers)
+    find_gatherings(steps, threads, run.gathers)
+    for step in steps:
+        step.ahead = who_may(steps, locks, threads.shape[0], step)
+    learn(world, steps, run.rounds)
 
 
 # -- how far ahead ---------------------------------------------------------------------------------------
@@ -344,14 +342,14 @@ def passes(run, thread, step):
 
 
 @apart
-def walk_round(run, first, expires, found):
+def walk_round(world, steps, first, expires, found):
     """Walk from a hit of an ACCESS to the next, and write down what is spent on the way; True if it has a closed form.
 
     No extent ends on the way, and no counter but that of number `expires`.
     """
-    steps, world = run.steps, run.worlds[0]
     found.time, found.events, found.run, found.hold, found.stride = 0, 1, 0, 0, 0
-    found.lap, found.extents, found.counters, found.advance_at, found.lap_at = -1, 0, 0, 0, 0
+    found.lap, found.lap_at, found.advance_at = _NONE, 0, 0
+    found.extent, found.counter, found.other = _NONE, _NONE, _NONE
     pc = first + 1
     for _ in range(_ROUND_STEPS):
         step = steps[pc]
@@ -368,14 +366,17 @@ def walk_round(run, first, expires, found):
         elif kind == Step.JUMP:
             pc = step.a
         elif kind == Step.REPEAT:
-            if (found.counters >> step.c) & 1:
+            if found.counter == _NONE:
+                found.counter, found.period = step.c, step.b
+            elif found.other == _NONE and step.c != found.counter:
+                found.other, found.other_period = step.c, step.b
+            else:
                 return False
-            found.counters |= 1 << step.c
-            run.periods[first, step.c] = step.b
             if step.c != expires:
                 pc = step.a
         elif kind == Step.TEST and step.b == Quantity.DONE and step.d == 1:
-            found.extents |= 1 << step.c
+            if found.extent != step.c:
+                return False
             pc = step.a
         elif kind == Step.TEST and step.b == Quantity.FLAG:
             found.events += 1
@@ -384,10 +385,9 @@ def walk_round(run, first, expires, found):
         elif kind == Step.ADVANCE:
             if found.stride:
                 return False
-            found.stride, found.advance_at = step.a, found.time
-            found.extents |= 1 << step.b
+            found.stride, found.advance_at, found.extent = step.a, found.time, step.b
         elif kind == Step.LAP:
-            if found.lap >= 0:
+            if found.lap != _NONE:
                 return False
             found.events += 1
             found.lap, found.lap_at = step.a, found.time
@@ -407,28 +407,32 @@ def alike(one, other):
         and one.advance_at == other.advance_at
         and one.lap == other.lap
         and one.lap_at == other.lap_at
-        and one.extents == other.extents
-        and one.counters == other.counters
+        and one.extent == other.extent
+        and one.counter == other.counter
+        and one.other == other.other
     )
 
 
 @apart
-def learn(run):
+def learn(world, steps, rounds):
     """Walk through a round from every ACCESS, with the flags as they are.
 
-    `lone`: a counter whose running out costs events only, such as that of a look at a flag now and then; its rounds
-    are counted, not waited for.
+    If one counter's running out costs events only, as that of a look at a flag now and then, it becomes `counter`, and
+    its rounds are counted, not waited for.
     """
-    for pc in range(run.steps.shape[0]):
-        if run.steps[pc].ahead != HIT:
+    for pc in range(steps.shape[0]):
+        if steps[pc].ahead != HIT:
             continue
-        usual, other = run.rounds[pc, 0], run.rounds[pc, 1]
-        usual.known = int(walk_round(run, pc, -1, usual))
-        usual.lone = -1
-        for counter in range(run.periods.shape[1]):
-            if usual.known and usual.lone < 0 and (usual.counters >> counter) & 1:
-                if walk_round(run, pc, counter, other) and alike(usual, other):
-                    usual.lone, usual.extra = counter, other.events - usual.events
+        usual, late = rounds[pc], rounds[steps.shape[0]]
+        usual.known, usual.free = int(walk_round(world, steps, pc, _NONE, usual)), 0
+        if not usual.known or usual.counter == _NONE:
+            continue
+        if walk_round(world, steps, pc, usual.counter, late) and alike(usual, late):
+            usual.free, usual.extra = 1, late.events - usual.events
+        elif usual.other != _NONE and walk_round(world, steps, pc, usual.other, late) and alike(usual, late):
+            usual.free, usual.extra = 1, late.events - usual.events
+            usual.counter, usual.other = usual.other, usual.counter
+            usual.period, usual.other_period = usual.other_period, usual.period
 
 
 @small
@@ -494,40 +498,54 @@ def count_laps(thread, laps, number, gap, times):
 
 
 @small
+def fitting(usual, thread, time, horizon):
+    """How many rounds fit before the horizon, the extent's end and the end of a counter that must not run out."""
+    most = (thread.end[usual.extent] - 1 - thread.page) // usual.stride
+    most = min(most, ((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time)
+    if usual.other != _NONE:
+        most = min(most, usual.other_period - 1 - thread.counters[usual.other])
+    if usual.counter != _NONE and not usual.free:
+        most = min(most, usual.period - 1 - thread.counters[usual.counter])
+    return most
+
+
+@small
+def turn_counters(usual, thread, rounds):
+    """Count rounds; returns the events of a counter that ran out."""
+    if usual.other != _NONE:
+        thread.counters[usual.other] += rounds
+    if usual.counter == _NONE:
+        return 0
+    count = thread.counters[usual.counter] + rounds
+    if not usual.free:
+        thread.counters[usual.counter] = count
+        return 0
+    thread.counters[usual.counter] = count % usual.period
+    return count // usual.period * usual.extra
+
+
+@small
 def skip(run, thread, number, time, horizon):
     """Add up all rounds alike that begin at an ACCESS; returns the time of the first one that is not among them."""
-    world, books, pc = run.worlds[0], run.books, thread.pc
-    usual = run.rounds[pc, 0]
-    most = ((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time
-    for extent in range(thread.end.shape[0]):
-        if (usual.extents >> extent) & 1:
-            most = min(most, (thread.end[extent] - 1 - thread.page) // usual.stride)
-    for counter in range(run.periods.shape[1]):
-        if (usual.counters >> counter) & 1 and counter != usual.lone:
-            most = min(most, run.periods[pc, counter] - 1 - thread.counters[counter])
-    if most <= 0 or thread.kick != 0:
+    world, books, usual = run.worlds[0], run.books, item(run.rounds, thread.pc)
+    if thread.kick or fault_of(world, run.pages, run.blocks, thread.page) != _NO_FAULT:
+        return time
+    most = fitting(usual, thread, time, horizon)
+    if most <= 0:
         return time
     rounds = hits(world, run.pages, run.words, run.blocks, thread.page, usual.stride, most)
-    if rounds <= 0:
-        return time
     count_progress(
         world, books.progress, books.queue, number, time + usual.advance_at, usual.time, rounds, usual.stride
     )
     thread.page += rounds * usual.stride
     thread.spent[RUN] += rounds * usual.run
     thread.spent[HOLD] += rounds * usual.hold
-    events = rounds * usual.events
-    for counter in range(run.periods.shape[1]):
-        if (usual.counters >> counter) & 1:
-            thread.counters[counter] += rounds
-            if counter == usual.lone:
-                events += thread.counters[counter] // run.periods[pc, counter] * usual.extra
-                thread.counters[counter] %= run.periods[pc, counter]
-    if usual.lap >= 0:
-        if usual.lap > 0:
+    if usual.lap != _NONE:
+        if usual.lap:
             count_laps(thread, books.laps, number, time + usual.lap_at - thread.lap_from, 1)
             count_laps(thread, books.laps, number, usual.time, rounds - 1)
         thread.lap_from = time + (rounds - 1) * usual.time + usual.lap_at
+    events = rounds * usual.events + turn_counters(usual, thread, rounds)
     world.events += events
     world.stop_at += events - 1 - (rounds >> 7)  # what it took to add them up, in events
     return time + rounds * usual.time

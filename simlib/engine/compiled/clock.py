@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simlib.engine.compiled.inline import small
+from simlib.engine.compiled.inline import item, small
 from simlib.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS
 from simlib.model.steps import Clock, Step
 
@@ -44,7 +44,7 @@ def sample(thread, quantiles, mean, table):
     if table == 0:
         return mean
     bits = next_bits(thread)
-    return (mean * quantiles[table, np.int64(bits >> np.uint64(64 - TABLE_BITS))]) >> FIXED_POINT_BITS
+    return (mean * quantiles[np.uint64(table), bits >> np.uint64(64 - TABLE_BITS)]) >> FIXED_POINT_BITS
 
 
 @small
@@ -66,7 +66,7 @@ def place(thread, places, multiple, table):
 def run_ahead(steps, quantiles, thread, time):
     """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
     while True:
-        step = steps[thread.pc]
+        step = item(steps, thread.pc)
         if step.kind > Step.HOLD:
             return time
         spent = sample(thread, quantiles, step.a, step.b)

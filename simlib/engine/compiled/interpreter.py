@@ -7,10 +7,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from simlib.engine.compiled import ahead, calendar, clock, locks, memory, statistics
-from simlib.engine.compiled.inline import apart, part, small
+from simlib.engine.compiled.inline import apart, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
 from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
@@ -65,7 +66,7 @@ def own_step(run, thread, number, step, time):
         page = min(thread.page + step.a, thread.end[step.b])
         books = run.books
         time_bin = statistics.bin_of(run.worlds[0], books.progress, books.queue, time)
-        books.progress[number, time_bin] += page - thread.page
+        books.progress[np.uint64(number), np.uint64(time_bin)] += page - thread.page
         thread.page = page
     elif kind == Step.TEST:
         if quantity(run.pages, thread, step, time) < step.d:
@@ -149,7 +150,7 @@ def rare_step(run, thread, number, step):
         statistics.note(world, run.books.trace, now, number, statistics.STAMP, step.a)
     elif kind == Step.SIGNAL:
         world.flags[step.a] = 1
-        ahead.learn(run)
+        ahead.learn(world, run.steps, run.rounds)
         statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
     elif kind == Step.SLEEP:
         thread.alarm = clock.shown(world, now) + step.a
@@ -206,7 +207,7 @@ def live(run, thread, number, now):
     turn, horizon = now, UNKNOWN
     own_steps = 0
     while True:
-        step = run.steps[thread.pc]
+        step = item(run.steps, thread.pc)
         own_steps += 1
         if own_steps > OWN_STEPS:
             if now > turn:
@@ -223,7 +224,7 @@ def live(run, thread, number, now):
             may = step.ahead if thread.runs_ahead else ahead.NEVER
             if time > turn and may == ahead.NEVER:
                 return time  # come back at that time
-            round_known = may == ahead.HIT and run.rounds[thread.pc, 0].known
+            round_known = may == ahead.HIT and item(run.rounds, thread.pc).known
             if (time > turn or round_known) and horizon == UNKNOWN:
                 horizon = ahead.horizon(run, thread, number)
             if time > turn:
@@ -276,7 +277,7 @@ def _compile(version: int) -> Any:
                 world.status = PAST_HORIZON
                 break
             world.now = now
-            time = live(run, run.threads[number], number, now)
+            time = live(run, item(run.threads, number), number, now)
             world.now = now
             if time == ASLEEP:
                 calendar.wake(run.tree, number, calendar.NEVER)

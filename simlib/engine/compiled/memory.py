@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from simlib.engine.compiled.clock import HOLD, IDLE, RUN
-from simlib.engine.compiled.inline import apart, small
+from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.statistics import FAULT, FIRST_SCAN, MAPPED, SCAN, WRITE, enter, note
 from simlib.engine.limits import PADDING
 from simlib.model.steps import STATE, Block, Map, Page, Scan
@@ -23,9 +23,9 @@ def writes(world, page):
 @small
 def fault_of(world, pages, blocks, page):
     """Which fault touching a page gives, or none."""
-    block = blocks[page >> world.block_shift]
+    block = item(blocks, page >> world.block_shift)
     if block == Block.TABLE:
-        state = pages[page] & STATE
+        state = item(pages, page) & STATE
         if state == Page.ABSENT:
             return 0
         if state == Page.PROTECTED and writes(world, page):
@@ -108,7 +108,7 @@ def scan_word(pages, first, count, action, in_table):
     """
     found = more = 0
     for page in range(first, first + count):
-        bits = pages[page]
+        bits = item(pages, page)
         state = bits & STATE
         if action == Scan.CLEAR or action == Scan.CLEAR_PAGE:
             if (bits & _LOGGED) == _LOGGED:

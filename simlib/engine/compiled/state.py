@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simlib.engine import limits
 from simlib.engine.random import seek_tables, tables, thread_keys
-from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS
+from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_COLUMNS
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
 
@@ -31,12 +31,12 @@ STEP = record("kind", "a", "b", "c", "d", "ahead")
 """A step; `ahead`: who may take it ahead of the calendar (`simlib.engine.compiled.ahead`)."""
 
 ROUND = record(
-    "known", "time", "events", "run", "hold", "stride", "advance_at", "lap", "lap_at", "extents", "counters", "lone",
-    "extra",
+    "known", "time", "events", "run", "hold", "stride", "extent", "advance_at", "lap", "lap_at",
+    "counter", "period", "free", "extra", "other", "other_period",
 )  # fmt: skip
-"""What lies between two hits of one ACCESS (`simlib.engine.compiled.ahead`): if `known`, the time and the events of it,
-what is spent, pages, when ADVANCE and LAP come and what that reads (-1: there is none), extents that must not end,
-counters that must not run out, as bits; the counter that may, which gives so many `extra` events, or -1."""
+"""What lies between two hits of one ACCESS (`simlib.engine.compiled.ahead`), if `known`: time, events, what is spent;
+pages, and of which extent, which must not end; when ADVANCE and LAP come, and what that reads; counters, of which
+the first may run out if it is `free`, which costs `extra` events. -1: there is none."""
 
 THREAD = record(
     "pc", "page", "key", "draws", "socket", "mode", "region_lock", "bitmap", "batch", "kick", "asleep", "parked",
@@ -48,12 +48,17 @@ THREAD = record(
 barrier at which it waits, or -1. From `runs_ahead` on: what `simlib.engine.compiled.ahead` found out; `barriers`: bits of
 those that it can come to."""
 
+LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
+"""Statistics that a lock keeps for each mode, and of how many bits a time may have."""
+
 LOCK = record(
     "kind", "holders", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
     "changed",
+    stats=2 * LOCK_STATISTICS, waits=2 * BITS, holds=2 * BITS,
 )  # fmt: skip
 """A lock; `holders` is the number of readers, or -1 for a writer; `head` and `length` are those of its ring of waiting
-threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock."""
+threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock. Last,
+for reading and then for writing, its `LOCK_COLUMNS` and the counts of waits and holds by their number of bits."""
 
 WORLD = record(
     "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
@@ -71,9 +76,6 @@ RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 class Books(NamedTuple):
     """What a run leaves behind: the arrays of `simlib.engine.result.EngineResult`."""
 
-    stats: NDArray[np.int64]
-    waits: NDArray[np.int64]
-    holds: NDArray[np.int64]
     queue: NDArray[np.int64]
     progress: NDArray[np.int64]
     stamp_ps: NDArray[np.int64]
@@ -102,7 +104,6 @@ class Run(NamedTuple):
     books: Books
     words: NDArray[np.uint64]
     rounds: Records
-    periods: NDArray[np.int64]
     changers: NDArray[np.int64]
     gathers: NDArray[np.int64]
     inside: NDArray[np.int64]
@@ -117,9 +118,6 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         return np.zeros(shape, dtype=np.int64)
 
     return Books(
-        stats=zeros(locks, 2, 6),
-        waits=zeros(locks, 2, 65),
-        holds=zeros(locks, 2, 65),
         queue=zeros(locks, BINS),
         progress=zeros(threads, BINS),
         stamp_ps=zeros(stamps),
@@ -155,8 +153,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         arrived=np.zeros(job.barriers, dtype=np.int64),
         books=books_of(job, trace, ledger),
         words=pages.view(np.uint64),
-        rounds=np.zeros((count, 2), dtype=ROUND),
-        periods=np.ones((count, COUNTERS), dtype=np.int64),
+        rounds=np.zeros(count + 1, dtype=ROUND),
         changers=np.zeros(len(job.entry), dtype=np.int64),
         gathers=np.zeros(job.barriers, dtype=np.int64),
         inside=np.zeros(count, dtype=np.int64),
