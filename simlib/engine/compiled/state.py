@@ -38,15 +38,17 @@ ROUND = record(
 pages, and of which extent, which must not end; when ADVANCE and LAP come, and what that reads; counters, of which
 the first may run out if it is `free`, which costs `extra` events. -1: there is none."""
 
-THREAD = record(
-    "pc", "page", "key", "draws", "socket", "mode", "region_lock", "bitmap", "batch", "kick", "asleep", "parked",
-    "alarm", "seen", "ended", "tried", "acquired", "served", "lap_from", "lap_max",
-    "runs_ahead", "alone", "owns_bitmap", "barriers",
-    begin=EXTENTS, end=EXTENTS, counters=COUNTERS, spent=len(ACTIVITIES), faults=4,
+_OFTEN = record(
+    "pc", "page", "key", "draws", "kick", "runs_ahead", "alone", "asleep",
+    "tried", "acquired", "served", "mode", "socket", "lap_from", "lap_max", "seen",
+    spent=len(ACTIVITIES), faults=4, counters=COUNTERS, end=EXTENTS, begin=EXTENTS,
 )  # fmt: skip
+_SELDOM = record("region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers")
+
+THREAD = np.dtype(_OFTEN.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
-barrier at which it waits, or -1. From `runs_ahead` on: what `simlib.engine.compiled.ahead` found out; `barriers`: bits of
-those that it can come to."""
+barrier at which it waits, or -1; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what
+`simlib.engine.compiled.ahead` found out. What is used often lies together, in few cache lines."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -91,7 +93,7 @@ class Run(NamedTuple):
     """A run under way."""
 
     steps: Records
-    quantiles: NDArray[np.int64]
+    quantiles: NDArray[np.int32]
     places: NDArray[np.int64]
     worlds: Records
     threads: Records
@@ -141,7 +143,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
     pages = np.full(reach, page, dtype=np.uint8)
     return Run(
         steps=_steps_of(job),
-        quantiles=quantiles,
+        quantiles=quantiles.astype(np.int32),  # less than 2**27 each; they stay in the nearest cache
         places=seek_tables(job.zipf, limits.vcpu_pages(job)),
         worlds=_world_of(job, trace, ledger),
         threads=_threads_of(job, seed),
