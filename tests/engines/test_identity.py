@@ -2,7 +2,7 @@
 """Two engines, one answer: every number and every trace event is the same, to the picosecond."""
 
 import numpy as np
-from engine_strategies import SEEDS, TRACE, examples, jobs, scenarios
+from engine_strategies import SEEDS, TRACE, busy_scenarios, examples, jobs, scenarios
 from hypothesis import given
 
 from simlib.engine import compiled, reference
@@ -26,6 +26,14 @@ def assert_same(job, seed):
 @examples(150)
 def test_every_scenario_runs_alike(scenario, seed):
     assert_same(build(scenario), seed)
+
+
+@given(scenario=busy_scenarios(), seed=SEEDS)
+@examples(100)
+def test_a_busy_guest_runs_ahead_alike(scenario, seed):
+    job = build(scenario)
+    slow, fast = reference.run(job, seed), compiled.run(job, seed)
+    assert slow == fast, f"running ahead changes {slow.differences(fast)}"
 
 
 @given(job=jobs(), seed=SEEDS)

@@ -338,61 +338,112 @@ def passes(run, thread, step):
     return who == HIT and fault_of(run.worlds[0], run.pages, run.blocks, thread.page) == _NO_FAULT
 
 
+@small
+def reaches(run, thread, number, step, time, horizon):
+    """Whether the thread may take a step ahead of the calendar, at a time."""
+    world = run.worlds[0]
+    if calendar.key_of(time, number) >= horizon or world.events >= world.stop_at:
+        return False
+    return passes(run, thread, step)
+
+
 # -- rounds ----------------------------------------------------------------------------------------------
+
+
+@small
+def begin_round(found):
+    """A round of which nothing is known but that it begins with an ACCESS."""
+    found.time, found.events, found.run, found.hold, found.stride = 0, 1, 0, 0, 0
+    found.lap, found.lap_at, found.advance_at = _NONE, 0, 0
+    found.extent, found.counter, found.other = _NONE, _NONE, _NONE
+
+
+@small
+def spend_in_round(step, found):
+    """RUN or HOLD in a round; returns whether they always take as long."""
+    found.time += step.a
+    if step.kind == Step.RUN:
+        found.run += step.a
+    else:
+        found.hold += step.a
+    return step.b == 0
+
+
+@small
+def count_in_round(step, found):
+    """REPEAT in a round; returns whether there is room for its counter."""
+    if found.counter == _NONE:
+        found.counter, found.period = step.c, step.b
+    elif found.other == _NONE and step.c != found.counter:
+        found.other, found.other_period = step.c, step.b
+    else:
+        return False
+    return True
+
+
+@small
+def lap_in_round(step, found):
+    """LAP in a round; returns whether it is the first."""
+    first = found.lap == _NONE
+    found.events += 1
+    found.lap, found.lap_at = step.a, found.time
+    return first
+
+
+@small
+def advance_in_round(step, found):
+    """ADVANCE in a round; returns whether it is the first."""
+    first = found.stride == 0
+    found.stride, found.advance_at, found.extent = step.a, found.time, step.b
+    return first
+
+
+@small
+def ask_in_round(step, found):
+    """TEST in a round; returns whether its answer is known: a flag's, or that the extent does not end."""
+    if step.b == Quantity.FLAG:
+        found.events += 1
+        return True
+    return step.b == Quantity.DONE and step.d == 1 and step.c == found.extent
+
+
+@small
+def jumps_in_round(world, step, expires):
+    """Whether a step of a round goes to its target."""
+    if step.kind == Step.REPEAT:
+        return step.c != expires
+    if step.kind == Step.TEST and step.b == Quantity.FLAG:
+        return world.flags[step.c] < step.d
+    return step.kind == Step.JUMP or step.kind == Step.TEST
 
 
 @apart
 def walk_round(world, steps, first, expires, found):
     """Walk from a hit of an ACCESS to the next, and write down what is spent on the way; True if it has a closed form.
 
-    No extent ends on the way, and no counter but that of number `expires`.
+    The extent does not end on the way, and no counter runs out but that of number `expires`.
     """
-    found.time, found.events, found.run, found.hold, found.stride = 0, 1, 0, 0, 0
-    found.lap, found.lap_at, found.advance_at = _NONE, 0, 0
-    found.extent, found.counter, found.other = _NONE, _NONE, _NONE
+    begin_round(found)
     pc = first + 1
     for _ in range(_ROUND_STEPS):
         step = steps[pc]
         kind = step.kind
-        pc += 1
+        if kind == Step.ACCESS:
+            return pc == first and found.time > 0 and found.stride > 0
+        known = kind == Step.JUMP
         if kind <= Step.HOLD:
-            if step.b != 0:
-                return False
-            found.time += step.a
-            if kind == Step.RUN:
-                found.run += step.a
-            else:
-                found.hold += step.a
-        elif kind == Step.JUMP:
-            pc = step.a
+            known = spend_in_round(step, found)
         elif kind == Step.REPEAT:
-            if found.counter == _NONE:
-                found.counter, found.period = step.c, step.b
-            elif found.other == _NONE and step.c != found.counter:
-                found.other, found.other_period = step.c, step.b
-            else:
-                return False
-            if step.c != expires:
-                pc = step.a
-        elif kind == Step.TEST and step.b == Quantity.DONE and step.d == 1:
-            if found.extent != step.c:
-                return False
-            pc = step.a
-        elif kind == Step.TEST and step.b == Quantity.FLAG:
-            found.events += 1
-            if world.flags[step.c] < step.d:
-                pc = step.a
+            known = count_in_round(step, found)
+        elif kind == Step.TEST:
+            known = ask_in_round(step, found)
         elif kind == Step.ADVANCE:
-            if found.stride:
-                return False
-            found.stride, found.advance_at, found.extent = step.a, found.time, step.b
+            known = advance_in_round(step, found)
         elif kind == Step.LAP:
-            if found.lap != _NONE:
-                return False
-            found.events += 1
-            found.lap, found.lap_at = step.a, found.time
-        else:
-            return kind == Step.ACCESS and pc - 1 == first and found.time > 0 and found.stride > 0
+            known = lap_in_round(step, found)
+        if not known:
+            return False
+        pc = step.a if jumps_in_round(world, step, expires) else pc + 1
     return False
 
 

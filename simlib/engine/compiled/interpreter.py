@@ -17,7 +17,6 @@ from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAW
 from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
 from simlib.model.steps import Adapt, Clock, Page, Quantity, Step
 
-
 UNKNOWN = -1
 """Instead of a horizon: nobody has asked for it yet."""
 
@@ -196,8 +195,14 @@ def shared_step(run, thread, number, step, now):
     return rare_step(run, thread, number, step)
 
 
+@small
+def is_shared(step):
+    """Whether others see what a step does, or change what it asks for."""
+    return step.kind >= Step.TAKE or (step.kind == Step.TEST and step.b >= Quantity.WAITERS)
+
+
 @part
-def live(run, thread, number, now):
+def live(run, thread, number, now):  # noqa: C901, PLR0912  # the engine's one loop
     """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP.
 
     What cannot matter to others, nor they to it, it does ahead of the calendar (`simlib.engine.compiled.ahead`).
@@ -218,33 +223,32 @@ def live(run, thread, number, now):
             time = clock.run_ahead(run.steps, run.quantiles, thread, time)
             if time > HORIZON_PS:
                 return time
-        elif step.kind < Step.TAKE and (step.kind != Step.TEST or step.b < Quantity.WAITERS):
+            continue
+        if not is_shared(step):
             own_step(run, thread, number, step, time)
-        else:
-            may = step.ahead if thread.runs_ahead else ahead.NEVER
-            if time > turn and may == ahead.NEVER:
-                return time  # come back at that time
-            round_known = may == ahead.HIT and item(run.rounds, thread.pc).known
-            if (time > turn or round_known) and horizon == UNKNOWN:
-                horizon = ahead.horizon(run, thread, number)
-            if time > turn:
-                late = calendar.key_of(time, number) >= horizon or world.events >= world.stop_at
-                if late or not ahead.passes(run, thread, step):
-                    return time
-                if time > now:
-                    own_steps = 1
-                    now = time
-                    world.now = now
-            if round_known:
-                time = ahead.skip(run, thread, number, now, horizon)
-                if time > now:
-                    continue
-            if now == turn:
-                horizon = UNKNOWN  # others may see what it does now, and be woken by it
-            world.events += 1
-            time = shared_step(run, thread, number, step, now)
-            if time == ASLEEP:
-                return ASLEEP
+            continue
+        may = step.ahead if thread.runs_ahead else ahead.NEVER
+        if time > turn and may == ahead.NEVER:
+            return time  # come back at that time
+        round_known = may == ahead.HIT and item(run.rounds, thread.pc).known
+        if (time > turn or round_known) and horizon == UNKNOWN:
+            horizon = ahead.horizon(run, thread, number)
+        if time > turn:
+            if not ahead.reaches(run, thread, number, step, time, horizon):
+                return time
+            own_steps = 1 if time > now else own_steps
+            now = time
+            world.now = now
+        if round_known:
+            time = ahead.skip(run, thread, number, now, horizon)
+            if time > now:
+                continue
+        if now == turn:
+            horizon = UNKNOWN  # others may see what it does now, and be woken by it
+        world.events += 1
+        time = shared_step(run, thread, number, step, now)
+        if time == ASLEEP:
+            return ASLEEP
 
 
 def fingerprint() -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
-from simlib.engine.compiled.inline import item, bit_length, part, small
+from simlib.engine.compiled.inline import bit_length, item, part, small
 from simlib.engine.compiled.state import BITS, LOCK_STATISTICS
 from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TRY, note, queue_changes
 from simlib.model.locks import COHORT_PASSES, Discipline
@@ -95,7 +95,9 @@ def take_out(waiting, index, lock, place):
     ring = waiting.shape[1]
     for before in range(place, 0, -1):
         slot = lock.head + before
-        waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = waiter(waiting, index, lock, before - 1)
+        waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = waiter(
+            waiting, index, lock, before - 1
+        )
     lock.head = 0 if lock.head + 1 == ring else lock.head + 1
 
 

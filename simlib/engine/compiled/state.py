@@ -47,8 +47,8 @@ _SELDOM = record("region_lock", "bitmap", "batch", "parked", "alarm", "ended", "
 
 THREAD = np.dtype(_OFTEN.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
-barrier at which it waits, or -1; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what
-`simlib.engine.compiled.ahead` found out. What is used often lies together, in few cache lines."""
+barrier at which it waits, or -1; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits:
+what `simlib.engine.compiled.ahead` found out. What is used often lies together, in few cache lines."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -68,8 +68,8 @@ WORLD = record(
     "tracing", "keeps_ledger", "as_blocks", "stop_at", "prepared", "changers",
     flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during a run; `stop_at`:
-events at which to look up from it; `changers`: how many there are."""
+"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during
+a run; `stop_at`: events at which to look up from it; `changers`: how many there are."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -164,7 +164,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
 
 
 def _steps_of(job: Job) -> Records:
-    table = np.zeros((len(job.steps), len(STEP)), dtype=np.int64)
+    table = np.zeros((len(job.steps), len(STEP.names or ())), dtype=np.int64)
     table[:, : job.steps.shape[1]] = job.steps
     return table.view(STEP).reshape(-1)
 
