@@ -104,6 +104,9 @@ MUTATIONS: dict[str, list[Edit]] = {
     "a thread that waits for a lock keeps nobody from running ahead": [
         Edit(AHEAD, "            by_any = True\n", "            by_any = False\n"),
     ],
+    "what was a hit once stays one although CLEAR protects it": [
+        Edit(AHEAD, "known = thread.hits_since == world.withdrawn", "known = True"),
+    ],
     "looks at a flag on the way are not counted": [
         Edit(AHEAD, "return count // usual.period * usual.extra", "return 0"),
     ],

@@ -528,6 +528,21 @@ def hits(world, pages, words, blocks, page, stride, most):
 
 
 @small
+def count_hits(world, pages, words, blocks, thread, stride, most):
+    """As `hits`, from the thread's page on; what it has seen and has not changed it does not look at again."""
+    page = thread.page
+    known = thread.hits_since == world.withdrawn
+    if known and stride == 1 and thread.hits_from <= page < thread.hits_to:
+        return min(most, thread.hits_to - page)
+    found = hits(world, pages, words, blocks, page, stride, most)
+    if stride == 1:
+        if not known or page != thread.hits_to:
+            thread.hits_from, thread.hits_since = page, world.withdrawn
+        thread.hits_to = page + found
+    return found
+
+
+@small
 def count_progress(world, progress, queue, number, at, every, times, pages):
     """Write down so many pages at a time, and again after each period."""
     bin_of(world, progress, queue, at + (times - 1) * every)
@@ -584,7 +599,7 @@ def skip(run, thread, number, time, horizon):
     most = fitting(usual, thread, time, horizon)
     if most <= 0:
         return time
-    rounds = hits(world, run.pages, run.words, run.blocks, thread.page, usual.stride, most)
+    rounds = count_hits(world, run.pages, run.words, run.blocks, thread, usual.stride, most)
     count_progress(
         world, books.progress, books.queue, number, time + usual.advance_at, usual.time, rounds, usual.stride
     )

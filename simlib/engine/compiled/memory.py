@@ -81,6 +81,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
         blocks[block] = Block.WRITABLE
     elif action == Map.ZAP:
         blocks[block] = Block.ABSENT
+        world.withdrawn += 1
     elif action == Map.EAGER:
         if blocks[block] >= Block.PROTECTED:
             state = Page.WRITABLE if blocks[block] == Block.WRITABLE else Page.PROTECTED
@@ -90,6 +91,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
         if blocks[block] == Block.ABSENT or (action == Map.SPLIT and blocks[block] != Block.TABLE):
             blocks[block] = Block.TABLE
             fill_table(pages, block, world.block_shift, Page.ABSENT)
+            world.withdrawn += 1
         bits = pages[page] & _LOGGED
         if written and step.b:
             bits |= Page.DIRTY
@@ -150,6 +152,8 @@ def scan(world, trace, ledger, pages, blocks, thread, number, step):
         unsplit = found if clears else 0
         if entries > 0 and writable:
             blocks[block] = Block.PROTECTED
+    if entries > 0 and (clears or action == Scan.PROTECT):
+        world.withdrawn += 1
     time = entries * step.b + unsplit * step.d + (step.c if entries > 0 else 0)
     thread.bitmap += more
     if action == Scan.COLLECT:

@@ -43,12 +43,16 @@ _OFTEN = record(
     "tried", "acquired", "served", "mode", "socket", "lap_from", "lap_max", "seen",
     spent=len(ACTIVITIES), faults=4, counters=COUNTERS, end=EXTENTS, begin=EXTENTS,
 )  # fmt: skip
-_SELDOM = record("region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers")
+_SELDOM = record(
+    "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
+    "hits_from", "hits_to", "hits_since",
+)  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
 barrier at which it waits, or -1; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits:
-what `simlib.engine.compiled.ahead` found out. What is used often lies together, in few cache lines."""
+what `simlib.engine.compiled.ahead` found out. An access of the pages `hits_from` to `hits_to` is a hit
+unless an entry was withdrawn since; what is used often lies together, in few cache lines."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -65,11 +69,12 @@ for reading and then for writing, its `LOCK_COLUMNS` and the counts of waits and
 WORLD = record(
     "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "near_ps", "far_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
-    "tracing", "keeps_ledger", "as_blocks", "stop_at", "prepared", "changers",
+    "tracing", "keeps_ledger", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
     flags=FLAGS,
 )  # fmt: skip
 """What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during
-a run; `stop_at`: events at which to look up from it; `changers`: how many there are."""
+a run; `stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an
+entry of the page table was, so that a hit may have become a fault."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
