@@ -41,9 +41,9 @@ the same, and everybody if it is a hit; who is alone with the bitmap."""
 
 _NO_FAULT = -1
 
-_CHANGES, _TOUCHES, _SPLITS, _SCANS, _COUNTS, _LEAVES = (1 << i for i in range(6))
-"""Bits of what a thread can come to: change what others see, or see what they did; access or map memory; split a block;
-use the bitmap; count in it, which is asked for at no time of its own; touch memory beyond its region."""
+_CHANGES, _ACCESSES, _TOUCHES, _SPLITS, _SCANS, _COUNTS, _LEAVES = (1 << i for i in range(7))
+"""Bits of what a thread can come to: change what others see, or see what they did; access memory; access or map it;
+split a block; use the bitmap; count in it, which is asked for at no time of its own; touch memory beyond its region."""
 
 _FIRST_BARRIER, _BARRIERS = 8, 48
 """Bits of the barriers that it can come to."""
@@ -77,7 +77,7 @@ def bits_of(steps, pc, blocks, inside):
         elif step.a == Map.SPLIT and blocks:
             bits |= _SPLITS
     elif kind == Step.ACCESS:
-        bits = _TOUCHES
+        bits = _ACCESSES | _TOUCHES
     elif kind == Step.BARRIER:
         bits = 1 << (_FIRST_BARRIER + step.a) if step.a < _BARRIERS else 0
     elif kind == Step.TEST:
@@ -213,7 +213,7 @@ def find_company(world, threads, reach, changers):
                 continue
             if memory_meets(world, thread, bits, threads[j], theirs):
                 thread.alone = 0
-                shares |= theirs & _SPLITS > 0
+                shares |= bits & _ACCESSES > 0 and theirs & _SPLITS > 0
         thread.runs_ahead = int(not shares and (bits & _COUNTS == 0 or thread.owns_bitmap > 0))
 
 
