@@ -2,8 +2,8 @@
 """The fast engine: the step language interpreted by Numba, a room a subject.
 
 `simlib.engine.reference` is the definition; this computes the same thing, event for event.
-`state` says what a run is made of, `calendar` whose turn it is, `clock` how time passes, `locks` who
-gets a lock, `memory` what the page table and the log say, `statistics` what is written down, and
+`state` says what a run is made of, `calendar` whose turn it is, `ahead` what needs no turn, `clock` how time passes,
+`locks` who gets a lock, `memory` what the page table and the log say, `statistics` what is written down, and
 `interpreter` goes from step to step.
 """
 
@@ -20,8 +20,8 @@ from simlib.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNIN
 from simlib.engine.result import EngineResult
 from simlib.model.job import Job
 
-BUDGET = 2_000_000
-"""Events between two looks at the keyboard and the progress display."""
+BUDGET = 500_000
+"""Work between two looks at the keyboard and the progress display, in events; well below a tenth of a second."""
 
 
 def run(
@@ -45,7 +45,7 @@ def run(
     ledger : int
         Keep up to this many entries of what happened to the guest's pages; 0 keeps none.
     progress : callable, optional
-        Called with (events, simulated time in ps) about every two million events.
+        Called with (events, simulated time in ps) several times a second.
 
     Returns
     -------
