@@ -77,7 +77,14 @@ METRICS = ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput
 def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> Scenario:
     """One case, all costs at their medians."""
     architecture, policy = WAYS[way]
-    workload = {"clear_chunk": chunk, "link": "25Gbit/s", "pass_limit": 2, "shared": True, "downtime": "1ms", "warm_up": "100us"}
+    workload = {
+        "clear_chunk": chunk,
+        "link": "25Gbit/s",
+        "pass_limit": 2,
+        "shared": True,
+        "downtime": "1ms",
+        "warm_up": "100us",
+    }
     changes = {"guest": {"memory": memory}, "policy": policy, "workload": workload | GUESTS[density]}
     return central(standard_scenario(architecture, vcpus).changed(changes))
 

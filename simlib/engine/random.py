@@ -133,6 +133,9 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
 SEEK_BITS = 12
 """A table of places has 2**SEEK_BITS + 1 edges of equally likely bins."""
 
+WITHIN_BITS = 30
+"""Bits of a draw that say where in its bin a place is: the last bin of Zipf's law over a terabyte has millions."""
+
 SCATTER = 2654435761
 """Prime that scatters ranks over a region: neighbours in rank are not neighbours in memory (Knuth's multiplier)."""
 

@@ -138,6 +138,55 @@ def scenarios(draw, kinds=KINDS):
     )
 
 
+@st.composite
+def busy_scenarios(draw):
+    """A guest that makes many accesses between two things that matter to it, over hundreds of pages."""
+    blocks = draw(st.booleans())
+    kind = draw(st.sampled_from(["clear_under_load", "clear_under_load", "migration", "migration", "zap"]))
+    pages = 512 * draw(st.integers(1, 2)) if blocks else 64 * draw(st.integers(1, 8))
+    vcpus = draw(st.integers(1, 4))
+    words = pages * vcpus // 64
+    chunk = draw(st.sampled_from([None, words // 2])) if words > 1 else None
+    short = st.sampled_from([0, 1_000, 3_700, 50_001])
+    costs = {cost: draw(short) for cost in ("fault_exit", "fault_hold", "tlb_invalidate", "flush", "reacquire", "kick",
+                                            "split_alloc", "split_block", "split_hold", "zap_block", "line_transfer",
+                                            "line_local", "clear_ioctl")}  # fmt: skip
+    costs["clear_page"], costs["enable_page"] = draw(st.sampled_from([0, 700, 3_000])), draw(st.sampled_from([0, 900]))
+    access = draw(st.sampled_from([9_000, 20_000, 70_001]))
+    divided = {"clear_under_load": words, "migration": chunk or words}.get(kind, 1)
+    when = draw(st.sampled_from(["lazy", "at_once", "at_get", "ring"])) if kind == "migration" else "lazy"
+    threads = [n for n in (0, 0, 1, 2) if not n or (kind != "zap" and when == "lazy" and divided % n == 0)]
+    return Scenario(
+        guest=Guest(vcpus=vcpus, memory_per_vcpu=pages * 4096, backing="hugetlb_2mb" if blocks else "4k"),
+        policy=Policy(
+            architecture=draw(st.sampled_from(["x86-tdp", "arm64-2022", "arm64-spinlock"])),
+            lets_go=draw(strategies()),
+            eager_split=draw(st.sampled_from([None, True, False])),
+            split_alloc=draw(st.sampled_from(["default", "drop"])),
+            lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" else 1,
+        ),
+        workload=Workload(
+            kind=kind,
+            iterations=draw(st.integers(1, 2)),
+            write_percent=draw(st.sampled_from([100, 100, 50, 3])),
+            initially_set=draw(st.booleans()),
+            clear_chunk=chunk and chunk * 64 * 4096,
+            pause=draw(st.sampled_from([0, 2_000_000, 20_000_000])),
+            access=draw(st.sampled_from(["sequential", "sequential", "uniform", "zipf"])),
+            access_interval=access,
+            shared=draw(st.sampled_from([False, False, True])),
+            warm_up=draw(st.sampled_from([0, 10_000_000])),
+            link=draw(st.sampled_from([10**13, 10**14])),
+            clear_when=when,
+            clear_threads=draw(st.sampled_from(threads)),
+            downtime=draw(st.sampled_from([0, 10_000])),
+            pass_limit=draw(st.integers(1, 3)),
+            slow_fault_every=draw(st.sampled_from([0, 0, 0, 2, 100])),
+        ),
+        costs=Costs(**costs, guest_access=access, fault_jitter=draw(st.sampled_from([None, 0.3]))),
+    )
+
+
 class _Writer:
     """Writes the programs of a job; every choice is hypothesis's."""
 

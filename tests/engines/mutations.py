@@ -50,8 +50,8 @@ class Edit(NamedTuple):
 
 SIMULATION, OTHER_LOCKS, OTHER_MEMORY = (f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory"))
 WORKLOADS = "workloads/"
-LOCKS, MEMORY, INTERPRETER, CLOCK = (
-    f"engine/compiled/{room}.py" for room in ("locks", "memory", "interpreter", "clock")
+LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD = (
+    f"engine/compiled/{room}.py" for room in ("locks", "memory", "interpreter", "clock", "ahead")
 )
 
 MUTATIONS: dict[str, list[Edit]] = {
@@ -96,6 +96,19 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "SEND leaves the page in the bitmap": [
         Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits"),
+    ],
+    "a vCPU runs on past the time at which its memory is protected": [
+        Edit(AHEAD, "((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time",
+             "((horizon >> calendar.THREAD_BITS) + 99 * usual.time - time) // usual.time"),
+    ],
+    "a thread that waits for a lock keeps nobody from running ahead": [
+        Edit(AHEAD, "            by_any = True\n", "            by_any = False\n"),
+    ],
+    "what was a hit once stays one although CLEAR protects it": [
+        Edit(AHEAD, "known = thread.hits_since == world.withdrawn", "known = True"),
+    ],
+    "looks at a flag on the way are not counted": [
+        Edit(AHEAD, "return count // usual.period * usual.extra", "return 0"),
     ],
     "an adaptive batch is halved below its bound": [
         Edit(SIMULATION, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),

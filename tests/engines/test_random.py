@@ -119,3 +119,21 @@ def test_every_place_is_reached_and_none_beyond():
     assert (counts[:192] > 0).all()
     assert not counts[192:].any()
     assert counts[0] == counts.max()  # rank 0 stays at home, the others are scattered
+
+
+def test_rare_places_of_a_large_memory_are_reached_as_often_as_they_should():
+    """Of 16 million places of which each of the last bins has tens of thousands."""
+    region, draws = 1 << 24, 200_000
+    p = Program()
+    with p.thread(), p.repeat(draws):
+        p.seek(1, 1)
+        p.run(1)
+        p.map(Map.PAGE, logging=True)
+    job = Job(p.steps(), np.zeros(1, int), np.array([[0, region]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
+              places=(0.0, 0.99), pages=region)  # fmt: skip
+    trace = compiled.run(job, trace=2 * draws).trace
+    seen = trace[trace[:, 2] == EVENTS.index("mapped"), 3]
+    edges = np.array(zipf_table(0.99, region)) / 2**32 * region
+    inside = np.maximum(1.0, np.diff(edges))
+    expected = (inside * -np.expm1(-draws / 4096 / inside)).sum()
+    assert len(np.unique(seen)) == pytest.approx(expected, rel=0.01)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simlib.engine.compiled.inline import small
-from simlib.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS
+from simlib.engine.compiled.inline import item, small
+from simlib.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS, WITHIN_BITS
 from simlib.model.steps import Clock, Step
 
 RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
@@ -44,7 +44,7 @@ def sample(thread, quantiles, mean, table):
     if table == 0:
         return mean
     bits = next_bits(thread)
-    return (mean * quantiles[table, np.int64(bits >> np.uint64(64 - TABLE_BITS))]) >> FIXED_POINT_BITS
+    return (mean * quantiles[np.uint64(table), bits >> np.uint64(64 - TABLE_BITS)]) >> FIXED_POINT_BITS
 
 
 @small
@@ -53,9 +53,9 @@ def place(thread, places, multiple, table):
     choices = (thread.end[0] - thread.begin[0]) // multiple
     bits = next_bits(thread)
     bin_ = np.int64(bits >> np.uint64(64 - SEEK_BITS))
-    within = np.int64((bits >> np.uint64(48 - SEEK_BITS)) & np.uint64(0xFFFF))
+    within = np.int64((bits >> np.uint64(64 - SEEK_BITS - WITHIN_BITS)) & np.uint64((1 << WITHIN_BITS) - 1))
     low = places[table, bin_]
-    rank = ((low + (((places[table, bin_ + 1] - low) * within) >> 16)) * choices) >> 32
+    rank = ((low + (((places[table, bin_ + 1] - low) * within) >> WITHIN_BITS)) * choices) >> 32
     rank = min(rank, choices - 1)
     if places[table, -1] > 0:
         rank = (rank * SCATTER) % choices
@@ -66,7 +66,7 @@ def place(thread, places, multiple, table):
 def run_ahead(steps, quantiles, thread, time):
     """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
     while True:
-        step = steps[thread.pc]
+        step = item(steps, thread.pc)
         if step.kind > Step.HOLD:
             return time
         spent = sample(thread, quantiles, step.a, step.b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -20,6 +21,12 @@ Without Numba's run-time (`_nrt`) arrays are not reference counted whenever a fu
 
 apart = njit(_nrt=False, error_model="numpy")
 """For what happens seldom."""
+
+
+@small
+def item(array, index):
+    """An array's element; the index is known not to be negative, which Numba else asks and counts from the end."""
+    return array[np.uint64(index)]
 
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types of its own

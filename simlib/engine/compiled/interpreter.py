@@ -7,14 +7,18 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
 
-from simlib.engine.compiled import calendar, clock, locks, memory, statistics
-from simlib.engine.compiled.inline import apart, part, small
+from simlib.engine.compiled import ahead, calendar, clock, locks, memory, statistics
+from simlib.engine.compiled.inline import apart, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
 from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
 from simlib.model.steps import Adapt, Clock, Page, Quantity, Step
+
+UNKNOWN = -1
+"""Instead of a horizon: nobody has asked for it yet."""
 
 
 @small
@@ -61,7 +65,7 @@ def own_step(run, thread, number, step, time):
         page = min(thread.page + step.a, thread.end[step.b])
         books = run.books
         time_bin = statistics.bin_of(run.worlds[0], books.progress, books.queue, time)
-        books.progress[number, time_bin] += page - thread.page
+        books.progress[np.uint64(number), np.uint64(time_bin)] += page - thread.page
         thread.page = page
     elif kind == Step.TEST:
         if quantity(run.pages, thread, step, time) < step.d:
@@ -145,6 +149,7 @@ def rare_step(run, thread, number, step):
         statistics.note(world, run.books.trace, now, number, statistics.STAMP, step.a)
     elif kind == Step.SIGNAL:
         world.flags[step.a] = 1
+        ahead.learn(world, run.steps, run.rounds)
         statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
     elif kind == Step.SLEEP:
         thread.alarm = clock.shown(world, now) + step.a
@@ -190,31 +195,60 @@ def shared_step(run, thread, number, step, now):
     return rare_step(run, thread, number, step)
 
 
+@small
+def is_shared(step):
+    """Whether others see what a step does, or change what it asks for."""
+    return step.kind >= Step.TAKE or (step.kind == Step.TEST and step.b >= Quantity.WAITERS)
+
+
 @part
-def live(run, thread, number, now):
-    """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP."""
+def live(run, thread, number, now):  # noqa: C901, PLR0912  # the engine's one loop
+    """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP.
+
+    What cannot matter to others, nor they to it, it does ahead of the calendar (`simlib.engine.compiled.ahead`).
+    """
     world = run.worlds[0]
     time = now
+    turn, horizon = now, UNKNOWN
     own_steps = 0
     while True:
-        step = run.steps[thread.pc]
+        step = item(run.steps, thread.pc)
         own_steps += 1
         if own_steps > OWN_STEPS:
+            if now > turn:
+                return time  # nobody has come so far yet
             world.status = RUNAWAY
             return ASLEEP
         if step.kind <= Step.HOLD:
             time = clock.run_ahead(run.steps, run.quantiles, thread, time)
             if time > HORIZON_PS:
                 return time
-        elif step.kind < Step.TAKE and (step.kind != Step.TEST or step.b < Quantity.WAITERS):
+            continue
+        if not is_shared(step):
             own_step(run, thread, number, step, time)
-        else:
+            continue
+        may = step.ahead if thread.runs_ahead else ahead.NEVER
+        if time > turn and may == ahead.NEVER:
+            return time  # come back at that time
+        round_known = may == ahead.HIT and item(run.rounds, thread.pc).known
+        if (time > turn or round_known) and horizon == UNKNOWN:
+            horizon = ahead.horizon(run, thread, number)
+        if time > turn:
+            if not ahead.reaches(run, thread, number, step, time, horizon):
+                return time
+            own_steps = 1 if time > now else own_steps
+            now = time
+            world.now = now
+        if round_known:
+            time = ahead.skip(run, thread, number, now, horizon)
             if time > now:
-                return time  # come back at that time
-            world.events += 1
-            time = shared_step(run, thread, number, step, now)
-            if time == ASLEEP:
-                return ASLEEP
+                continue
+        if now == turn:
+            horizon = UNKNOWN  # others may see what it does now, and be woken by it
+        world.events += 1
+        time = shared_step(run, thread, number, step, now)
+        if time == ASLEEP:
+            return ASLEEP
 
 
 def fingerprint() -> int:
@@ -231,10 +265,12 @@ def _compile(version: int) -> Any:
 
     @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
     def advance(run, budget):
-        """Run until every thread ended, nothing can happen, or so many events took place. Returns `version`."""
+        """Run until every thread ended, nothing can happen, or as much was done as so many events take."""
         world = run.worlds[0]
-        stop_at = world.events + budget
-        while world.events < stop_at:
+        if not world.prepared:
+            ahead.prepare(run)
+        world.stop_at = world.events + budget
+        while world.events < world.stop_at:
             key = run.tree[1]
             if key == calendar.NEVER:
                 world.status = FINISHED if world.live == 0 else DEADLOCK
@@ -245,7 +281,8 @@ def _compile(version: int) -> Any:
                 world.status = PAST_HORIZON
                 break
             world.now = now
-            time = live(run, run.threads[number], number, now)
+            time = live(run, item(run.threads, number), number, now)
+            world.now = now
             if time == ASLEEP:
                 calendar.wake(run.tree, number, calendar.NEVER)
                 if world.status != RUNNING:

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
-from simlib.engine.compiled.inline import bit_length, part, small
+from simlib.engine.compiled.inline import bit_length, item, part, small
+from simlib.engine.compiled.state import BITS, LOCK_STATISTICS
 from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TRY, note, queue_changes
 from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import Clock, Mode, Whose
+
+ACQUISITIONS, CONTENDED, WAIT_PS, WAIT_MAX_PS, HOLD_PS, HOLD_MAX_PS = range(LOCK_STATISTICS)
+"""A lock's statistics, in the order of `simlib.engine.result.LOCK_COLUMNS`."""
 
 ASLEEP = -1
 """Instead of a thread's clock: it sleeps until somebody wakes it."""
@@ -19,7 +25,7 @@ def transfer(world, threads, owner, number):
     """One operation by a thread on a cache line that the owner's CPU had last."""
     if owner == number or owner < 0:
         return world.local_ps
-    if threads[owner].socket == threads[number].socket:
+    if item(threads, owner).socket == item(threads, number).socket:
         return world.near_ps
     return world.far_ps
 
@@ -40,7 +46,7 @@ def waiter(waiting, index, lock, place):
     """The thread at a place in the queue."""
     ring = waiting.shape[1]
     slot = lock.head + place
-    return waiting[index, slot - ring if slot >= ring else slot]
+    return waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)]
 
 
 @small
@@ -89,7 +95,9 @@ def take_out(waiting, index, lock, place):
     ring = waiting.shape[1]
     for before in range(place, 0, -1):
         slot = lock.head + before
-        waiting[index, slot - ring if slot >= ring else slot] = waiter(waiting, index, lock, before - 1)
+        waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = waiter(
+            waiting, index, lock, before - 1
+        )
     lock.head = 0 if lock.head + 1 == ring else lock.head + 1
 
 
@@ -105,11 +113,11 @@ def own(world, books, index, lock, number, thread, mode, at):
         thread.acquired = at
     thread.asleep = 0
     wait = at - thread.tried
-    stats = books.stats
-    stats[index, mode, 0] += 1
-    stats[index, mode, 2] += wait
-    stats[index, mode, 3] = max(stats[index, mode, 3], wait)
-    books.waits[index, mode, bit_length(wait)] += 1
+    first = LOCK_STATISTICS * mode
+    lock.stats[np.uint64(first + ACQUISITIONS)] += 1
+    lock.stats[np.uint64(first + WAIT_PS)] += wait
+    lock.stats[np.uint64(first + WAIT_MAX_PS)] = max(lock.stats[np.uint64(first + WAIT_MAX_PS)], wait)
+    lock.waits[np.uint64(BITS * mode + bit_length(wait))] += 1
     note(world, books.trace, at, number, ACQUIRED, index)
 
 
@@ -130,7 +138,7 @@ def take(run, thread, number, step, now):
     if step.c == Whose.REGION:
         thread.region_lock = step.a + min(thread.page, world.pages - 1) // world.lock_pages
     index = lock_index(thread, number, step)
-    lock, mode = run.locks[index], step.b
+    lock, mode = item(run.locks, index), step.b
     thread.pc += 1
     thread.tried = now
     thread.mode = mode
@@ -146,10 +154,10 @@ def take(run, thread, number, step, now):
             lock.count = 0
         own(world, books, index, lock, number, thread, mode, done)
         return done
-    books.stats[index, mode, 1] += 1
+    lock.stats[np.uint64(LOCK_STATISTICS * mode + CONTENDED)] += 1
     ring = run.waiting.shape[1]
     slot = lock.head + lock.length
-    run.waiting[index, slot - ring if slot >= ring else slot] = number
+    run.waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = number
     queue_changes(world, books.progress, books.queue, index, lock, now, 1)
     if world.clock == Clock.SERIAL_YIELD:
         starts(world, now, -1)
@@ -162,7 +170,8 @@ def drop(run, thread, number, step, now):
     """Let a lock go, or publish a lockless update; hand the lock on. Returns the thread's clock."""
     world, books = run.worlds[0], run.books
     index = lock_index(thread, number, step)
-    lock, mode = run.locks[index], step.b
+    lock, mode = item(run.locks, index), step.b
+    first = LOCK_STATISTICS * mode
     if lock.length > 0:  # the one whose turn is next polls the word: the line must be fetched back
         place = successor(run.threads, run.waiting, index, lock, number)
         lock.line_owner = waiter(run.waiting, index, lock, place)
@@ -170,20 +179,20 @@ def drop(run, thread, number, step, now):
     thread.spent[LINE] += done - now
     if lock.kind == Discipline.LOCKLESS:
         if lock.count != thread.seen:
-            books.stats[index, mode, 1] += 1
+            lock.stats[np.uint64(first + CONTENDED)] += 1
             note(world, books.trace, done, number, RETRY, index)
             thread.pc = step.d
             return done
         lock.count += 1
-        books.stats[index, mode, 0] += 1
+        lock.stats[np.uint64(first + ACQUISITIONS)] += 1
     else:
         lock.holders -= 1 if mode == Mode.READ else -1
         if lock.holders == 0:
             lock.busy += done - lock.busy_since
     held = done - (thread.served if lock.kind == Discipline.SERVER else thread.acquired)
-    books.stats[index, mode, 4] += held
-    books.stats[index, mode, 5] = max(books.stats[index, mode, 5], held)
-    books.holds[index, mode, bit_length(held)] += 1
+    lock.stats[np.uint64(first + HOLD_PS)] += held
+    lock.stats[np.uint64(first + HOLD_MAX_PS)] = max(lock.stats[np.uint64(first + HOLD_MAX_PS)], held)
+    lock.holds[np.uint64(BITS * mode + bit_length(held))] += 1
     note(world, books.trace, done, number, RELEASED, index)
     thread.pc += 1
     if lock.length > 0:
@@ -198,7 +207,7 @@ def grant(run, index, lock, by, now, at):
     while lock.length > 0:
         place = successor(run.threads, run.waiting, index, lock, by)
         number = waiter(run.waiting, index, lock, place)
-        thread = run.threads[number]
+        thread = item(run.threads, number)
         if not admits(lock, thread.mode):
             return
         queue_changes(world, books.progress, books.queue, index, lock, now, -1)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from simlib.engine.compiled.clock import HOLD, IDLE, RUN
-from simlib.engine.compiled.inline import apart, small
+from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.statistics import FAULT, FIRST_SCAN, MAPPED, SCAN, WRITE, enter, note
 from simlib.engine.limits import PADDING
 from simlib.model.steps import STATE, Block, Map, Page, Scan
@@ -23,9 +23,9 @@ def writes(world, page):
 @small
 def fault_of(world, pages, blocks, page):
     """Which fault touching a page gives, or none."""
-    block = blocks[page >> world.block_shift]
+    block = item(blocks, page >> world.block_shift)
     if block == Block.TABLE:
-        state = pages[page] & STATE
+        state = item(pages, page) & STATE
         if state == Page.ABSENT:
             return 0
         if state == Page.PROTECTED and writes(world, page):
@@ -81,6 +81,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
         blocks[block] = Block.WRITABLE
     elif action == Map.ZAP:
         blocks[block] = Block.ABSENT
+        world.withdrawn += 1
     elif action == Map.EAGER:
         if blocks[block] >= Block.PROTECTED:
             state = Page.WRITABLE if blocks[block] == Block.WRITABLE else Page.PROTECTED
@@ -90,6 +91,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
         if blocks[block] == Block.ABSENT or (action == Map.SPLIT and blocks[block] != Block.TABLE):
             blocks[block] = Block.TABLE
             fill_table(pages, block, world.block_shift, Page.ABSENT)
+            world.withdrawn += 1
         bits = pages[page] & _LOGGED
         if written and step.b:
             bits |= Page.DIRTY
@@ -108,7 +110,7 @@ def scan_word(pages, first, count, action, in_table):
     """
     found = more = 0
     for page in range(first, first + count):
-        bits = pages[page]
+        bits = item(pages, page)
         state = bits & STATE
         if action == Scan.CLEAR or action == Scan.CLEAR_PAGE:
             if (bits & _LOGGED) == _LOGGED:
@@ -150,6 +152,8 @@ def scan(world, trace, ledger, pages, blocks, thread, number, step):
         unsplit = found if clears else 0
         if entries > 0 and writable:
             blocks[block] = Block.PROTECTED
+    if entries > 0 and (clears or action == Scan.PROTECT):
+        world.withdrawn += 1
     time = entries * step.b + unsplit * step.d + (step.c if entries > 0 else 0)
     thread.bitmap += more
     if action == Scan.COLLECT:

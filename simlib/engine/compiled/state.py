@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simlib.engine import limits
 from simlib.engine.random import seek_tables, tables, thread_keys
-from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS
+from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_COLUMNS
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
 
@@ -27,30 +27,54 @@ def record(*fields: str, **arrays: int) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in fields] + [(name, np.int64, (n,)) for name, n in arrays.items()])
 
 
-STEP = record("kind", "a", "b", "c", "d")
+STEP = record("kind", "a", "b", "c", "d", "ahead")
+"""A step; `ahead`: who may take it ahead of the calendar (`simlib.engine.compiled.ahead`)."""
 
-THREAD = record(
-    "pc", "page", "key", "draws", "socket", "mode", "region_lock", "bitmap", "batch", "kick", "asleep", "parked",
-    "alarm", "seen", "ended", "tried", "acquired", "served", "lap_from", "lap_max",
-    begin=EXTENTS, end=EXTENTS, counters=COUNTERS, spent=len(ACTIVITIES), faults=4,
+ROUND = record(
+    "known", "time", "events", "run", "hold", "stride", "extent", "advance_at", "lap", "lap_at",
+    "counter", "period", "free", "extra", "other", "other_period",
 )  # fmt: skip
+"""What lies between two hits of one ACCESS (`simlib.engine.compiled.ahead`), if `known`: time, events, what is spent;
+pages, and of which extent, which must not end; when ADVANCE and LAP come, and what that reads; counters, of which
+the first may run out if it is `free`, which costs `extra` events. -1: there is none."""
+
+_OFTEN = record(
+    "pc", "page", "key", "draws", "kick", "runs_ahead", "alone", "asleep",
+    "tried", "acquired", "served", "mode", "socket", "lap_from", "lap_max", "seen",
+    spent=len(ACTIVITIES), faults=4, counters=COUNTERS, end=EXTENTS, begin=EXTENTS,
+)  # fmt: skip
+_SELDOM = record(
+    "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
+    "hits_from", "hits_to", "hits_since",
+)  # fmt: skip
+
+THREAD = np.dtype(_OFTEN.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
-barrier at which it waits, or -1."""
+barrier at which it waits, or -1; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits:
+what `simlib.engine.compiled.ahead` found out. An access of the pages `hits_from` to `hits_to` is a hit
+unless an entry was withdrawn since; what is used often lies together, in few cache lines."""
+
+LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
+"""Statistics that a lock keeps for each mode, and of how many bits a time may have."""
 
 LOCK = record(
     "kind", "holders", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
     "changed",
+    stats=2 * LOCK_STATISTICS, waits=2 * BITS, holds=2 * BITS,
 )  # fmt: skip
 """A lock; `holders` is the number of readers, or -1 for a writer; `head` and `length` are those of its ring of waiting
-threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock."""
+threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock. Last,
+for reading and then for writing, its `LOCK_COLUMNS` and the counts of waits and holds by their number of bits."""
 
 WORLD = record(
     "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "near_ps", "far_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
-    "tracing", "keeps_ledger",
+    "tracing", "keeps_ledger", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
     flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` on nothing changes during a run."""
+"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during
+a run; `stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an
+entry of the page table was, so that a hit may have become a fault."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -59,9 +83,6 @@ RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 class Books(NamedTuple):
     """What a run leaves behind: the arrays of `simlib.engine.result.EngineResult`."""
 
-    stats: NDArray[np.int64]
-    waits: NDArray[np.int64]
-    holds: NDArray[np.int64]
     queue: NDArray[np.int64]
     progress: NDArray[np.int64]
     stamp_ps: NDArray[np.int64]
@@ -77,7 +98,7 @@ class Run(NamedTuple):
     """A run under way."""
 
     steps: Records
-    quantiles: NDArray[np.int64]
+    quantiles: NDArray[np.int32]
     places: NDArray[np.int64]
     worlds: Records
     threads: Records
@@ -88,6 +109,12 @@ class Run(NamedTuple):
     blocks: NDArray[np.uint8]
     arrived: NDArray[np.int64]
     books: Books
+    words: NDArray[np.uint64]
+    rounds: Records
+    changers: NDArray[np.int64]
+    gathers: NDArray[np.int64]
+    inside: NDArray[np.int64]
+    reach: NDArray[np.int64]
 
 
 def books_of(job: Job, trace: int, ledger: int) -> Books:
@@ -98,9 +125,6 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         return np.zeros(shape, dtype=np.int64)
 
     return Books(
-        stats=zeros(locks, 2, 6),
-        waits=zeros(locks, 2, 65),
-        holds=zeros(locks, 2, 65),
         queue=zeros(locks, BINS),
         progress=zeros(threads, BINS),
         stamp_ps=zeros(stamps),
@@ -119,10 +143,10 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
     limits.check_times(job, quantiles)
     locks = np.zeros(len(job.locks), dtype=LOCK)
     locks["kind"], locks["line_owner"] = job.locks, -1
-    memory = limits.first_memory(job)
+    memory, count = limits.first_memory(job), len(job.steps)
     return Run(
-        steps=np.ascontiguousarray(job.steps).view(STEP).reshape(-1),
-        quantiles=quantiles,
+        steps=_steps_of(job),
+        quantiles=quantiles.astype(np.int32),  # less than 2**27 each; they stay in the nearest cache
         places=seek_tables(job.places, limits.vcpu_pages(job)),
         worlds=_world_of(job, trace, ledger),
         threads=_threads_of(job, seed),
@@ -133,7 +157,19 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         blocks=memory.blocks,
         arrived=np.zeros(job.barriers, dtype=np.int64),
         books=books_of(job, trace, ledger),
+        words=memory.pages.view(np.uint64),
+        rounds=np.zeros(count + 1, dtype=ROUND),
+        changers=np.zeros(len(job.entry), dtype=np.int64),
+        gathers=np.zeros(job.barriers, dtype=np.int64),
+        inside=np.zeros(count, dtype=np.int64),
+        reach=np.zeros(count, dtype=np.int64),
     )
+
+
+def _steps_of(job: Job) -> Records:
+    table = np.zeros((len(job.steps), len(STEP.names or ())), dtype=np.int64)
+    table[:, : job.steps.shape[1]] = job.steps
+    return table.view(STEP).reshape(-1)
 
 
 def _world_of(job: Job, trace: int, ledger: int) -> Records:
@@ -145,6 +181,7 @@ def _world_of(job: Job, trace: int, ledger: int) -> Records:
     world["live"], world["shift"] = count, FIRST_SHIFT
     world["running"] = count if job.clock != Clock.WALL else 1
     world["tracing"], world["keeps_ledger"] = trace > 0, ledger > 0
+    world["as_blocks"] = job.mapped_as_blocks
     return world
 
 

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simlib.engine.compiled.clock import shown
 from simlib.engine.compiled.inline import apart, bit_length, small
+from simlib.engine.compiled.state import LOCK_STATISTICS
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LEDGER
 
 (TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK) = range(len(EVENTS))
@@ -74,10 +77,10 @@ def queue_changes(world, progress, queue, index, lock, now, change):
         b = t >> shift
         while b < last:
             edge = (b + 1) << shift
-            queue[index, b] += lock.length * (edge - t)
+            queue[np.uint64(index), np.uint64(b)] += lock.length * (edge - t)
             t = edge
             b += 1
-        queue[index, b] += lock.length * (now - t)
+        queue[np.uint64(index), np.uint64(b)] += lock.length * (now - t)
     lock.changed = now
     lock.length += change
 
@@ -90,8 +93,8 @@ def stamp(run, thread, which):
     books.stamp_sums[which, :] = 0
     for index in range(run.locks.shape[0]):
         for mode in range(2):
-            books.stamp_locks[which, index, mode, 0] = books.stats[index, mode, 0]
-            books.stamp_locks[which, index, mode, 1] = books.stats[index, mode, 1]
+            for column in range(2):
+                books.stamp_locks[which, index, mode, column] = run.locks[index].stats[LOCK_STATISTICS * mode + column]
     for other in run.threads:
         for activity in range(_ACTIVITIES):
             books.stamp_sums[which, activity] += other.spent[activity]
@@ -106,13 +109,19 @@ def stamp(run, thread, which):
 
 
 @small
+def lap_bin(gap):
+    """Bin of a lap (`simlib.engine.result.lap_bin`)."""
+    octave = max(0, bit_length(gap) - 4)
+    return 8 * octave + (gap >> octave)
+
+
+@small
 def lap(world, books, thread, number, reads):
-    """Start the stopwatch, or write down its time (`simlib.engine.result.lap_bin`)."""
+    """Start the stopwatch, or write down its time."""
     now = shown(world, world.now)
     if reads:
         gap = now - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
-        octave = max(0, bit_length(gap) - 4)
-        books.laps[number, 8 * octave + (gap >> octave)] += 1
+        books.laps[np.uint64(number), np.uint64(lap_bin(gap))] += 1
         note(world, books.trace, world.now, number, LAP, gap)
     thread.lap_from = now

@@ -14,6 +14,7 @@ from simlib.engine.random import (
     SCATTER,
     SEEK_BITS,
     TABLE_BITS,
+    WITHIN_BITS,
     draw,
     seek_tables,
     tables,
@@ -222,9 +223,10 @@ class Simulation:
         """A page of the region at random."""
         first, places = thread.begin[0], (thread.end[0] - thread.begin[0]) // multiple
         bits = self.draw(thread)
-        number, within = bits >> (64 - SEEK_BITS), bits >> (48 - SEEK_BITS) & 0xFFFF
+        number = bits >> (64 - SEEK_BITS)
+        within = bits >> (64 - SEEK_BITS - WITHIN_BITS) & ((1 << WITHIN_BITS) - 1)
         low, high = (int(self.places[table, number + i]) for i in (0, 1))
-        rank = min((low + ((high - low) * within >> 16)) * places >> 32, places - 1)
+        rank = min((low + ((high - low) * within >> WITHIN_BITS)) * places >> 32, places - 1)
         return first + (rank * SCATTER % places if self.places[table, -1] else rank) * multiple
 
     def quantity(  # noqa: PLR0911  # one return a quantity reads best
