@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The numbers of a running guest, from what QEMU says of it.
 
-Three queries of QEMU's machine protocol (QMP) are understood, pasted as text or asked over its socket: ``query-migrate``
-(memory, throughput, what the guest dirties meanwhile), ``query-dirty-rate`` (what ``calc-dirty-rate`` measured) and
-``query-cpus-fast`` (vCPUs, architecture). The fields are those of QEMU's qapi/migration.json and qapi/machine.json.
+Three queries of QEMU's machine protocol (QMP) are understood, pasted as text or asked over its socket:
+``query-migrate`` (memory, throughput, what the guest dirties meanwhile), ``query-dirty-rate`` (what ``calc-dirty-rate``
+measured) and ``query-cpus-fast`` (vCPUs, architecture). The fields are those of QEMU's qapi/migration.json and
+qapi/machine.json.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ARCHITECTURES = {
 TIMEOUT = 5.0
 """Seconds that an answer over a socket may take in all."""
 
-_LIMIT = 2**24
+_LIMIT = 2**22
 _MIB = 2**20
 _DIRTY_STATUS = {"unstarted", "measuring", "measured"}
 _SENDING = {"active", "pre-switchover", "device", "completed", "postcopy-active"}
@@ -54,6 +55,7 @@ _HUMAN = re.compile(
     r"^\s*(?:Migration status: |Status: |total ram: |throughput: |Throughput \(Mbps\): |Dirty rate: |\*? ?CPU #\d+:).*",
     re.MULTILINE,
 )
+_RETURN, _VALUE = re.compile(r'\{\s*"return"'), re.compile(r'\{\s*"[a-z]|\[\s*\{')
 _ASK = (
     'run virsh qemu-monitor-command DOMAIN \'{"execute": "query-migrate"}\', the same with query-dirty-rate and '
     "query-cpus-fast, and paste what they print"
@@ -171,9 +173,9 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     >>> for note in guest.notes: print(note)
     2 vCPUs: entries of query-cpus-fast
     architecture x86-tdp: target x86_64 of query-cpus-fast; whether KVM uses another MMU on this host is not said there
-    100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap; writes faulted meanwhile
     memory not known: no reply of query-migrate
     link not known: no reply of query-migrate
+    100 MiB/s dirtied over 2 s: dirty-rate and calc-time of query-dirty-rate, mode dirty-bitmap: writes faulted
     """
     notes: list[str] = []
     replies = list(_replies(text, where, notes))
@@ -216,7 +218,7 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
     [workload]
     kind = "migration"
     access = "uniform"
-    access_interval = "116.661936us"
+    access_interval = "116.630304us"
     """
     workload = scenario.workload
     if workload.kind != "migration":
@@ -301,7 +303,8 @@ def _interval(scenario: Scenario, rate: float, seconds: float) -> int:
     interval = round(guest.vcpus * seconds * PS_PER_S / accesses)
     if not interval:
         raise InputError(
-            "dirty_bytes_per_s", said, "a vCPU would have to touch a page each picosecond or faster", shorter
+            "dirty_bytes_per_s", said, "a vCPU would have to touch pages faster than one a picosecond",
+            f"{shorter}, or take a lower workload.zipf_exponent",
         )  # fmt: skip
     return interval
 
@@ -313,33 +316,34 @@ def _guest(replies: Sequence[tuple[str, Any]], notes: Sequence[str] = ()) -> Run
     """The numbers in replies, each with its query."""
     by_query = {query: [reply for name, reply in replies if name == query] for query in QUERIES}
     told: list[str] = []
-    rate = _dirty_rate(by_query[DIRTY_RATE], told)
+    of_rate: list[str] = []
+    rate = _dirty_rate(by_query[DIRTY_RATE], of_rate)
     vcpus, architecture = _cpus(by_query[CPUS], rate.vcpus, told)
-    told = told[rate.notes :] + told[: rate.notes]  # vCPUs first
     memory = _memory(by_query[MIGRATE], told)
     migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None
     link = _link(migration, told)
     if rate.bytes_per_s is None:
-        rate = _rate_of_migration(migration, memory.page_size, told)
+        rate = _rate_of_migration(migration, memory.page_size, of_rate)
         if rate.bytes_per_s is None:
-            told.append("rate of dirtying not known: neither query-dirty-rate nor query-migrate has one")
+            of_rate.append("rate of dirtying not known: neither query-dirty-rate nor query-migrate has one")
     return RunningGuest(
         vcpus=vcpus, memory_bytes=memory.total, page_size=memory.page_size, link_bits=link,
         dirty_bytes_per_s=rate.bytes_per_s, dirty_seconds=rate.seconds, architecture=architecture,
-        notes=(*told, *notes),
+        notes=(*told, *of_rate, *notes),
     )  # fmt: skip
 
 
 class _Rate(NamedTuple):
-    """Distinct bytes a second, and over which time; vCPUs that were measured each; notes that were made."""
+    """Distinct bytes a second, and over which time; vCPUs that were measured each by itself."""
 
     bytes_per_s: float | None = None
     seconds: float | None = None
     vcpus: int | None = None
-    notes: int = 0
 
 
 class _Memory(NamedTuple):
+    """Bytes in all, and of a page."""
+
     total: int | None = None
     page_size: int | None = None
 
@@ -385,7 +389,7 @@ def _dirty_rate(replies: Sequence[Any], notes: list[str]) -> _Rate:
             why = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
             said = why.get(str(reply.get("status")), "has no known status")
             notes.append(f"{DIRTY_RATE}: the measurement (calc-dirty-rate) {said}")
-        return _Rate(notes=len(notes))
+        return _Rate()
     reply = done[-1]
     rate, count = _number(reply, "dirty-rate", DIRTY_RATE), _number(reply, "calc-time", DIRTY_RATE)
     if rate is None or count is None:
@@ -401,14 +405,15 @@ def _dirty_rate(replies: Sequence[Any], notes: list[str]) -> _Rate:
     seconds = count / (1000 if unit == "millisecond" else 1)
     mode = str(reply.get("mode", "page-sampling"))
     each = reply.get("vcpu-dirty-rate")
-    said = f"{rate:g} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
+    shown = f"{rate:g}" if rate else "less than 1"
+    said = f"{shown} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
     about = {
-        "page-sampling": f"; estimated from {reply.get('sample-pages', 'some')} pages of each GiB whose contents changed",
-        "dirty-bitmap": "; writes faulted meanwhile",
-        "dirty-ring": "; QEMU uses the dirty ring, so that its migration does (clear_when = \"ring\")",
+        "page-sampling": f": changed contents among {reply.get('sample-pages', 'some')} pages of each GiB",
+        "dirty-bitmap": ": writes faulted",
+        "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
     }  # fmt: skip
     notes.append(said + about.get(mode, ""))
-    return _Rate(rate * _MIB, seconds, len(each) if isinstance(each, list) and each else None, len(notes))
+    return _Rate(float(rate * _MIB), seconds, len(each) if isinstance(each, list) and each else None)
 
 
 def _memory(replies: Sequence[Any], notes: list[str]) -> _Memory:
@@ -462,7 +467,7 @@ def _link(migration: Any, notes: list[str]) -> int | None:
 
 def _rate_of_migration(migration: Any, page_size: int | None, notes: list[str]) -> _Rate:
     """What the guest dirties while it is migrated, over the time of a pass, which QEMU does not say."""
-    if migration is None or migration.get("status") not in _SENDING - {"completed", "postcopy-active"}:
+    if migration is None or str(migration.get("status")) not in _SENDING - {"completed", "postcopy-active"}:
         return _Rate()
     ram = _ram(migration)
     rate, syncs = _number(ram, "dirty-pages-rate", MIGRATE, "ram."), _number(ram, "dirty-sync-count", MIGRATE, "ram.")
@@ -555,7 +560,7 @@ def _query_of(reply: Any, asked: str, wrapped: bool) -> str:
     if not isinstance(reply, dict):
         return ""
     status = reply.get("status")
-    if isinstance(status, str) and status in _DIRTY_STATUS and "calc-time" in reply:
+    if isinstance(status, str) and status in _DIRTY_STATUS:
         return DIRTY_RATE
     migrating = isinstance(status, str) and status in _MIGRATION_STATUS and "running" not in reply
     if (
@@ -581,8 +586,8 @@ def _values(text: str, where: str) -> Iterator[tuple[Any, str]]:
             raise InputError(_line(text, start, where), "…", "is nested too deep for a reply", _AS_IT_CAME) from None
         except json.JSONDecodeError as error:
             shown = text[start : start + 40].split("\n", maxsplit=1)[0]
-            if re.match(r'\{\s*"return"', text[start:]):
-                cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+            cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+            if _RETURN.match(text, start) or (cut and _VALUE.match(text, start)):
                 rule = "is cut off" if cut else f"is no JSON ({error.msg}, {_line(text, error.pos, where)})"
                 raise InputError(_line(text, start, where), shown, rule, "paste all of the reply") from None
             continue
@@ -623,7 +628,8 @@ def _ask(path: str) -> RunningGuest:
         replies, notes = [], []
         for query in QUERIES:
             answer = monitor.ask(query)
-            if query == DIRTY_RATE and answer.get("return", {}).get("calc-time-unit") == "second":
+            reply = answer.get("return")
+            if query == DIRTY_RATE and isinstance(reply, dict) and reply.get("calc-time-unit") == "second":
                 answer = monitor.ask(query, {"calc-time-unit": "millisecond"})  # exact, where QEMU knows units
             if "error" in answer:
                 notes.append(_refused(query, answer["error"]))
@@ -678,7 +684,7 @@ class _Monitor:
     def _message(self, awaited: str) -> dict[str, Any]:
         """The next object that the other side sends."""
         while True:
-            text = self.received.decode("utf-8", errors="replace").lstrip()
+            text = self.received.decode("utf-8", errors="surrogateescape").lstrip()
             if text and not text.startswith("{"):
                 raise InputError(
                     self.path, text.split("\n")[0][:60], "is not what QMP says",
@@ -690,7 +696,7 @@ class _Monitor:
                 if len(self.received) > _LIMIT:
                     raise InputError(self.path, f"more than {_LIMIT} bytes", "is too long for a reply of QMP") from None
             else:
-                self.received = text[end:].encode()
+                self.received = text[end:].encode("utf-8", errors="surrogateescape")
                 return dict(value)
             left = self.deadline - time.monotonic()
             if left <= 0:
