@@ -183,13 +183,13 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     if not replies:
         if human is not None:
             raise InputError(
-                where, human[0].strip(), "is the human monitor's text, which rounds, and differs between versions", _ASK
+                where, _short(human[0]), "is the human monitor's text, which rounds, and differs between versions", _ASK
             )
-        first = next((line.strip()[:60] for line in text.splitlines() if line.strip()), "")
+        first = _short(text)
         rule = f"has no reply to {', '.join(QUERIES[:-1])} or {QUERIES[-1]}"
         raise InputError(where, first or "empty", "; ".join([rule, *notes]), _ASK)
     if human is not None:
-        notes.append(f"not read: the human monitor's text ({human[0].strip()!r}); only JSON is")
+        notes.append(f"not read: the human monitor's text ({_short(human[0])!r}); only JSON is")
     return _guest(replies, notes)
 
 
@@ -371,7 +371,7 @@ def _cpus(replies: Sequence[Any], measured: int | None, notes: list[str]) -> tup
     if not targets:
         notes.append(f"architecture not known: no target in {CPUS}")
         return vcpus, None
-    target = targets.pop()
+    target = _short(targets.pop())
     name = ARCHITECTURES.get(target)
     if name is None:
         notes.append(f"architecture not known: target {target} of {CPUS} is none that is modelled")
@@ -396,19 +396,19 @@ def _dirty_rate(replies: Sequence[Any], notes: list[str]) -> _Rate:
         raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)
     unit = reply.get("calc-time-unit", "second")
     if unit not in ("second", "millisecond"):
-        raise InputError(f"{DIRTY_RATE} calc-time-unit", unit, "must be second or millisecond", _AS_IT_CAME)
+        raise InputError(f"{DIRTY_RATE} calc-time-unit", _short(unit), "must be second or millisecond", _AS_IT_CAME)
     if not count:
         raise InputError(
             f"{DIRTY_RATE} calc-time", "0", "must be more than 0 (whole seconds are rounded down)",
             'ask with "arguments": {"calc-time-unit": "millisecond"}',
         )  # fmt: skip
     seconds = count / (1000 if unit == "millisecond" else 1)
-    mode = str(reply.get("mode", "page-sampling"))
+    mode = _short(reply.get("mode", "page-sampling"))
     each = reply.get("vcpu-dirty-rate")
     shown = f"{rate:g}" if rate else "less than 1"
     said = f"{shown} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
     about = {
-        "page-sampling": f": changed contents among {reply.get('sample-pages', 'some')} pages of each GiB",
+        "page-sampling": f": changed contents among {_short(reply.get('sample-pages', 'some'))} pages of each GiB",
         "dirty-bitmap": ": writes faulted",
         "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
     }  # fmt: skip
@@ -453,7 +453,7 @@ def _link(migration: Any, notes: list[str]) -> int | None:
     if migration is None:
         notes.append(f"link not known: no reply of {MIGRATE}")
         return None
-    status = str(migration.get("status", "none"))
+    status = _short(migration.get("status", "none"))
     mbps = _number(_ram(migration), "mbps", MIGRATE, "ram.", whole=False)
     bits = round(mbps * 1e6) if mbps else 0
     if status not in _SENDING or bits < 1:
@@ -490,7 +490,7 @@ def _rate_of_migration(migration: Any, page_size: int | None, notes: list[str]) 
 def _ram(migration: Any) -> dict[str, Any]:
     ram = migration.get("ram", {})
     if not isinstance(ram, dict):
-        raise InputError(f"{MIGRATE} ram", str(ram)[:60], "must be an object", _AS_IT_CAME)
+        raise InputError(f"{MIGRATE} ram", _short(ram), "must be an object", _AS_IT_CAME)
     return ram
 
 
@@ -502,7 +502,7 @@ def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whol
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 2**62:
         rule = f"must be a {'whole ' if whole else ''}number, at least 0 and below 2**62"
-        raise InputError(f"{query} {prefix}{key}", str(value)[:60], rule, _AS_IT_CAME)
+        raise InputError(f"{query} {prefix}{key}", _short(value), rule, _AS_IT_CAME)
     return value
 
 
@@ -544,7 +544,7 @@ def _replies(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, Any
 
 def _refused(query: str, error: dict[str, Any]) -> str:
     """QEMU gave no answer to a query."""
-    return f"QEMU refused {query or 'a query'}: {str(error.get('desc', error.get('class')))[:200]}"
+    return f"QEMU refused {query or 'a query'}: {_short(error.get('desc', error.get('class')), 200)}"
 
 
 def _is_cpus(value: Any) -> bool:
@@ -597,6 +597,18 @@ def _values(text: str, where: str) -> Iterator[tuple[Any, str]]:
         end = stop
 
 
+def _short(value: Any, most: int = 60) -> str:
+    """The first line of something foreign, without what a terminal would obey.
+
+    Examples
+    --------
+    >>> _short(" QEMU\\x1b[1m\\r\\nmonitor"), _short({"a": [1]})
+    ('QEMU [1m', "{'a': [1]}")
+    """
+    first = next(iter(str(value).strip().splitlines()), "")
+    return "".join(letter if letter.isprintable() else " " for letter in first).strip()[:most]
+
+
 def _line(text: str, position: int, where: str) -> str:
     number = text.count("\n", 0, position) + 1
     return f"{where}, line {number}"
@@ -644,7 +656,7 @@ def _of_form(query: str, reply: Any, path: str) -> Any:
     """A reply that is what its query gives."""
     if _query_of(reply, query, True) == query or (query != CPUS and isinstance(reply, dict)):
         return reply
-    raise InputError(f"{path}, {query}", str(reply)[:60], "is no reply to it", _ASK)
+    raise InputError(f"{path}, {query}", _short(reply), "is no reply to it", _ASK)
 
 
 class _Monitor:
@@ -659,7 +671,7 @@ class _Monitor:
         """Read the greeting, and leave negotiation of capabilities."""
         greeting = self._message("its greeting")
         if "QMP" not in greeting:
-            raise InputError(self.path, str(greeting)[:60], "must greet as QMP does", "name the QMP socket")
+            raise InputError(self.path, _short(greeting), "must greet as QMP does", "name the QMP socket")
         answer = self.ask("qmp_capabilities")
         if "error" in answer:
             raise InputError(self.path, _refused("qmp_capabilities", answer["error"]), "must accept queries", _ASK)
@@ -687,7 +699,7 @@ class _Monitor:
             text = self.received.decode("utf-8", errors="surrogateescape").lstrip()
             if text and not text.startswith("{"):
                 raise InputError(
-                    self.path, text.split("\n")[0][:60], "is not what QMP says",
+                    self.path, _short(text), "is not what QMP says",
                     "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor",
                 )  # fmt: skip
             try:

@@ -166,7 +166,7 @@ FAULTS = {
     "hello\n{}": "guest.txt = hello: has no reply",
     "(qemu) info migrate\nMigration status: active\ntotal ram: 4195328 kbytes":
         "guest.txt = Migration status: active: is the human monitor's text, which rounds, and differs between versions",
-    "x\n" + json.dumps({"return": MIGRATE})[:300]: 'guest.txt, line 2 = {"return": {"status": "active", "setup-t: is cut',
+    "x\n" + json.dumps({"return": MIGRATE})[:99]: 'guest.txt, line 2 = {"return": {"status": "active", "setup-t: is cu',
     json.dumps(cpus(8))[:300]: "is cut off; paste all of the reply",
     '{"return": {"status": active}}': "is no JSON (Expecting value, guest.txt, line 1)",
     '{"return": []}': "query-cpus-fast = []: a guest has at least 1 vCPU",
