@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simlib import lab as lab
     from simlib.calibration import Calibrated, calibrate, save_fit
     from simlib.comparison import Comparison, compare
-    from simlib.decision import BatchChoice, choose_batch, standard_scenario
+    from simlib.decision import BatchChoice, Choice, choose, choose_batch, standard_scenario
     from simlib.engine.timeline import perfetto_trace
     from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
     from simlib.fits import CostEstimate, Fit, load_fit
@@ -29,6 +29,7 @@ __all__ = [
     "BatchChoice",
     "Calibrated",
     "CalibrationError",
+    "Choice",
     "Comparison",
     "CostEstimate",
     "DeadlockError",
@@ -41,6 +42,7 @@ __all__ = [
     "SimulationResult",
     "__version__",
     "calibrate",
+    "choose",
     "choose_batch",
     "compare",
     "figures",
@@ -58,7 +60,7 @@ __all__ = [
 _HOMES = {
     "simlib.calibration": ("Calibrated", "calibrate", "save_fit"),
     "simlib.comparison": ("Comparison", "compare"),
-    "simlib.decision": ("BatchChoice", "choose_batch", "standard_scenario"),
+    "simlib.decision": ("BatchChoice", "Choice", "choose", "choose_batch", "standard_scenario"),
     "simlib.engine.timeline": ("perfetto_trace",),
     "simlib.errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
     "simlib.fits": ("CostEstimate", "Fit", "load_fit"),

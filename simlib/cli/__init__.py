@@ -47,6 +47,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
+app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
 app.command()(policies)
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``simlib choose-batch``: which batch for CLEAR, and how sure that is."""
+"""``simlib choose`` and ``simlib choose-batch``: which strategy for CLEAR, what it costs, and how sure that is."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -22,92 +22,108 @@ from simlib.model.quantities import format_seconds, parse_bandwidth, parse_durat
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simlib import BatchChoice, Scenario
+    from simlib import BatchChoice, Choice, Scenario
 
 Progress = Callable[[str, float], None]
+Found = TypeVar("Found", "Choice", "BatchChoice")
+
+ScenarioArgument = Annotated[
+    Path | None, typer.Argument(metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.")
+]
+ArchitectureOption = Annotated[
+    str,
+    typer.Option("--architecture", metavar="NAME", help="Instead of a scenario: a real guest on this architecture."),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="That guest on each of seven architectures: one table.")]
+GuestOption = Annotated[
+    str,
+    typer.Option("--guest", metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, seed-001-mysql-1g, "
+                 "seed-001-mysql-8g, seed-001-write-heavy; docs/choose.md says what each stands for."),
+]  # fmt: skip
+QemuOption = Annotated[
+    str,
+    typer.Option("--from-qemu", metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
+                 "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket."),
+]  # fmt: skip
+FitOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--fit", metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the machine, if any."
+    ),
+]
+VcpusOption = Annotated[int, typer.Option("--vcpus", min=0, help="Number of vCPUs instead of the guest's.")]
+MemoryOption = Annotated[str, typer.Option("--memory", help="Memory in all, e.g. 512G.")]
+IntervalOption = Annotated[
+    str, typer.Option("--write-interval", help="A vCPU's own work between two pages that it touches, e.g. 20us.")
+]
+LinkOption = Annotated[str, typer.Option("--link", help="What can be sent, e.g. 25Gbit/s.")]
+ChunkOption = Annotated[str, typer.Option("--chunk", help="Memory of one CLEAR ioctl, e.g. 1G, which is QEMU's.")]
+WeightOption = Annotated[float, typer.Option("--weight", help="CPU time in all: what a second of a vCPU is worth.")]
+ZoneOption = Annotated[float, typer.Option("--zone", help="Share of an objective that does not matter.")]
+ConfidenceOption = Annotated[float, typer.Option("--confidence", help="Probability that all intervals hold.")]
+StallOption = Annotated[
+    str, typer.Option("--max-stall", metavar="TIME", help="Leave out what stalls a vCPU for longer, e.g. 1ms.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Root of all random streams.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.")
+]
 
 
-class Objective(StrEnum):
-    """What is to be least."""
-
-    COST = "cost"
-    STALL = "stall"
-    CLEAR = "clear"
-    PRECOPY = "precopy"
-
-
-def choose_batch(
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.")
+def choose(
+    scenario: ScenarioArgument = None,
+    architecture: ArchitectureOption = "",
+    everything: AllOption = False,
+    guest: GuestOption = "",
+    from_qemu: QemuOption = "",
+    among: Annotated[
+        list[str] | None,
+        typer.Option("--among", metavar="STRATEGY", help="Only these, each with an --among of its own: names that "
+                     "simlib policies lists, several joined by +, or texts such as 'held >= 50us'."),
     ] = None,
-    architecture: Annotated[
-        str, typer.Option(metavar="NAME", help="Instead of a scenario: the standard guest on this architecture.")
-    ] = "",
-    everything: Annotated[bool, typer.Option("--all", help="The standard guest on each: one table.")] = False,
-    fit: Annotated[
-        Path | None,
-        typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the machine, if any."),
-    ] = None,
-    vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the scenario's.")] = 0,
-    memory: Annotated[str, typer.Option(help="Memory in all, e.g. 1G; time grows with it.")] = "",
-    write_interval: Annotated[str, typer.Option(help="A vCPU's own work between two accesses, e.g. 1us.")] = "",
-    link: Annotated[str, typer.Option(help="What can be sent, e.g. 25Gbit/s.")] = "",
-    chunk: Annotated[str, typer.Option(help="Memory of one CLEAR ioctl, e.g. 1G.")] = "",
-    objective: Annotated[
-        Objective,
-        typer.Option(help="cost: CPU time of CLEAR + weight x what the vCPUs lose; stall: the longest of a vCPU; "
-                     "clear: CPU time of CLEAR; precopy: how long it lasts."),
-    ] = Objective.COST,
-    weight: Annotated[float, typer.Option(help="cost: what a second of a vCPU is worth.")] = 1.0,
-    zone: Annotated[float, typer.Option(help="Share of the best objective that does not matter.")] = 0.02,
-    confidence: Annotated[float, typer.Option(help="Probability of a correct selection.")] = 0.95,
-    max_stall: Annotated[
-        str, typer.Option(metavar="TIME", help="Leave out batches that stall a vCPU for longer, e.g. 1ms.")
-    ] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write choose-batch.json and its tables as CSV files.")
-    ] = None,
+    fit: FitOption = None,
+    vcpus: VcpusOption = 0,
+    memory: MemoryOption = "",
+    write_interval: IntervalOption = "",
+    link: LinkOption = "",
+    chunk: ChunkOption = "",
+    weight: WeightOption = 1.0,
+    zone: ZoneOption = 0.02,
+    confidence: ConfidenceOption = 0.95,
+    max_stall: StallOption = "",
+    seed: SeedOption = 1,
+    out: OutOption = None,
     how: FormatOption = Format.TABLE,
 ) -> None:  # fmt: skip
-    """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
+    """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
-    Compared are 64, 128, 256, ... pages and the whole ioctl: migrations of the same guest, simulated with costs drawn
-    anew each time from what is known of them. If one batch is better than all others by the indifference zone, it is
-    found with the stated probability (Kim and Nelson's procedure); batches that differ by less are said to be as good.
-    Then three simple rules (whole ioctl, every 64 pages, one huge page) are priced on fresh replications.
+    Batches, holds that are bounded in time, rules that yield, clearing with the lock held for read, eager splitting with
+    and without letting go: all are migrations of the same guest, simulated with costs drawn anew each time from what is
+    known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile, time degraded
+    above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
 
-    Where no cost was calibrated, the result says that it rests on facts alone. docs/choose-batch.md tells the rest.
+    Then: what stalls may cost, and which cost would change the answer if it were known. docs/choose.md tells the rest.
 
-    Examples: simlib choose-batch --architecture arm64
+    Examples: simlib choose --architecture arm64
 
-    simlib choose-batch mine.toml --fit build/mine-fit.json --max-stall 100us --out build/choice
+    simlib choose --architecture x86-tdp --guest seed-001-mysql-8g
 
-    simlib choose-batch --all
+    simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
+
+    simlib choose --from-qemu /run/qemu/qmp.sock
     """
-    if (scenario is not None) + bool(architecture) + everything != 1:
-        given = " ".join([*([str(scenario)] if scenario else []), *(["--architecture"] if architecture else []),
-                          *(["--all"] if everything else [])])  # fmt: skip
-        raise InputError("choose-batch", given or "nothing", "give one of SCENARIO.toml, --architecture NAME, --all")
-    changes = _changes(memory, write_interval, link, chunk)
-    if scenario is not None:
-        changes["guest"] |= {"vcpus": vcpus} if vcpus else {}
-        cases = {"": simlib.load_scenario(scenario).changed(changes)}
-    else:
-        names = simlib.decision.standard_architectures() if everything else (architecture,)
-        cases = {name: simlib.decision.standard_scenario(name, vcpus or None).changed(changes) for name in names}
-    options: dict[str, Any] = {
-        "fit": fit, "objective": objective.value, "weight": weight,
-        "zone": zone, "confidence": confidence, "seed": seed,
-        "max_stall_s": parse_duration(max_stall, "--max-stall") * 1e-12 if max_stall else None,
-    }  # fmt: skip
-    choices = _choose(cases, options)
+    cases = _cases("choose", scenario, architecture, everything, guest, from_qemu,
+                   _Numbers(vcpus, memory, write_interval, link, chunk))  # fmt: skip
+    options = _options(fit, weight, zone, confidence, max_stall, seed) | {"among": among or None}
+    choices = _choose(cases, partial(simlib.choose, **options))
     if out is not None:
-        write_together(out, _files(choices))
-        say(f"written to {out}")
+        tables = (
+            {"answers": simlib.decision.comparison(choices)} if everything else next(iter(choices.values())).files()
+        )
+        _write(out, "choose", choices, tables)
     if everything:
         frame = simlib.decision.comparison(choices)
-        show(_readable_comparison(frame) if how is Format.TABLE else frame, how)
+        show(_by_architecture(choices) if how is Format.TABLE else frame, how)
         return
     (choice,) = choices.values()
     if how is Format.TABLE:
@@ -118,33 +134,159 @@ def choose_batch(
         sys.stdout.write(json.dumps(choice.to_dict(), indent=1) + "\n")
 
 
-def _changes(memory: str, write_interval: str, link: str, chunk: str) -> dict[str, dict[str, Any]]:
-    """Options as the tables of a scenario file, once each was found to be well-formed."""
-    changes: dict[str, dict[str, Any]] = {"guest": {}, "workload": {}}
-    for table, key, text, parse, option in (
-        ("guest", "memory", memory, parse_size, "--memory"),
-        ("workload", "access_interval", write_interval, parse_duration, "--write-interval"),
-        ("workload", "link", link, parse_bandwidth, "--link"),
-        ("workload", "clear_chunk", chunk, parse_size, "--chunk"),
-    ):
-        if text:
-            parse(text, option)
-            changes[table][key] = text
-    return changes
+def choose_batch(
+    scenario: ScenarioArgument = None,
+    architecture: ArchitectureOption = "",
+    everything: AllOption = False,
+    guest: GuestOption = "",
+    from_qemu: QemuOption = "",
+    fit: FitOption = None,
+    vcpus: VcpusOption = 0,
+    memory: MemoryOption = "",
+    write_interval: IntervalOption = "",
+    link: LinkOption = "",
+    chunk: ChunkOption = "",
+    objective: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x what the vCPUs lose; lost; stall; p999; above10, "
+                     "above50, above99; clear; precopy."),
+    ] = "cost",
+    weight: WeightOption = 1.0,
+    zone: ZoneOption = 0.02,
+    confidence: ConfidenceOption = 0.95,
+    max_stall: StallOption = "",
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    how: FormatOption = Format.TABLE,
+) -> None:  # fmt: skip
+    """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
+
+    The same as simlib choose, but only among 64, 128, 256, ... pages and the whole ioctl, and for one objective. Then
+    three simple rules (whole ioctl, every 64 pages, one huge page) are priced, and what the closed form says.
+
+    Where no cost was calibrated, the result says that it rests on facts alone. docs/choose-batch.md tells the rest.
+
+    Examples: simlib choose-batch --architecture arm64
+
+    simlib choose-batch mine.toml --fit build/mine-fit.json --max-stall 100us --out build/choice
+
+    simlib choose-batch --all
+    """
+    cases = _cases("choose-batch", scenario, architecture, everything, guest, from_qemu,
+                   _Numbers(vcpus, memory, write_interval, link, chunk))  # fmt: skip
+    options = _options(fit, weight, zone, confidence, max_stall, seed) | {"objective": objective}
+    choices = _choose(cases, partial(simlib.choose_batch, **options))
+    if out is not None:
+        tables = next(iter(choices.values())).files()
+        if everything:
+            tables = {"architectures": simlib.decision.comparison_of_batches(choices)}
+        _write(out, "choose-batch", choices, tables)
+    if everything:
+        frame = simlib.decision.comparison_of_batches(choices)
+        show(_readable_batches(frame) if how is Format.TABLE else frame, how)
+        return
+    (choice,) = choices.values()
+    if how is Format.TABLE:
+        _print_batch(choice)
+    elif how is Format.CSV:
+        show(choice.table, how)
+    else:
+        sys.stdout.write(json.dumps(choice.to_dict(), indent=1) + "\n")
 
 
-def _choose(cases: Mapping[str, Scenario], options: Mapping[str, Any]) -> dict[str, BatchChoice]:
+@dataclasses.dataclass(frozen=True)
+class _Numbers:
+    """What was given of the guest, as text."""
+
+    vcpus: int
+    memory: str
+    write_interval: str
+    link: str
+    chunk: str
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """The tables of a scenario file, once each was found to be well-formed."""
+        changes: dict[str, dict[str, Any]] = {"guest": {"vcpus": self.vcpus} if self.vcpus else {}, "workload": {}}
+        for table, key, text, parse, option in (
+            ("guest", "memory", self.memory, parse_size, "--memory"),
+            ("workload", "access_interval", self.write_interval, parse_duration, "--write-interval"),
+            ("workload", "link", self.link, parse_bandwidth, "--link"),
+            ("workload", "clear_chunk", self.chunk, parse_size, "--chunk"),
+        ):
+            if text:
+                parse(text, option)
+                changes[table][key] = text
+        return changes
+
+
+def _options(
+    fit: Path | None, weight: float, zone: float, confidence: float, max_stall: str, seed: int
+) -> dict[str, Any]:
+    stall = parse_duration(max_stall, "--max-stall") * 1e-12 if max_stall else None
+    return {"fit": fit, "weight": weight, "zone": zone, "confidence": confidence, "seed": seed, "max_stall_s": stall}
+
+
+def _cases(
+    command: str, scenario: Path | None, architecture: str, everything: bool, guest: str, from_qemu: str,
+    numbers: _Numbers,
+) -> dict[str, Scenario]:  # fmt: skip
+    """The scenarios that are asked about, by name."""
+    decision, changes = simlib.decision, numbers.changes()
+    running = None
+    if from_qemu:
+        running = _running(from_qemu, numbers)
+        architecture = architecture or ("" if scenario is not None or everything else running.architecture or "")
+    if (scenario is not None) + bool(architecture) + everything != 1:
+        given = " ".join([*([str(scenario)] if scenario else []), *(["--architecture"] if architecture else []),
+                          *(["--all"] if everything else [])])  # fmt: skip
+        raise InputError(command, given or "nothing", "give one of SCENARIO.toml, --architecture NAME, --all",
+                         "such as --architecture x86-tdp")  # fmt: skip
+    if scenario is not None:
+        if guest:
+            raise InputError("--guest", guest, "a scenario has its own guest", "give --architecture instead of a file")
+        cases = {"": simlib.load_scenario(scenario)}
+    else:
+        named = decision.named_guest(guest or decision.DEFAULT_GUEST)
+        if running is None:
+            say(f"guest {named.name}: {named.title}")
+        names = decision.standard_architectures() if everything else (architecture,)
+        cases = {name: named.in_place_of(decision.standard_scenario(name)) for name in names}
+    if running is not None:
+        for note in running.notes:
+            say(note)
+        cases = {name: decision.apply_running(running, case) for name, case in cases.items()}
+        changes = {"guest": {}, "workload": {k: v for k, v in changes["workload"].items() if k != "link"}}
+    return {name: decision.with_guest(case, changes) for name, case in cases.items()}
+
+
+def _running(source: str, numbers: _Numbers) -> Any:
+    """The guest that QEMU runs, with what was given instead."""
+    running = simlib.decision.read_guest(source)
+    given: dict[str, Any] = {"vcpus": numbers.vcpus} if numbers.vcpus else {}
+    if numbers.memory:
+        given["memory_bytes"] = parse_size(numbers.memory, "--memory")
+    if numbers.link:
+        given["link_bits"] = parse_bandwidth(numbers.link, "--link")
+    return dataclasses.replace(running, **given)
+
+
+def _choose(cases: Mapping[str, Scenario], choose_one: Callable[..., Found]) -> dict[str, Found]:
     """The choices, one after another, with progress and what to know of each on stderr."""
     choices = {}
     with progress_bar() as progress:
         for done, (name, case) in enumerate(cases.items()):
-            label = f"{name}, " if len(cases) > 1 else ""
+            label = f"{name}: " if len(cases) > 1 else ""
             part = partial(_report, progress, label, done, len(cases))
-            choices[name] = simlib.choose_batch(case, **options, progress=part)
+            announce = partial(_announce, label) if not done else None
+            choices[name] = choose_one(case, announce=announce, progress=part)
     for name, choice in choices.items():
         for flag in choice.flags:
             say(f"{name}: {flag}" if len(cases) > 1 else flag)
     return choices
+
+
+def _announce(label: str, text: str) -> None:
+    say(label + text)
 
 
 def _report(progress: Progress, label: str, done: int, cases: int, what: str, share: float) -> None:
@@ -152,21 +294,53 @@ def _report(progress: Progress, label: str, done: int, cases: int, what: str, sh
     progress(f"{label}{what}", (done + share) / cases)
 
 
-def _files(choices: Mapping[str, BatchChoice]) -> dict[str, str]:
-    """What ``--out`` writes, by the names of the files."""
-    if len(choices) > 1:
-        whole: object = {name: choice.to_dict() for name, choice in choices.items()}
-        tables = {"architectures": simlib.decision.comparison(choices)}
-    else:
-        (choice,) = choices.values()
-        whole = choice.to_dict()
-        tables = {"alternatives": choice.table, "regrets": choice.regrets, "costs": choice.costs}
-    files = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
-    return {"choose-batch.json": json.dumps(whole, indent=1) + "\n"} | files
+def _write(
+    out: Path, name: str, choices: Mapping[str, Choice | BatchChoice], tables: Mapping[str, pd.DataFrame]
+) -> None:
+    """What ``--out`` writes."""
+    found = {key: choice.to_dict() for key, choice in choices.items()}
+    whole: object = found if len(found) > 1 else next(iter(found.values()))
+    files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in tables.items()}
+    write_together(out, {f"{name}.json": json.dumps(whole, indent=1) + "\n"} | files)
+    say(f"written to {out}")
 
 
-def _print(choice: BatchChoice) -> None:
+def _print(choice: Choice) -> None:
     """A choice for people to read."""
+    write = sys.stdout.write
+    runs = f"{choice.runs[0]} + {choice.runs[1]} replications, {choice.how}"
+    write(f"{choice.scenario.policy.architecture}: {choice.guest}\nevidence: {choice.evidence}; {runs}\n\n")
+    show(choice.readable_answers(), Format.TABLE)
+    write(f"\n{choice.guarantee}\n\n")
+    show(choice.readable(), Format.TABLE)
+    write("\nlongest stall that may be, and what keeping to it costs\n\n")
+    show(choice.readable_budgets(), Format.TABLE)
+    known = choice.readable_information()
+    if known.empty:
+        write("\nknowing any one cost better would not change the answer by more than does not matter\n")
+        return
+    write("\nwhat would change the answer\n\n")
+    show(known, Format.TABLE)
+
+
+def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
+    """One row an architecture: what to take for each objective, and its longest stall."""
+    import pandas as pd
+
+    rows = []
+    for name, choice in choices.items():
+        stalls = choice.table.set_index("strategy")["stall_s"]
+        row = {"architecture": name}
+        for answer in choice.answers.to_dict("records"):
+            title = simlib.decision.OBJECTIVES[answer["objective"]].title
+            stall = format_seconds(float(stalls[answer["take"]]), 2)
+            row[title] = "any" if answer["any_is_as_good"] else f"{answer['take']} (stall {stall})"
+        rows.append(row | {"knee": choice.knee, "evidence": choice.evidence})
+    return pd.DataFrame(rows)
+
+
+def _print_batch(choice: BatchChoice) -> None:
+    """A choice of a batch for people to read."""
     import pandas as pd
 
     sys.stdout.write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.evidence}\n\n")
@@ -180,10 +354,9 @@ def _print(choice: BatchChoice) -> None:
              "at least … at most": _interval(table, "difference_low_s", "difference_high_s"),
              "as good": ["yes" if good else "" if there else "too long" for good, there in
                          zip(table["as_good"], table["allowed"], strict=True)],
-             "runs": table["replications"], "longest stall": table["longest_stall_s"].map(format_seconds),
-             "p99.9": table["stall_p999_s"].map(format_seconds), "CLEAR": table["clear_cpu_time_s"].map(format_seconds),
-             "pre-copy": table["precopy_duration_s"].map(format_seconds),
-             "guest": table["guest_throughput"].map("{:.1%}".format),
+             "longest stall": table["stall_s"].map(format_seconds), "stall, 90 %": table["stall_bound_s"].map(format_seconds),
+             "p99.9": table["p999_s"].map(format_seconds), "CLEAR": table["clear_s"].map(format_seconds),
+             "guest time lost": table["lost_s"].map(format_seconds), "pre-copy": table["precopy_s"].map(format_seconds),
              "front": table["on_front"].map({True: "yes", False: ""})}
         ),
         Format.TABLE,
@@ -199,20 +372,26 @@ def _print(choice: BatchChoice) -> None:
     )  # fmt: skip
 
 
-def _readable_comparison(frame: pd.DataFrame) -> pd.DataFrame:
+def _readable_batches(frame: pd.DataFrame) -> pd.DataFrame:
     """The table of all architectures, for people to read."""
     import pandas as pd
 
     def part(column: str) -> list[str]:
         return [_pages(pages % chunk) for pages, chunk in zip(frame[column], frame["chunk_pages"], strict=True)]
 
+    def with_stall(column: str, stall: str) -> list[str]:
+        return [
+            f"{pages} ({format_seconds(value, 2)})" for pages, value in zip(part(column), frame[stall], strict=True)
+        ]
+
     rules = {rule: frame[f"{key}_share"].map("{:+.1%}".format) for key, rule in simlib.decision.RULES.items()}
     return pd.DataFrame(
         {"architecture": frame["architecture"], "recommended": frame["recommended_pages"].map(_pages),
-         "as good from": part("as_good_from"), "to": part("as_good_to"),
+         "as good from (stall)": with_stall("as_good_from", "stall_from_s"),
+         "to (stall)": with_stall("as_good_to", "stall_to_s"),
          "matters": frame["matters"].map({True: "yes", False: "no"}), **rules,
          "closed form": part("closed_form_pages"), "evidence": frame["evidence"],
-         "guarantee": frame["guarantee"].map({True: "yes", False: "no"})}
+         "certain": frame["certain"].map({True: "yes", False: "no"})}
     )  # fmt: skip
 
 

@@ -124,16 +124,16 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
         began = last_time = time.monotonic()
-        last_stage, last = "", "working"
+        last_stage, last, last_share = "", "working", 0.0
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
             """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage."""
-            nonlocal last_stage, last_time, last
-            stage, now, last = what.partition(":")[0], time.monotonic(), what
+            nonlocal last_stage, last_time, last, last_share
+            stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
             if stage != last_stage or now - last_time > QUIET_S:
                 last_stage, last_time = stage, now
-                say(f"{what} …")
+                say(f"{what} …{time_left(now - began, share)}")
 
         def remind() -> None:
             """Say the same again, with the time since the beginning, while nothing else is said."""
@@ -142,7 +142,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
                 now = time.monotonic()
                 if now - last_time > QUIET_S:
                     last_time = now
-                    say(f"{last} … {now - began:.0f} s")
+                    say(f"{last} … {now - began:.0f} s{time_left(now - began, last_share)}")
 
         reminder = threading.Thread(target=remind, daemon=True)
         reminder.start()
@@ -153,12 +153,26 @@ def _display() -> Iterator[Callable[[str, float], None]]:
             reminder.join()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+               TextColumn("left:"), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting (the first run compiles the engine)", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def time_left(elapsed: float, share: float) -> str:
+    """How much longer it will take, in words, if that can be told.
+
+    Examples
+    --------
+    >>> time_left(30.0, 0.25), time_left(0.5, 0.25), time_left(30.0, 0.0)
+    (', about 90 s left', '', '')
+    """
+    if elapsed < PATIENCE_S or not 0.02 <= share < 1:
+        return ""
+    return f", about {elapsed * (1 - share) / share:.0f} s left"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from simlib.measurements import data_dir
 from simlib.model.architectures import architecture
 from simlib.model.costs import Costs
 from simlib.model.pagetable import PageTable
-from simlib.model.quantities import parse_duration
+from simlib.model.quantities import parse_duration, parse_size
 from simlib.model.scenario import Scenario, load_scenario
 
 LEVEL = 0.90
@@ -119,16 +119,33 @@ def standard_scenario(name: str, vcpus: int | None = None) -> Scenario:
     --------
     >>> standard = standard_scenario("riscv-spinlock", vcpus=48)
     >>> standard.policy.architecture, standard.guest.memory // 2**20
-    ('riscv-spinlock', 192)
+    ('riscv-spinlock', 262176)
     """
     base = _standard()
     plain = dataclasses.replace(base, variants={}).changed({"policy": {"architecture": architecture(name).name}})
     found = base.variants.get(name, plain)
-    if vcpus is None:
-        return found
-    whole = PageTable(found.guest.page_size).block_bytes() * max(1, vcpus)
-    memory = -(-(found.guest.memory or 0) // whole) * whole
-    return found.changed({"guest": {"vcpus": vcpus, "memory": memory}})
+    return found if vcpus is None else with_guest(found, {"guest": {"vcpus": vcpus}})
+
+
+def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> Scenario:
+    """The scenario with some values of its guest and workload replaced.
+
+    Unless the memory is given, it is rounded up to whole blocks for each vCPU; a chunk is no larger than it.
+
+    Examples
+    --------
+    >>> with_guest(standard_scenario("arm64"), {"guest": {"vcpus": 100}}).guest.memory // 2**20
+    262200
+    """
+    guest, workload = dict(changes.get("guest", {})), dict(changes.get("workload", {}))
+    if "vcpus" in guest and "memory" not in guest and scenario.guest.memory is not None:
+        whole = PageTable(scenario.guest.page_size).block_bytes() * max(1, guest["vcpus"])
+        guest["memory"] = -(-scenario.guest.memory // whole) * whole
+    chunk = scenario.workload.clear_chunk
+    if "memory" in guest and "clear_chunk" not in workload and chunk is not None:
+        given = guest["memory"]
+        workload["clear_chunk"] = min(chunk, given if isinstance(given, int) else parse_size(given, "guest.memory"))
+    return scenario.changed({"guest": guest, "workload": workload})
 
 
 def _standard() -> Scenario:

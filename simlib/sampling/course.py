@@ -29,8 +29,11 @@ from simlib.workloads.migration import page_time
 Floats = NDArray[np.float64]
 
 
-STEPS, ENDS = 8, (1, 3, 8)
+STEPS, ENDS = 4, (1, 2, 4)
 """Steps into which the time is divided in which a chunk is sent, and the steps at which its parts end."""
+
+FEW_CHUNKS = 32
+"""With fewer, so much changes while one is sent that the steps are divided again."""
 
 PARTS = len(ENDS)
 """Parts of that time: as write-protected pages get fewer, faults wait less for each other."""
@@ -213,7 +216,7 @@ class Terrain:
 
 
 # fmt: off
-@njit(cache=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _walk(
     first: bool, weight: Floats, share: Floats, pages: Floats, rate: Floats, written: float, splitting: float,
     at_get: Floats, clean: Floats, since: Floats, whole_since: Floats, accesses: float, time: float, vcpus: int,
@@ -224,6 +227,7 @@ def _walk(
     get, classes = accesses, len(rate)
     protected, missing, whole = np.zeros(classes), np.zeros(classes), 0.0
     now_shares = np.empty(3)
+    finer = 1 if len(weight) >= FEW_CHUNKS else 16
     for j in range(len(weight)):
         protected += weight[j] * at_get[j]
         if whole_since[j] < np.inf:
@@ -254,19 +258,24 @@ def _walk(
         made = np.zeros(PARTS)
         shares[j, 1:] = 0.0
         faults[j] = 0.0
-        step = (send[j] - drain[j]) / STEPS
+        step = (send[j] - drain[j]) / (STEPS * finer)
         if step > 0:
-            for step_number in range(STEPS):  # by the midpoint rule
-                part = 0 if step_number < ENDS[0] else 1 if step_number < ENDS[1] else 2
-                rough = _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay) * step
-                whole = _fade(protected, missing, whole, rate, splitting, 0.5 * rough)
+            for number in range(STEPS * finer):
+                part = 0 if number < ENDS[0] * finer else 1 if number < ENDS[1] * finer else 2
                 moved = _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay) * step
+                faded = np.exp(-0.5 * moved * rate)
+                faded_blocks = np.exp(-0.5 * moved * splitting)
+                protected *= faded
+                missing *= faded
+                whole *= faded_blocks
                 _shares(protected, missing, whole, share, written, now_shares)
                 shares[j, 1 + part] += now_shares * moved
                 made[part] += moved
-                whole = _fade(protected, missing, whole, rate, splitting, moved - 0.5 * rough)
+                protected *= faded
+                missing *= faded
+                whole *= faded_blocks
                 accesses += moved
-                count[j, 2 + step_number] = accesses
+                count[j, 2 + number // finer] = accesses
             for part in range(PARTS):
                 faults[j, part] = shares[j, 1 + part].sum()
                 shares[j, 1 + part] /= made[part]
@@ -274,7 +283,7 @@ def _walk(
 
 
 # fmt: on
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _fade(protected: Floats, missing: Floats, whole: float, rate: Floats, splitting: float, accesses: float) -> float:
     """So many accesses pass; returns the share of the memory whose blocks are still whole."""
     faded = np.exp(-rate * accesses)
@@ -284,7 +293,7 @@ def _fade(protected: Floats, missing: Floats, whole: float, rate: Floats, splitt
     return left
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _shares(protected: Floats, missing: Floats, whole: float, share: Floats, written: float, out: Floats) -> None:
     """Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page."""
     gone = (share * missing).sum()
@@ -293,7 +302,7 @@ def _shares(protected: Floats, missing: Floats, whole: float, share: Floats, wri
     out[2] = max(0.0, gone - whole)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _speed(
     protected: Floats, missing: Floats, whole: float, share: Floats, written: float, vcpus: int, interval: float,
     faulting: Floats, delay: Floats,

@@ -3,28 +3,31 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from simlib.engine.random import SEEK_BITS
+from simlib.engine.random import GAMMA, SEEK_BITS
 from simlib.model.job import Image
 from simlib.model.steps import Block, Page
 from simlib.sampling.course import Floats, Terrain, Touches
 
 _ALL_DIRTY = Page.DIRTY | Page.COLLECTED
+_ABSENT, _PROTECTED, _WRITABLE = int(Page.ABSENT), int(Page.PROTECTED), int(Page.WRITABLE)
+_DIRTY_BEFORE, _DIRTY_SINCE = int(Page.WRITABLE | _ALL_DIRTY), int(Page.WRITABLE | Page.DIRTY)
+_TABLE, _BLOCK_PROTECTED = int(Block.TABLE), int(Block.PROTECTED)
 _STEPS = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
 
 
 def image(
     terrain: Terrain,
     chunk: int | None,
-    counts: NDArray[np.int64],
     blocks: int,
     faulting: Floats,
     accesses: float,
-    random: np.random.Generator,
+    seed: int,
 ) -> Image:
     """A chunk, and behind it the background.
 
@@ -34,89 +37,120 @@ def image(
         At the moment of GET.
     chunk : int or None
         Which one; None: there is only the background.
-    counts : ndarray of int64, shape (classes,)
-        The chunk's pages of each class, which lie one class behind the other.
     blocks : int
         In all.
     faulting : ndarray, shape (3,)
         Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page.
     accesses : float
         Of the guest so far, when CLEAR begins.
-    random : Generator
+    seed : int
     """
-    block, pages = terrain.block_pages, int(counts.sum())
-    found = Image(np.empty(blocks * block, np.uint8), np.full(blocks, Block.TABLE, np.uint8))
-    written = _written(blocks * block, terrain.scenario.workload.write_percent)
+    size = terrain.block_pages
+    pages = 0 if chunk is None else int(terrain.chunks[chunk])
+    found = Image(np.empty(blocks * size, np.uint8), np.full(blocks, Block.TABLE, np.uint8))
+    percent, by_block = terrain.scenario.workload.write_percent, terrain.scenario.guest.mapped_as_blocks
     if chunk is not None:
-        part = Image(found.pages[:pages], found.blocks[: pages // block])
+        part = Image(found.pages[:pages], found.blocks[: pages // size])
         if terrain.passes:
-            _cleared_before(part, terrain, chunk, counts, accesses, written[:pages], random)
+            _cleared_before(part, *_chances(terrain, chunk, accesses), size, percent, seed)
         else:
-            mapped = Page.ABSENT if terrain.scenario.guest.mapped_as_blocks else Page.WRITABLE
-            part.pages[:] = mapped | _ALL_DIRTY
-            part.blocks[:] = Block.WRITABLE if terrain.scenario.guest.mapped_as_blocks else Block.TABLE
-    rest = Image(found.pages[pages:], found.blocks[-(-pages // block) :])
-    _background(rest, terrain, faulting, written[pages:], random)
+            part.pages[:] = (Page.ABSENT if by_block else Page.WRITABLE) | _ALL_DIRTY
+            part.blocks[:] = Block.WRITABLE if by_block else Block.TABLE
+    first = -(-pages // size)
+    protected, whole, missing = faulting.tolist()
+    order = np.random.default_rng(seed).permutation(blocks - first)
+    found.blocks[first + order[: round(whole / terrain.written * len(order))]] = Block.PROTECTED
+    _background(found, pages, size, protected / terrain.written, missing, whole / terrain.written, percent, seed)
     return found
 
 
-def _background(
-    part: Image, terrain: Terrain, faulting: Floats, written: NDArray[np.bool_], random: np.random.Generator
-) -> None:
-    """As many entries of each kind as their share of the accesses says, anywhere."""
-    protected, whole, missing = faulting
-    size, count = terrain.block_pages, len(part.blocks)
-    order = random.permutation(count)[: round(whole / terrain.written * count)]
-    part.blocks[order] = Block.PROTECTED
-    part.pages[:] = Page.WRITABLE
-    tables = np.flatnonzero(np.repeat(part.blocks == Block.TABLE, size)[-len(part.pages) :])
-    tables = random.permutation(tables)
-    gone = min(len(tables), round(missing * len(part.pages)))
-    part.pages[tables[:gone]] = Page.ABSENT
-    clean = tables[gone:][written[tables[gone:]]]
-    part.pages[clean[: round(protected * len(part.pages))]] = Page.PROTECTED
+def _chances(terrain: Terrain, chunk: int, accesses: float) -> tuple[Floats, Floats, Floats, Floats, float]:
+    """What a page of each class is like when CLEAR comes.
 
-
-def _cleared_before(
-    part: Image,
-    terrain: Terrain,
-    chunk: int,
-    counts: NDArray[np.int64],
-    accesses: float,
-    written: NDArray[np.bool_],
-    random: np.random.Generator,
-) -> None:
-    """Some pages were dirty when GET came, some became so since, and the others are clean."""
+    The share of the pages up to that class; the probabilities that GET found it dirty, that it is dirty now, and that
+    nobody ever touched it (if it is clean, if it is not written); and the share of the blocks that were never split.
+    """
     at_get, rate = terrain.clean_now()[chunk], terrain.touches.rate
-    later = at_get * -np.expm1(-rate * (accesses - terrain.accesses))
-    edges = np.column_stack([1 - at_get, 1 - at_get + later])
-    draws = random.random(len(part.pages), dtype=np.float32)
-    states = np.array([Page.WRITABLE | _ALL_DIRTY, Page.WRITABLE | Page.DIRTY, Page.PROTECTED], np.uint8)
-    begin = 0
-    for number, count in enumerate(counts.tolist()):
-        mine = slice(begin, begin + count)
-        kind = np.add(draws[mine] >= edges[number, 0], draws[mine] >= edges[number, 1], dtype=np.uint8)
-        part.pages[mine] = states[kind]
-        begin += count
-    if len(counts) > 1:
-        # CLEAR works by words, over which popular pages are scattered; which of the pages is dirty is not kept.
-        part.pages[:] = random.permutation(part.pages)
-    part.pages[~written] = Page.PROTECTED
-    if np.isfinite(terrain.whole_since[chunk]):
-        age = accesses - terrain.whole_since[chunk]
-        untouched = np.exp(-rate * age)
-        among_clean = np.minimum(1.0, untouched / np.maximum(1e-300, at_get - later))
-        shares = np.where(written, np.repeat(among_clean, counts), np.repeat(untouched, counts))
-        _left_whole(part, float(np.exp(-terrain.splitting * age)), shares, terrain.block_pages, random)
+    later = 1 - at_get * np.exp(-rate * (accesses - terrain.accesses))
+    age = accesses - terrain.whole_since[chunk]
+    untouched = np.exp(-rate * age) if np.isfinite(age) else np.zeros_like(rate)
+    of_clean = np.minimum(1.0, untouched / np.maximum(1e-300, 1 - later))
+    whole = float(np.exp(-terrain.splitting * age)) if np.isfinite(age) else 0.0
+    return np.cumsum(terrain.touches.pages), 1 - at_get, later, np.column_stack([of_clean, untouched]), whole
 
 
-def _left_whole(part: Image, whole: float, untouched: Floats, size: int, random: np.random.Generator) -> None:
-    """A share of the blocks was never split; in the others, pages that were never touched are missing."""
-    clean = part.pages == Page.PROTECTED
-    candidates = clean.reshape(-1, size).all(axis=1)
-    chance = min(1.0, whole / max(1e-300, float(candidates.mean())))
-    part.blocks[candidates & (random.random(len(candidates)) < chance)] = Block.PROTECTED
-    part.pages[clean & (random.random(len(clean), dtype=np.float32) < untouched)] = Page.ABSENT
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def _bits(seed: int, number: int) -> Any:
+    """64 random bits: SplitMix64, as `simlib.engine.random.draw`."""
+    z = np.uint64(seed) * np.uint64(0xD1342543DE82EF95) + np.uint64(number + 1) * np.uint64(GAMMA)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _uniform(seed: int, number: int) -> float:
+    """A number from 0 to 1."""
+    found: float = np.float64(_bits(seed, number) >> np.uint64(11)) * 2.0**-53
+    return found
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _cleared_before(
+    part: Image, up_to: Floats, dirty: Floats, later: Floats, untouched: Floats, whole: float, size: int, percent: int,
+    seed: int,
+) -> None:  # fmt: skip
+    """Some pages were dirty when GET came, some became so since, and the others are clean.
+
+    Popular pages lie scattered, so each page is of any class. Blocks of which no page was written may be whole still;
+    in the others, what was never touched is missing.
+    """
+    pages, blocks = part
+    count = (len(pages) + size - 1) // size
+    clean_blocks = np.zeros(count, np.bool_)
+    for block in range(count):
+        clean_blocks[block] = True
+        for page in range(block * size, min((block + 1) * size, len(pages))):
+            bits, kind = _bits(seed, page), len(up_to) - 1
+            draw = np.float64(bits & np.uint64(0xFFFFF)) * 2.0**-20
+            while kind > 0 and draw < up_to[kind - 1]:
+                kind -= 1
+            draw = np.float64((bits >> np.uint64(20)) & np.uint64(0xFFFFF)) * 2.0**-20
+            written = percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
+            if written and draw < later[kind]:
+                clean_blocks[block] = False
+                pages[page] = _DIRTY_BEFORE if draw < dirty[kind] else _DIRTY_SINCE
+            else:
+                gone = np.float64(bits >> np.uint64(40)) * 2.0**-24 < untouched[kind, 0 if written else 1]
+                pages[page] = _ABSENT if gone else _PROTECTED
+    if whole > 0 and clean_blocks.any():
+        chance = whole / clean_blocks.mean()
+        for block in range(len(blocks)):
+            if clean_blocks[block] and _uniform(seed, len(pages) + block) < chance:
+                blocks[block] = _BLOCK_PROTECTED
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _background(
+    found: Image, first: int, size: int, protected: float, missing: float, whole: float, percent: int, seed: int
+) -> None:
+    """Pages of each kind as often as their share of the accesses says, evenly spread over what is split.
+
+    Multiples of the golden ratio fill every interval as evenly as it can be.
+    """
+    pages, blocks = found
+    tables = max(1e-9, 1 - whole)
+    place = _uniform(seed, -1)
+    for page in range(first, len(pages)):
+        place = (place + 0.6180339887498949) % 1.0
+        pages[page] = _WRITABLE
+        if blocks[page // size] != _TABLE:
+            continue
+        written = percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
+        if place < missing / tables:
+            pages[page] = _ABSENT
+        elif (written and place < (missing + protected) / tables) or not written:
+            pages[page] = _PROTECTED
 
 
 def pages_of_classes(terrain: Terrain, chunk: int | None, random: np.random.Generator) -> NDArray[np.int64]:
@@ -154,10 +188,3 @@ def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: floa
         shares, edges = np.append(shares, 1.0), np.append(edges, 1.0)
     shares[-1] = 1.0
     return (*np.interp(_STEPS, shares, edges)[:-1].tolist(), 1.0)
-
-
-@lru_cache(maxsize=16)
-def _written(pages: int, percent: int) -> NDArray[np.bool_]:
-    """Which pages the guest writes (`simlib.engine.reference.memory.Memory.writes`)."""
-    ends = np.arange(pages + 1) * percent // 100
-    return np.diff(ends) > 0

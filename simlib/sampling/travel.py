@@ -63,7 +63,7 @@ class Stalls(NamedTuple):
 
         Examples
         --------
-        >>> seen = 10 - np.log(-np.log((np.arange(1000) + 0.5) / 1000))  # Gumbel: 1000 times as many reach 10 + 13.8
+        >>> seen = 10 - np.log(-np.log((np.arange(1000) + 0.5) / 1000))
         >>> round(Stalls(seen, 1000.0, np.inf).expected(), 1), Stalls(seen, 1000.0, 20.0).expected()
         (23.7, 20.0)
         """

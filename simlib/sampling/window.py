@@ -196,7 +196,7 @@ def window(
         chunk_pages=pages,
         stands_for=max(1, round((memory - pages) / (total - pages))),
         quantiles=(places(terrain.touches, counts, total, owners / guest.vcpus), _beyond(pages, total)),
-        first_image=image(terrain, chunk, counts, blocks, faulting, accesses, random),
+        first_image=image(terrain, chunk, blocks, faulting, accesses, seed),
     )
     vcpus = [running_vcpu(kernel, logging=True, anywhere=True)] * owners
     if owners < guest.vcpus:
