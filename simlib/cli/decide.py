@@ -37,7 +37,8 @@ ArchitectureOption = Annotated[
 AllOption = Annotated[bool, typer.Option("--all", help="That guest on each of seven architectures: one table.")]
 GuestOption = Annotated[
     str,
-    typer.Option("--guest", metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, seed-001-mysql-1g, "
+    typer.Option("--guest", metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, "
+                 "seed-001-mysql-1g, "
                  "seed-001-mysql-8g, seed-001-write-heavy; docs/choose.md says what each stands for."),
 ]  # fmt: skip
 QemuOption = Annotated[
@@ -97,10 +98,10 @@ def choose(
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
-    Batches, holds that are bounded in time, rules that yield, clearing with the lock held for read, eager splitting with
-    and without letting go: all are migrations of the same guest, simulated with costs drawn anew each time from what is
-    known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile, time degraded
-    above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
+    Batches, holds that are bounded in time, rules that yield, clearing with the lock held for read, eager splitting
+    with and without letting go: all are migrations of the same guest, simulated with costs drawn anew each time from
+    what is known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile, time
+    degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
 
     Then: what stalls may cost, and which cost would change the answer if it were known. docs/choose.md tells the rest.
 
@@ -148,7 +149,8 @@ def choose_batch(
     chunk: ChunkOption = "",
     objective: Annotated[
         str,
-        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x what the vCPUs lose; lost; stall; p999; above10, "
+        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x what the vCPUs lose; "
+                     "lost; stall; p999; above10, "
                      "above50, above99; clear; precopy."),
     ] = "cost",
     weight: WeightOption = 1.0,
@@ -354,7 +356,8 @@ def _print_batch(choice: BatchChoice) -> None:
              "at least … at most": _interval(table, "difference_low_s", "difference_high_s"),
              "as good": ["yes" if good else "" if there else "too long" for good, there in
                          zip(table["as_good"], table["allowed"], strict=True)],
-             "longest stall": table["stall_s"].map(format_seconds), "stall, 90 %": table["stall_bound_s"].map(format_seconds),
+             "longest stall": table["stall_s"].map(format_seconds),
+             "stall, 90 %": table["stall_bound_s"].map(format_seconds),
              "p99.9": table["p999_s"].map(format_seconds), "CLEAR": table["clear_s"].map(format_seconds),
              "guest time lost": table["lost_s"].map(format_seconds), "pre-copy": table["precopy_s"].map(format_seconds),
              "front": table["on_front"].map({True: "yes", False: ""})}
