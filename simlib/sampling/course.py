@@ -256,8 +256,8 @@ def _walk(
         count[j, 1:] = accesses
         step = (send[j] - drain[j]) / (STEPS * finer)
         accesses, whole = _send(
-            protected, missing, whole, share, rate, written, splitting, accesses, step, finer, vcpus, interval, faulting,
-            delay, shares[j], faults[j], count[j],
+            protected, missing, whole, share, rate, written, splitting, accesses, step, finer, vcpus, interval,
+            faulting, delay, shares[j], faults[j], count[j],
         )
         time += clear[j] + send[j]
 

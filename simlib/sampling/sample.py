@@ -25,6 +25,12 @@ from simlib.workloads.migration import METRICS
 WALKS = 8
 """Walks unless told otherwise."""
 
+WHOLE_PAGES = 2**18
+"""Migrations of so few pages are simulated whole: 1 GiB."""
+
+WINDOW_METRICS = tuple(metric.name for metric in METRICS if metric.name != "mmu_lock_utilisation")
+"""Metrics of a migration that windows tell."""
+
 LEVEL = 0.90
 """Probability that an interval is meant to cover."""
 
@@ -153,6 +159,12 @@ def sample_migration(
         scenario, _table(found), _curve(found), walks, sum(one.windows for one in found),
         sum(one.events for one in found), seed,
     )  # fmt: skip
+
+
+def walk_several(scenario: Scenario, walks: int, seed: int, check: parallel.Check) -> list[Journey]:
+    """Walk through one migration several times, one after another, with windows spread over its chunks."""
+    starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
+    return [travel(scenario, seed * 1000 + number, float(at), check) for number, at in enumerate(starts)]
 
 
 def _walk(scenario: Scenario, seed: int, at: float, check: parallel.Check) -> Journey:

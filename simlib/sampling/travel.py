@@ -65,7 +65,7 @@ class Stalls(NamedTuple):
         --------
         >>> seen = 10 - np.log(-np.log((np.arange(1000) + 0.5) / 1000))
         >>> round(Stalls(seen, 1000.0, np.inf).expected(), 1), Stalls(seen, 1000.0, 20.0).expected()
-        (23.7, 20.0)
+        (23.8, 20.0)
         """
         stalled = self.longest[self.longest > 0]
         n, seen = len(stalled), float(self.longest.max())
