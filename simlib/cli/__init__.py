@@ -208,7 +208,7 @@ def simulate(
     pages: Annotated[int, typer.Option(min=0, help="Pages a vCPU at most, scaled; 0: every page.")] = 0,
     sample: Annotated[
         int,
-        typer.Option(min=0, metavar="WALKS", help="A migration: windows of so many walks, such as 8; 0: all of it."),
+        typer.Option(min=0, metavar="WALKS", help="A migration: windows of so many walks, e.g. 8; 0: all of it."),
     ] = 0,
     engine: Annotated[EngineName, typer.Option(help="compiled, or reference: same result, slower.")] = (
         EngineName.COMPILED

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.scenario import Scenario
 from simlib.sampling.course import ENDS, STEPS, Cycles, Floats, Pace, Terrain
@@ -85,10 +86,21 @@ class Stalls(NamedTuple):
 
 
 def _most(scenario: Scenario, seen: Window) -> float:
-    """A vCPU waits for one hold of somebody else and for every other vCPU's fault, each taken at its longest."""
+    """What no stall can exceed, s.
+
+    Where nobody waits, a fault at its longest draws; where a hold of somebody else decides, that hold and a fault; else
+    a hold and twice everybody's fault.
+    """
     costs = scenario.costs
-    fault = (costs.fault_exit or 0) + (costs.fault_hold or 0) + 2 * (costs.line_transfer or 0)
-    return seen.hold + 2 * scenario.guest.vcpus * fault * PS
+    spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
+    crossing = 2 * (costs.line_transfer or 0) + 4 * (costs.line_local or 0)
+    fault = (spread * ((costs.fault_exit or 0) + (costs.fault_hold or 0)) + crossing) * PS
+    longest = float(seen.longest.max())
+    if seen.measured.queued <= 1e-3 * seen.measured.lost:
+        return float(fault)
+    if seen.hold / 2 <= longest <= 1.5 * seen.hold:
+        return float(seen.hold + fault)
+    return float(seen.hold + 2 * scenario.guest.vcpus * fault)
 
 
 @dataclass(frozen=True)
