@@ -125,6 +125,7 @@ def choose(
     if everything:
         frame = simlib.decision.comparison(choices)
         show(_by_architecture(choices) if how is Format.TABLE else frame, how)
+        say("in brackets: the longest stall; --format csv has all objectives")
         return
     (choice,) = choices.values()
     if how is Format.TABLE:
@@ -325,18 +326,23 @@ def _print(choice: Choice) -> None:
     show(known, Format.TABLE)
 
 
+_MAIN = ("lost", "stall", "clear", "cost")
+"""Objectives for which a terminal has room; a file has all."""
+
+
 def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
-    """One row an architecture: what to take for each objective, and its longest stall."""
+    """One row an architecture: what to take for the main objectives, and its longest stall."""
     import pandas as pd
 
     rows = []
     for name, choice in choices.items():
         stalls = choice.table.set_index("strategy")["stall_s"]
         row = {"architecture": name}
-        for answer in choice.answers.to_dict("records"):
+        answers = choice.answers.set_index("objective", drop=False)
+        for answer in answers.loc[list(_MAIN)].to_dict("records"):
             title = simlib.decision.OBJECTIVES[answer["objective"]].title
             stall = format_seconds(float(stalls[answer["take"]]), 2)
-            row[title] = "any" if answer["any_is_as_good"] else f"{answer['take']} (stall {stall})"
+            row[title] = "any" if answer["any_is_as_good"] else f"{answer['take']} ({stall})"
         rows.append(row | {"knee": choice.knee, "evidence": choice.evidence})
     return pd.DataFrame(rows)
 
