@@ -236,6 +236,7 @@ def simulate(
     if sample:
         _sample(scenario, variant, fit, vcpus, policy, sample, seed, how)
         return
+    _offer_sample(simlib.load_scenario(scenario), variant)
     with progress_bar() as progress:
         result = simlib.simulate(
             scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit, engine=engine.value, seed=seed,
@@ -257,6 +258,15 @@ def simulate(
     if how is Format.TABLE:
         sys.stdout.write("\n")
         show(result.locks(), how)
+
+
+def _offer_sample(scenario: simlib.Scenario, variant: str) -> None:
+    """Say that there is a faster way, where there is."""
+    from simlib.sampling import WHOLE_PAGES, why_not
+
+    case = scenario.variant(variant)
+    if case.guest.pages_per_vcpu * case.guest.vcpus > 16 * WHOLE_PAGES and not why_not(case):
+        say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
 
 
 def _sample(
