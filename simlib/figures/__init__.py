@@ -7,7 +7,7 @@ model; what was simulated says so.
 
 from simlib.figures.beside import seconds_above, three_configurations
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
-from simlib.figures.decision import batch_costs, batch_what_if, best_batch_map, pareto
+from simlib.figures.decision import batch_costs, batch_what_if, best_strategy_map, pareto
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, sensitivity
 from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
@@ -18,7 +18,7 @@ from simlib.figures.prediction import over_vcpus
 __all__ = [
     "batch_costs",
     "batch_what_if",
-    "best_batch_map",
+    "best_strategy_map",
     "contentions",
     "correlation",
     "cost_intervals",

@@ -34,10 +34,10 @@ from simlib.figures.style import (
 COST_COLUMNS = ("architecture", "batch_pages", "objective_s", "low_s", "high_s", "as_good", "best", "evidence")
 """Columns of the table that `batch_costs` reads."""
 
-MAP_COLUMNS = ("vcpus", "write_rate", "batch_pages", "matters")
-"""Columns of the table that `best_batch_map` reads."""
+MAP_COLUMNS = ("vcpus", "touch_rate", "strategy", "matters", "distinguished")
+"""Columns of the table that `best_strategy_map` reads."""
 
-PARETO_COLUMNS = ("batch_pages", "longest_stall_s", "clear_cpu_time_s", "precopy_duration_s", "on_front")
+PARETO_COLUMNS = ("strategy", "stall_s", "clear_s", "lost_s", "on_front")
 """Columns of the table that `pareto` reads."""
 
 _SMALL = f'<span style="font-size:11px;color:{MUTED}">{{}}</span>'
@@ -128,14 +128,15 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     return titled(figure, title, "simulated; each panel has its own axis of costs")
 
 
-def best_batch_map(table: pd.DataFrame, title: str = "Best batch over vCPUs and write rate") -> go.Figure:
-    """Best batch as a heat map; grey, and without a number, where any batch is as good.
+@draws
+def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPUs and touches") -> go.Figure:
+    """Best strategy as a map; pale and with a question mark where it is not distinguished, grey where none matters.
 
     Parameters
     ----------
     table : DataFrame
-        The columns `MAP_COLUMNS`: ``write_rate`` in faulting writes per second of a vCPU, ``batch_pages`` (0: the
-        whole ioctl), ``matters`` (bool). One row a cell; a cell without a row stays white.
+        The columns `MAP_COLUMNS`: ``touch_rate`` in pages per second of a vCPU, ``matters`` and ``distinguished``
+        (bool). One row a cell; a cell without a row stays white. ``rivals`` may be there: shown under the pointer.
     title : str
         Title of the figure.
 
@@ -150,55 +151,58 @@ def best_batch_map(table: pd.DataFrame, title: str = "Best batch over vCPUs and 
 
     Examples
     --------
-    >>> table = pd.DataFrame({"vcpus": [4, 16], "write_rate": 1e5, "batch_pages": [512, 0], "matters": [True, False]})
-    >>> best_batch_map(table).data[0].text
-    array([['512', '']], dtype=object)
+    >>> table = pd.DataFrame({"vcpus": [4, 16], "touch_rate": 1e5, "strategy": ["every-64", "whole-ioctl"],
+    ...                       "matters": True, "distinguished": [True, False]})
+    >>> [trace.name for trace in best_strategy_map(table).data if trace.type == "heatmap"]
+    ['every-64', 'whole-ioctl, not distinguished']
     """
-    rows = require(table, MAP_COLUMNS, "table")
-    require_numbers(rows, ["vcpus", "batch_pages", "write_rate"], "table", least=0)
-    require_truths(rows, ["matters"], "table")
-    if rows.duplicated(["vcpus", "write_rate"]).any():
-        twice = rows[rows.duplicated(["vcpus", "write_rate"])].iloc[0]
-        raise InputError("table", f"vcpus {twice['vcpus']:g}, write_rate {twice['write_rate']:g}", "has two rows")
-    rows = rows.assign(z=np.log2(_places(rows["batch_pages"])))
-    cells = {column: rows.pivot_table(index="write_rate", columns="vcpus", values=column, aggfunc="first")
-             for column in ("z", "batch_pages", "matters")}  # fmt: skip
-    vcpus = [f"{value:g}" for value in cells["z"].columns]
-    rates = [short_number(float(value)) for value in cells["z"].index]
-    decides = cells["matters"].fillna(False).to_numpy(dtype=bool)
-    decisive = rows[rows["matters"].astype(bool)].sort_values("z")
-    ticks = dict(zip(decisive["z"], map(batch_text, decisive["batch_pages"]), strict=True))
-    named = cells["batch_pages"].map(batch_text, na_action="ignore").fillna("").to_numpy(dtype=object)
-    shared = {"x": vcpus, "y": rates, "texttemplate": "%{text}", "xgap": 2, "ygap": 2}
+    rows = require(table, MAP_COLUMNS, "table", rivals="")
+    require_numbers(rows, ["vcpus", "touch_rate"], "table", least=0)
+    require_truths(rows, ["matters", "distinguished"], "table")
+    if rows.duplicated(["vcpus", "touch_rate"]).any():
+        twice = rows[rows.duplicated(["vcpus", "touch_rate"])].iloc[0]
+        raise InputError("table", f"vcpus {twice['vcpus']:g}, touch_rate {twice['touch_rate']:g}", "has two rows")
+    rows = rows.sort_values(["touch_rate", "vcpus"])
+    across, up = sorted(set(rows["vcpus"])), sorted(set(rows["touch_rate"]))
+    matters, sure = rows["matters"].astype(bool), rows["distinguished"].astype(bool)
+    names = in_order(rows.loc[matters, "strategy"]) if matters.any() else []
     figure = go.Figure()
-    figure.add_heatmap(
-        z=np.where(decides, cells["z"].to_numpy(dtype=float), np.nan), text=np.where(decides, named, ""),
-        zmin=min(ticks, default=6.0) - 0.5, zmax=max(ticks, default=7.0) + 0.5, colorscale="Viridis",
-        colorbar={"title": {"text": "batch, pages"}, "tickvals": list(ticks), "ticktext": list(ticks.values()),
-                  "thickness": 14}, showscale=bool(ticks), hoverongaps=False, name="best batch",
-        hovertemplate="%{x} vCPUs, %{y} writes/s: %{text}<extra>best batch</extra>", **shared,
-    )  # fmt: skip
-    any_batch = np.where(cells["z"].notna().to_numpy() & ~decides, 1.0, np.nan)
-    figure.add_heatmap(
-        z=any_batch, text=np.where(np.isnan(any_batch), "", "any"), colorscale=[[0, GRID], [1, GRID]], showscale=False,
-        textfont={"color": MUTED}, hoverongaps=False, name="any batch is as good", customdata=named,
-        hovertemplate="%{x} vCPUs, %{y} writes/s: %{customdata} is not better than others<extra>any batch</extra>",
-        **shared,
-    )  # fmt: skip
+
+    def cells(which: pd.DataFrame, name: str, colour: str, text: str, ink: str) -> None:
+        z, words, told = (np.full((len(up), len(across)), fill, dtype=object) for fill in (np.nan, "", ""))
+        for row in which.to_dict("records"):
+            at = up.index(row["touch_rate"]), across.index(row["vcpus"])
+            z[at], words[at], told[at] = 1.0, text, row["rivals"].replace("; ", ", ") or "none"
+        figure.add_heatmap(
+            x=[f"{value:g}" for value in across], y=[short_number(float(value)) for value in up],
+            z=z.astype(float), text=words, customdata=told, colorscale=[[0, colour], [1, colour]], zmin=0, zmax=1,
+            showscale=False, texttemplate="%{text}", textfont={"color": ink, "size": 11}, xgap=2, ygap=2, name=name,
+            hoverongaps=False, hovertemplate="%{x} vCPUs, %{y} pages/s; not told apart from it: %{customdata}"
+            "<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
+
+    for number, name in enumerate(names):
+        colour, mine = PALETTE[number % len(PALETTE)], matters & (rows["strategy"].astype(str) == name)
+        if (mine & sure).any():
+            cells(rows[mine & sure], name, colour, name, "white")
+        if (mine & ~sure).any():
+            cells(rows[mine & ~sure], f"{name}, not distinguished", translucent(colour, 0.25), f"{name} ?", INK)
+    if (~matters).any():
+        cells(rows[~matters], "any strategy", GRID, "any", MUTED)
     figure.update_xaxes(title="vCPUs", type="category", showgrid=False, ticks="")
-    figure.update_yaxes(title="faulting writes per second of a vCPU", type="category", showgrid=False, ticks="")
-    return titled(figure, title, "simulated; grey, any: no batch is better than the others")
+    figure.update_yaxes(title="pages per second that a vCPU touches", type="category", showgrid=False, ticks="")
+    return titled(figure, title, "simulated; pale, ?: not distinguished from all others; grey, any: none matters")
 
 
 @draws
-def pareto(table: pd.DataFrame, title: str = "What a batch trades: stalls, CLEAR's CPU time, pre-copy") -> go.Figure:
-    """Longest stall against CLEAR's CPU time, pre-copy duration as colour; the front is joined by a line.
+def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CLEAR, the guest's time") -> go.Figure:
+    """Longest stall against CLEAR's CPU time, the guest's lost time as colour; the front is joined by a line.
 
     Parameters
     ----------
     table : DataFrame
-        The columns `PARETO_COLUMNS`: ``batch_pages`` (0: the whole ioctl), times in seconds, ``on_front`` (bool): no
-        other batch is better in all three.
+        The columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all.
+        ``knee`` and ``as_it_is`` (bool) may be there: those are named, too.
     title : str
         Title of the figure.
 
@@ -213,50 +217,73 @@ def pareto(table: pd.DataFrame, title: str = "What a batch trades: stalls, CLEAR
 
     Examples
     --------
-    >>> table = pd.DataFrame({"batch_pages": [64, 512, 0], "longest_stall_s": [1e-4, 8e-4, 0.1],
-    ...                       "clear_cpu_time_s": [9.0, 2.0, 2.5], "precopy_duration_s": [60.0, 55.0, 55.0],
+    >>> table = pd.DataFrame({"strategy": ["every-64", "every-512", "whole-ioctl"], "stall_s": [1e-4, 8e-4, 0.1],
+    ...                       "clear_s": [9.0, 2.0, 2.5], "lost_s": [60.0, 55.0, 70.0],
     ...                       "on_front": [True, True, False]})
     >>> pareto(table).data[0].x
     array([9., 2.])
     """
-    rows = require(table, PARETO_COLUMNS, "table")
-    require_numbers(rows, ["batch_pages"], "table", least=0)
-    times = ["longest_stall_s", "clear_cpu_time_s", "precopy_duration_s"]
+    rows = require(table, PARETO_COLUMNS, "table", knee=False, as_it_is=False)
+    times = ["stall_s", "clear_s", "lost_s"]
     require_numbers(rows, times, "table", least=np.finfo(float).tiny)
-    require_truths(rows, ["on_front"], "table")
-    rows = rows.assign(on_front=rows["on_front"].astype(bool), order=_places(rows["batch_pages"])).sort_values("order")
+    require_truths(rows, ["on_front", "knee", "as_it_is"], "table")
+    rows = rows.assign(on_front=rows["on_front"].astype(bool)).sort_values("stall_s", kind="stable")
+    rows = rows.reset_index(drop=True)
     figure = go.Figure()
     front = rows[rows["on_front"]]
     figure.add_scatter(
-        x=front["clear_cpu_time_s"].to_numpy(dtype=float), y=front["longest_stall_s"].to_numpy(dtype=float),
+        x=front["clear_s"].to_numpy(dtype=float), y=front["stall_s"].to_numpy(dtype=float),
         mode="lines", line={"color": MUTED, "width": 1.5, "dash": "dot"}, hoverinfo="skip", name="Pareto front",
         showlegend=True,
     )  # fmt: skip
-    span = [float(rows["precopy_duration_s"].min()), float(rows["precopy_duration_s"].max())]
+    labels = _labels(rows)
     for on_front, symbol, size, name in ((False, "circle", 9, "not on the front"),
-                                         (True, "diamond", 15, "on the front")):  # fmt: skip
+                                         (True, "diamond", 14, "on the front")):  # fmt: skip
         part = rows[rows["on_front"] == on_front]
         if part.empty:
             continue
         figure.add_scatter(
-            x=part["clear_cpu_time_s"].to_numpy(dtype=float), y=part["longest_stall_s"].to_numpy(dtype=float),
-            mode="markers+text", text=[batch_text(pages) for pages in part["batch_pages"]],
-            textposition="bottom left" if on_front else "middle right", textfont={"size": 12 if on_front else 10,
-            "color": INK if on_front else MUTED}, name=name, cliponaxis=False, showlegend=True,
-            customdata=[[seconds(value) for value in values] for values in part[times].to_numpy(dtype=float)],
-            marker={"symbol": symbol, "size": size, "color": part["precopy_duration_s"].to_numpy(dtype=float),
+            x=part["clear_s"].to_numpy(dtype=float), y=part["stall_s"].to_numpy(dtype=float),
+            mode="markers+text", text=[labels[i] for i in part.index], textposition="middle right",
+            textfont={"size": 11, "color": INK if on_front else MUTED}, name=name, cliponaxis=False, showlegend=True,
+            customdata=[[row["strategy"], *(seconds(row[time]) for time in times)] for row in part.to_dict("records")],
+            marker={"symbol": symbol, "size": size, "color": np.log10(part["lost_s"].to_numpy(dtype=float)),
                     "coloraxis": "coloraxis", "line": {"color": INK, "width": 1 if on_front else 0}},
-            hovertemplate="batch %{text}: longest stall %{customdata[0]}, CLEAR %{customdata[1]}, "
-                          "pre-copy %{customdata[2]}<extra>%{fullData.name}</extra>",
+            hovertemplate="%{customdata[0]}: longest stall %{customdata[1]}, CLEAR %{customdata[2]}, guest time lost "
+                          "%{customdata[3]}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
-    figure.update_xaxes(log_axis(rows["clear_cpu_time_s"].tolist(), "CPU time of CLEAR", seconds, margin=1.6))
-    figure.update_yaxes(log_axis(rows["longest_stall_s"].tolist(), "longest stall of a vCPU", seconds, margin=2.5))
-    figure.update_layout(
-        coloraxis={"colorscale": "Viridis", "cmin": span[0], "cmax": span[1] if span[1] > span[0] else span[0] * 1.01,
-                   "colorbar": {"title": {"text": "pre-copy, s"}, "thickness": 14}}
-    )  # fmt: skip
+    figure.update_xaxes(log_axis(rows["clear_s"].tolist(), "CPU time of CLEAR", seconds, margin=2.2))
+    figure.update_yaxes(log_axis(rows["stall_s"].tolist(), "longest stall of a vCPU", seconds, margin=2.5))
+    low, high = (math.log10(value) for value in (rows["lost_s"].min(), rows["lost_s"].max()))
+    ticks = np.linspace(low, max(high, low + 0.01), 5).tolist()
+    bar = {"title": {"text": "guest time lost"}, "thickness": 14, "tickvals": ticks,
+           "ticktext": [seconds(10.0**tick) for tick in ticks]}  # fmt: skip
+    colours = {"colorscale": "Viridis", "cmin": ticks[0], "cmax": ticks[-1], "colorbar": bar}
+    figure.update_layout(height=560, coloraxis=colours)
     legend_below(figure, 3, rows_of=3)
-    return titled(figure, title, "simulated; labels are batches in pages; towards the lower left is better")
+    return titled(figure, title, "simulated; towards the lower left is better")
+
+
+def _labels(rows: pd.DataFrame) -> list[str]:
+    """A label where there is room: the knee's first, then what is now, then the front's; near ones share one."""
+    places = {}
+    for name in ("clear_s", "stall_s"):
+        logs = np.log10(rows[name].to_numpy(dtype=float))
+        places[name] = logs / max(0.5, float(np.ptp(logs)))
+    order = rows.sort_values(["knee", "as_it_is", "on_front"], ascending=False, kind="stable").index.tolist()
+    labels, placed, more = [""] * len(rows), list[int](), dict[int, int]()
+    for i in order:
+        near = [k for k in placed if abs(places["clear_s"][i] - places["clear_s"][k]) < 0.3
+                and abs(places["stall_s"][i] - places["stall_s"][k]) < 0.05]  # fmt: skip
+        if near:
+            more[near[0]] = more.get(near[0], 0) + 1
+            continue
+        placed.append(i)
+        words = [word for word, mark in (("knee", "knee"), ("as it is", "as_it_is")) if rows[mark].iloc[i]]
+        labels[i] = str(rows["strategy"].iloc[i]) + (f" ({', '.join(words)})" if words else "")
+    for i, count in more.items():
+        labels[i] += f" + {count}"
+    return labels
 
 
 def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> None:
@@ -388,6 +415,6 @@ __all__ = [
     "batch_costs",
     "batch_text",
     "batch_what_if",
-    "best_batch_map",
+    "best_strategy_map",
     "pareto",
 ]

@@ -44,10 +44,16 @@ COSTS = pd.DataFrame(
     columns=list(COST_COLUMNS),
 )  # fmt: skip
 CELLS = pd.DataFrame(
-    [(4, 1e3, 64, False), (16, 1e3, 4096, True), (4, 1e5, 512, True), (16, 1e5, 0, True)], columns=list(MAP_COLUMNS)
+    [
+        (4, 1e3, "every-64", False, False),
+        (16, 1e3, "every-4096", True, True),
+        (4, 1e5, "every-512", True, False),
+        (16, 1e5, "whole-ioctl", True, True),
+    ],
+    columns=list(MAP_COLUMNS),
 )
 TRADES = pd.DataFrame(
-    [(0, 0.1, 2.5, 55.0, False), (64, 1e-4, 9.0, 60.0, True), (512, 8e-4, 2.0, 55.0, True)],
+    [("whole-ioctl", 0.1, 2.5, 55.0, False), ("every-64", 1e-4, 9.0, 60.0, True), ("every-512", 8e-4, 2.0, 50.0, True)],
     columns=list(PARETO_COLUMNS),
 )
 SPANS = pd.DataFrame(
@@ -68,7 +74,7 @@ FIGURES: list[tuple[Draw, pd.DataFrame]] = [
     (figures.degradation_over_time, DEGRADATION),
     (partial(figures.degradation_over_time, DEGRADATION), PUBLISHED),
     (figures.batch_costs, COSTS),
-    (figures.best_batch_map, CELLS),
+    (figures.best_strategy_map, CELLS),
     (figures.pareto, TRADES),
     (figures.lock_ownership, SPANS),
     (partial(figures.lock_ownership, SPANS), SHARES),
@@ -121,9 +127,9 @@ def test_an_index_with_doubles_changes_nothing(draw: Draw, frame: pd.DataFrame) 
         (figures.degradation_over_time, DEGRADATION.assign(degradation="much"), "must hold numbers"),
         (figures.batch_costs, COSTS.assign(objective_s=0.0), "table.objective_s = 0.0"),
         (figures.batch_costs, COSTS.assign(best="False"), "table.best = False: must be True or False"),
-        (figures.best_batch_map, CELLS.assign(matters="yes"), "table.matters = yes"),
-        (figures.best_batch_map, CELLS.assign(vcpus=4), "vcpus 4, write_rate 1000: has two rows"),
-        (figures.pareto, TRADES.assign(longest_stall_s=0.0), "table.longest_stall_s = 0.0"),
+        (figures.best_strategy_map, CELLS.assign(matters="yes"), "table.matters = yes"),
+        (figures.best_strategy_map, CELLS.assign(vcpus=4), "vcpus 4, touch_rate 1000: has two rows"),
+        (figures.pareto, TRADES.assign(stall_s=0.0), "table.stall_s = 0.0"),
         (figures.lock_ownership, SPANS.assign(mode="exclusive"), "table.mode = exclusive"),
         (figures.lock_ownership, SPANS.assign(lock="slots_lock"), "table.lock = mmu_lock: is not known"),
         (partial(figures.lock_ownership, SPANS), SHARES.assign(owner="nobody"), "shares.owner = nobody"),
@@ -249,32 +255,38 @@ def test_what_is_flat_looks_flat() -> None:
     assert high - low >= 1
 
 
-def test_the_map_is_grey_where_the_batch_does_not_matter() -> None:
-    best, grey = figures.best_batch_map(CELLS).data
-    assert best.x == ("4", "16")
-    assert best.y == ("1 k", "100 k")
-    np.testing.assert_array_equal(best.text, [["", "4 Ki"], ["512", "whole"]])
-    np.testing.assert_array_equal(best.z, [[NAN, 12], [9, 15]])
-    np.testing.assert_array_equal(grey.text, [["any", ""], ["", ""]])
-    assert list(best.colorbar.ticktext) == ["512", "4 Ki", "whole"]
-    assert list(best.colorbar.tickvals) == [9, 12, 15]
-    figure = figures.best_batch_map(CELLS.iloc[:3])
-    assert figure.data[0].text[1, 1] == figure.data[1].text[1, 1] == ""  # not simulated: white
+def test_the_map_says_what_is_not_distinguished_and_what_does_not_matter() -> None:
+    figure = figures.best_strategy_map(CELLS)
+    cells = {trace.name: trace for trace in figure.data}
+    assert set(cells) == {"every-4096", "every-512, not distinguished", "whole-ioctl", "any strategy"}
+    assert cells["every-4096"].x == ("4", "16")
+    assert cells["every-4096"].y == ("1 k", "100 k")
+    np.testing.assert_array_equal(cells["every-4096"].text, [["", "every-4096"], ["", ""]])
+    np.testing.assert_array_equal(cells["every-512, not distinguished"].text, [["", ""], ["every-512 ?", ""]])
+    assert "rgba" in cells["every-512, not distinguished"].colorscale[0][1]
+    np.testing.assert_array_equal(cells["any strategy"].text, [["any", ""], ["", ""]])
     assert titles(figure, "x") == ["vCPUs"]
-    assert titles(figure, "y") == ["faulting writes per second of a vCPU"]
-    assert figures.best_batch_map(CELLS.assign(matters=False)).data[1].text[1, 1] == "any"
+    assert titles(figure, "y") == ["pages per second that a vCPU touches"]
+    rivals = figures.best_strategy_map(CELLS.assign(rivals="every-64; own"))
+    assert rivals.data[-1].customdata[0, 0] == "every-64, own"
 
 
-def test_the_front_is_joined_in_order_of_the_batch() -> None:
+def test_the_front_is_joined_in_order_of_the_stall() -> None:
     figure = figures.pareto(TRADES.iloc[[2, 0, 1]])
     line, beaten, front = figure.data
     np.testing.assert_array_equal((line.x, line.y), ([9, 2], [1e-4, 8e-4]))
-    assert (front.text, beaten.text) == (("64", "512"), ("whole",))
-    np.testing.assert_array_equal(front.marker.color, [60, 55])
-    assert figure.layout.coloraxis.colorbar.title.text == "pre-copy, s"
+    assert (front.text, beaten.text) == (("every-64", "every-512"), ("whole-ioctl",))
+    np.testing.assert_allclose(front.marker.color, np.log10([60, 50]))
+    assert figure.layout.coloraxis.colorbar.title.text == "guest time lost"
     assert (figure.layout.xaxis.type, figure.layout.yaxis.type) == ("log", "log")
     assert titles(figure, "x") + titles(figure, "y") == ["CPU time of CLEAR", "longest stall of a vCPU"]
     assert len(figures.pareto(TRADES[TRADES["on_front"]]).data) == 2
+
+
+def test_points_that_lie_together_share_a_label() -> None:
+    together = TRADES.assign(stall_s=[1e-4, 1.01e-4, 8e-4], clear_s=[2.0, 2.01, 9.0], knee=[False, True, False])
+    texts = [text for trace in figures.pareto(together).data[1:] for text in trace.text]
+    assert sorted(filter(None, texts)) == ["every-512", "every-64 (knee) + 1"]
 
 
 def test_a_lock_has_a_row_a_thread_and_a_trace_a_kind() -> None:
