@@ -3,23 +3,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
+from functools import partial
 from typing import Any
 
 import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
-from simlib.decision import standard_scenario
-from simlib.decision.choice import batches_below
+from simlib import parallel
+from simlib.decision import standard_scenario, with_guest
 from simlib.decision.closed_form import chunk_pages, closed_form
 from simlib.decision.grid import central
-from simlib.decision.trials import METRICS, Trials, objective_of
-from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import SimlibError
-from simlib.figures.decision import batch_what_if
+from simlib.figures.decision import batch_what_if, redraw_what_if
 from simlib.figures.style import as_widget
+from simlib.model.quantities import format_seconds, format_size
 from simlib.model.scenario import Scenario
+from simlib.model.strategy import every
+from simlib.sampling.travel import Journey, travel
 
 MODES = {
     "lockless": {"write_protect_fault": "lockless", "translation_fault": "lockless"},
@@ -29,21 +32,26 @@ MODES = {
 }
 """Ways in which faults take the lock, as changes of a policy."""
 
-_MEMORY = "32M"
-_RUNS = 2
+BATCHES = (64, 512, 4096, 32768, 0)
+"""Pages of a hold that are tried; 0: the whole ioctl."""
+
+PASSES = 2
+"""Passes of each migration: the first has blocks to split, or to leave, and the second finds what was written since."""
+
 _NOTE = (
-    "<div style='line-height: 1.4'><b>Simulated</b>, 32 MiB, costs of {name} at their medians. Each change simulates "
-    "all batches anew, twice; the star is the batch of the slider.</div>"
+    "<div style='line-height: 1.4'><b>Simulated</b>, sampled: {guest}, {passes} passes; costs of {name} at their "
+    "medians. Each change walks once through a migration with each batch, looking at one CLEAR of each pass "
+    "(docs/sampling.md), so that small differences are those of chance; the star is the batch of the slider.</div>"
 )
 
 
 def batch_tradeoff(scenario: Scenario, seed: int = 1) -> pd.DataFrame:
-    """What each batch does to the guest and to CLEAR, with all costs at their medians.
+    """What each of `BATCHES` does to the guest and to CLEAR, with all costs at their medians.
 
     Parameters
     ----------
     scenario : Scenario
-        A migration.
+        A migration that can be sampled.
     seed : int
 
     Returns
@@ -54,25 +62,30 @@ def batch_tradeoff(scenario: Scenario, seed: int = 1) -> pd.DataFrame:
 
     Examples
     --------
-    >>> batch_tradeoff(standard_scenario("arm64").changed({"guest": {"memory": "32M"}}))["batch_pages"].tolist()[:3]
-    [64, 128, 256]
+    >>> batch_tradeoff(standard_scenario("arm64").changed({"workload": {"pass_limit": 1}}))["batch_pages"].tolist()
+    [64, 512, 4096, 32768, 0]
     """
     case = central(scenario)
     pages = chunk_pages(case)
-    batches = batches_below(pages)
-    found = Trials(UncertainCosts(case, None, {}), batches, seed).run(0, range(_RUNS), range(len(batches)))
-    mean = found.mean(axis=0)
-    column = {name: mean[:, METRICS.index(name)] for name in METRICS}
+    cases = [dataclasses.replace(case, policy=dataclasses.replace(case.policy, lets_go=every(n))) for n in BATCHES]
+    walks = parallel.each([partial(_walk, one, seed) for one in cases])
+    found = pd.DataFrame([walk.metrics for walk in walks])
+    lost = case.guest.vcpus * found["precopy_duration"] * (1 - found["guest_throughput"])
     return pd.DataFrame(
         {
-            "batch_pages": batches,
-            "effective_pages": [batch or pages for batch in batches],
-            "cost_s": objective_of(mean, "cost", 1.0, case.guest.vcpus),
-            "clear_cpu_time_s": column["clear_cpu_time"],
-            "longest_stall_s": column["longest_stall"],
-            "guest_throughput": column["guest_throughput"],
+            "batch_pages": BATCHES,
+            "effective_pages": [batch or pages for batch in BATCHES],
+            "cost_s": found["clear_cpu_time"] + lost,
+            "clear_cpu_time_s": found["clear_cpu_time"],
+            "longest_stall_s": found["longest_stall"],
+            "guest_throughput": found["guest_throughput"],
         }
     )
+
+
+def _walk(scenario: Scenario, seed: int, check: parallel.Check) -> Journey:
+    """One walk, as a task."""
+    return travel(scenario, seed, check=check)
 
 
 def batch_sliders(architecture: str = "arm64") -> widgets.Widget:
@@ -94,34 +107,29 @@ def batch_sliders(architecture: str = "arm64") -> widgets.Widget:
     >>> [slider.description for slider in sliders.children]
     ['batch, pages', 'vCPUs', 'pages/s a vCPU', 'faults']
     """
-    start = standard_scenario(architecture).changed({"guest": {"memory": _MEMORY}})
-    batches = batches_below(chunk_pages(start))
+    start = standard_scenario(architecture).changed({"workload": {"pass_limit": PASSES, "access": "uniform"}})
+    batches = BATCHES
     wide = {"style": {"description_width": "8em"}, "layout": widgets.Layout(width="auto")}
     labels = [(f"{batch}" if batch else "whole", batch) for batch in batches]
     batch = widgets.SelectionSlider(options=labels, value=batches[0], description="batch, pages", **wide)
-    vcpus = widgets.SelectionSlider(options=[1, 2, 4, 8, 16], value=16, description="vCPUs", **wide)
-    rate = widgets.FloatLogSlider(value=1e6, base=10, min=4, max=7, step=0.25, description="pages/s a vCPU",
+    vcpus = widgets.SelectionSlider(options=[4, 16, 64, 128, 160], value=64, description="vCPUs", **wide)
+    rate = widgets.FloatLogSlider(value=5e4, base=10, min=3, max=5, step=0.25, description="pages/s a vCPU",
                                   readout_format=".2g", continuous_update=False, **wide)  # fmt: skip
     mode = widgets.Dropdown(options=list(MODES), value="read", description="faults", **wide)
     words = widgets.HTML()
 
     def scenario() -> Scenario:
         apart = f"{round(1e12 / rate.value)}ps"
-        return start.changed(
-            {"guest": {"vcpus": vcpus.value}, "workload": {"access_interval": apart}, "policy": MODES[mode.value]}
-        )
+        changed = with_guest(start, {"guest": {"vcpus": vcpus.value}, "workload": {"access_interval": apart}})
+        return changed.changed({"policy": MODES[mode.value]})
 
     held = {"table": batch_tradeoff(scenario())}
     shown = as_widget(batch_what_if(held["table"], batch.value))
 
     def draw() -> None:
         table = held["table"]
-        fresh = batch_what_if(table, batch.value)
         with shown.batch_update():
-            for old, new in zip(shown.data, fresh.data, strict=True):
-                old.update(x=new.x, y=new.y)
-            for axis in ("yaxis", "yaxis2", "yaxis3", "yaxis4"):
-                shown.layout[axis].update(fresh.layout[axis])
+            redraw_what_if(shown, table, batch.value)
         words.value = _words(table, batch.value, scenario())
 
     def simulate_anew(_change: Any = None) -> None:
@@ -138,7 +146,9 @@ def batch_sliders(architecture: str = "arm64") -> widgets.Widget:
     words.value = _words(held["table"], batch.value, scenario())
     two_columns = widgets.Layout(grid_template_columns="repeat(2, minmax(0, 1fr))", max_width="900px")
     sliders = widgets.GridBox([batch, vcpus, rate, mode], layout=two_columns)
-    return widgets.VBox([widgets.HTML(_NOTE.format(name=start.machine.name)), sliders, words, shown])
+    guest, chunk = (format_size(size or 0) for size in (start.guest.memory, start.workload.clear_chunk))
+    note = _NOTE.format(name=start.machine.name, guest=f"{guest}, CLEARs of {chunk}", passes=PASSES)
+    return widgets.VBox([widgets.HTML(note), sliders, words, shown])
 
 
 def _words(table: pd.DataFrame, batch: int, scenario: Scenario) -> str:
@@ -150,7 +160,7 @@ def _words(table: pd.DataFrame, batch: int, scenario: Scenario) -> str:
     law = closed_form(central(scenario)).batch
     said = f"{law} pages" if law < chunk_pages(scenario) else "the whole ioctl"
     return (
-        f"<b>{name}</b>: CLEAR {1e3 * mine['clear_cpu_time_s']:.2f} ms, longest stall "
-        f"{1e6 * mine['longest_stall_s']:.0f} µs, guest at {100 * mine['guest_throughput']:.1f} %; costs {more:.1f} % "
+        f"<b>{name}</b>: CLEAR {format_seconds(mine['clear_cpu_time_s'])}, longest stall "
+        f"{format_seconds(mine['longest_stall_s'])}, guest at {100 * mine['guest_throughput']:.1f} %; costs {more:.1f} % "
         f"more than the best, {least}. The closed form says {said}."
     )
