@@ -161,6 +161,6 @@ def _words(table: pd.DataFrame, batch: int, scenario: Scenario) -> str:
     said = f"{law} pages" if law < chunk_pages(scenario) else "the whole ioctl"
     return (
         f"<b>{name}</b>: CLEAR {format_seconds(mine['clear_cpu_time_s'])}, longest stall "
-        f"{format_seconds(mine['longest_stall_s'])}, guest at {100 * mine['guest_throughput']:.1f} %; costs {more:.1f} % "
-        f"more than the best, {least}. The closed form says {said}."
+        f"{format_seconds(mine['longest_stall_s'])}, guest at {100 * mine['guest_throughput']:.1f} %; "
+        f"costs {more:.1f} % more than the best, {least}. The closed form says {said}."
     )
