@@ -217,7 +217,7 @@ class Terrain:
 
 # fmt: off
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
-def _walk(
+def _walk(  # noqa: PLR0915  # one pass is one loop
     first: bool, weight: Floats, share: Floats, pages: Floats, rate: Floats, written: float, splitting: float,
     at_get: Floats, clean: Floats, since: Floats, whole_since: Floats, accesses: float, time: float, vcpus: int,
     interval: float, faulting: Floats, delay: Floats, working: float, cycles: Cycles,

@@ -85,10 +85,20 @@ class Stalls(NamedTuple):
 
 
 def _most(scenario: Scenario, seen: Window) -> float:
-    """A vCPU waits for one hold of somebody else and for every other vCPU's fault, each taken at its longest."""
-    costs = scenario.costs
-    fault = (costs.fault_exit or 0) + (costs.fault_hold or 0) + 2 * (costs.line_transfer or 0)
-    return seen.hold + 2 * scenario.guest.vcpus * fault * PS
+    """A vCPU waits for one hold of somebody else and for what every other vCPU's fault keeps to itself.
+
+    A fault that takes the lock for read, or not at all, keeps its cache line, and a broadcast invalidation; one that
+    takes it for write the whole hold. Each is taken to be twice as long as on average, and so is the vCPU's own fault.
+    """
+    costs, policy = scenario.costs, scenario.policy.resolved()
+    hold = max(costs.fault_hold or 0, costs.split_hold or 0)
+    kept = 2 * (costs.line_transfer or 0)
+    if "write" in (policy.write_protect_fault, policy.translation_fault, policy.split_fault):
+        kept += hold
+    if policy.facts.fault_flush == "broadcast":
+        kept += costs.tlb_invalidate or 0
+    sections = max(1, policy.fault_lock_sections)
+    return seen.hold + 2 * (scenario.guest.vcpus * sections * kept + (costs.fault_exit or 0) + hold) * PS
 
 
 @dataclass(frozen=True)
@@ -318,7 +328,7 @@ def _journey(
         "clear_wait_time": sums["wait"],
         "clear_flush_time": sums["rest"],
         **above,
-        "guest_throughput": float(curve[:, 1] @ widths / widths.sum()) if len(curve) else 1.0,
+        "guest_throughput": float(curve[:, 1] @ widths / widths.sum()) if time else 1.0,
         "longest_stall": longest,
         "stall_p999": min(longest, stall_quantile(laps, 0.999)),
         "contentions": sums["contended"] * scenario.workload.counted_runs,
@@ -329,6 +339,8 @@ def _journey(
 
 def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArray[np.float64], float]:
     """The guest's throughput in time bins as wide as those of a whole simulation; also that width."""
+    if not passes:
+        return np.array([[time, 1.0]]), time
     times, counts = [np.zeros(1)], [np.zeros(1)]
     for one in passes:
         begin, clear, drain, send, accesses, _, _ = one.cycles
