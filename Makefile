@@ -28,6 +28,7 @@ help:
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches (10 minutes)"
 	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
+	@echo "make sampling    compare sampled migrations with whole ones; writes the table of docs/sampling.md (15 minutes)"
 	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
 	@echo "make picture     draw the README's picture (installs requirements/picture.txt; needs Chrome or Chromium)"
 	@echo "make pins        compile requirements/*.txt from pyproject.toml (needs uv; PINS_FLAGS=--upgrade for new versions)"
@@ -121,6 +122,10 @@ lab: .venv/.simlib
 		.venv/bin/simlib lab collect data/experiments/$$name.toml --out data/collected --name $$name; \
 	done
 	@.venv/bin/simlib lab costs --out data/fits
+
+# What was simulated whole is kept in build/sampling; remove it to simulate it anew.
+sampling: .venv/.simlib
+	@.venv/bin/python benchmarks/sampling.py --write
 
 bench: .venv/.simlib .venv/.bench
 	@.venv/bin/python benchmarks/run.py

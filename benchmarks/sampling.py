@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +28,11 @@ ROOT = Path(__file__).parents[1]
 DONE = ROOT / "build" / "sampling"
 PAGE = ROOT / "docs" / "sampling.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+
+Case = tuple[int, str, str, str, str]
+
+LONG_STALL = 100e-6
+"""A stall that matters to somebody, s."""
 
 DENSE, SPARSE = "dense", "sparse"
 GUESTS = {
@@ -70,8 +77,12 @@ CASES = [
 QUICK = 7
 """The first cases, which take about a minute."""
 
-METRICS = ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput", "lost", "lock_acquisitions")
-"""Means that are compared; `lost` is what the guest lost: pre-copy × (1 − throughput)."""
+SHOWN = {
+    "precopy_duration": "pre-copy", "dirty_left": "dirty left", "clear_cpu_time": "CLEAR CPU",
+    "lost": "guest time lost", "lock_acquisitions": "acquisitions",
+    "longest_stall": "longest stall", "stall_p999": "p99.9",
+}  # fmt: skip
+"""What is compared; `lost` is what the guest lost, pre-copy × (1 − throughput)."""
 
 
 def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> Scenario:
@@ -94,23 +105,77 @@ def with_lost(metrics: dict[str, float]) -> dict[str, float]:
     return metrics | {"lost": metrics["precopy_duration"] * (1 - metrics["guest_throughput"])}
 
 
-def run(case: tuple[int, str, str, str, str], check: parallel.Check) -> dict[str, object]:
-    """One case, whole and sampled; kept in a file of its own."""
-    path = DONE / ("-".join(map(str, case)).replace(" ", "_").replace(",", "") + ".json")
-    scenario = scenario_of(*case)
-    if not path.is_file():
-        began = time.thread_time()
-        whole = run_scenario(scenario, progress=check)
-        seconds = time.thread_time() - began
-        write_text(path, json.dumps({"whole": whole.metrics, "events": whole.raw.events, "seconds": seconds}) + "\n")
-    found: dict[str, object] = {"case": case, **json.loads(path.read_text())}
+def path_of(case: Case) -> Path:
+    """Where the whole simulation of a case is kept."""
+    return DONE / ("-".join(map(str, case)).replace(" ", "_").replace(",", "") + ".json")
+
+
+def run(case: Case, check: parallel.Check) -> None:
+    """Simulate one case page by page, unless that was done before."""
+    path = path_of(case)
+    if path.is_file():
+        return
+    began = time.thread_time()
+    whole = run_scenario(scenario_of(*case), progress=check)
+    found = {"whole": whole.metrics, "events": whole.raw.events, "seconds": time.thread_time() - began}
+    write_text(path, json.dumps(found) + "\n")
+
+
+def sampled(case: Case) -> dict[str, Any]:
+    """One case, whole and sampled."""
     began = time.process_time()
-    sampled = sample_migration(scenario)
-    frame = sampled.frame.set_index("metric")
-    return found | {
-        "sampled": frame["value"].to_dict(), "standard_error": frame["standard_error"].to_dict(),
-        "sampled_events": sampled.events, "sampled_s": time.process_time() - began,
-    }  # fmt: skip
+    found = sample_migration(scenario_of(*case))
+    frame = found.frame.set_index("metric")
+    columns = {name: frame[name].to_dict() for name in ("low", "high")}
+    whole = json.loads(path_of(case).read_text())
+    return {"case": case, "sampled": found.metrics, "sampled_s": time.process_time() - began, **columns, **whole}
+
+
+def inside(one: dict[str, Any]) -> list[bool]:
+    """Whether each metric of the whole lies within the sample's interval; the longest stall has none."""
+    names = [name for name in one["whole"] if name in one["sampled"] and name != "longest_stall"]
+    return [one["low"][name] <= one["whole"][name] <= one["high"][name] for name in names]
+
+
+def table(found: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row a case: what was compared, how far the sample is off, and what both took."""
+    rows = []
+    for one in found:
+        whole, sampled = with_lost(one["whole"]), with_lost(one["sampled"])
+        row = dict(zip(("vCPUs", "memory", "chunk", "guest", "faults take the lock"), one["case"], strict=True))
+        for name, title in SHOWN.items():
+            row[title] = f"{sampled[name] / whole[name] - 1:+.1%}" if whole[name] else ""
+        within = inside(one)
+        row["inside"] = f"{sum(within)}/{len(within)}"
+        row["whole, s"], row["sample, s"] = f"{one['seconds']:.0f}", f"{one['sampled_s']:.1f}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def summary(found: list[dict[str, Any]]) -> str:
+    """The worst of all cases, in words."""
+    means = ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput")
+    errors = {name: [abs(one["sampled"][name] / one["whole"][name] - 1) for one in found] for name in means}
+    lost = [abs(with_lost(one["sampled"])["lost"] / with_lost(one["whole"])["lost"] - 1) for one in found]
+    stalls = [(one["whole"]["longest_stall"], abs(one["sampled"]["longest_stall"] / one["whole"]["longest_stall"] - 1))
+              for one in found]  # fmt: skip
+    long = [error for stall, error in stalls if stall >= LONG_STALL]
+    short = [error for stall, error in stalls if stall < LONG_STALL]
+    within = [good for one in found for good in inside(one)]
+    return (
+        f"In {len(found)} cases pre-copy is off by {max(errors['precopy_duration']):.1%} at most, memory left dirty by "
+        f"{max(errors['dirty_left']):.1%}, CLEAR's CPU time by {max(errors['clear_cpu_time']):.1%}, throughput by "
+        f"{max(errors['guest_throughput']):.1%}, guest time lost by {max(lost):.1%}; the longest stall by "
+        f"{max(long):.1%} where it is {LONG_STALL * 1e6:.0f} us or longer, by {max(short):.1%} where it is shorter. "
+        f"{sum(within)} of {len(within)} values ({np.mean(within):.0%}) lie within their 90 % intervals."
+    )
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """The table as a page has it."""
+    lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---|" * len(frame.columns)]
+    lines += ["| " + " | ".join(str(value) for value in row) + " |" for row in frame.itertuples(index=False)]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -121,30 +186,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0, help="cases at a time; 0: as many as there are CPUs")
     arguments = parser.parse_args()
     cases = CASES[:QUICK] if arguments.quick else CASES
-    tasks = [lambda check, case=case: run(case, check) for case in cases]
-    found = parallel.each(
-        tasks,
-        [str(case) for case in cases],
-        lambda what, share: print(f"{share:.0%} {what}", flush=True),
-        workers=arguments.workers,
-    )
-    rows = []
-    for one in found:
-        whole, sampled = with_lost(one["whole"]), with_lost(one["sampled"])
-        row = dict(zip(("vCPUs", "memory", "chunk", "guest", "faults take the lock"), one["case"], strict=True))
-        for name in (*METRICS, "longest_stall", "stall_p999"):
-            row[name] = sampled[name] / whole[name] - 1 if whole[name] else float(sampled[name] != 0)
-        rows.append(row | {"stall": whole["longest_stall"], "whole_s": one["seconds"], "sampled_s": one["sampled_s"]})
-    table = pd.DataFrame(rows)
-    print(table.to_string(float_format="{:+.3f}".format))
-    print(table[[*METRICS, "longest_stall"]].abs().max())
-    inside = [
-        abs(one["sampled"][n] - one["whole"][n]) <= 1.895 * one["standard_error"][n] + 0.01 * abs(one["sampled"][n])
-        for one in found
-        for n in one["whole"]
-        if n in one["sampled"] and n != "longest_stall"
-    ]
-    print("covered", np.mean(inside))
+    tasks = [partial(run, case) for case in cases]
+    told = [str(case) for case in cases]
+    parallel.each(tasks, told, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers)
+    found = [sampled(case) for case in cases]  # each alone, which itself uses all CPUs
+    page = f"{BEGIN}\n{summary(found)}\n\n{markdown(table(found))}\n{END}"
+    print(page)
+    if arguments.write:
+        text = PAGE.read_text(encoding="utf-8")
+        write_text(PAGE, text[: text.index(BEGIN)] + page + text[text.index(END) + len(END) :])
 
 
 if __name__ == "__main__":

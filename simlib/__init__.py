@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from simlib.fits import CostEstimate, Fit, load_fit
     from simlib.model.scenario import Scenario, load_scenario
     from simlib.prediction import PredictionResult, predict
-    from simlib.simulation import SimulationResult, programs, simulate
+    from simlib.sampling import SampleResult
+    from simlib.simulation import SimulationResult, programs, sample, simulate
 
 __all__ = [
     "BatchChoice",
@@ -37,6 +38,7 @@ __all__ = [
     "HorizonError",
     "InputError",
     "PredictionResult",
+    "SampleResult",
     "Scenario",
     "SimlibError",
     "SimulationResult",
@@ -52,6 +54,7 @@ __all__ = [
     "perfetto_trace",
     "predict",
     "programs",
+    "sample",
     "save_fit",
     "simulate",
     "standard_scenario",
@@ -66,7 +69,8 @@ _HOMES = {
     "simlib.fits": ("CostEstimate", "Fit", "load_fit"),
     "simlib.model.scenario": ("Scenario", "load_scenario"),
     "simlib.prediction": ("PredictionResult", "predict"),
-    "simlib.simulation": ("SimulationResult", "programs", "simulate"),
+    "simlib.sampling": ("SampleResult",),
+    "simlib.simulation": ("SimulationResult", "programs", "sample", "simulate"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 

@@ -26,6 +26,7 @@ from simlib.model.costs import Costs
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, text_of
+from simlib.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, walk_several, why_not
 from simlib.simulation import SimulationResult, flags_of, run_scenario
 from simlib.workloads import find_metric, kind_of
 from simlib.workloads.metrics import split_name
@@ -61,20 +62,21 @@ def evaluate(
     [True, True]
     """
     jobs = [(scenario, pages_per_vcpu, seed) for scenario in scenarios]
-    return _evaluate_each(jobs, lambda run: run)
+    return _evaluate_each(jobs, _simulated)
+
+
+def _simulated(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> SimulationResult:
+    """A run of all memory, or of so many pages a vCPU."""
+    each = None if pages is None else pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
+    return run_scenario(scenario, seed=seed, pages_per_vcpu=each, progress=check)
 
 
 def _evaluate_each(
     jobs: Sequence[tuple[Scenario, int | None, int]],
-    read: Callable[[SimulationResult], Read],
+    one: Callable[[Scenario, int | None, int, parallel.Check], Read],
     progress: Progress | None = None,
 ) -> list[Read]:
-    """Simulate scenarios, each with its pages a vCPU and its seed, and keep what is read of each run."""
-
-    def one(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> Read:
-        each = None if pages is None else pages * max(1, FEW_VCPUS // scenario.guest.vcpus)
-        return read(run_scenario(scenario, seed=seed, pages_per_vcpu=each, progress=check))
-
+    """Simulate scenarios, each with its pages a vCPU and its seed."""
     # The dearest first, so that the last one to end is short.
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
     found = parallel.each([partial(one, *jobs[i]) for i in order], "predicting", progress)
@@ -292,18 +294,30 @@ def sample_cases(
         for key, (scenario, its_seed) in zip(points[-1], runs, strict=True):
             jobs[key] = scenario, pages if part else None, its_seed  # a cost that is not its own changes nothing
 
-    def read(run: SimulationResult) -> tuple[list[float], float]:
+    def one(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> tuple[list[float], float]:
+        if by_windows(scenario, metrics):
+            walks = walk_several(scenario, WALKS, seed, check)
+            return [float(np.mean([walk.metrics[metric] for walk in walks])) for metric in metrics], 0.0
+        run = _simulated(scenario, pages, seed, check)
         return [run.value(metric) for metric in metrics], run.scale
 
-    found = dict(zip(jobs, _evaluate_each(list(jobs.values()), read, progress), strict=True))
+    found = dict(zip(jobs, _evaluate_each(list(jobs.values()), one, progress), strict=True))
     flags = {flag for case in cases for flag in flags_of(complete(case.scenario, case.estimate))}
     scales = sorted({scale for _, scale in found.values() if scale > 1})
     if scales:
         span = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "")
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
+    if any(scale == 0 for _, scale in found.values()):
+        flags.add(f"sampled: windows of {WALKS} walks through each migration (docs/sampling.md)")
     if any(case.estimate is None for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
     return [np.array([found[key][0] for key in keys]) for keys in points], tuple(sorted(flags))
+
+
+def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:
+    """Whether windows of a migration tell these metrics, and are worth it."""
+    pages = scenario.guest.pages_per_vcpu * scenario.guest.vcpus
+    return pages > WHOLE_PAGES and not why_not(scenario) and not set(metrics) - set(WINDOW_METRICS)
 
 
 def interval(

@@ -23,6 +23,7 @@ from simlib.model.policies import apply
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, text_of
+from simlib.sampling import WALKS, SampleResult, sample_migration
 from simlib.workloads import build, find_metric, kind_of
 
 Engine = Literal["compiled", "reference"]
@@ -318,6 +319,53 @@ def simulate(
         progress=progress,
     )
     return dataclasses.replace(found, flags=(*notes, *found.flags))
+
+
+def sample(
+    scenario: Scenario | str | Path,
+    *,
+    variant: str = "",
+    vcpus: int | None = None,
+    policy: str = "",
+    fit: AnyFit | None = None,
+    walks: int = WALKS,
+    seed: int = 1,
+    progress: Callable[[str, float], None] | None = None,
+) -> SampleResult:
+    """Simulate some windows of a migration, of whatever size, with the costs that were calibrated for its machine.
+
+    Parameters
+    ----------
+    scenario, variant, vcpus, policy, fit, seed
+        See `simulate`.
+    walks : int
+        How often to walk through it, with windows at other chunks each time; at least 2.
+    progress : callable, optional
+        Called with (what, share done).
+
+    Returns
+    -------
+    SampleResult
+        Every metric with the standard error of the sampling.
+
+    Raises
+    ------
+    InputError
+        If it cannot be sampled (`simlib.sampling.why_not`), or anything given breaks its rule.
+
+    Examples
+    --------
+    >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory": "4G", "backing": "hugetlb_2mb"},
+    ...     "machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64"}, "group": "fixed test",
+    ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
+    ...                  "pass_limit": 2}, "costs": {"clear_page": "30ns"}})
+    >>> sample(s, walks=2).frame.columns.tolist()
+    ['metric', 'value', 'standard_error', 'low', 'high', 'unit']
+    """
+    case, estimate, notes = _case(scenario, variant, vcpus, policy, fit)
+    full = complete(case, estimate)
+    found = sample_migration(full, walks=walks, seed=seed, progress=progress)
+    return dataclasses.replace(found, flags=(*notes, *flags_of(full)))
 
 
 def programs(

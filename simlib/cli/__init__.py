@@ -206,6 +206,10 @@ def simulate(
     vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the scenario's.")] = 0,
     policy: PolicyOption = "",
     pages: Annotated[int, typer.Option(min=0, help="Pages a vCPU at most, scaled; 0: every page.")] = 0,
+    sample: Annotated[
+        int,
+        typer.Option(min=0, metavar="WALKS", help="A migration: windows of so many walks, e.g. 8; 0: all of it."),
+    ] = 0,
     engine: Annotated[EngineName, typer.Option(help="compiled, or reference: same result, slower.")] = (
         EngineName.COMPILED
     ),
@@ -229,6 +233,10 @@ def simulate(
         case = simlib.programs(scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit)
         sys.stdout.write(case.listing() + "\n")
         return
+    if sample:
+        _sample(scenario, variant, fit, vcpus, policy, sample, seed, how)
+        return
+    _offer_sample(simlib.load_scenario(scenario), variant)
     with progress_bar() as progress:
         result = simlib.simulate(
             scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit, engine=engine.value, seed=seed,
@@ -250,6 +258,30 @@ def simulate(
     if how is Format.TABLE:
         sys.stdout.write("\n")
         show(result.locks(), how)
+
+
+def _offer_sample(scenario: simlib.Scenario, variant: str) -> None:
+    """Say that there is a faster way, where there is."""
+    from simlib.sampling import WHOLE_PAGES, why_not
+
+    case = scenario.variant(variant)
+    if case.guest.pages_per_vcpu * case.guest.vcpus > 16 * WHOLE_PAGES and not why_not(case):
+        say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
+
+
+def _sample(
+    scenario: Path, variant: str, fit: Path | None, vcpus: int, policy: str, walks: int, seed: int, how: Format
+) -> None:
+    """Some windows of a migration."""
+    with progress_bar() as progress:
+        result = simlib.sample(
+            scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit, walks=walks, seed=seed,
+            progress=progress,
+        )  # fmt: skip
+    for flag in result.flags:
+        say(flag)
+    say(f"sampled: {result.windows} windows of {result.walks} walks; docs/sampling.md says what is kept")
+    show(result.table(), how)
 
 
 @app.command()

@@ -37,7 +37,8 @@ ArchitectureOption = Annotated[
 AllOption = Annotated[bool, typer.Option("--all", help="That guest on each of seven architectures: one table.")]
 GuestOption = Annotated[
     str,
-    typer.Option("--guest", metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, seed-001-mysql-1g, "
+    typer.Option("--guest", metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, "
+                 "seed-001-mysql-1g, "
                  "seed-001-mysql-8g, seed-001-write-heavy; docs/choose.md says what each stands for."),
 ]  # fmt: skip
 QemuOption = Annotated[
@@ -97,10 +98,10 @@ def choose(
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
-    Batches, holds that are bounded in time, rules that yield, clearing with the lock held for read, eager splitting with
-    and without letting go: all are migrations of the same guest, simulated with costs drawn anew each time from what is
-    known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile, time degraded
-    above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
+    Batches, holds that are bounded in time, rules that yield, clearing with the lock held for read, eager splitting
+    with and without letting go: all are migrations of the same guest, simulated with costs drawn anew each time from
+    what is known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile, time
+    degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
 
     Then: what stalls may cost, and which cost would change the answer if it were known. docs/choose.md tells the rest.
 
@@ -124,6 +125,7 @@ def choose(
     if everything:
         frame = simlib.decision.comparison(choices)
         show(_by_architecture(choices) if how is Format.TABLE else frame, how)
+        say("in brackets: the longest stall; --format csv has all objectives")
         return
     (choice,) = choices.values()
     if how is Format.TABLE:
@@ -148,7 +150,8 @@ def choose_batch(
     chunk: ChunkOption = "",
     objective: Annotated[
         str,
-        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x what the vCPUs lose; lost; stall; p999; above10, "
+        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x what the vCPUs lose; "
+                     "lost; stall; p999; above10, "
                      "above50, above99; clear; precopy."),
     ] = "cost",
     weight: WeightOption = 1.0,
@@ -323,18 +326,23 @@ def _print(choice: Choice) -> None:
     show(known, Format.TABLE)
 
 
+_MAIN = ("lost", "stall", "clear", "cost")
+"""Objectives for which a terminal has room; a file has all."""
+
+
 def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
-    """One row an architecture: what to take for each objective, and its longest stall."""
+    """One row an architecture: what to take for the main objectives, and its longest stall."""
     import pandas as pd
 
     rows = []
     for name, choice in choices.items():
         stalls = choice.table.set_index("strategy")["stall_s"]
         row = {"architecture": name}
-        for answer in choice.answers.to_dict("records"):
+        answers = choice.answers.set_index("objective", drop=False)
+        for answer in answers.loc[list(_MAIN)].to_dict("records"):
             title = simlib.decision.OBJECTIVES[answer["objective"]].title
             stall = format_seconds(float(stalls[answer["take"]]), 2)
-            row[title] = "any" if answer["any_is_as_good"] else f"{answer['take']} (stall {stall})"
+            row[title] = "any" if answer["any_is_as_good"] else f"{answer['take']} ({stall})"
         rows.append(row | {"knee": choice.knee, "evidence": choice.evidence})
     return pd.DataFrame(rows)
 
@@ -354,7 +362,8 @@ def _print_batch(choice: BatchChoice) -> None:
              "at least … at most": _interval(table, "difference_low_s", "difference_high_s"),
              "as good": ["yes" if good else "" if there else "too long" for good, there in
                          zip(table["as_good"], table["allowed"], strict=True)],
-             "longest stall": table["stall_s"].map(format_seconds), "stall, 90 %": table["stall_bound_s"].map(format_seconds),
+             "longest stall": table["stall_s"].map(format_seconds),
+             "stall, 90 %": table["stall_bound_s"].map(format_seconds),
              "p99.9": table["p999_s"].map(format_seconds), "CLEAR": table["clear_s"].map(format_seconds),
              "guest time lost": table["lost_s"].map(format_seconds), "pre-copy": table["precopy_s"].map(format_seconds),
              "front": table["on_front"].map({True: "yes", False: ""})}

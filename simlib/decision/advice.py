@@ -122,10 +122,9 @@ class Choice(Result):
                 {"if you care most about": OBJECTIVES[answer["objective"]].title,
                  "take": "any" if answer["any_is_as_good"] else answer["take"],
                  "it is": format_seconds(answer["value_s"]),
-                 "at most worse by": format_seconds(answer["regret_at_most_s"]),
-                 "longest stall": format_seconds(one["stall_s"]), "guest time lost": format_seconds(one["lost_s"]),
-                 "CLEAR CPU": format_seconds(one["clear_s"]), "pre-copy": format_seconds(one["precopy_s"]),
-                 "as good": self._as_good(answer)}
+                 "worse by <=": format_seconds(answer["regret_at_most_s"]),
+                 **{OBJECTIVES[name].short: format_seconds(one[f"{name}_s"]) for name in ("stall", "lost", "clear")},
+                 "as good (stall)": self._as_good(answer)}
             )  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -136,22 +135,24 @@ class Choice(Result):
             return ""
         stalls = self.table.loc[self.table["strategy"].isin(names), "stall_s"]
         least, most = format_seconds(float(stalls.min()), 2), format_seconds(float(stalls.max()), 2)
-        shown = ", ".join(names) if len(names) <= 2 else f"{names[0]} and {len(names) - 1} others"
-        return f"{shown} (stall {least if least == most else f'{least} to {most}'})"
+        shown = ", ".join(names) if len(names) <= 2 else f"{names[0]}, {len(names) - 1} more"
+        return f"{shown} ({least if least == most else f'{least} to {most}'})"
 
     def readable(self) -> pd.DataFrame:
         """Every strategy, for people to read."""
         table = self.table
-        shown = {"strategy": table["strategy"]}
-        for one in OBJECTIVES.values():
-            shown[one.title] = table[f"{one.name}_s"].map(format_seconds)
-        shown["stall, 90 %"] = table["stall_bound_s"].map(format_seconds)
-        marks = {"as_it_is": "as it is", "on_front": "front", "knee": "knee"}
-        notes = []
+        marks = {"as_it_is": "as it is", "knee": "knee"}
+        names = []
         for row in table.to_dict("records"):
             words = [word for key, word in marks.items() if row[key]]
-            notes.append(", ".join([*words, *([] if row["allowed"] else ["stalls too long"])]))
-        return pd.DataFrame(shown | {"note": notes})
+            words += [] if row["allowed"] else ["stalls too long"]
+            names.append(row["strategy"] + (f" ({', '.join(words)})" if words else ""))
+        shown: dict[str, Any] = {"strategy": names}
+        for one in OBJECTIVES.values():
+            shown[one.short] = table[f"{one.name}_s"].map(format_seconds)
+            if one.name == "stall":
+                shown["90 %"] = table["stall_bound_s"].map(format_seconds)
+        return pd.DataFrame(shown)
 
     def readable_budgets(self) -> pd.DataFrame:
         """What keeping the longest stall short costs, for people to read."""

@@ -26,6 +26,8 @@ class Objective:
     Attributes
     ----------
     name, title : str
+    short : str
+        The title as a narrow column has it.
     definition : str
     value : callable
         (metrics of shape (..., len(METRICS)), vCPUs, weight) to seconds.
@@ -35,6 +37,7 @@ class Objective:
 
     name: str
     title: str
+    short: str
     definition: str
     value: Callable[[Floats, int, float], Floats]
     floor: float = 0.0
@@ -58,18 +61,20 @@ def _cost(values: Floats, vcpus: int, weight: float) -> Floats:
 OBJECTIVES: dict[str, Objective] = {
     row.name: row
     for row in (
-        Objective("lost", "guest time lost", "What all vCPUs together lose of their own time before the switchover: "
-                  "vCPUs × pre-copy × (1 − throughput).", _lost),
-        Objective("stall", "longest stall", "Longest time that one access of any vCPU takes.", _metric("longest_stall"),
-        10e-6), Objective("p999", "99.9th percentile", "Time that 99.9 % of the vCPUs' stalls do not exceed.",
+        Objective("lost", "guest time lost", "lost", "What all vCPUs together lose of their own time before the "
+                  "switchover: vCPUs × pre-copy × (1 − throughput).", _lost),
+        Objective("stall", "longest stall", "stall", "Longest time that one access of any vCPU takes.",
+                  _metric("longest_stall"), 10e-6),
+        Objective("p999", "99.9th percentile", "p99.9", "Time that 99.9 % of the vCPUs' stalls do not exceed.",
                   _metric("stall_p999"), 10e-6),
-        *(Objective(f"above{level}", f"time above {level} %", f"Time in which the guest is degraded by more than "
-                    f"{level} %.", _metric(f"seconds_above_{level}"), 0.1) for level in sorted(LEVELS)),
-        Objective("clear", "CLEAR CPU", "CPU time of the thread that clears, waiting for the lock included.",
+        *(Objective(f"above{level}", f"time above {level} %", f">{level} %",
+                    f"Time in which the guest is degraded by more than {level} %.",
+                    _metric(f"seconds_above_{level}"), 0.1) for level in sorted(LEVELS)),
+        Objective("clear", "CLEAR CPU", "CLEAR", "CPU time of the thread that clears, waiting for the lock included.",
                   _metric("clear_cpu_time")),
-        Objective("precopy", "pre-copy", "From the beginning of the migration to the switchover.",
+        Objective("precopy", "pre-copy", "pre-copy", "From the beginning of the migration to the switchover.",
                   _metric("precopy_duration")),
-        Objective("cost", "CPU time in all", "CLEAR CPU, and guest time lost times the weight.", _cost),
+        Objective("cost", "CPU time in all", "CPU in all", "CLEAR CPU, and guest time lost times the weight.", _cost),
     )
 }  # fmt: skip
 """The objectives, by name."""

@@ -15,12 +15,9 @@ from simlib.decision.strategies import Strategy
 from simlib.decision.uncertainty import UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
-from simlib.sampling import why_not
+from simlib.sampling import WHOLE_PAGES, why_not
 from simlib.sampling.travel import travel
 from simlib.simulation import run_scenario
-
-WHOLE_PAGES = 2**18
-"""Migrations of so few pages are simulated whole."""
 
 _GOLDEN = 0.6180339887498949
 

@@ -70,7 +70,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
         "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator; "
-        "live migrations that were published; a batch size for each architecture",
+        "live migrations that were published; a strategy for CLEAR at the size of real guests",
         sections,
         {
             "simlib": __version__,
@@ -88,8 +88,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
         "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
-        "migration-48-vcpus-degradation": migrations.curves, "batch-choices": comparison(choices.choices),
-        "batch-costs": choices.costs, "batch-map": choices.map,
+        "migration-48-vcpus-degradation": migrations.curves, "strategies": comparison(choices.choices),
+        "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
     }.items():  # fmt: skip
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
     calibration.save_fit(found.fit, out / "arm64-fit.json", arm64.TRAIN)

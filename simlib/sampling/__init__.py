@@ -8,6 +8,14 @@ pass to pass; `sample` does that several times, and says how far the walks diffe
 whole simulations.
 """
 
-from simlib.sampling.sample import SampleResult, sample_migration, why_not
+from simlib.sampling.sample import (
+    WALKS,
+    WHOLE_PAGES,
+    WINDOW_METRICS,
+    SampleResult,
+    sample_migration,
+    walk_several,
+    why_not,
+)
 
-__all__ = ["SampleResult", "sample_migration", "why_not"]
+__all__ = ["WALKS", "WHOLE_PAGES", "WINDOW_METRICS", "SampleResult", "sample_migration", "walk_several", "why_not"]

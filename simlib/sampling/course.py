@@ -217,7 +217,7 @@ class Terrain:
 
 # fmt: off
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
-def _walk(  # noqa: PLR0915  # one pass is one loop
+def _walk(
     first: bool, weight: Floats, share: Floats, pages: Floats, rate: Floats, written: float, splitting: float,
     at_get: Floats, clean: Floats, since: Floats, whole_since: Floats, accesses: float, time: float, vcpus: int,
     interval: float, faulting: Floats, delay: Floats, working: float, cycles: Cycles,
@@ -226,7 +226,6 @@ def _walk(  # noqa: PLR0915  # one pass is one loop
     begin, clear, drain, send, count, shares, faults = cycles
     get, classes = accesses, len(rate)
     protected, missing, whole = np.zeros(classes), np.zeros(classes), 0.0
-    now_shares = np.empty(3)
     finer = 1 if len(weight) >= FEW_CHUNKS else 16
     for j in range(len(weight)):
         protected += weight[j] * at_get[j]
@@ -255,31 +254,45 @@ def _walk(  # noqa: PLR0915  # one pass is one loop
             whole = _fade(protected, missing, whole, rate, splitting, during)
         accesses += during
         count[j, 1:] = accesses
-        made = np.zeros(PARTS)
-        shares[j, 1:] = 0.0
-        faults[j] = 0.0
         step = (send[j] - drain[j]) / (STEPS * finer)
-        if step > 0:
-            for number in range(STEPS * finer):
-                part = 0 if number < ENDS[0] * finer else 1 if number < ENDS[1] * finer else 2
-                moved = _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay) * step
-                faded = np.exp(-0.5 * moved * rate)
-                faded_blocks = np.exp(-0.5 * moved * splitting)
-                protected *= faded
-                missing *= faded
-                whole *= faded_blocks
-                _shares(protected, missing, whole, share, written, now_shares)
-                shares[j, 1 + part] += now_shares * moved
-                made[part] += moved
-                protected *= faded
-                missing *= faded
-                whole *= faded_blocks
-                accesses += moved
-                count[j, 2 + number // finer] = accesses
-            for part in range(PARTS):
-                faults[j, part] = shares[j, 1 + part].sum()
-                shares[j, 1 + part] /= made[part]
+        accesses, whole = _send(
+            protected, missing, whole, share, rate, written, splitting, accesses, step, finer, vcpus, interval,
+            faulting, delay, shares[j], faults[j], count[j],
+        )
         time += clear[j] + send[j]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _send(
+    protected: Floats, missing: Floats, whole: float, share: Floats, rate: Floats, written: float, splitting: float,
+    accesses: float, step: float, finer: int, vcpus: int, interval: float, faulting: Floats, delay: Floats,
+    shares: Floats, faults: Floats, count: Floats,
+) -> tuple[float, float]:
+    """A chunk is sent, step by step; returns the guest's accesses so far, and the share of blocks that are whole."""
+    made, now = np.zeros(PARTS), np.empty(3)
+    shares[1:] = 0.0
+    faults[:] = 0.0
+    if step <= 0:
+        return accesses, whole
+    for number in range(STEPS * finer):
+        part = 0 if number < ENDS[0] * finer else 1 if number < ENDS[1] * finer else 2
+        moved = _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay) * step
+        faded, faded_blocks = np.exp(-0.5 * moved * rate), np.exp(-0.5 * moved * splitting)
+        protected *= faded
+        missing *= faded
+        whole *= faded_blocks
+        _shares(protected, missing, whole, share, written, now)
+        shares[1 + part] += now * moved
+        made[part] += moved
+        protected *= faded
+        missing *= faded
+        whole *= faded_blocks
+        accesses += moved
+        count[2 + number // finer] = accesses
+    for part in range(PARTS):
+        faults[part] = shares[1 + part].sum()
+        shares[1 + part] /= made[part]
+    return accesses, whole
 
 
 # fmt: on

@@ -25,6 +25,15 @@ from simlib.workloads.migration import METRICS
 WALKS = 8
 """Walks unless told otherwise."""
 
+WHOLE_PAGES = 2**18
+"""Migrations of so few pages are simulated whole: 1 GiB."""
+
+WINDOW_METRICS = tuple(metric.name for metric in METRICS if metric.name != "mmu_lock_utilisation")
+"""Metrics of a migration that windows tell."""
+
+MODEL_ERROR = 0.01
+"""Standard deviation, relative, of what means are off by beyond the spread of the walks (docs/sampling.md)."""
+
 LEVEL = 0.90
 """Probability that an interval is meant to cover."""
 
@@ -155,6 +164,12 @@ def sample_migration(
     )  # fmt: skip
 
 
+def walk_several(scenario: Scenario, walks: int, seed: int, check: parallel.Check) -> list[Journey]:
+    """Walk through one migration several times, one after another, with windows spread over its chunks."""
+    starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
+    return [travel(scenario, seed * 1000 + number, float(at), check) for number, at in enumerate(starts)]
+
+
 def _walk(scenario: Scenario, seed: int, at: float, check: parallel.Check) -> Journey:
     return travel(scenario, seed, at, check)
 
@@ -169,8 +184,9 @@ def _table(walks: Sequence[Journey]) -> pd.DataFrame:
         if name == "longest_stall":
             value, error = _longest(walks), float(values.std(ddof=1))
         if name == "stall_p999":
-            value = stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999)
-        low, high = max(0.0, value - reach * error), value + reach * error
+            value = min(stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), _longest(walks))
+        half = reach * float(np.hypot(error, MODEL_ERROR * value))
+        low, high = max(0.0, value - half), value + half
         unit = _UNITS[name]
         high = min(high, 1.0) if unit in ("share", "0 or 1") else high
         rows.append((name, value, error, low, high, unit))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.scenario import Scenario
 from simlib.sampling.course import ENDS, STEPS, Cycles, Floats, Pace, Terrain
@@ -65,7 +66,7 @@ class Stalls(NamedTuple):
         --------
         >>> seen = 10 - np.log(-np.log((np.arange(1000) + 0.5) / 1000))
         >>> round(Stalls(seen, 1000.0, np.inf).expected(), 1), Stalls(seen, 1000.0, 20.0).expected()
-        (23.7, 20.0)
+        (23.8, 20.0)
         """
         stalled = self.longest[self.longest > 0]
         n, seen = len(stalled), float(self.longest.max())
@@ -85,20 +86,21 @@ class Stalls(NamedTuple):
 
 
 def _most(scenario: Scenario, seen: Window) -> float:
-    """A vCPU waits for one hold of somebody else and for what every other vCPU's fault keeps to itself.
+    """What no stall can exceed, s.
 
-    A fault that takes the lock for read, or not at all, keeps its cache line, and a broadcast invalidation; one that
-    takes it for write the whole hold. Each is taken to be twice as long as on average, and so is the vCPU's own fault.
+    Where nobody waits, a fault at its longest draws; where a hold of somebody else decides, that hold and a fault; else
+    a hold and twice everybody's fault.
     """
-    costs, policy = scenario.costs, scenario.policy.resolved()
-    hold = max(costs.fault_hold or 0, costs.split_hold or 0)
-    kept = 2 * (costs.line_transfer or 0)
-    if "write" in (policy.write_protect_fault, policy.translation_fault, policy.split_fault):
-        kept += hold
-    if policy.facts.fault_flush == "broadcast":
-        kept += costs.tlb_invalidate or 0
-    sections = max(1, policy.fault_lock_sections)
-    return seen.hold + 2 * (scenario.guest.vcpus * sections * kept + (costs.fault_exit or 0) + hold) * PS
+    costs = scenario.costs
+    spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
+    crossing = 2 * (costs.line_transfer or 0) + 4 * (costs.line_local or 0)
+    fault = (spread * ((costs.fault_exit or 0) + (costs.fault_hold or 0)) + crossing) * PS
+    longest = float(seen.longest.max())
+    if seen.measured.queued <= 1e-3 * seen.measured.lost:
+        return float(fault)
+    if seen.hold / 2 <= longest <= 1.5 * seen.hold:
+        return float(seen.hold + fault)
+    return float(seen.hold + 2 * scenario.guest.vcpus * fault)
 
 
 @dataclass(frozen=True)
