@@ -70,7 +70,8 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
 
     Examples
     --------
-    >>> [one.name for one in strategies_of(Scenario(), ["own", "whole-ioctl", "every-64"])]
+    >>> migration = Scenario.parse({"workload": {"kind": "migration"}})
+    >>> [one.name for one in strategies_of(migration, ["own", "whole-ioctl", "every-64"])]
     ['own', 'every-64']
     """
     names = list(_all_for(scenario) if among is None else among)
