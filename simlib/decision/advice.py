@@ -32,17 +32,18 @@ class Choice(Result):
     zone : float
         Share of an objective's best value below which differences do not matter.
     confidence : float
-        Probability that all intervals of differences hold together, those of `pairs` and `answers`.
+        Probability that all intervals of differences hold together: those of `pairs`, and so the regrets of `answers`.
+        The intervals of values hold with this probability each.
     seed : int
     how : str
-        ``sampled``, ``scaled`` or ``whole``: what was simulated of each migration.
+        ``sampled`` or ``whole``: what was simulated of each migration.
     runs : (int, int)
         Replications of the selection, and of the check.
     table : DataFrame
         One row a strategy: strategy, as_it_is, allowed (within the longest stall that was allowed), stall_bound_s (what
         a migration's longest stall stays below with 90 %), the mean of each objective as NAME_s, on_front (no other
         strategy has less of guest time lost, longest stall, CLEAR's CPU time and pre-copy), knee (of those the one
-        nearest to the best of each).
+        nearest to the best of each, of those that are allowed).
     pairs : DataFrame
         One row an objective and strategy: value_s with low_s and high_s; difference_s to the picked one with its
         simultaneous interval; picked, allowed, as_good; zone_s, the difference that does not matter.
@@ -96,9 +97,9 @@ class Choice(Result):
         """What is known with which probability, in words."""
         count = len(self.pairs) - len(self.answers)
         return (
-            f"with {self.confidence:.0%} all {count} differences printed lie within their intervals, together "
+            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, together "
             "(paired t on fresh replications, Bonferroni)"
-        ).replace("%", " %", 1)
+        )
 
     @property
     def guest(self) -> str:

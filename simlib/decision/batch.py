@@ -129,7 +129,7 @@ class BatchChoice(Result):
     def sentence(self) -> str:
         """The recommendation, and the longest stalls of what is said to be as good."""
         zone = format_duration(float(f"{float(self._answer['zone_s']) * 1e12:.3g}"))
-        within = f"(within {zone} with {self.choice.confidence:.0%})".replace("%", " %")
+        within = f"(within {zone} with {self.choice.confidence * 100:.6g} %)"
         low, high = self.as_good
         good = self.table[(self.table["effective_pages"] >= low) & (self.table["effective_pages"] <= high)]
         least, most = (format_seconds(float(value), 2) for value in (good["stall_s"].min(), good["stall_s"].max()))
@@ -219,11 +219,16 @@ def choose_batch(
         If the scenario is no migration or leaves no batch to choose, an argument breaks its rule, or no batch keeps
         to `max_stall_s`.
 
-    Examples -------- >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture":
-    "x86-tdp"}, ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", ...
-    "warm_up": "10us", "downtime": "0ps"}}) >>> found = choose_batch(s) >>> found.table["effective_pages"].tolist(),
-    found.evidence ([64, 128, 256], 'facts alone') >>> found.sentence 'it does not matter: any batch from 64 pages to
-    the whole ioctl is as good (within ... with 95 %); longest ...'
+    Examples
+    --------
+    >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "x86-tdp"},
+    ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
+    ...                                  "warm_up": "10us", "downtime": "0ps"}})
+    >>> found = choose_batch(s)
+    >>> found.table["effective_pages"].tolist(), found.evidence
+    ([64, 128, 256], 'facts alone')
+    >>> found.sentence
+    'it does not matter: any batch from 64 pages to the whole ioctl is as good (within ... with 95 %); longest ...'
     """
     scenario = as_scenario(scenario)
     check_arguments(scenario, weight, zone, confidence, max_stall_s)

@@ -81,7 +81,7 @@ def choose(
     zone : float
         Differences below this share of an objective's best value do not matter, nor those below its `Objective.floor`.
     confidence : float
-        Probability that all printed intervals hold, together.
+        Probability that all intervals of differences hold, together.
     max_stall_s : float, optional
         Strategies with which the longest stall of a migration exceeds so many seconds with more than 10 % are out.
     seed : int
@@ -144,7 +144,7 @@ def choose(
         if answers["certain"].all():
             break
     table = _table(strategies, checked, bounds, allowed, objectives)
-    information = _information(trials, checked, best, objectives, zone)
+    information = _information(trials, checked, best, allowed, objectives, zone)
     return Choice(
         scenario=scenario, strategies=strategies, weight=weight, zone=zone, confidence=confidence, seed=seed,
         how=trials.how, runs=(SELECTION_RUNS, len(checked)), table=table, pairs=pairs, answers=answers,
@@ -240,8 +240,7 @@ def _first(trials: Trials, announce: Callable[[str], None] | None, progress: par
     if announce is not None:
         how = {
             "sampled": "sampled migrations (a few windows of each pass; docs/sampling.md)",
-            "scaled": "migrations of less memory that stand for all of it (docs/migration.md)",
-            "whole": "whole migrations",
+            "whole": "whole migrations" + (f" ({trials.why_whole})" if trials.why_whole else ""),
         }[trials.how]
         announce(f"{count} strategies, {least} to {most} simulations: {how}")
     one = Trials(trials.costs, trials.strategies[:1], trials.seed)
@@ -340,10 +339,8 @@ def _table(
     frame = pd.concat([frame, means], axis=1)
     traded = frame[[f"{name}_s" for name in FRONT]].to_numpy(dtype=float)
     frame["on_front"] = pareto_front(traded)
-    places = np.flatnonzero((frame["on_front"] & frame["allowed"]).to_numpy())
-    frame["knee"] = False
-    if len(places):
-        frame["knee"] = np.arange(len(frame)) == places[knee(traded[places])]
+    places = np.array(allowed)[pareto_front(traded[allowed])]
+    frame["knee"] = np.arange(len(frame)) == places[knee(traded[places])]
     return frame
 
 
@@ -363,18 +360,19 @@ def _budgets(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _information(
-    trials: Trials, checked: Floats, best: Sequence[int], objectives: Sequence[Objective], zone: float
-) -> pd.DataFrame:
-    """For each objective the costs that it would save most to know."""
+    trials: Trials, checked: Floats, best: Sequence[int], allowed: Sequence[int], objectives: Sequence[Objective],
+    zone: float,
+) -> pd.DataFrame:  # fmt: skip
+    """For each objective the costs that it would save most to know, by taking another strategy that is allowed."""
     logs, strategies, seed = trials.logs(CHECK, range(len(checked))), trials.strategies, trials.seed
     parts = []
     for o, what in enumerate(objectives):
-        values = checked[:, :, o]
+        values = checked[:, allowed, o]
         if not np.ptp(values, axis=1).any() or not logs:
             continue
-        found = value_of_information(logs, values, best[o], seed)
-        names = [strategies[i].name if i >= 0 else "" for i in found["switches_to"]]
-        width = max(zone * float(values[:, best[o]].mean()), what.floor)
+        found = value_of_information(logs, values, allowed.index(best[o]), seed)
+        names = [strategies[allowed[i]].name if i >= 0 else "" for i in found["switches_to"]]
+        width = max(zone * float(checked[:, best[o], o].mean()), what.floor)
         matters = found["matters"] & (found["saving"] > width / 2)
         parts.append(found.assign(objective=what.name, zone_s=width, matters=matters, switches_to=names))
     columns = ["objective", "cost", "saving", "zone_s", "matters", "switches_to"]

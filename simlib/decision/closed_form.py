@@ -58,7 +58,7 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
     ----------
     scenario : Scenario
     objective, weight
-        See `simlib.decision.trials.objective_of`.
+        See `simlib.choose_batch`.
 
     Examples
     --------

@@ -66,11 +66,12 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
     Raises
     ------
     InputError
-        If one is unknown, or fewer than two differ.
+        If one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
     Examples
     --------
-    >>> [one.name for one in strategies_of(Scenario(), ["own", "whole-ioctl", "every-64"])]
+    >>> migration = Scenario.parse({"workload": {"kind": "migration"}})
+    >>> [one.name for one in strategies_of(migration, ["own", "whole-ioctl", "every-64"])]
     ['own', 'every-64']
     """
     names = list(_all_for(scenario) if among is None else among)
@@ -81,6 +82,10 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
     found: dict[tuple[Policy, object], Strategy] = {}
     for name in names:
         case = Strategy(name).applied(scenario)
+        if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
+            raise InputError(
+                "among", name, "leaves nothing to CLEAR", "name ways of CLEAR in a migration", "", "--among"
+            )
         found.setdefault(_essence(case), Strategy(name, _essence(case) == mine))
     if len(found) < 2:
         raise InputError(

@@ -17,7 +17,7 @@ from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.sampling import WHOLE_PAGES, why_not
 from simlib.sampling.travel import travel
-from simlib.simulation import run_scenario, sampled
+from simlib.simulation import run_scenario
 
 _GOLDEN = 0.6180339887498949
 
@@ -43,13 +43,17 @@ class Trials:
 
     @property
     def how(self) -> str:
-        """How a migration is simulated: ``sampled``, ``scaled`` (less memory stands for all of it), or ``whole``."""
+        """How a migration is simulated: ``sampled``, or ``whole`` if it is small or one strategy cannot be sampled."""
         guest = self.costs.scenario.guest
         if guest.pages_per_vcpu * guest.vcpus <= WHOLE_PAGES:
             return "whole"
-        if not why_not(self.costs.scenario):
-            return "sampled"
-        return "scaled" if sampled(self.costs.scenario, 1)[1] > 1 else "whole"
+        return "whole" if self.why_whole else "sampled"
+
+    @property
+    def why_whole(self) -> str:
+        """Why not all of the strategies can be sampled by windows; empty if they can."""
+        cases = (one.applied(self.costs.scenario) for one in self.strategies)
+        return next((reason for case in cases if (reason := why_not(case))), "")
 
     def drawn(self, stage: int, number: int) -> tuple[Scenario, int, float]:
         """The scenario with the costs of one replication, the seed of its simulations, and where windows are."""
@@ -85,6 +89,5 @@ def _metrics(scenario: Scenario, how: str, seed: int, at: float, check: parallel
     if how == "sampled":
         found = travel(scenario, seed, at, check).metrics
     else:
-        pages = None if how == "whole" else 1
-        found = run_scenario(scenario, seed=seed, pages_per_vcpu=pages, progress=check).metrics
-    return [found.get(name, float("nan")) for name in METRICS]
+        found = run_scenario(scenario, seed=seed, progress=check).metrics
+    return [found[name] for name in METRICS]

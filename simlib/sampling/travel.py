@@ -330,7 +330,7 @@ def _journey(
         "clear_wait_time": sums["wait"],
         "clear_flush_time": sums["rest"],
         **above,
-        "guest_throughput": float(curve[:, 1] @ widths / widths.sum()) if len(curve) else 1.0,
+        "guest_throughput": float(curve[:, 1] @ widths / widths.sum()) if time else 1.0,
         "longest_stall": longest,
         "stall_p999": min(longest, stall_quantile(laps, 0.999)),
         "contentions": sums["contended"] * scenario.workload.counted_runs,
@@ -341,6 +341,8 @@ def _journey(
 
 def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArray[np.float64], float]:
     """The guest's throughput in time bins as wide as those of a whole simulation; also that width."""
+    if not passes:
+        return np.array([[time, 1.0]]), time
     times, counts = [np.zeros(1)], [np.zeros(1)]
     for one in passes:
         begin, clear, drain, send, accesses, _, _ = one.cycles

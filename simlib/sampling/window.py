@@ -137,8 +137,8 @@ class WindowKernel(DirtyLog):
             program.map(action, logging)
 
     def read_stopwatch(self) -> None:
-        """Only stalls that end after the window opened count."""
-        with self.program.when(raised(_MEASURE)):
+        """Only stalls that end while the window is open count."""
+        with self.program.when(raised(_MEASURE) & ~raised(STOP)):
             self.program.read_stopwatch()
 
 

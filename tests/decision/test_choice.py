@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choosing a batch: known answers, what the draws share, what rests on which evidence, a sentence for each fault."""
+"""Choosing a strategy: known answers, what the draws share, what the guarantee covers, a sentence for each fault."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 import tomllib
 from collections import defaultdict
 
@@ -12,19 +14,30 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simlib import parallel
 from simlib.cli import main
 from simlib.decision import (
+    OBJECTIVES,
     choice,
+    choose,
     choose_batch,
     closed_form,
     comparison,
+    comparison_of_batches,
+    guests,
+    information,
     standard_architectures,
     standard_scenario,
     trials,
+    with_guest,
 )
-from simlib.decision.choice import CHECK, CHECK_RUNS, batches_below, pareto_front
+from simlib.decision.batch import batches_below
+from simlib.decision.choice import BUDGETS, CHECK, FRONT, LOOKS, SELECTION_RUNS, knee, pareto_front
+from simlib.decision.information import value_of_information
+from simlib.decision.objectives import METRICS, objective
 from simlib.decision.priors import load_priors
-from simlib.decision.trials import METRICS, Trials, objective_of
+from simlib.decision.strategies import Strategy, strategies_of
+from simlib.decision.trials import Trials
 from simlib.decision.uncertainty import UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.fits import CostEstimate
@@ -32,6 +45,7 @@ from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
+from simlib.sampling import why_not
 
 COSTS = {
     "fault_exit": "500ns", "fault_hold": "500ns", "split_hold": "500ns", "line_transfer": "20ns", "line_local": "5ns",
@@ -55,21 +69,28 @@ def scenario(policy=None, costs=None, guest=None, **workload):
     )  # fmt: skip
 
 
-def vague(**changes):
-    """The same guest where nothing is known of the costs."""
-    return dataclasses.replace(scenario(WRITE, guest={"vcpus": 4, "memory": "1M"}, **changes), costs=Costs())
+def vague(policy=None, **changes):
+    """A guest of 256 pages where nothing is known of the costs."""
+    case = scenario(WRITE | (policy or {}), guest={"vcpus": 4, "memory": "1M"}, **changes)
+    return dataclasses.replace(case, costs=Costs())
 
 
 @pytest.fixture
 def short(monkeypatch):
     """Fewer replications, where it is not their number that is tested."""
-    for name in ("PILOT_RUNS", "FIRST_RUNS", "CHECK_RUNS"):
-        monkeypatch.setattr(choice, name, 6)
+    monkeypatch.setattr(choice, "SELECTION_RUNS", 4)
+    monkeypatch.setattr(choice, "LOOKS", (6, 8))
+
+
+def of(found, name):
+    """What was answered for one objective."""
+    return found.answers.set_index("objective").loc[name]
 
 
 def test_where_faults_take_no_lock_the_batch_does_not_matter():
     found = choose_batch(scenario())
     assert not found.matters
+    assert found.certain
     assert found.as_good == (64, 1024)
     assert found.sentence.startswith(
         "it does not matter: any batch from 64 pages to the whole ioctl is as good (within"
@@ -77,17 +98,21 @@ def test_where_faults_take_no_lock_the_batch_does_not_matter():
     assert found.closed_form.case is None
     assert found.evidence == "costs given by hand"
     assert (found.regrets["share"].abs() < 0.01).all()
+    assert found.choice.answers["any_is_as_good"].all()
+    assert found.choice.runs == (SELECTION_RUNS, LOOKS[0])  # one look was enough
+    assert found.choice.information.empty  # all costs are known
+    assert found.choice.how == "whole"
 
 
 def test_where_letting_go_is_dear_the_whole_ioctl_needs_least_time_for_clear():
     """Sixteen times 10 us in each of two passes, against 51 us of work each."""
     found = choose_batch(scenario(WRITE, {"reacquire": "10us"}), objective="clear")
-    assert (found.recommended, found.as_good) == (0, (1024, 1024))
+    assert (found.recommended, found.as_good, found.certain) == (0, (1024, 1024), True)
     assert found.sentence.startswith("recommended the whole ioctl; no other batch was found as good")
     regrets = found.regrets.set_index("rule")
     assert regrets.loc["whole ioctl", "regret_s"] == 0
     assert regrets.loc["every 64 pages", "regret_s"] > 2 * 15 * 10e-6
-    assert regrets.loc["every 64 pages", "low_s"] > found.zone
+    assert regrets.loc["every 64 pages", "low_s"] > of(found.choice, "clear")["zone_s"]
     assert found.law.endswith("simulation confirms it")
 
 
@@ -96,90 +121,349 @@ def test_where_many_readers_wait_for_long_holds_a_small_batch_costs_least():
     found = choose_batch(scenario(READ, {"clear_page": "100ns"}, {"memory": "16M"}, access_interval="20us",
                                   link="100Gbit/s"))  # fmt: skip
     assert found.recommended == 64
-    assert not found.exhausted
-    assert found.table["difference_low_s"].iloc[1:].min() > found.zone
+    assert found.certain
+    assert found.table["difference_low_s"].iloc[1:].min() > of(found.choice, "cost")["zone_s"]
     assert found.table["difference_s"].is_monotonic_increasing
     assert found.closed_form.batch == 64
+    assert found.choice.take("cost") == found.choice.take("lost") == "every-64"
+    assert found.choice.take("clear") == "whole-ioctl"  # what one run answers of all objectives
 
 
-def test_a_longest_stall_leaves_out_long_holds():
+def test_a_longest_stall_leaves_out_long_holds(short):
     case = scenario(WRITE, {"reacquire": "10us"})
     found = choose_batch(case, objective="clear", max_stall_s=40e-6)
     assert found.recommended == 512
     assert found.table["allowed"].tolist() == [True] * 4 + [False]
-    assert found.table["replications"].iloc[-1] == 0
     assert not found.table["as_good"].iloc[-1]
+    bounds = found.table["stall_bound_s"]
+    assert bounds.iloc[-1] > 1024 * 50e-9 > 40e-6 > bounds.iloc[-2]
+    assert "whole-ioctl" not in {*found.choice.answers["take"], *found.choice.budgets["take"]}
+    assert not any("whole-ioctl" in good for good in found.choice.answers["as_good"])
+    assert found.choice.readable()["strategy"].iloc[-1] == "whole-ioctl (as it is, stalls too long)"
     with pytest.raises(
-        InputError, match=r"longest stall allowed = 1us: no batch keeps to it with 90%: the least, of 64"
+        InputError,
+        match=r"longest stall allowed = 1us: no strategy keeps to it with 90%: the least, every-64, needs .*us",
     ):
         choose_batch(case, max_stall_s=1e-6)
 
 
-def test_alternatives_of_a_replication_share_costs_and_seed(monkeypatch, short):
-    """Common random numbers: within a replication only the batch differs, between two everything does."""
+def test_the_bound_of_the_longest_stall_is_that_of_the_chunk_which_is_used(short):
+    """With CLEARs of 1 MiB the whole ioctl is 256 pages, which keep to what 1024 do not."""
+    small = choose_batch(scenario(WRITE, {"reacquire": "10us"}, clear_chunk="1M"), objective="clear", max_stall_s=40e-6)
+    assert small.table["allowed"].all()
+    assert small.recommended == 0
+    assert small.table["stall_bound_s"].iloc[-1] < 40e-6
+
+
+def test_what_is_not_allowed_is_advised_nowhere(short):
+    """Neither as a knee, nor as what another cost would make better."""
+    limit = choose(vague({"eager_split": False}), among=["every-64", "every-128", "whole-ioctl"]).table
+    limit = limit.set_index("strategy")["stall_bound_s"].drop("whole-ioctl").max()
+    found = choose(vague(), among=["every-64", "every-128", "whole-ioctl"], max_stall_s=limit * 1.000001)
+    assert found.table["allowed"].tolist() == [True, True, False]
+    assert found.knee in ("every-64", "every-128")
+    assert "whole-ioctl" not in set(found.information["switches_to"])
+    take = found.answers.set_index("objective")["take"]
+    assert (found.information["switches_to"] != take[found.information["objective"]].to_numpy()).all()
+
+
+def test_strategies_of_a_replication_share_costs_and_seed(monkeypatch, short):
+    """Common random numbers: within a replication only the strategy differs, between two everything does."""
     seen = defaultdict(list)
 
-    def spy(case, *, seed):
+    def spy(case, *, seed, progress):
         seen[seed].append(case)
-        return original(case, seed=seed)
+        return original(case, seed=seed, progress=progress)
 
     original = trials.run_scenario
     monkeypatch.setattr(trials, "run_scenario", spy)
     found = choose_batch(vague())
-    assert len(seen) >= 18
+    assert len(seen) == sum(found.choice.runs)
     assert len({cases[0].costs for cases in seen.values()}) == len(seen)
     for cases in seen.values():
         assert len({case.costs for case in cases}) == 1
-        assert len({case.policy.lets_go for case in cases}) == len(cases)
+        assert {case.policy.lets_go for case in cases} == {"pages >= 64", "pages >= 128", "never"}
         assert {dataclasses.replace(case.policy, lets_go="never") for case in cases} == {vague().policy}
     assert found.table["batch_pages"].tolist() == [64, 128, 0]
 
 
 def test_the_seed_alone_decides(monkeypatch, short):
-    """Not how many run at a time, nor which batch the scenario's own policy has."""
-    monkeypatch.setattr(trials.os, "cpu_count", lambda: 1)
+    """Not how many run at a time, nor in which order, nor which batch the scenario's own policy has."""
+    monkeypatch.setattr(parallel, "cpus", lambda: 1)
     one = choose_batch(vague(), seed=3)
-    monkeypatch.setattr(trials.os, "cpu_count", lambda: 5)
-    own = dataclasses.replace(vague().policy, lets_go="pages >= 128")
-    five = choose_batch(dataclasses.replace(vague(), policy=own), seed=3)
+    monkeypatch.setattr(parallel, "cpus", lambda: 5)
+    five = choose_batch(vague({"lets_go": "pages >= 128"}), seed=3)
     pd.testing.assert_frame_equal(one.table, five.table)
     other = choose_batch(vague(), seed=4)
     assert (other.table["objective_s"] != one.table["objective_s"]).all()
+    turned = choose(vague(), among=["whole-ioctl", "every-128", "every-64"], seed=3)
+    means = [f"{name}_s" for name in OBJECTIVES] + ["stall_bound_s"]
+    pd.testing.assert_frame_equal(turned.table[means].iloc[::-1].reset_index(drop=True), one.choice.table[means])
 
 
-def test_regrets_come_from_replications_that_the_selection_did_not_see(monkeypatch):
-    used = defaultdict(list)
+def test_what_is_printed_comes_from_replications_that_the_selection_did_not_see(monkeypatch):
+    used = defaultdict(set)
 
     class Spy(Trials):
-        def run(self, stage, numbers, alternatives, progress=None):
-            used[stage] += [self.drawn(stage, number)[1] for number in numbers]
-            return super().run(stage, numbers, alternatives, progress)
+        def run(self, stage, numbers, progress=None):
+            used[stage] |= {self.drawn(stage, number)[1] for number in numbers}
+            return super().run(stage, numbers, progress)
 
     monkeypatch.setattr(choice, "Trials", Spy)
-    found = choose_batch(vague())
-    seeds = [set(used[stage]) for stage in (choice.PILOT, choice.SELECTION, CHECK)]
-    assert [len(s) for s in seeds] == [8, found.table["replications"].max(), CHECK_RUNS]
-    assert len(set.union(*seeds)) == sum(len(s) for s in seeds)
+    monkeypatch.setattr(choice, "LOOKS", (12, 16))
+    found = choose_batch(vague(), zone=1e-6)  # nothing is as certain as that: there is a second look
+    assert found.choice.runs == (SELECTION_RUNS, 16)
+    assert [len(used[stage]) for stage in (choice.SELECTION, CHECK)] == [SELECTION_RUNS, 16]
+    assert not used[choice.SELECTION] & used[CHECK]
 
-    fresh = Trials(UncertainCosts.of(vague()), [64, 128, 0], found.seed).run(CHECK, range(CHECK_RUNS), range(3))
-    values = objective_of(fresh, "cost", 1.0, 4)
+    fresh = Trials(UncertainCosts.of(vague()), found.choice.strategies, 1).run(CHECK, range(16))
+    values = objective("cost").value(fresh, 4, 1.0)
     best = found.table["batch_pages"].tolist().index(found.recommended)
+    assert found.table["objective_s"].tolist() == pytest.approx(values.mean(axis=0))
     expected = [(values[:, i] - values[:, best]).mean() for i in (2, 0, 2)]  # a huge page is more than all of it
     assert found.regrets["regret_s"].tolist() == pytest.approx(expected, abs=1e-15)
     assert found.regrets["share"].tolist() == pytest.approx(np.array(expected) / values[:, best].mean())
 
 
-def test_without_enough_replications_there_is_no_guarantee(short):
-    found = choose_batch(vague(), zone=1e-5, limit=6)
-    assert found.exhausted
-    assert found.sentence.endswith("the selection has no guarantee: it ran out of replications")
-    assert "after 6 replications the rest was not separated: no guarantee" in found.flags
-    assert found.to_dict()["guarantee"] is False
+def test_strategies_that_come_to_the_same_are_compared_once():
+    case = scenario(WRITE | {"lets_go": "pages >= 64"})
+    names = ["every-64", "own", "pages >= 64", "whole-ioctl", "needbreak-voluntary", "held >= 50us", "bounded-hold"]
+    found = strategies_of(case, names)
+    assert [one.name for one in found] == ["every-64", "whole-ioctl", "held >= 50us"]
+    assert [one.as_it_is for one in found] == [True, False, False]
+    everything = strategies_of(case)
+    assert len({one.applied(case).policy.resolved() for one in everything}) == len(everything)
+    assert sum(one.as_it_is for one in everything) == 1
+    assert "every-512" in {one.name for one in everything}
+    assert "every-4096" not in {one.name for one in everything}  # which is more than all of it
+    assert not any("split" in one.name for one in everything)  # there is no block
+    assert any("split" in one.name for one in strategies_of(standard_scenario("x86-tdp")))
+    assert not any("read-lock" in one.name for one in strategies_of(standard_scenario("loongarch")))  # a spinlock
+
+
+def test_several_strategies_together_and_texts():
+    both = Strategy("held >= 50us and pages >= 512+ eager-split-drop").applied(standard_scenario("x86-tdp")).policy
+    assert (both.lets_go, both.eager_split, both.split_alloc) == ("held >= 50us and pages >= 512", True, "drop")
+    assert Strategy("own").applied(scenario()) == scenario()
+
+
+@pytest.mark.parametrize(
+    ("among", "message"),
+    [(["every-64", "every-64"], "among = every-64: is named more than once; name each once"),
+     (["every-64", "pages >= 64"], "among = every-64, pages >= 64: there is nothing to choose: they come to the same"),
+     ([], "among = none: there is nothing to choose"),
+     (["whole-ioctl", "every-64+evry-64"], "policy = evry-64: unknown policy; did you mean 'every-64'"),
+     (["whole-ioctl", "every-65"], "policy = every-65: must let go after a multiple of 64 pages"),
+     (["whole-ioctl", "zap-batch-10"], "among = zap-batch-10: leaves nothing to CLEAR; name ways of CLEAR"),
+     (["whole-ioctl", "get-clears"], "among = get-clears: leaves nothing to CLEAR")],
+)  # fmt: skip
+def test_what_is_no_choice(among, message):
+    with pytest.raises(InputError, match=message.replace("+", r"\+")):
+        choose(scenario(), among=among)
+
+
+def check_consistent(found):
+    """Answers, pairs, table and budgets say the same."""
+    table = found.table.set_index("strategy")
+    for name in OBJECTIVES:
+        pairs, answer = found.pairs[found.pairs["objective"] == name].set_index("strategy"), of(found, name)
+        assert pairs.index.tolist() == table.index.tolist() == [one.name for one in found.strategies]
+        assert pairs.index[pairs["picked"]].tolist() == [answer["take"]] == [found.take(name)]
+        assert pairs["value_s"].tolist() == pytest.approx(table[f"{name}_s"].tolist())
+        assert pairs["allowed"].tolist() == table["allowed"].tolist()
+        assert table.loc[answer["take"], "allowed"]
+        gap = pairs["value_s"] - answer["value_s"]
+        assert np.allclose(gap, pairs["difference_s"], rtol=0, atol=1e-12)
+        assert pairs["difference_low_s"].le(pairs["difference_s"] + 1e-18).all()
+        assert pairs["difference_s"].le(pairs["difference_high_s"] + 1e-18).all()
+        assert pairs["low_s"].le(pairs["value_s"]).all()
+        assert (pairs["zone_s"] == answer["zone_s"]).all()
+        assert answer["zone_s"] == max(found.zone * answer["value_s"], OBJECTIVES[name].floor)
+        allowed = pairs[pairs["allowed"]]
+        assert answer["regret_at_most_s"] == max(0.0, -allowed["difference_low_s"].min())
+        assert answer["certain"] == (answer["regret_at_most_s"] <= answer["zone_s"])
+        good = allowed["difference_high_s"] <= answer["zone_s"]
+        assert allowed["as_good"].tolist() == good.tolist()
+        assert not pairs.loc[~pairs["allowed"], "as_good"].any()
+        assert [*filter(None, answer["as_good"].split("; "))] == [s for s in good.index[good] if s != answer["take"]]
+        assert answer["any_is_as_good"] == good.all()
+    assert found.budgets["stall_budget_s"].tolist() == list(BUDGETS)
+    for row in found.budgets.to_dict("records"):
+        within = table[table["allowed"] & (table["stall_bound_s"] <= row["stall_budget_s"])]
+        if within.empty:
+            assert row["take"] == ""
+            assert math.isnan(row["cost_s"])
+            continue
+        assert row["cost_s"] == within["cost_s"].min() == table.loc[row["take"], "cost_s"]
+        assert row["stall_bound_s"] == table.loc[row["take"], "stall_bound_s"]
+        assert row["share_more"] == pytest.approx(row["cost_s"] / table.loc[table["allowed"], "cost_s"].min() - 1)
+    spent = found.budgets["cost_s"].dropna()
+    assert spent.is_monotonic_decreasing
+    assert table["knee"].sum() == 1
+    assert table.loc[found.knee, "allowed"]
+    assert found.guarantee.startswith(f"with {found.confidence * 100:g} % all {9 * (len(table) - 1)} differences")
+
+
+def check_stalls_are_shown(found):
+    """Nobody is told that something is as good without its longest stall."""
+    for row, answer in zip(found.readable_answers().to_dict("records"), found.answers.to_dict("records"), strict=True):
+        assert row["stall"].endswith("s")
+        assert (re.search(r" \([0-9.]+[mun]?s( to [0-9.]+[mun]?s)?\)$", row["as good (stall)"]) is not None) == bool(
+            answer["as_good"]
+        )
+
+
+@pytest.mark.parametrize("allowed_s", [None, 40e-6])
+def test_answers_and_differences_and_budgets_say_the_same(short, allowed_s):
+    found = choose(scenario(WRITE), max_stall_s=allowed_s, confidence=0.975)
+    check_consistent(found)
+    check_stalls_are_shown(found)
+    assert found.table["allowed"].all() == (allowed_s is None)
+    assert (found.budgets["take"] == "").any() == (found.table["stall_bound_s"].min() > BUDGETS[0])
+
+
+def test_what_a_budget_says_where_none_keeps_to_it(short):
+    found = choose(scenario(WRITE, {"fault_hold": "5us"}), among=["every-64", "whole-ioctl"])
+    assert found.budgets["take"].iloc[0] == ""
+    assert found.readable_budgets()["take"].iloc[0] == "none keeps to it"
+    assert json.loads(json.dumps(found.to_dict()))["budgets"][0]["cost_s"] is None
+    check_consistent(found)
+
+
+def test_as_good_batches_come_with_their_stalls(short):
+    found = choose_batch(scenario(WRITE), objective="precopy", zone=0.5)
+    assert not found.matters
+    least, most = found.table["stall_s"].min(), found.table["stall_s"].max()
+    assert most > 2 * least
+    assert f"; longest stall {least * 1e6:.2g}us to {most * 1e6:.2g}us" in found.sentence
+    check_stalls_are_shown(found.choice)
+
+
+def test_a_confidence_is_not_rounded_up(short):
+    assert choose(scenario(), among=["every-64", "own"], confidence=0.999).guarantee.startswith("with 99.9 % all 9 ")
+
+
+MEANS = np.array([[20e-6, 1e-3, 5.0, 10.0, 0.9, 3.0, 2.0, 1.0],
+                  [25e-6, 1.1e-3, 5.02, 10.1, 0.899, 3.05, 2.2, 0.9],
+                  [90e-6, 2e-3, 4.9, 9.8, 0.9, 3.1, 2.0, 1.3],
+                  [20e-6, 1e-3, 5.5, 10.0, 0.89, 2.9, 1.9, 1.0]])  # fmt: skip
+"""Four strategies, of which the truth is known, in the order of METRICS."""
+
+
+class Known(Trials):
+    """Replications that are drawn from known means; a part of what is drawn is common to all strategies."""
+
+    def run(self, stage, numbers, progress=None):
+        found = []
+        for number in numbers:
+            random = np.random.default_rng([self.seed, stage, number])
+            common, own = random.standard_normal(len(METRICS)), random.standard_normal(MEANS.shape)
+            found.append(MEANS * (1 + 0.02 * common + 0.02 * own))
+        return np.array(found)[:, : len(self.strategies)]
+
+
+def test_all_intervals_together_cover_what_is_true(monkeypatch):
+    """Of 250 choices, in as many as 80 % promised; and no other strategy is better by more than the regret."""
+    monkeypatch.setattr(choice, "Trials", Known)
+    monkeypatch.setattr(choice, "LOOKS", (8, 16))
+    case, among = scenario(WRITE), ["every-64", "every-128", "every-256", "whole-ioctl"]
+    assert METRICS[3:5] == ("precopy_duration", "guest_throughput")  # independent: the mean of a product is known
+    truth = {name: one.value(MEANS, case.guest.vcpus, 1.0) for name, one in OBJECTIVES.items()}
+    covered, bounded, looks, one_by_one = [], [], set(), []
+    for seed in range(250):
+        found = choose(case, among=among, confidence=0.8, zone=0.2, seed=seed)
+        looks.add(found.runs[1])
+        inside = []
+        for name, true in truth.items():
+            pairs = found.pairs[found.pairs["objective"] == name]
+            more = true - true[pairs["picked"].tolist().index(True)]
+            inside += [
+                low <= value <= high
+                for low, value, high in zip(pairs["difference_low_s"], more, pairs["difference_high_s"], strict=True)
+            ]
+            one_by_one.append(of(found, name)["regret_at_most_s"] >= -more.min() - 1e-15)
+        covered.append(all(inside))
+        bounded.append(all(one_by_one[-len(truth) :]))
+    assert looks == {8, 16}
+    assert np.mean(covered) >= 0.8 - 2 * 0.025
+    assert np.mean(covered) < 1  # so that the test can fail
+    assert np.mean(bounded) >= np.mean(covered)
+
+
+def test_a_cost_is_worth_what_it_would_save():
+    """Strategy 1 differs from the one that is taken by the cost's logarithm, which is standard normal: 1/√(2π)."""
+    random = np.random.default_rng(5)
+    x, noise = random.standard_normal((2, 4000))
+    values = np.column_stack([0 * x, x + 0.05, 0 * x + 3]) + 7 + random.standard_normal((4000, 1))
+    found = value_of_information({"noise": noise, "x": x}, values, 0)
+    assert found["cost"].tolist() == ["x", "noise"]
+    expected = np.exp(-(0.05**2) / 2) / np.sqrt(2 * np.pi) - 0.05 * 0.48  # E max(0, -(x + 0.05))
+    assert found["saving"].iloc[0] == pytest.approx(expected, rel=0.05)
+    assert found["matters"].tolist()[0]
+    assert found["switches_to"].iloc[0] == 1
+    assert found["saving"].iloc[1] < 0.01 * found["saving"].iloc[0]
+    quadratic = value_of_information({"x": x}, np.column_stack([0 * x, x * x - 0.5]), 0)
+    assert quadratic["switches_to"].tolist() == [1]  # best in the middle, which a straight line does not see
+
+
+def test_a_cost_that_never_changes_the_answer_is_worth_nothing():
+    x = np.random.default_rng(6).standard_normal(64)
+    found = value_of_information({"x": x}, np.column_stack([x, x + 100.0]), 0)  # the same difference always
+    assert (found["saving"].item(), found["matters"].item(), found["switches_to"].item()) == (0, False, -1)
+    far = value_of_information({"x": x}, np.column_stack([0 * x, x + 100.0]), 0)
+    assert not far["matters"].item()
+    assert far["saving"].item() == 0
+
+
+def test_chance_alone_matters_seldom():
+    """Of costs that have nothing to do with the answer one in twenty may look as if."""
+    random = np.random.default_rng(7)
+    said = []
+    for seed in range(300):
+        log, values = random.standard_normal(32), random.standard_normal((32, 3))
+        said.append(value_of_information({"x": log}, values, 0, seed)["matters"].item())
+    assert np.mean(said) < 0.1
+
+
+def test_what_is_taken_now_is_never_what_one_would_switch_to():
+    random = np.random.default_rng(8)
+    for seed in range(20):
+        x = random.standard_normal(24)
+        values = np.column_stack([x, -x, 0.1 * x]) + random.standard_normal((24, 3))
+        for chosen in range(3):
+            assert value_of_information({"x": x}, values, chosen, seed)["switches_to"].item() != chosen
+    assert information.SHUFFLES >= 40
 
 
 def test_the_front_holds_what_nothing_beats():
-    frame = pd.DataFrame({"a": [1, 2, 3, 3, 2, 2], "b": [3, 2, 1, 2, 2, 3], "c": [1, 1, 1, 0, 1, 1]})
-    assert pareto_front(frame, ["a", "b", "c"]) == [True, True, True, True, True, False]
+    rows = np.array([[1, 3, 1], [2, 2, 1], [3, 1, 1], [3, 2, 0], [2, 2, 1], [2, 3, 1]])
+    assert pareto_front(rows).tolist() == [True, True, True, True, True, False]
+
+
+def test_the_knee_is_near_the_best_in_every_respect():
+    assert knee(np.array([[1.0, 100.0], [3.0, 3.0], [100.0, 1.0]])) == 1
+    assert knee(np.array([[5.0, 9.0], [5.0, 3.0], [5.0, 4.0]])) == 1  # what is the same for all does not count
+    assert knee(np.array([[1.00, 1.0], [1.01, 0.1]])) == 1  # nor does one per cent
+    assert knee(np.array([[1.0, 0.0], [1.0, 1.0]])) == 0
+    assert knee(np.array([[2.0, 2.0]])) == 0
+
+
+def test_there_is_a_knee_though_what_is_not_allowed_beats_all_that_is(short):
+    """By its mean a strategy may stall no longer, and yet exceed what is allowed more often."""
+    checked = np.ones((3, 2, len(OBJECTIVES)))
+    checked[:, 1] = 0.5
+    two = (Strategy("every-64"), Strategy("whole-ioctl"))
+    table = choice._table(two, checked, np.array([1.0, 9.0]), [0], list(OBJECTIVES.values()))
+    assert table["on_front"].tolist() == [False, True]
+    assert table["knee"].tolist() == [True, False]
+
+
+def test_knee_and_front_of_a_choice(short):
+    found = choose(scenario(WRITE, {"reacquire": "10us"}), among=["every-64", "every-256", "every-512", "whole-ioctl"])
+    traded = found.table[[f"{name}_s" for name in FRONT]].to_numpy()
+    assert found.table["on_front"].tolist() == pareto_front(traded).tolist()
+    assert found.knee == found.table["strategy"][knee(traded)]
+    assert found.table.loc[found.table["knee"], "on_front"].all()
 
 
 def test_batches_double_below_the_chunk():
@@ -187,10 +471,70 @@ def test_batches_double_below_the_chunk():
     assert batches_below(320) == [64, 128, 256, 0]
 
 
-def test_one_word_leaves_no_choice(short):
-    found = choose_batch(vague(clear_chunk="256K"))
-    assert found.table["batch_pages"].tolist() == [0]
-    assert found.regrets["regret_s"].tolist() == [0, 0, 0]
+def test_one_word_leaves_no_choice():
+    with pytest.raises(InputError, match=r"clear_chunk = .*: one CLEAR covers 64 pages: there is no batch to choose"):
+        choose_batch(vague(clear_chunk="256K"))
+
+
+@pytest.mark.parametrize("name", guests())
+def test_a_named_guest_can_be_asked_about_on_every_architecture(name):
+    """With every strategy, at its real size, within what a CLEAR can cover."""
+    assert len(guests()[name].title) > 20
+    for architecture in standard_architectures():
+        case = guests()[name].in_place_of(standard_scenario(architecture))
+        costs, compared = UncertainCosts.of(case), strategies_of(case)
+        assert len(compared) >= 10
+        assert Trials(costs, compared, 1).how == "sampled"
+        drawn = Trials(costs, compared, 1).drawn(0, 0)[0]
+        for one in compared:
+            assert not why_not(one.applied(drawn))
+            assert set(needed_costs(one.applied(case))) <= set(drawn.costs.given())
+        choice.check_arguments(case, 1.0, 0.02, 0.95, None)
+
+
+def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_said(monkeypatch, short):
+    """Less memory that stands for all of it would not tell the longest stall."""
+    case = scenario(WRITE, clear_chunk="1M")
+    monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
+    assert Trials(UncertainCosts.of(case), strategies_of(case, ["every-64", "own"]), 1).how == "sampled"
+    said = []
+    found = choose(case, among=["every-64", "lock-regions"], announce=said.append)
+    assert found.how == "whole"
+    assert said[0] == (
+        "2 strategies, 20 to 24 simulations: whole migrations (locks by region are not sampled (policy.lock_regions))"
+    )
+    assert found.table.notna().all().all()
+    assert choose(scenario(WRITE, clear_when="at_once"), among=["every-64", "own"]).how == "whole"
+
+
+def test_sampled_choices_are_as_sure_of_themselves(monkeypatch, short):
+    """The same guest sampled by windows: the same answers, and the same consistency."""
+    case = scenario(WRITE, {"reacquire": "10us"}, {"memory": "64M"}, clear_chunk="4M", access_interval="5us")
+    among = ["every-64", "every-256", "whole-ioctl"]
+    whole = choose(case, among=among)
+    monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
+    windows = choose(case, among=among)
+    assert (whole.how, windows.how) == ("whole", "sampled")
+    check_consistent(windows)
+    for name in ("lost", "stall", "clear", "precopy", "cost"):
+        assert windows.take(name) == whole.take(name)
+        assert windows.table[f"{name}_s"].tolist() == pytest.approx(whole.table[f"{name}_s"].tolist(), rel=0.1)
+
+
+def test_the_memory_is_rounded_up_to_whole_blocks_for_each_vcpu():
+    mib, base = 2**20, standard_scenario("arm64")
+    assert base.guest.memory == 256 * 1024 * mib
+    hundred = with_guest(base, {"guest": {"vcpus": 100}})
+    assert (hundred.guest.memory, hundred.workload.clear_chunk) == (262200 * mib, 1024 * mib)
+    assert hundred.guest.memory % (100 * 2 * mib) == 0
+    assert with_guest(base, {"guest": {"vcpus": 32}}).guest.memory == base.guest.memory
+    small = with_guest(base, {"guest": {"vcpus": 3, "memory": "600M"}})
+    assert (small.guest.memory, small.workload.clear_chunk) == (600 * mib, 600 * mib)
+    given = with_guest(base, {"guest": {"memory": "64G"}, "workload": {"clear_chunk": "2G"}})
+    assert (given.guest.memory // 2**30, given.workload.clear_chunk // 2**30) == (64, 2)
+    assert with_guest(base, {}) == base
+    with pytest.raises(InputError, match="clear_chunk = 2G: is larger than the guest's memory of 1G"):
+        with_guest(base, {"guest": {"memory": "1G"}, "workload": {"clear_chunk": "2G"}})
 
 
 def test_every_cost_has_a_prior_with_its_source():
@@ -216,7 +560,7 @@ def test_draws_follow_prior_and_calibration():
     known = CostEstimate(names, np.log([800e3, 500e3]), np.array([[4e-4, -3.8e-4], [-3.8e-4, 4e-4]]), 6, 0.02, {})
     case = Scenario.parse({"policy": {"architecture": "loongarch"}, "costs": {"reacquire": "60ns"}})
     costs = UncertainCosts.of(case, known)
-    draws = [Trials(costs, [0], 1).drawn(0, number)[0].costs for number in range(2000)]
+    draws = [Trials(costs, [Strategy("own")], 1).drawn(0, number)[0].costs for number in range(2000)]
     frame = pd.DataFrame([draw.given() for draw in draws])
     assert (frame["reacquire"] == 60e3).all()
     prior = costs.priors["clear_page"]
@@ -240,27 +584,36 @@ def test_a_prior_replaces_what_a_fit_leaves_open():
 
 @pytest.mark.parametrize("name", standard_architectures())
 def test_the_standard_guest_runs_on_every_architecture_with_all_its_costs(name):
-    case = standard_scenario(name).changed({"guest": {"memory": "32M"}})
-    drawn, seed = Trials(UncertainCosts.of(case), [64, 0], 1).drawn(0, 0)
-    assert set(needed_costs(case)) <= set(drawn.costs.given())
-    values = Trials(UncertainCosts.of(case), [64, 0], 1).run(0, [0], [0, 1])
+    case = with_guest(standard_scenario(name, vcpus=4), {"guest": {"memory": "64M"}, "workload": {"downtime": "1ms"}})
+    compared = strategies_of(case)
+    tried = Trials(UncertainCosts.of(case), compared, 1)
+    values = tried.run(0, [0])
+    assert values.shape == (1, len(compared), len(METRICS))
     assert np.isfinite(values).all()
     assert (values[0, :, METRICS.index("clear_cpu_time")] > 0).all()
-    assert seed > 0
+    assert tried.drawn(0, 0)[1] > 0
 
 
 def test_what_rests_on_facts_alone_says_so(short):
     """And POWER, which neither faults on write-protected pages nor has CLEAR, is answered as if it did."""
-    power = standard_scenario("ppc-radix", vcpus=2).changed({"guest": {"memory": "4M"}})
-    arm64 = standard_scenario("arm64", vcpus=2).changed({"guest": {"memory": "4M"}})
-    choices = {"ppc-radix": choose_batch(power), "arm64": choose_batch(arm64)}
+    small = {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}}
+    choices = {
+        name: choose_batch(with_guest(standard_scenario(name, vcpus=2), small)) for name in ("ppc-radix", "arm64")
+    }
     flags = choices["ppc-radix"].flags
     assert "ppc-radix rests on facts alone: no cost that decides was calibrated" in flags[0]
     assert any("as if write_protect_fault were 'write': POWER" in flag for flag in flags)
-    assert "that they hold for arm64 is assumed" in choices["arm64"].flags[1]
-    table = comparison(choices).set_index("architecture")
+    assert any("that they hold for arm64 is assumed" in flag for flag in choices["arm64"].flags)
+    table = comparison_of_batches(choices).set_index("architecture")
     assert table["evidence"].tolist() == ["facts alone", "partly calibrated: faults only"]
     assert table.loc["arm64", "word_share"] == choices["arm64"].regrets["share"].iloc[1]
+    rows = comparison({name: found.choice for name, found in choices.items()})
+    assert rows["architecture"].tolist() == ["ppc-radix"] * len(OBJECTIVES) + ["arm64"] * len(OBJECTIVES)
+    assert rows["knee"].tolist()[:: len(OBJECTIVES)] == [found.choice.knee for found in choices.values()]
+    costs = choices["arm64"].choice.table.set_index("strategy")["stall_s"]
+    assert rows["stall_s"].tolist()[len(OBJECTIVES) :] == [
+        costs[take] for take in choices["arm64"].choice.answers["take"]
+    ]
 
 
 def test_the_law_sees_the_scenario_as_documented():
@@ -299,8 +652,8 @@ def test_slow_faults_invalidate_nothing():
 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
-    [({"kind": "dirty_log_perf_test"}, {}, 'dirty_log_perf_test: a batch is chosen for a migration; write kind = "mig'),
-     ({"clear_when": "at_get"}, {}, r"clear_when = at_get: GET clears the whole slot in one hold: there is no batch"),
+    [({"kind": "dirty_log_perf_test"}, {}, 'dirty_log_perf_test: a strategy is chosen for a migration; write kind'),
+     ({"clear_when": "at_get"}, {}, r"clear_when = at_get: GET clears the whole slot: there is no CLEAR to divide"),
      ({"downtime": "1s"}, {}, "downtime = 1s: all of the memory can be sent within it, .* shorten it"),
      ({}, {"objective": "costs"}, "objective = costs: unknown objective; did you mean 'cost'"),
      ({}, {"zone": 0.0}, "zone = 0.0: must lie between 0 and 1"),
@@ -314,11 +667,17 @@ def test_a_sentence_for_each_fault(change, options, message):
         choose_batch(scenario(**change), **options)
 
 
-def command(capsys, *arguments):
-    """Exit code, stdout, stderr of ``simlib choose-batch``."""
+def test_a_scenario_with_variants_is_refused():
+    case = Scenario.parse({"workload": {"kind": "migration"}, "variants": {"a": {}, "b": {"guest": {"vcpus": 2}}}})
+    with pytest.raises(InputError, match="variants = a, b: one scenario at a time"):
+        choose(case)
+
+
+def command(capsys, name, *arguments):
+    """Exit code, stdout, stderr of ``simlib choose`` or ``choose-batch``."""
     code = 0
     try:
-        main(["choose-batch", *map(str, arguments)])
+        main([name, *map(str, arguments)])
     except SystemExit as end:
         code = int(end.code or 0)
     out = capsys.readouterr()
@@ -328,7 +687,7 @@ def command(capsys, *arguments):
 def test_the_command_gives_the_same_in_all_forms(capsys, tmp_path, short):
     file = tmp_path / "mine.toml"
     file.write_text(scenario(WRITE).to_toml())
-    options = (file, "--memory", "1M", "--vcpus", 4, "--write-interval", "2us", "--objective", "clear")
+    options = ("choose-batch", file, "--memory", "1M", "--vcpus", 4, "--write-interval", "2us", "--objective", "clear")
     code, text, messages = command(capsys, *options, "--format", "json", "--out", tmp_path / "out")
     result = json.loads(text)
     assert code == 0
@@ -347,19 +706,66 @@ def test_the_command_gives_the_same_in_all_forms(capsys, tmp_path, short):
     assert "every 64 pages" in text
 
 
-def test_all_architectures_in_one_table(capsys, tmp_path, short):
-    code, text, messages = command(capsys, "--all", "--memory", "2M", "--vcpus", 1, "--out", tmp_path)
-    table = pd.read_csv(tmp_path / "architectures.csv")
-    choices = json.loads((tmp_path / "choose-batch.json").read_text())
+def test_choose_gives_the_same_in_all_forms(capsys, tmp_path, short):
+    file = tmp_path / "mine.toml"
+    file.write_text(scenario(WRITE).to_toml())
+    among = [word for name in ("every-64", "whole-ioctl", "held >= 50us", "own") for word in ("--among", name)]
+    options = ("choose", file, "--memory", "1M", "--vcpus", 4, "--confidence", 0.9, *among)
+    code, text, messages = command(capsys, *options, "--format", "json", "--out", tmp_path / "out")
+    result = json.loads(text)
     assert code == 0
-    assert table["architecture"].tolist() == list(choices) == list(standard_architectures())
-    assert table["evidence"].tolist() == [choice["evidence"] for choice in choices.values()]
-    assert {"facts alone", "partly calibrated: faults only"} <= set(table["evidence"])
-    rows = {line.split()[0]: line for line in text.splitlines()[1:]}
+    assert "3 strategies, 30 to 36 simulations: whole migrations" in messages
+    assert [row["strategy"] for row in result["strategies"]] == ["every-64", "whole-ioctl", "held >= 50us"]
+    assert [row["as_it_is"] for row in result["strategies"]] == [False, True, False]
+    assert [row["objective"] for row in result["answers"]] == list(OBJECTIVES)
+    assert (result["simulated"], result["confidence"], result["evidence"]) == ("whole", 0.9, "costs given by hand")
+    names = ["answers", "budgets", "costs", "differences", "information", "strategies"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        ["choose.json", *(f"{name}.csv" for name in names)]
+    )
+    assert json.loads((tmp_path / "out" / "choose.json").read_text()) == result
+    for name in names[:-2] + names[-1:]:
+        table = pd.read_csv(tmp_path / "out" / f"{name}.csv")
+        assert len(table) == len(result[name])
+        for column in table.select_dtypes("number"):
+            there = [math.nan if row[column] is None else row[column] for row in result[name]]
+            assert table[column].tolist() == pytest.approx(there, nan_ok=True)
+
+    code, text, _ = command(capsys, *options, "--format", "csv")
+    assert code == 0
+    assert text.splitlines()[0].startswith("strategy,as_it_is,allowed,stall_bound_s,lost_s,stall_s")
+    assert len(text.splitlines()) == 4
+
+    code, text, _ = command(capsys, *options)
+    assert code == 0
+    assert text.startswith("x86-shadow: 4 vCPUs, 1M (4k), CLEARs of 1M; each vCPU touches another page every ")
+    assert result["guarantee"] in text
+    for one in OBJECTIVES.values():
+        assert one.title in text
+    assert "knowing any one cost better would not change the answer" in text
+
+
+@pytest.mark.parametrize("name", ["choose", "choose-batch"])
+def test_all_architectures_in_one_table(capsys, tmp_path, short, name):
+    file = {"choose": "answers", "choose-batch": "architectures"}[name]
+    case = ("--all", "--memory", "2M", "--vcpus", 1, "--link", "1Mbit/s", "--write-interval", "10ms")
+    among = ("--among", "every-64", "--among", "whole-ioctl") if name == "choose" else ()
+    code, text, messages = command(capsys, name, *case, *among, "--out", tmp_path)
+    assert code == 0
+    table = pd.read_csv(tmp_path / f"{file}.csv")
+    choices = json.loads((tmp_path / f"{name}.json").read_text())
+    assert list(dict.fromkeys(table["architecture"])) == list(choices) == list(standard_architectures())
+    evidence = table.drop_duplicates("architecture")["evidence"].tolist()
+    assert evidence == [choice["evidence"] for choice in choices.values()]
+    assert {"facts alone", "partly calibrated: faults only"} <= set(evidence)
+    rows = {line.split()[0]: line for line in text.splitlines()[1:] if line.split()[0] in choices}
     assert list(rows) == list(choices)
-    assert "whole" in rows["x86-tdp"]
-    assert "512" not in rows["x86-tdp"]  # all of the chunk goes by that name
     assert "simlib: ppc-radix: as if write_protect_fault were 'write'" in messages
+    if name == "choose-batch":
+        assert "whole" in rows["x86-tdp"]
+        assert "512" not in rows["x86-tdp"]  # all of the chunk goes by that name
+    else:
+        assert re.search(r"\([0-9.]+[mun]?s\)", text)
 
 
 @pytest.mark.parametrize(
@@ -368,11 +774,25 @@ def test_all_architectures_in_one_table(capsys, tmp_path, short):
      (("--all", "--architecture", "arm64"), "choose-batch = --architecture --all: give one of"),
      (("--architecture", "arm46"), "policy.architecture = arm46: unknown architecture; did you mean 'arm64'"),
      (("--architecture", "s390"), "policy.lock = default: s390 does not take mmu_lock here"),
-     (("--architecture", "arm64", "--chunk", "1G"), "clear_chunk = 1G: is larger than the guest's memory of 128M"),
+     (("--architecture", "arm64", "--memory", "1G", "--chunk", "2G"),
+      "clear_chunk = 2G: is larger than the guest's memory of 1G"),
+     (("--architecture", "arm64", "--guest", "databse"), "guest = databse: unknown guest; did you mean 'database'"),
+     (("--architecture", "arm64", "--objective", "stalls"), "objective = stalls: unknown objective; did you mean"),
      (("--architecture", "arm64", "--link", "0Gbit/s"), "--link = 0Gbit/s: must be at least 1 bit/s"),
      (("--architecture", "arm64", "--max-stall", "soon"), "--max-stall = soon: a duration needs a unit")],
 )  # fmt: skip
 def test_the_command_names_each_fault(capsys, arguments, message):
-    code, text, messages = command(capsys, *arguments)
+    code, text, messages = command(capsys, "choose-batch", *arguments)
     assert (code, text) == (2, "")
     assert message in messages
+
+
+def test_a_file_has_its_own_guest(capsys, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(scenario().to_toml())
+    code, text, messages = command(capsys, "choose", file, "--guest", "web")
+    assert (code, text) == (2, "")
+    assert "--guest = web: a scenario has its own guest; give --architecture instead of a file" in messages
+    code, _, messages = command(capsys, "choose", file, "--among", "own", "--among", "every-sixty")
+    assert code == 2
+    assert "policy = every-sixty: unknown policy" in messages

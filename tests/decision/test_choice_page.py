@@ -1,12 +1,110 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The example on the page `docs/choose-batch.md` prints what it says."""
+"""The pages on choosing print what their examples say, and say what the code does."""
 
 import doctest
+import re
 from pathlib import Path
 
+import pytest
 
-def test_page():
-    page = Path(__file__).parents[2] / "docs" / "choose-batch.md"
-    found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+from simlib.cli import decide
+from simlib.decision import DEFAULT_GUEST, OBJECTIVES, RULES, guests, standard_architectures, standard_scenario
+from simlib.decision import choice as choosing
+from simlib.decision.information import SHUFFLES
+from simlib.decision.strategies import HOLDS, OWN, SPLITS, strategies_of
+from simlib.decision.trials import WHOLE_PAGES
+from simlib.model.quantities import format_bandwidth, format_duration, format_size
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+WORDS = " ".join(PAGE.split())
+
+
+@pytest.mark.parametrize("name", ["choose.md", "choose-batch.md"])
+def test_page(name):
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    found = doctest.testfile(str(ROOT / "docs" / name), module_relative=False, optionflags=flags)
     assert found.attempted > 3
     assert found.failed == 0
+
+
+def rows(heading):
+    """The cells of the table under a heading."""
+    part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    table = [line for line in part.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1:]]
+
+
+def test_the_page_has_all_objectives_as_they_are_defined():
+    expected = [
+        [f"`{one.name}`", one.title, one.definition, format_duration(one.floor * 1e12) if one.floor else ""]
+        for one in OBJECTIVES.values()
+    ]
+    assert rows("Objectives") == expected
+    assert f"for each of the {len(OBJECTIVES)} objectives" in WORDS
+
+
+def test_the_page_has_all_guests_as_they_are():
+    found = {}
+    for name, *cells, meaning in rows("The guest"):
+        found[name.split("`")[1]] = cells
+        title = guests()[name.split("`")[1]].title
+        words = set(re.findall(r"[a-z0-9]+", meaning.lower()))
+        assert len(words & set(re.findall(r"[a-z0-9]+", title.lower()))) >= len(words) / 2
+    base = standard_scenario("x86-tdp")
+    expected = {}
+    for name, guest in guests().items():
+        case = guest.in_place_of(base)
+        work = case.workload
+        expected[name] = [
+            str(case.guest.vcpus), format_size(case.guest.memory), format_duration(work.access_interval), work.access,
+            f"{work.write_percent} %", format_bandwidth(work.link), format_size(work.clear_chunk),
+        ]  # fmt: skip
+    assert found == expected
+    assert f"`{DEFAULT_GUEST}` (default)" in PAGE
+    slow = [name for name, guest in guests().items() if guest.in_place_of(base).workload.slow_fault_every]
+    assert slow == ["seed-001-mysql-1g", "seed-001-mysql-8g"]  # those on a host with NX huge pages
+    assert (base.guest.backing, base.workload.shared, base.workload.pass_limit) == ("hugetlb_2mb", True, 3)
+    assert "three passes at most" in WORDS
+    assert f"sent in {base.workload.downtime // 10**9} ms" in WORDS
+
+
+def test_the_command_names_all_guests():
+    option = decide.GuestOption.__metadata__[0]
+    assert all(name in option.help for name in guests())
+
+
+def test_the_page_has_all_strategies():
+    text = PAGE.split("## Strategies")[1].split("\n## ")[0]
+    for name in (*HOLDS, *(part for split in SPLITS for part in split.split("+")), OWN, "read-lock-clear"):
+        assert f"`{name}`" in text
+    for architecture in standard_architectures():
+        for one in strategies_of(standard_scenario(architecture)):
+            assert all(f"`{part}`" in text for part in one.name.split("+"))
+
+
+def test_the_page_has_the_numbers_of_the_procedure():
+    first, second = choosing.LOOKS
+    for said in (
+        f"{choosing.SELECTION_RUNS} replications: the strategy",
+        f"{first} fresh replications of every strategy, and {second - first} more if",
+        f"15 × {len(OBJECTIVES)} × {len(choosing.LOOKS)} = {15 * len(OBJECTIVES) * len(choosing.LOOKS)} intervals",
+        f"0.05 / {15 * len(OBJECTIVES) * len(choosing.LOOKS)}",
+        f"95 % of {SHUFFLES} shuffles",
+        f"with more than {1 - choosing.STALL_LEVEL:.0%}".replace("%", " %"),
+        f"Migrations of up to {WHOLE_PAGES * 4096 >> 30} GiB whole",
+    ):
+        assert said in WORDS
+    assert "for no stall above 10us, 100us, 1ms, 10ms and 100ms" in WORDS
+    assert choosing.BUDGETS == (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)
+    assert len(choosing.FRONT) == 4
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "CLEAR's CPU time and six other objectives" in readme
+    assert len(OBJECTIVES) == 3 + 6
+    statistics = " ".join((ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").split())
+    assert f"A selection of {choosing.SELECTION_RUNS} replications picks; a check of {first} fresh ones" in statistics
+
+
+def test_the_page_on_batches_has_the_simple_rules():
+    page = (ROOT / "docs" / "choose-batch.md").read_text(encoding="utf-8")
+    assert f"({', '.join(RULES.values())})" in page
