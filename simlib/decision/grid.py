@@ -12,6 +12,7 @@ from scipy import stats
 from simlib import parallel
 from simlib.decision.closed_form import chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
+from simlib.decision.priors import with_guest
 from simlib.decision.strategies import strategies_of
 from simlib.decision.trials import Trials
 from simlib.decision.uncertainty import UncertainCosts
@@ -79,7 +80,7 @@ def best_strategy_grid(
     rows = []
     for done, (number, rate) in enumerate(cells):
         apart = {"workload": {"access_interval": f"{round(1e12 / rate)}ps"}, "guest": {"vcpus": number}}
-        case = central(scenario.changed(apart))
+        case = central(with_guest(scenario, apart))
         strategies = strategies_of(case, among)
         found = Trials(UncertainCosts(case, None, {}), strategies, seed).run(0, range(runs))
         values = wanted.value(found, number, weight)
