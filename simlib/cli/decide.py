@@ -61,7 +61,7 @@ LinkOption = Annotated[str, typer.Option("--link", help="What can be sent, e.g. 
 ChunkOption = Annotated[str, typer.Option("--chunk", help="Memory of one CLEAR ioctl, e.g. 1G, which is QEMU's.")]
 WeightOption = Annotated[float, typer.Option("--weight", help="CPU time in all: what a second of a vCPU is worth.")]
 ZoneOption = Annotated[float, typer.Option("--zone", help="Share of an objective that does not matter.")]
-ConfidenceOption = Annotated[float, typer.Option("--confidence", help="Probability that all intervals hold.")]
+ConfidenceOption = Annotated[float, typer.Option("--confidence", help="Probability that all differences hold.")]
 StallOption = Annotated[
     str, typer.Option("--max-stall", metavar="TIME", help="Leave out what stalls a vCPU for longer, e.g. 1ms.")
 ]

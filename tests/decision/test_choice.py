@@ -363,14 +363,14 @@ class Known(Trials):
 
 
 def test_all_intervals_together_cover_what_is_true(monkeypatch):
-    """Of 250 choices, in as many as 80 % promised; and no other strategy is better by more than the regret."""
+    """Of 160 choices, in as many as 80 % promised; and no other strategy is better by more than the regret."""
     monkeypatch.setattr(choice, "Trials", Known)
     monkeypatch.setattr(choice, "LOOKS", (8, 16))
     case, among = scenario(WRITE), ["every-64", "every-128", "every-256", "whole-ioctl"]
     assert METRICS[3:5] == ("precopy_duration", "guest_throughput")  # independent: the mean of a product is known
     truth = {name: one.value(MEANS, case.guest.vcpus, 1.0) for name, one in OBJECTIVES.items()}
     covered, bounded, looks, one_by_one = [], [], set(), []
-    for seed in range(250):
+    for seed in range(160):
         found = choose(case, among=among, confidence=0.8, zone=0.2, seed=seed)
         looks.add(found.runs[1])
         inside = []
@@ -385,7 +385,7 @@ def test_all_intervals_together_cover_what_is_true(monkeypatch):
         covered.append(all(inside))
         bounded.append(all(one_by_one[-len(truth) :]))
     assert looks == {8, 16}
-    assert np.mean(covered) >= 0.8 - 2 * 0.025
+    assert np.mean(covered) >= 0.8 - 2 * 0.032
     assert np.mean(covered) < 1  # so that the test can fail
     assert np.mean(bounded) >= np.mean(covered)
 

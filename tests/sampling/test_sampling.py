@@ -68,6 +68,8 @@ def test_where_no_fault_costs_anything_the_guest_makes_known_accesses():
     assert terrain.accesses == pytest.approx(16 / 20e-6 * terrain.time)
     assert terrain.time == pytest.approx((cycles.clear + cycles.send).sum())
     assert cycles.send.sum() == pytest.approx(2**18 * page_time(terrain.scenario) * PS)
+    # Its pages are protected one after another: as if all at once, halfway through CLEAR.
+    assert terrain.since - cycles.accesses[:, 0] == pytest.approx(0.5 * cycles.clear * 16 / 20e-6)
     assert (np.diff(cycles.begin) > 0).all()
     assert (np.diff(cycles.accesses.ravel()) >= 0).all()
 
