@@ -68,7 +68,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(SIMULATION, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
     ],
     "the next one's queue node is fetched at the near price": [
-        Edit(LOCKS, "owned += transfer(world, threads, waiter(waiting, index, lock, 0), number)",
+        Edit(LOCKS, "owned += transfer(world, sockets, waiter(waiting, index, lock, 0), number)",
              "owned += world.near_ps"),
     ],
     "a reader is let in beside a writer": [

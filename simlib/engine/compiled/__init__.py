@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simlib.engine import limits
 from simlib.engine.compiled.calendar import first_calendar
@@ -93,6 +94,11 @@ def run(
     return _result(state)
 
 
+def _written(rows: NDArray[np.int64] | None, count: int, columns: int) -> NDArray[np.int64]:
+    """So many rows of a record; none, if it was not kept."""
+    return np.zeros((0, columns), dtype=np.int64) if rows is None else rows[:count]
+
+
 def _result(state: Run) -> EngineResult:
     """What is left of a run that ended well."""
     world, threads, locks, books = state.worlds[0], state.threads, state.locks, state.books
@@ -115,6 +121,6 @@ def _result(state: Run) -> EngineResult:
         stamp_own=books.stamp_own,
         lap_histogram=books.laps,
         lap_max_ps=threads["lap_max"].copy(),
-        trace=books.trace[: int(world["traced"])],
-        ledger=books.ledger[: int(world["ledgered"])],
+        trace=_written(books.trace, int(world["traced"]), 4),
+        ledger=_written(books.ledger, int(world["ledgered"]), 5),
     )

@@ -275,7 +275,7 @@ def prepare(run):
     """Before the first event: what follows from the programs alone."""
     world = run.worlds[0]
     world.prepared = 1
-    if world.tracing or world.keeps_ledger or world.clock != Clock.WALL:
+    if world.recorded or world.clock != Clock.WALL:
         return
     steps, locks, threads = run.steps, run.locks, run.threads
     find_inside(steps, locks, threads, run.inside)
