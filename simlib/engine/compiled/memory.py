@@ -12,6 +12,9 @@ from simlib.model.steps import STATE, Block, Map, Page, Scan
 _LOGGED = int(Page.DIRTY | Page.COLLECTED)
 _NO_FAULT = -1
 
+WORD_PAGES = 64
+"""Pages of a bitmap's word."""
+
 
 @small
 def writes(world, page):
@@ -142,10 +145,14 @@ def scan_word(pages, first, count, action, in_table):
 def scan(world, trace, ledger, pages, blocks, thread, number, step):
     """Walk the 64 pages of a bitmap word; returns the thread's clock."""
     action = step.a
+    if thread.pc == world.sweep_at and thread.page == world.sweep_page:
+        world.sweep_page += WORD_PAGES
+    else:
+        world.sweep_at = -1  # what was counted may not hold any more
     block = thread.page >> world.block_shift
     clears = action == Scan.CLEAR or action == Scan.CLEAR_PAGE
     in_table = blocks[block] == Block.TABLE
-    found, more = scan_word(pages, thread.page, 1 if action == Scan.CLEAR_PAGE else 64, action, in_table)
+    found, more = scan_word(pages, thread.page, 1 if action == Scan.CLEAR_PAGE else WORD_PAGES, action, in_table)
     entries, unsplit = found, 0
     if not in_table and (clears or action == Scan.PROTECT):  # the block has one entry
         writable = blocks[block] == Block.WRITABLE

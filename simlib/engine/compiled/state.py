@@ -35,11 +35,12 @@ STEP = record("kind", "a", "b", "c", "d", "ahead")
 
 ROUND = record(
     "known", "time", "events", "run", "hold", "stride", "extent", "advance_at", "lap", "lap_at",
-    "counter", "period", "free", "extra", "other", "other_period",
+    "counter", "period", "free", "extra", "other", "other_period", "page_ps",
 )  # fmt: skip
 """What lies between two hits of one ACCESS (`simlib.engine.compiled.ahead`), if `known`: time, events, what is spent;
 pages, and of which extent, which must not end; when ADVANCE and LAP come, and what that reads; counters, of which
-the first may run out if it is `free`, which costs `extra` events. -1: there is none."""
+the first may run out if it is `free`, which costs `extra` events. -1: there is none. Of a SCAN that clears an extent
+word after word: the extent, and `page_ps`, the least time that a page takes; else 0."""
 
 def aligned(count: int, fields: np.dtype[Any]) -> Records:
     """So many records of zeros, the first at the beginning of a cache line."""
@@ -79,14 +80,16 @@ threads; `count` is the discipline's own: updates of a lockless one, hand-overs 
 for reading and then for writing, its `LOCK_COLUMNS` and the counts of waits and holds by their number of bits."""
 
 WORLD = record(
-    "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
+    "now", "turn", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "near_ps", "far_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
     "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
+    "sweep_at", "sweep_page", "sweep_end",
     flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during
+"""What there is one of. `turn`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during
 a run; `stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an
-entry of the page table was, so that a hit may have become a fault."""
+entry of the page table was, so that a hit may have become a fault; `sweep_at`: the SCAN whose pages to clear, up to
+`sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where it comes next."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -128,6 +131,7 @@ class Run(NamedTuple):
     gathers: NDArray[np.int64]
     inside: NDArray[np.int64]
     reach: NDArray[np.int64]
+    sweep: NDArray[np.int64]
 
 
 def books_of(job: Job, trace: int, ledger: int) -> Books:
@@ -177,6 +181,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         gathers=np.zeros(job.barriers, dtype=np.int64),
         inside=np.zeros(count, dtype=np.int64),
         reach=np.zeros(count, dtype=np.int64),
+        sweep=np.zeros(len(memory.blocks) + 1, dtype=np.int64),
     )
 
 
@@ -192,7 +197,7 @@ def _world_of(job: Job, trace: int, ledger: int) -> Records:
     for name in ("local_ps", "near_ps", "far_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
         world[name] = getattr(job, name)
     world["block_shift"] = job.block_pages.bit_length() - 1
-    world["live"], world["shift"] = count, FIRST_SHIFT
+    world["live"], world["shift"], world["sweep_at"] = count, FIRST_SHIFT, -1
     world["running"] = count if job.clock != Clock.WALL else 1
     world["recorded"] = trace > 0 or ledger > 0
     world["as_blocks"] = job.mapped_as_blocks
