@@ -15,6 +15,8 @@ step had been an event, counters included. Why this is exact:
 - A thread whose memory nobody else but changers touches (`alone`) may even fault, take a lockless lock that only it
   takes, and map. Where others map the same memory, they turn faults into hits, never the reverse, unless they split a
   block (then a thread does not run ahead); so a hit stays one, and a fault waits for its time.
+- A changer that clears an extent word after word comes to a thread's region, or to its extent's end, no sooner than the
+  pages take that stand in log and bitmap on the way; as long as it is the only changer, no page leaves them before.
 - A bitmap that only one thread scans is that thread's own: it sends word after word.
 - A thread may stop anywhere and come back at its time, so what is not known to be safe is an event.
 
@@ -312,11 +314,12 @@ def count_sweep(world, words, sweep, page, end):
     """For every block from a page to the end, how many pages before it are to be cleared."""
     first, last = page >> world.block_shift, end >> world.block_shift
     words_of_block = 1 << (world.block_shift - 3)
-    count = sweep[first] = 0
+    count = 0
+    sweep[first] = 0
     for block in range(first, last):
         for word in range(block * words_of_block, (block + 1) * words_of_block):
             both = words[word] & (words[word] >> np.uint64(_FROM_COLLECTED)) & np.uint64(_ALL_DIRTY)
-            count += (np.int64(both) // Page.DIRTY) % 255  # the sum of its bytes
+            count += int((np.int64(both) // Page.DIRTY) % 255)  # the sum of its bytes
         sweep[block + 1] = count
 
 

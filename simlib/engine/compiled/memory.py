@@ -47,7 +47,7 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
     fault = fault_of(world, pages, blocks, page)
     if fault == _NO_FAULT:
         thread.pc += 1
-        if ledger is not None:
+        if ledger is not None:  # noqa: SIM102  # alone, so that Numba leaves all of it out where there is none
             if writes(world, page):
                 enter(world, ledger, number, WRITE, page, 0)
     else:

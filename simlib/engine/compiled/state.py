@@ -42,6 +42,7 @@ pages, and of which extent, which must not end; when ADVANCE and LAP come, and w
 the first may run out if it is `free`, which costs `extra` events. -1: there is none. Of a SCAN that clears an extent
 word after word: the extent, and `page_ps`, the least time that a page takes; else 0."""
 
+
 def aligned(count: int, fields: np.dtype[Any]) -> Records:
     """So many records of zeros, the first at the beginning of a cache line."""
     room = np.zeros(count * fields.itemsize + CACHE_LINE, dtype=np.uint8)
@@ -86,10 +87,11 @@ WORLD = record(
     "sweep_at", "sweep_page", "sweep_end",
     flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `turn`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during
-a run; `stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an
-entry of the page table was, so that a hit may have become a fault; `sweep_at`: the SCAN whose pages to clear, up to
-`sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where it comes next."""
+"""What there is one of. `turn`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
+`local_ps` to `as_blocks` nothing changes during a run; `stop_at`: events at which to look up from it; `changers`: how
+many there are; `withdrawn`: how often an entry of the page table was, so that a hit may have become a fault;
+`sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where
+it comes next."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
