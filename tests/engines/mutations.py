@@ -107,6 +107,9 @@ MUTATIONS: dict[str, list[Edit]] = {
     "what was a hit once stays one although CLEAR protects it": [
         Edit(AHEAD, "known = thread.hits_since == world.withdrawn", "known = True"),
     ],
+    "a vCPU runs on past the time at which CLEAR comes to its memory": [
+        Edit(AHEAD, "+ pages * usual.page_ps, 0)", "+ 999 * pages * usual.page_ps, 0)"),
+    ],
     "looks at a flag on the way are not counted": [
         Edit(AHEAD, "return count // usual.period * usual.extra", "return 0"),
     ],
