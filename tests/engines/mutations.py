@@ -68,7 +68,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(SIMULATION, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
     ],
     "the next one's queue node is fetched at the near price": [
-        Edit(LOCKS, "owned += transfer(world, threads, waiter(waiting, index, lock, 0), number)",
+        Edit(LOCKS, "owned += transfer(world, sockets, waiter(waiting, index, lock, 0), number)",
              "owned += world.near_ps"),
     ],
     "a reader is let in beside a writer": [
@@ -106,6 +106,9 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "what was a hit once stays one although CLEAR protects it": [
         Edit(AHEAD, "known = thread.hits_since == world.withdrawn", "known = True"),
+    ],
+    "a vCPU runs on past the time at which CLEAR comes to its memory": [
+        Edit(AHEAD, "+ pages * usual.page_ps, 0)", "+ 999 * pages * usual.page_ps, 0)"),
     ],
     "looks at a flag on the way are not counted": [
         Edit(AHEAD, "return count // usual.period * usual.extra", "return 0"),

@@ -9,6 +9,7 @@ from simlib.engine import compiled, reference
 from simlib.engine.result import EVENTS
 from simlib.model.job import Job
 from simlib.model.program import Program
+from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Scan
 from simlib.workloads import build
 
@@ -40,6 +41,27 @@ def test_a_busy_guest_runs_ahead_alike(scenario, seed):
 @examples(500)
 def test_every_program_runs_alike(job, seed):
     assert_same(job, seed)
+
+
+def test_vcpus_run_on_until_clear_comes_to_their_memory():
+    """CLEAR walks through 8 MiB of every vCPU, 4 KiB after 4 KiB, while each of them writes its own."""
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 3, "memory_per_vcpu": "8M", "backing": "hugetlb_2mb"},
+            "policy": {"architecture": "x86-tdp", "eager_split": False},
+            "workload": {"kind": "clear_under_load", "iterations": 2, "pause": "500us"},
+            "costs": {
+                "fault_exit": "250ns",
+                "fault_hold": "480ns",
+                "guest_access": "1us",
+                "clear_page": "43ns",
+                "clear_unsplit": "40ns",
+            },
+        }
+    )
+    job = build(scenario)
+    slow, fast = reference.run(job), compiled.run(job)
+    assert slow == fast, f"running ahead changes {slow.differences(fast)}"
 
 
 def test_write_protecting_keeps_the_dirty_bit():

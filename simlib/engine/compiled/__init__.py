@@ -10,15 +10,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simlib.engine import limits
 from simlib.engine.compiled.calendar import first_calendar
+from simlib.engine.compiled.inline import loops_as_written
 from simlib.engine.compiled.interpreter import advance
 from simlib.engine.compiled.state import DEADLOCK, PAST_HORIZON, RUNAWAY, RUNNING, Run, run_of
 from simlib.engine.result import EngineResult
 from simlib.model.job import Job
+
+_compiling = Lock()
+_compiled: set[bool] = set()
 
 BUDGET = 500_000
 """Work between two looks at the keyboard and the progress display, in events; well below a tenth of a second."""
@@ -78,6 +84,7 @@ def run(
     limits.check_size(job)
     state = run_of(job, seed, trace, ledger, first_calendar(len(job.entry)))
     world = state.worlds[0]
+    _compile_for(state)
     while world["status"] == RUNNING:
         advance(state, BUDGET)
         if progress is not None:
@@ -91,6 +98,21 @@ def run(
     limits.check_room("trace events", int(world["traced"]), trace)
     limits.check_room("ledger entries", int(world["ledgered"]), ledger)
     return _result(state)
+
+
+def _compile_for(state: Run) -> None:
+    """Compile the engine, or load it, if it has not been for such a run: with records or without."""
+    with _compiling:
+        recorded = state.books.trace is not None
+        if recorded not in _compiled:
+            with loops_as_written():
+                advance(state, 0)
+            _compiled.add(recorded)
+
+
+def _written(rows: NDArray[np.int64] | None, count: int, columns: int) -> NDArray[np.int64]:
+    """So many rows of a record; none, if it was not kept."""
+    return np.zeros((0, columns), dtype=np.int64) if rows is None else rows[:count]
 
 
 def _result(state: Run) -> EngineResult:
@@ -115,6 +137,6 @@ def _result(state: Run) -> EngineResult:
         stamp_own=books.stamp_own,
         lap_histogram=books.laps,
         lap_max_ps=threads["lap_max"].copy(),
-        trace=books.trace[: int(world["traced"])],
-        ledger=books.ledger[: int(world["ledgered"])],
+        trace=_written(books.trace, int(world["traced"]), 4),
+        ledger=_written(books.ledger, int(world["ledgered"]), 5),
     )

@@ -15,6 +15,8 @@ step had been an event, counters included. Why this is exact:
 - A thread whose memory nobody else but changers touches (`alone`) may even fault, take a lockless lock that only it
   takes, and map. Where others map the same memory, they turn faults into hits, never the reverse, unless they split a
   block (then a thread does not run ahead); so a hit stays one, and a fault waits for its time.
+- A changer that clears an extent word after word comes to a thread's region, or to its extent's end, no sooner than the
+  pages take that stand in log and bitmap on the way; as long as it is the only changer, no page leaves them before.
 - A bitmap that only one thread scans is that thread's own: it sends word after word.
 - A thread may stop anywhere and come back at its time, so what is not known to be safe is an event.
 
@@ -26,10 +28,12 @@ With a trace, a ledger or another clock than the world's every step is an event.
 
 from __future__ import annotations
 
+import numpy as np
+
 from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import HOLD, RUN
 from simlib.engine.compiled.inline import apart, item, small
-from simlib.engine.compiled.memory import fault_of
+from simlib.engine.compiled.memory import WORD_PAGES, fault_of
 from simlib.engine.compiled.statistics import bin_of, lap_bin
 from simlib.engine.limits import HORIZON_PS
 from simlib.model.locks import Discipline
@@ -55,6 +59,9 @@ _NOWHERE = -1
 _NONE = -1
 _ALL_WRITABLE = Page.WRITABLE * 0x0101010101010101
 _ALL_STATES = 3 * 0x0101010101010101
+_ALL_DIRTY = Page.DIRTY * 0x0101010101010101
+_FROM_COLLECTED = 1
+"""Bits that lie between those of a page of the bitmap and of the log."""
 
 
 # -- what a thread can come to ---------------------------------------------------------------------------
@@ -271,11 +278,22 @@ def who_may(steps, locks, count, step):
 
 
 @apart
+def find_sweeps(steps, block_shift, rounds):
+    """Which SCANs clear an extent word after word, without doing anything else."""
+    for pc in range(steps.shape[0] - 2):
+        step, after, test = steps[pc], steps[pc + 1], steps[pc + 2]
+        goes_on = after.kind == Step.ADVANCE and after.a == WORD_PAGES and test.kind == Step.TEST and test.a == pc
+        asks = test.b == Quantity.DONE and test.c == after.b and test.d == 1
+        if step.kind == Step.SCAN and step.a == Scan.CLEAR and goes_on and asks and 1 << block_shift >= WORD_PAGES:
+            rounds[pc].page_ps, rounds[pc].extent = min(step.b, step.d), after.b
+
+
+@apart
 def prepare(run):
     """Before the first event: what follows from the programs alone."""
     world = run.worlds[0]
     world.prepared = 1
-    if world.tracing or world.keeps_ledger or world.clock != Clock.WALL:
+    if world.recorded or world.clock != Clock.WALL:
         return
     steps, locks, threads = run.steps, run.locks, run.threads
     find_inside(steps, locks, threads, run.inside)
@@ -285,20 +303,47 @@ def prepare(run):
     for step in steps:
         step.ahead = who_may(steps, locks, threads.shape[0], step)
     learn(world, steps, run.rounds)
+    find_sweeps(steps, world.block_shift, run.rounds)
 
 
 # -- how far ahead ---------------------------------------------------------------------------------------
 
 
-@small
-def rivals(tree, number):
-    """The least key of all other threads."""
-    node = (tree.shape[0] >> 1) + number
-    least = calendar.NEVER
-    while node > 1:
-        least = min(least, tree[node ^ 1])
-        node >>= 1
-    return least
+@apart
+def count_sweep(world, words, sweep, page, end):
+    """For every block from a page to the end, how many pages before it are to be cleared."""
+    first, last = page >> world.block_shift, end >> world.block_shift
+    words_of_block = 1 << (world.block_shift - 3)
+    count = 0
+    sweep[first] = 0
+    for block in range(first, last):
+        for word in range(block * words_of_block, (block + 1) * words_of_block):
+            both = words[word] & (words[word] >> np.uint64(_FROM_COLLECTED)) & np.uint64(_ALL_DIRTY)
+            count += int((np.int64(both) // Page.DIRTY) % 255)  # the sum of its bytes
+        sweep[block + 1] = count
+
+
+@apart
+def sweep_comes(world, words, sweep, them, usual, thread, key):
+    """The least key at which a thread that clears an extent word after word can matter to one that is alone.
+
+    That is when it comes to the blocks of that one's region, or else to its extent's end; on the way no page leaves
+    those to be cleared, and each takes its time.
+    """
+    page, end, shift = them.page, them.end[usual.extent], world.block_shift
+    first = (thread.begin[0] >> shift) << shift
+    if page < ((thread.end[0] - 1 >> shift) + 1) << shift:
+        if first < page + WORD_PAGES:
+            return key
+        end = min(end, page + (first - page) // WORD_PAGES * WORD_PAGES)
+    begin, last = (page >> shift) + 1, end >> shift
+    if last <= begin:
+        return key
+    if world.sweep_at != them.pc or world.sweep_page != page or world.sweep_end != them.end[usual.extent]:
+        world.sweep_at, world.sweep_page, world.sweep_end = them.pc, page, them.end[usual.extent]
+        count_sweep(world, words, sweep, page, world.sweep_end)
+    pages = min(sweep[last] - sweep[begin], HORIZON_PS // usual.page_ps)
+    return max(key, calendar.key_of((key >> calendar.THREAD_BITS) + pages * usual.page_ps, 0))
 
 
 @small
@@ -313,15 +358,18 @@ def horizon(run, thread, number):
         if other == number:
             continue
         key = tree[leaves + other]
+        them = run.threads[other]
         if key != calendar.NEVER:
+            usual = item(run.rounds, them.pc)
+            if usual.page_ps > 0 and thread.alone and world.changers == 1:
+                key = sweep_comes(world, run.words, run.sweep, them, usual, thread, key)
             least = min(least, key)
             continue
-        them = run.threads[other]
         waits_for_me = them.parked >= 0 and run.gathers[them.parked] and (thread.barriers >> them.parked) & 1
         if them.ended < 0 and not waits_for_me:
             by_any = True
     if by_any:
-        least = min(least, (rivals(tree, number) >> calendar.THREAD_BITS) << calendar.THREAD_BITS)
+        least = min(least, (calendar.least_rival(tree, number) >> calendar.THREAD_BITS) << calendar.THREAD_BITS)
     return least
 
 

@@ -40,6 +40,23 @@ def first_calendar(threads: int) -> NDArray[np.int64]:
 
 
 @small
+def least_rival(tree, number):
+    """The least key of all other threads."""
+    node = np.uint64((tree.shape[0] >> 1) + number)
+    least = NEVER
+    while node > np.uint64(1):
+        least = min(least, tree[node ^ np.uint64(1)])
+        node >>= np.uint64(1)
+    return least
+
+
+@small
+def is_next(tree, number, time):
+    """Whether a thread that wakes at a time does so before all others."""
+    return time <= HORIZON_PS and key_of(time, number) < least_rival(tree, number)
+
+
+@small
 def key_of(time, number):
     """Key of a wake-up; a time past the horizon is cut, so that it cannot overflow."""
     return (min(time, HORIZON_PS + 1) << THREAD_BITS) | number

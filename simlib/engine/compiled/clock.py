@@ -63,13 +63,19 @@ def place(thread, places, multiple, table):
 
 
 @small
+def spend(quantiles, thread, step, time):
+    """Spend the time of a RUN or HOLD step, and go on to the next; returns the thread's clock."""
+    spent = sample(thread, quantiles, step.a, step.b)
+    thread.spent[RUN if step.kind == Step.RUN else HOLD] += spent
+    thread.pc += 1
+    return time + spent
+
+
+@small
 def run_ahead(steps, quantiles, thread, time):
     """Spend the time of the RUN and HOLD steps ahead; returns the thread's clock."""
     while True:
         step = item(steps, thread.pc)
         if step.kind > Step.HOLD:
             return time
-        spent = sample(thread, quantiles, step.a, step.b)
-        thread.spent[RUN if step.kind == Step.RUN else HOLD] += spent
-        time += spent
-        thread.pc += 1
+        time = spend(quantiles, thread, step, time)

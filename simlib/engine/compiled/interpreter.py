@@ -208,9 +208,10 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # the engine's one l
     What cannot matter to others, nor they to it, it does ahead of the calendar (`simlib.engine.compiled.ahead`).
     """
     world = run.worlds[0]
-    time = now
+    time = done = now
     turn, horizon = now, UNKNOWN
     own_steps = 0
+    runs_ahead = thread.runs_ahead
     while True:
         step = item(run.steps, thread.pc)
         own_steps += 1
@@ -220,33 +221,39 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # the engine's one l
             world.status = RUNAWAY
             return ASLEEP
         if step.kind <= Step.HOLD:
-            time = clock.run_ahead(run.steps, run.quantiles, thread, time)
+            time = clock.spend(run.quantiles, thread, step, time)
             if time > HORIZON_PS:
                 return time
             continue
         if not is_shared(step):
             own_step(run, thread, number, step, time)
             continue
-        may = step.ahead if thread.runs_ahead else ahead.NEVER
-        if time > turn and may == ahead.NEVER:
-            return time  # come back at that time
-        round_known = may == ahead.HIT and item(run.rounds, thread.pc).known
-        if (time > turn or round_known) and horizon == UNKNOWN:
-            horizon = ahead.horizon(run, thread, number)
-        if time > turn:
-            if not ahead.reaches(run, thread, number, step, time, horizon):
-                return time
-            own_steps = 1 if time > now else own_steps
-            now = time
-            world.now = now
-        if round_known:
-            time = ahead.skip(run, thread, number, now, horizon)
-            if time > now:
-                continue
+        may = step.ahead if runs_ahead else ahead.NEVER
+        if may == ahead.NEVER:
+            if time > turn:
+                if time > done or not calendar.is_next(run.tree, number, time) or world.events >= world.stop_at:
+                    return time  # come back at that time
+                own_steps = 1
+                turn = now = time
+                world.now = world.turn = now
+        else:
+            round_known = may == ahead.HIT and item(run.rounds, thread.pc).known
+            if (time > turn or round_known) and horizon == UNKNOWN:
+                horizon = ahead.horizon(run, thread, number)
+            if time > turn:
+                if not ahead.reaches(run, thread, number, step, time, horizon):
+                    return time
+                own_steps = 1 if time > now else own_steps
+                now = time
+                world.now = now
+            if round_known:
+                time = ahead.skip(run, thread, number, now, horizon)
+                if time > now:
+                    continue
         if now == turn:
             horizon = UNKNOWN  # others may see what it does now, and be woken by it
         world.events += 1
-        time = shared_step(run, thread, number, step, now)
+        time = done = shared_step(run, thread, number, step, now)
         if time == ASLEEP:
             return ASLEEP
 
@@ -280,9 +287,9 @@ def _compile(version: int) -> Any:
             if now > HORIZON_PS:
                 world.status = PAST_HORIZON
                 break
-            world.now = now
+            world.now = world.turn = now
             time = live(run, item(run.threads, number), number, now)
-            world.now = now
+            world.now = world.turn
             if time == ASLEEP:
                 calendar.wake(run.tree, number, calendar.NEVER)
                 if world.status != RUNNING:

@@ -7,7 +7,7 @@ import numpy as np
 
 from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
-from simlib.engine.compiled.inline import bit_length, item, part, small
+from simlib.engine.compiled.inline import apart, bit_length, item, part, small
 from simlib.engine.compiled.state import BITS, LOCK_STATISTICS
 from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TRY, note, queue_changes
 from simlib.model.locks import COHORT_PASSES, Discipline
@@ -21,21 +21,21 @@ ASLEEP = -1
 
 
 @small
-def transfer(world, threads, owner, number):
+def transfer(world, sockets, owner, number):
     """One operation by a thread on a cache line that the owner's CPU had last."""
     if owner == number or owner < 0:
         return world.local_ps
-    if item(threads, owner).socket == item(threads, number).socket:
+    if item(sockets, owner) == item(sockets, number):
         return world.near_ps
     return world.far_ps
 
 
 @small
-def reach(world, threads, lock, number, at):
+def reach(world, sockets, lock, number, at):
     """An operation on the lock word, asked for at a time; returns when it is done."""
     if lock.kind == Discipline.SERVER:
         return at
-    done = max(at, lock.line_free) + transfer(world, threads, lock.line_owner, number)
+    done = max(at, lock.line_free) + transfer(world, sockets, lock.line_owner, number)
     lock.line_free = done
     lock.line_owner = number
     return done
@@ -57,47 +57,68 @@ def admits(lock, mode):
     return lock.holders == 0
 
 
-@small
-def successor(threads, waiting, index, lock, by):
-    """Whose turn it is when `by` lets go: a place in the queue."""
-    if lock.kind == Discipline.COHORT:
-        stays = lock.count < COHORT_PASSES
-        for place in range(lock.length):
-            if (threads[waiter(waiting, index, lock, place)].socket == threads[by].socket) == stays:
-                return place
+@apart
+def successor_in_cohort(sockets, waiting, index, lock, by):
+    """Whose turn it is when `by` lets a cohort lock go: a place in the queue."""
+    stays = lock.count < COHORT_PASSES
+    for place in range(lock.length):
+        if (sockets[waiter(waiting, index, lock, place)] == sockets[by]) == stays:
+            return place
     return 0
 
 
 @small
-def hand_over(world, threads, waiting, index, lock, number, by, at):
+def successor(sockets, waiting, index, lock, by):
+    """Whose turn it is when `by` lets go: a place in the queue."""
+    if lock.kind == Discipline.COHORT:
+        return successor_in_cohort(sockets, waiting, index, lock, by)
+    return 0
+
+
+@apart
+def sweep(world, sockets, waiting, index, lock, by, number):
+    """All waiters of a ticket lock read the word, `number` first."""
+    time = transfer(world, sockets, by, number)
+    for place in range(lock.length):
+        time += transfer(world, sockets, by, waiter(waiting, index, lock, place))
+    return time
+
+
+@small
+def hand_over(world, sockets, waiting, index, lock, number, by, at):
     """A thread, out of the queue already, sees that the lock is its own; returns when."""
+    if lock.kind == Discipline.SERVER:
+        return at
     if lock.kind == Discipline.TICKET:
         # All waiters poll the word; the read of the one whose turn it is comes, on average, halfway.
-        sweep = transfer(world, threads, by, number)
-        for place in range(lock.length):
-            sweep += transfer(world, threads, by, waiter(waiting, index, lock, place))
-        lock.line_free = at + (sweep >> 1)
+        lock.line_free = at + (sweep(world, sockets, waiting, index, lock, by, number) >> 1)
         lock.line_owner = number
         return lock.line_free
-    owned = reach(world, threads, lock, number, at)
+    owned = reach(world, sockets, lock, number, at)
     if lock.kind == Discipline.COHORT:
-        lock.count = lock.count + 1 if threads[by].socket == threads[number].socket else 0
+        lock.count = lock.count + 1 if sockets[by] == sockets[number] else 0
         return owned
-    if lock.length > 0 and lock.kind != Discipline.SERVER:
+    if lock.length > 0:
         # The next one's queue node is fetched, to pass the queue's head on.
-        owned += transfer(world, threads, waiter(waiting, index, lock, 0), number)
+        owned += transfer(world, sockets, waiter(waiting, index, lock, 0), number)
     return owned
+
+
+@apart
+def move_up(waiting, index, lock, place):
+    """Those before a place in the queue move up by one."""
+    ring = waiting.shape[1]
+    for before in range(place, 0, -1):
+        slot = lock.head + before
+        waiting[index, slot - ring if slot >= ring else slot] = waiter(waiting, index, lock, before - 1)
 
 
 @small
 def take_out(waiting, index, lock, place):
     """Take the thread at a place out of the queue; those before it move up by one."""
     ring = waiting.shape[1]
-    for before in range(place, 0, -1):
-        slot = lock.head + before
-        waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = waiter(
-            waiting, index, lock, before - 1
-        )
+    if place > 0:
+        move_up(waiting, index, lock, place)
     lock.head = 0 if lock.head + 1 == ring else lock.head + 1
 
 
@@ -147,7 +168,7 @@ def take(run, thread, number, step, now):
         thread.seen = lock.count
         thread.acquired = now
         return now
-    done = reach(world, run.threads, lock, number, now)
+    done = reach(world, run.sockets, lock, number, now)
     if lock.length == 0 and admits(lock, mode):
         thread.spent[LINE] += done - now
         if lock.kind == Discipline.COHORT:
@@ -173,9 +194,9 @@ def drop(run, thread, number, step, now):
     lock, mode = item(run.locks, index), step.b
     first = LOCK_STATISTICS * mode
     if lock.length > 0:  # the one whose turn is next polls the word: the line must be fetched back
-        place = successor(run.threads, run.waiting, index, lock, number)
+        place = successor(run.sockets, run.waiting, index, lock, number)
         lock.line_owner = waiter(run.waiting, index, lock, place)
-    done = reach(world, run.threads, lock, number, now)
+    done = reach(world, run.sockets, lock, number, now)
     thread.spent[LINE] += done - now
     if lock.kind == Discipline.LOCKLESS:
         if lock.count != thread.seen:
@@ -205,7 +226,7 @@ def grant(run, index, lock, by, now, at):
     """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
     world, books = run.worlds[0], run.books
     while lock.length > 0:
-        place = successor(run.threads, run.waiting, index, lock, by)
+        place = successor(run.sockets, run.waiting, index, lock, by)
         number = waiter(run.waiting, index, lock, place)
         thread = item(run.threads, number)
         if not admits(lock, thread.mode):
@@ -214,7 +235,7 @@ def grant(run, index, lock, by, now, at):
         take_out(run.waiting, index, lock, place)
         if world.clock == Clock.SERIAL_YIELD:
             starts(world, now, 1)
-        owned = hand_over(world, run.threads, run.waiting, index, lock, number, by, at)
+        owned = hand_over(world, run.sockets, run.waiting, index, lock, number, by, at)
         thread.spent[BROADCAST if lock.kind == Discipline.SERVER else WAIT] += at - thread.tried
         thread.spent[LINE] += owned - at
         own(world, books, index, lock, number, thread, thread.mode, owned)

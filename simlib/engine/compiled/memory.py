@@ -12,6 +12,9 @@ from simlib.model.steps import STATE, Block, Map, Page, Scan
 _LOGGED = int(Page.DIRTY | Page.COLLECTED)
 _NO_FAULT = -1
 
+WORD_PAGES = 64
+"""Pages of a bitmap's word."""
+
 
 @small
 def writes(world, page):
@@ -44,8 +47,9 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
     fault = fault_of(world, pages, blocks, page)
     if fault == _NO_FAULT:
         thread.pc += 1
-        if world.keeps_ledger and writes(world, page):
-            enter(world, ledger, number, WRITE, page, 0)
+        if ledger is not None:  # noqa: SIM102  # alone, so that Numba leaves all of it out where there is none
+            if writes(world, page):
+                enter(world, ledger, number, WRITE, page, 0)
     else:
         thread.faults[fault] += 1
         note(world, trace, world.now, number, FAULT, fault)
@@ -141,10 +145,14 @@ def scan_word(pages, first, count, action, in_table):
 def scan(world, trace, ledger, pages, blocks, thread, number, step):
     """Walk the 64 pages of a bitmap word; returns the thread's clock."""
     action = step.a
+    if thread.pc == world.sweep_at and thread.page == world.sweep_page:
+        world.sweep_page += WORD_PAGES
+    else:
+        world.sweep_at = -1  # what was counted may not hold any more
     block = thread.page >> world.block_shift
     clears = action == Scan.CLEAR or action == Scan.CLEAR_PAGE
     in_table = blocks[block] == Block.TABLE
-    found, more = scan_word(pages, thread.page, 1 if action == Scan.CLEAR_PAGE else 64, action, in_table)
+    found, more = scan_word(pages, thread.page, 1 if action == Scan.CLEAR_PAGE else WORD_PAGES, action, in_table)
     entries, unsplit = found, 0
     if not in_table and (clears or action == Scan.PROTECT):  # the block has one entry
         writable = blocks[block] == Block.WRITABLE

@@ -18,6 +18,9 @@ from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_C
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
 
+CACHE_LINE = 64
+"""Bytes."""
+
 Records = NDArray[Any]
 """An array of records."""
 
@@ -32,27 +35,38 @@ STEP = record("kind", "a", "b", "c", "d", "ahead")
 
 ROUND = record(
     "known", "time", "events", "run", "hold", "stride", "extent", "advance_at", "lap", "lap_at",
-    "counter", "period", "free", "extra", "other", "other_period",
+    "counter", "period", "free", "extra", "other", "other_period", "page_ps",
 )  # fmt: skip
 """What lies between two hits of one ACCESS (`simlib.engine.compiled.ahead`), if `known`: time, events, what is spent;
 pages, and of which extent, which must not end; when ADVANCE and LAP come, and what that reads; counters, of which
-the first may run out if it is `free`, which costs `extra` events. -1: there is none."""
+the first may run out if it is `free`, which costs `extra` events. -1: there is none. Of a SCAN that clears an extent
+word after word: the extent, and `page_ps`, the least time that a page takes; else 0."""
+
+
+def aligned(count: int, fields: np.dtype[Any]) -> Records:
+    """So many records of zeros, the first at the beginning of a cache line."""
+    room = np.zeros(count * fields.itemsize + CACHE_LINE, dtype=np.uint8)
+    first = -room.ctypes.data % CACHE_LINE
+    return room[first : first + count * fields.itemsize].view(fields)
+
 
 _OFTEN = record(
-    "pc", "page", "key", "draws", "kick", "runs_ahead", "alone", "asleep",
-    "tried", "acquired", "served", "mode", "socket", "lap_from", "lap_max", "seen",
-    spent=len(ACTIVITIES), faults=4, counters=COUNTERS, end=EXTENTS, begin=EXTENTS,
+    "pc", "key", "draws", "tried", "acquired", "mode", "runs_ahead", "asleep",
+    "served", "kick", spent=len(ACTIVITIES),
+)  # fmt: skip
+_IN_FAULTS = record(
+    "page", "alone", "lap_from", "lap_max", faults=4, end=EXTENTS, counters=COUNTERS, begin=EXTENTS,
 )  # fmt: skip
 _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
-    "hits_from", "hits_to", "hits_since",
+    "hits_from", "hits_to", "hits_since", "seen",
 )  # fmt: skip
 
-THREAD = np.dtype(_OFTEN.descr + _SELDOM.descr)
+THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
 barrier at which it waits, or -1; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits:
 what `simlib.engine.compiled.ahead` found out. An access of the pages `hits_from` to `hits_to` is a hit
-unless an entry was withdrawn since; what is used often lies together, in few cache lines."""
+unless an entry was withdrawn since; what is used often lies together, in few cache lines of its own."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -67,14 +81,17 @@ threads; `count` is the discipline's own: updates of a lockless one, hand-overs 
 for reading and then for writing, its `LOCK_COLUMNS` and the counts of waits and holds by their number of bits."""
 
 WORLD = record(
-    "now", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
+    "now", "turn", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "near_ps", "far_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
-    "tracing", "keeps_ledger", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
+    "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
+    "sweep_at", "sweep_page", "sweep_end",
     flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `shift`: log2 of the width of a time bin. From `local_ps` to `as_blocks` nothing changes during
-a run; `stop_at`: events at which to look up from it; `changers`: how many there are; `withdrawn`: how often an
-entry of the page table was, so that a hit may have become a fault."""
+"""What there is one of. `turn`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
+`local_ps` to `as_blocks` nothing changes during a run; `stop_at`: events at which to look up from it; `changers`: how
+many there are; `withdrawn`: how often an entry of the page table was, so that a hit may have become a fault;
+`sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where
+it comes next."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -90,8 +107,8 @@ class Books(NamedTuple):
     stamp_sums: NDArray[np.int64]
     stamp_own: NDArray[np.int64]
     laps: NDArray[np.int64]
-    trace: NDArray[np.int64]
-    ledger: NDArray[np.int64]
+    trace: NDArray[np.int64] | None
+    ledger: NDArray[np.int64] | None
 
 
 class Run(NamedTuple):
@@ -102,6 +119,7 @@ class Run(NamedTuple):
     places: NDArray[np.int64]
     worlds: Records
     threads: Records
+    sockets: NDArray[np.int64]
     locks: Records
     waiting: NDArray[np.int64]
     tree: NDArray[np.int64]
@@ -115,6 +133,7 @@ class Run(NamedTuple):
     gathers: NDArray[np.int64]
     inside: NDArray[np.int64]
     reach: NDArray[np.int64]
+    sweep: NDArray[np.int64]
 
 
 def books_of(job: Job, trace: int, ledger: int) -> Books:
@@ -132,8 +151,8 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         stamp_sums=zeros(stamps, len(ACTIVITIES) + 5),
         stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
         laps=zeros(threads, LAP_BINS),
-        trace=zeros(trace, 4),
-        ledger=zeros(ledger, 5),
+        trace=zeros(trace, 4) if trace or ledger else None,
+        ledger=zeros(ledger, 5) if trace or ledger else None,
     )
 
 
@@ -141,7 +160,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
     """A run that is about to begin."""
     quantiles = tables(job.cvs)
     limits.check_times(job, quantiles)
-    locks = np.zeros(len(job.locks), dtype=LOCK)
+    locks = aligned(len(job.locks), LOCK)
     locks["kind"], locks["line_owner"] = job.locks, -1
     memory, count = limits.first_memory(job), len(job.steps)
     return Run(
@@ -150,6 +169,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         places=seek_tables(job.places, limits.vcpu_pages(job)),
         worlds=_world_of(job, trace, ledger),
         threads=_threads_of(job, seed),
+        sockets=np.array(job.socket, dtype=np.int64),
         locks=locks,
         waiting=np.zeros((len(locks), len(job.entry)), dtype=np.int64),
         tree=tree,
@@ -163,6 +183,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         gathers=np.zeros(job.barriers, dtype=np.int64),
         inside=np.zeros(count, dtype=np.int64),
         reach=np.zeros(count, dtype=np.int64),
+        sweep=np.zeros(len(memory.blocks) + 1, dtype=np.int64),
     )
 
 
@@ -178,16 +199,16 @@ def _world_of(job: Job, trace: int, ledger: int) -> Records:
     for name in ("local_ps", "near_ps", "far_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
         world[name] = getattr(job, name)
     world["block_shift"] = job.block_pages.bit_length() - 1
-    world["live"], world["shift"] = count, FIRST_SHIFT
+    world["live"], world["shift"], world["sweep_at"] = count, FIRST_SHIFT, -1
     world["running"] = count if job.clock != Clock.WALL else 1
-    world["tracing"], world["keeps_ledger"] = trace > 0, ledger > 0
+    world["recorded"] = trace > 0 or ledger > 0
     world["as_blocks"] = job.mapped_as_blocks
     return world
 
 
 def _threads_of(job: Job, seed: int) -> Records:
-    threads = np.zeros(len(job.entry), dtype=THREAD)
-    threads["pc"], threads["socket"], threads["batch"] = job.entry, job.socket, job.first_batch
+    threads = aligned(len(job.entry), THREAD)
+    threads["pc"], threads["batch"] = job.entry, job.first_batch
     threads["key"] = thread_keys(seed, len(threads)).view(np.int64)
     threads["ended"], threads["parked"] = -1, -1
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T

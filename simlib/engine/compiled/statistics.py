@@ -22,8 +22,8 @@ _ACTIVITIES = len(ACTIVITIES)
 
 @small
 def note(world, trace, time, number, event, argument):
-    """Write down one event of the trace, if a trace is wanted."""
-    if world.tracing:
+    """Write down one event of the trace, if there is one."""
+    if trace is not None:
         if world.traced < trace.shape[0]:
             row = world.traced
             trace[row, 0] = time
@@ -35,8 +35,8 @@ def note(world, trace, time, number, event, argument):
 
 @small
 def enter(world, ledger, number, what, page, count):
-    """Enter into the ledger what happened to a page, or to those of a word, if a ledger is wanted."""
-    if world.keeps_ledger:
+    """Enter into the ledger what happened to a page, or to those of a word, if there is one."""
+    if ledger is not None:
         if world.ledgered < ledger.shape[0]:
             row = world.ledgered
             ledger[row, 0] = world.now
@@ -67,20 +67,25 @@ def bin_of(world, progress, queue, time):
     return time >> world.shift
 
 
+@apart
+def fill_bins(queue, index, length, shift, begin, last):
+    """Add a queue's length to all time bins before the last one; returns when that one begins."""
+    while begin >> shift < last:
+        edge = ((begin >> shift) + 1) << shift
+        queue[index, begin >> shift] += length * (edge - begin)
+        begin = edge
+    return begin
+
+
 @small
 def queue_changes(world, progress, queue, index, lock, now, change):
     """Add the queue's length since its last change to the time bins, then change it."""
     last = bin_of(world, progress, queue, now)
     if lock.length > 0:
-        shift = world.shift
-        t = lock.changed
-        b = t >> shift
-        while b < last:
-            edge = (b + 1) << shift
-            queue[np.uint64(index), np.uint64(b)] += lock.length * (edge - t)
-            t = edge
-            b += 1
-        queue[np.uint64(index), np.uint64(b)] += lock.length * (now - t)
+        since = lock.changed
+        if since >> world.shift < last:
+            since = fill_bins(queue, index, lock.length, world.shift, since, last)
+        queue[np.uint64(index), np.uint64(last)] += lock.length * (now - since)
     lock.changed = now
     lock.length += change
 
