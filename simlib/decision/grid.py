@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,10 @@ def best_strategy_grid(
     cells = [(number, rate) for number in vcpus for rate in touch_rates]
     rows = []
     for done, (number, rate) in enumerate(cells):
-        apart = {"workload": {"access_interval": f"{round(1e12 / rate)}ps"}, "guest": {"vcpus": number}}
+        apart: dict[str, dict[str, Any]] = {
+            "workload": {"access_interval": f"{round(1e12 / rate)}ps"},
+            "guest": {"vcpus": number},
+        }
         case = central(with_guest(scenario, apart))
         strategies = strategies_of(case, among)
         found = Trials(UncertainCosts(case, None, {}), strategies, seed).run(0, range(runs))

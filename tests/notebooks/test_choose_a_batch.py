@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def test_arm64_stalls_for_its_whole_chunk_unless_it_lets_go(run: Any) -> None:
 def test_who_pays_decides(run: Any) -> None:
     told = told_by(run)
     stalls = told["batch_stalls"]
-    assert all(later > 0.95 * earlier for earlier, later in zip(stalls, stalls[1:], strict=False))
+    assert all(later > 0.95 * earlier for earlier, later in pairwise(stalls))
     assert stalls[-1] > 5 * stalls[0]
     assert told["batch_clears"][0] == max(told["batch_clears"])
     assert told["batch_take"]["clear"] != "every-64"
