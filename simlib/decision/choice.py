@@ -39,7 +39,7 @@ SELECTION_RUNS = 24
 """Replications of the selection."""
 
 LOOKS = (32, 64)
-"""Replications of the check after which it is looked at; the second look only if the first leaves an answer open."""
+"""Replications of the check after which it is looked at; a second look only where it may settle what is open."""
 
 STALL_LEVEL = 0.90
 """Probability that a migration's longest stall is below a strategy's bound."""
@@ -141,7 +141,7 @@ def choose(
         checked = np.concatenate([checked, valued(trials.run(CHECK, range(len(checked), runs), part))])
         pairs = _pairs(checked, best, allowed, objectives, strategies, zone, confidence)
         answers = _answers(pairs, objectives)
-        if answers["certain"].all():
+        if not may_be_settled(pairs, answers, (LOOKS[-1] / runs) ** 0.5):
             break
     table = _table(strategies, checked, bounds, allowed, objectives)
     information = _information(trials, checked, best, allowed, objectives, zone)
@@ -184,6 +184,25 @@ def check_arguments(
     if max_stall_s is not None and not 0 < max_stall_s < math.inf:
         raise InputError("max_stall_s", max_stall_s, "must be finite and above 0")
     scenario.policy.resolved()
+
+
+def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) -> bool:
+    """Whether intervals that are narrower by this factor would make an answer certain that is not.
+
+    Examples
+    --------
+    >>> pairs = pd.DataFrame({"objective": "stall", "allowed": True, "difference_s": [0.0, 1.0],
+    ...                       "difference_low_s": [0.0, -2.0], "zone_s": 0.5})
+    >>> answers = pd.DataFrame({"objective": ["stall"], "certain": [False]})
+    >>> may_be_settled(pairs, answers, 1.4), may_be_settled(pairs, answers, 2.0)
+    (False, True)
+    """
+    for name in answers.loc[~answers["certain"].astype(bool), "objective"]:
+        mine = pairs[(pairs["objective"] == name) & pairs["allowed"]]
+        half = (mine["difference_s"] - mine["difference_low_s"]) / narrower
+        if (half - mine["difference_s"]).max() <= mine["zone_s"].iloc[0]:
+            return True
+    return False
 
 
 def stall_bounds(stalls: Floats) -> Floats:

@@ -189,6 +189,7 @@ def test_strategies_of_a_replication_share_costs_and_seed(monkeypatch, short):
 
 def test_the_seed_alone_decides(monkeypatch, short):
     """Not how many run at a time, nor in which order, nor which batch the scenario's own policy has."""
+    monkeypatch.setattr(choice, "may_be_settled", lambda *_: False)  # what is picked first decides how often it looks
     monkeypatch.setattr(parallel, "cpus", lambda: 1)
     one = choose_batch(vague(), seed=3)
     monkeypatch.setattr(parallel, "cpus", lambda: 5)
@@ -211,7 +212,8 @@ def test_what_is_printed_comes_from_replications_that_the_selection_did_not_see(
 
     monkeypatch.setattr(choice, "Trials", Spy)
     monkeypatch.setattr(choice, "LOOKS", (12, 16))
-    found = choose_batch(vague(), zone=1e-6)  # nothing is as certain as that: there is a second look
+    monkeypatch.setattr(choice, "may_be_settled", lambda *_: True)
+    found = choose_batch(vague(), zone=1e-6)
     assert found.choice.runs == (SELECTION_RUNS, 16)
     assert [len(used[stage]) for stage in (choice.SELECTION, CHECK)] == [SELECTION_RUNS, 16]
     assert not used[choice.SELECTION] & used[CHECK]
