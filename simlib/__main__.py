@@ -10,7 +10,7 @@ def main() -> None:
     interruption.state.at_once = True
     interruption.insist()
     try:
-        from simlib.cli import main as command  # noqa: PLC0415  # takes a while
+        from simlib.cli import main as command  # noqa: PLC0415  # signals are heard first
 
         command()
     except BaseException as error:

@@ -19,7 +19,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """What ends a run in order: Ctrl-C, the system, and a terminal that is closed."""
@@ -51,13 +51,17 @@ class State:
     """
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing was asked."""
         self.asked, self.at_once, self.raised, self.held, self.told = 0, False, False, 0, False
 
 
 state = State()
 
 
-def listen() -> dict[int, object]:
+def listen() -> dict[int, Any]:
     """Hear `SIGNALS` from now on, in the main thread; return who heard them before.
 
     What nohup ignores stays ignored; Ctrl-C does not, as a shell's background jobs ignore it.
@@ -73,11 +77,11 @@ def listen() -> dict[int, object]:
     return {one: signal.signal(one, _note) for one in heard}
 
 
-def stop_listening(before: dict[int, object]) -> None:
+def stop_listening(before: dict[int, Any]) -> None:
     """Let those hear again who did before; nothing has been asked."""
     for one, handler in before.items():
-        signal.signal(one, handler)  # type: ignore[arg-type]  # what signal.signal gave
-    state.__init__()  # type: ignore[misc]  # as new
+        signal.signal(one, handler)
+    state.reset()
 
 
 def listening() -> bool:

@@ -90,7 +90,7 @@ def each(
     [('simulating', 0.5), ('simulating', 1.0)]
     """
     todo = deque(range(len(tasks)))
-    ended: queue.SimpleQueue[tuple[int, Result | BaseException, bool]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[int, list[Result], BaseException | None]] = queue.SimpleQueue()
     stopped = threading.Event()
 
     def check(*_: object) -> None:
@@ -104,9 +104,9 @@ def each(
             except IndexError:
                 return
             try:
-                ended.put((number, tasks[number](check), True))
+                ended.put((number, [tasks[number](check)], None))
             except BaseException as error:  # raised again where it is waited for
-                ended.put((number, error, False))
+                ended.put((number, [], error))
                 stopped.set()
 
     # Daemons, and no executor: Python waits for an executor's threads before it leaves.
@@ -117,13 +117,12 @@ def each(
             thread.start()
         while len(found) < len(tasks):
             try:
-                number, given, good = ended.get(timeout=LOOK_S)
+                number, given, fault = ended.get(timeout=LOOK_S)
             except queue.Empty:
                 continue
-            if not good:
-                assert isinstance(given, BaseException)  # noqa: S101  # for the type checker
-                raise given
-            found[number] = given  # type: ignore[assignment]
+            if fault is not None:
+                raise fault
+            found[number] = given[0]
             if progress is not None:
                 progress(what if isinstance(what, str) else what[number], len(found) / len(tasks))
     finally:

@@ -16,10 +16,9 @@ from simlib.decision.uncertainty import UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.sampling import WHOLE_PAGES, why_not
+from simlib.sampling.course import GOLDEN
 from simlib.sampling.travel import travel
 from simlib.simulation import run_scenario
-
-_GOLDEN = 0.6180339887498949
 
 
 class Trials:
@@ -60,7 +59,7 @@ class Trials:
         random = np.random.default_rng([self.seed, stage, number])
         seed = int(random.integers(2**31))
         start = float(np.random.default_rng([self.seed, stage]).random())
-        return self.costs.draw(random), seed, (start + number * _GOLDEN) % 1.0
+        return self.costs.draw(random), seed, (start + number * GOLDEN) % 1.0
 
     def run(self, stage: int, numbers: Sequence[int], progress: parallel.Progress | None = None) -> NDArray[np.float64]:
         """Simulate some replications with every strategy, as many at a time as there are CPUs.

@@ -22,7 +22,7 @@ from simlib.figures.style import as_widget
 from simlib.model.quantities import format_seconds, format_size
 from simlib.model.scenario import Scenario
 from simlib.model.strategy import every
-from simlib.sampling.travel import Journey, travel
+from simlib.sampling.travel import travel
 
 MODES = {
     "lockless": {"write_protect_fault": "lockless", "translation_fault": "lockless"},
@@ -68,7 +68,7 @@ def batch_tradeoff(scenario: Scenario, seed: int = 1) -> pd.DataFrame:
     case = central(scenario)
     pages = chunk_pages(case)
     cases = [dataclasses.replace(case, policy=dataclasses.replace(case.policy, lets_go=every(n))) for n in BATCHES]
-    walks = parallel.each([partial(_walk, one, seed) for one in cases])
+    walks = parallel.each([partial(travel, one, seed, 0.5) for one in cases])
     found = pd.DataFrame([walk.metrics for walk in walks])
     lost = case.guest.vcpus * found["precopy_duration"] * (1 - found["guest_throughput"])
     return pd.DataFrame(
@@ -81,11 +81,6 @@ def batch_tradeoff(scenario: Scenario, seed: int = 1) -> pd.DataFrame:
             "guest_throughput": found["guest_throughput"],
         }
     )
-
-
-def _walk(scenario: Scenario, seed: int, check: parallel.Check) -> Journey:
-    """One walk, as a task."""
-    return travel(scenario, seed, check=check)
 
 
 def batch_sliders(architecture: str = "arm64") -> widgets.Widget:

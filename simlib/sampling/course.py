@@ -29,11 +29,17 @@ from simlib.workloads.migration import page_time
 Floats = NDArray[np.float64]
 
 
-STEPS, ENDS = 4, (1, 2, 4)
+GOLDEN = 0.6180339887498949
+"""Golden ratio less one: its multiples fill an interval as evenly as can be, however many there are."""
+
+STEPS, ENDS = 8, (1, 2, 4, 8)
 """Steps into which the time is divided in which a chunk is sent, and the steps at which its parts end."""
 
-FEW_CHUNKS = 32
-"""With fewer, so much changes while one is sent that the steps are divided again."""
+FADES = 0.1
+"""Part of the faulting accesses that may fade in one stride of the integration."""
+
+NEAR = 0.01
+"""Part of a step's time that may be left over for the next."""
 
 PARTS = len(ENDS)
 """Parts of that time: as write-protected pages get fewer, faults wait less for each other."""
@@ -77,15 +83,18 @@ def touches_of(scenario: Scenario) -> Touches:
 class Pace(NamedTuple):
     """How fast the guest and CLEAR are in one pass.
 
-    Times in seconds. `interval`: from one access of a vCPU to its next, if none faults. `faulting`: shares of the
-    accesses that fault, ascending, at which `delay` is known: what a fault makes a vCPU lose, waiting included.
-    `clear`: duration of a CLEAR over what it takes alone (`Terrain.alone`). `working`: accesses of the guest during a
-    CLEAR and for `drain` after it, over those of the same time undisturbed.
+    Times in seconds. `vcpus`; `interval`: from one access of a vCPU to its next, if none faults. `faulting`: shares of
+    the accesses that fault, ascending, at which are known `delay`: what a fault loses besides waiting in queues, and
+    `service`: for how long each fault keeps the others waiting. `clear`: duration of a CLEAR over what it takes alone
+    (`Terrain.alone`). `working`: accesses of the guest during a CLEAR and for `drain` after it, over those of the same
+    time undisturbed.
     """
 
+    vcpus: int
     interval: float
     faulting: tuple[float, ...]
     delay: tuple[float, ...]
+    service: tuple[float, ...]
     clear: float = 1.0
     working: float = 1.0
     drain: float = 0.0
@@ -95,10 +104,45 @@ class Pace(NamedTuple):
 
         Examples
         --------
-        >>> Pace(1.0, (0.5,), (2.0,)).between(0.25)
+        >>> Pace(4, 1.0, (0.5,), (2.0,), (0.0,)).between(0.25)
         1.5
+        >>> Pace(4, 1.0, (0.5,), (2.0,), (100.0,)).between(0.25)  # 4 vCPUs, of which one is served at a time
+        100.5...
         """
-        return self.interval + faulting * float(np.interp(faulting, self.faulting, self.delay))
+        delay, service = (float(np.interp(faulting, self.faulting, one)) for one in (self.delay, self.service))
+        waiting: float = _waiting(self.vcpus, self.interval, faulting, delay, service)
+        return self.interval + faulting * delay + waiting
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service: float) -> float:
+    """Time in queues an access, s: vCPUs that fault now and then, of which one is served at a time.
+
+    P. J. Schweitzer's approximation of mean-value analysis (1979, "Approximate analysis of multiclass closed networks
+    of queues"): who arrives finds the queue of the others, each of whom is there as often as he. `service_of` is its
+    inverse.
+    """
+    cycle, others = interval + faulting * delay, (vcpus - 1) * service * faulting
+    root = np.sqrt((others - cycle) ** 2 + 4 * others * service * faulting)
+    if others > cycle:
+        return float(0.5 * (others - cycle + root))
+    return float(2 * others * service * faulting / (cycle - others + root))
+
+
+def service_of(vcpus: int, interval: float, faulting: float, delay: float, queued: float) -> float:
+    """For how long each fault keeps the others waiting, s, if it waits for `queued` itself.
+
+    Examples
+    --------
+    >>> found = service_of(64, 1e-5, 0.2, 2e-6, 5e-6)
+    >>> round(Pace(64, 1e-5, (0.2,), (2e-6,), (found,)).between(0.2) * 1e6, 6)  # 10 + 0.2 × (2 + 5) us
+    11.4
+    """
+    if vcpus == 1:
+        return 0.0
+    others = vcpus - 1
+    cycle = interval / faulting + delay
+    return float(0.5 * (np.sqrt(queued**2 + 4 * queued * (queued + cycle) / others) - queued))
 
 
 class Cycles(NamedTuple):
@@ -204,125 +248,153 @@ class Terrain:
         cycles = Cycles(np.empty(chunks), clear, np.minimum(pace.drain, send), send, np.empty((chunks, 2 + STEPS)),
                         np.empty((chunks, 1 + PARTS, 3)), np.empty((chunks, PARTS)))  # fmt: skip
         at_get = self.clean_now() if self.passes else np.zeros_like(self.clean)
-        _walk(
-            self.passes == 0, self.chunks / self.chunks.sum(), *self.touches, self.written, self.splitting, at_get,
-            self.clean, self.since, self.whole_since, self.accesses, self.time, self.scenario.guest.vcpus,
-            pace.interval, np.array(pace.faulting), np.array(pace.delay), pace.working, cycles,
+        law = _Law(
+            self.touches.share, self.touches.rate, self.written, self.splitting, pace.vcpus, pace.interval,
+            np.array(pace.faulting), np.array(pace.delay), np.array(pace.service), pace.working,
         )  # fmt: skip
+        weights = self.chunks / self.chunks.sum()
+        _walk(law, weights, self.passes == 0, at_get, self.clean, self.since, self.whole_since, self.accesses,
+              self.time, cycles)  # fmt: skip
         self.accesses = float(cycles.accesses[-1, -1])
         self.time = float(cycles.begin[-1] + clear[-1] + send[-1])
         self.passes += 1
         return cycles
 
 
-# fmt: off
+class _Law(NamedTuple):
+    """What decides how fast pages are touched: `Touches`, and what `Terrain` and `Pace` have under these names."""
+
+    share: Floats
+    rate: Floats
+    written: float
+    splitting: float
+    vcpus: int
+    interval: float
+    faulting: Floats
+    delay: Floats
+    service: Floats
+    working: float
+
+
+class _Memory(NamedTuple):
+    """Sums over all chunks, which fade by one factor for each class.
+
+    `protected`, `missing`: share of the memory whose pages are clean, and never were touched, of each class; `whole`:
+    whose blocks are not split, shape (1,).
+    """
+
+    protected: Floats
+    missing: Floats
+    whole: Floats
+
+
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _walk(
-    first: bool, weight: Floats, share: Floats, pages: Floats, rate: Floats, written: float, splitting: float,
-    at_get: Floats, clean: Floats, since: Floats, whole_since: Floats, accesses: float, time: float, vcpus: int,
-    interval: float, faulting: Floats, delay: Floats, working: float, cycles: Cycles,
-) -> None:
-    """`Terrain.walk`. What it needs of all chunks are sums, which fade by one factor for each class."""
+    law: _Law, weight: Floats, first: bool, at_get: Floats, clean: Floats, since: Floats, whole_since: Floats,
+    accesses: float, time: float, cycles: Cycles,
+) -> None:  # fmt: skip
+    """`Terrain.walk`."""
     begin, clear, drain, send, count, shares, faults = cycles
-    get, classes = accesses, len(rate)
-    protected, missing, whole = np.zeros(classes), np.zeros(classes), 0.0
-    finer = 1 if len(weight) >= FEW_CHUNKS else 16
+    get, classes = accesses, len(law.rate)
+    memory = _Memory(np.zeros(classes), np.zeros(classes), np.zeros(1))
     for j in range(len(weight)):
-        protected += weight[j] * at_get[j]
+        memory.protected[:] += weight[j] * at_get[j]
         if whole_since[j] < np.inf:
-            missing += weight[j] * np.exp(-rate * (accesses - whole_since[j]))
-            whole += weight[j] * np.exp(-splitting * (accesses - whole_since[j]))
+            memory.missing[:] += weight[j] * np.exp(-law.rate * (accesses - whole_since[j]))
+            memory.whole[0] += weight[j] * np.exp(-law.splitting * (accesses - whole_since[j]))
     for j in range(len(weight)):
         begin[j], count[j, 0] = time, accesses
-        _shares(protected, missing, whole, share, written, shares[j, 0])
-        during = working * vcpus / interval * (clear[j] + drain[j])
+        _shares(law, memory, shares[j, 0])
+        during = law.working * law.vcpus / law.interval * (clear[j] + drain[j])
+        half = 0.0
         if clear[j] > 0:
             # Its pages are protected one after another: as if all at once, halfway.
             half = 0.5 * during * clear[j] / (clear[j] + drain[j])
-            whole = _fade(protected, missing, whole, rate, splitting, half)
-            now = accesses + half
+            _fade(law, memory, half)
+            since[j] = accesses + half
             added = np.ones(classes) if first else 1 - at_get[j]
-            clean[j] = added + at_get[j] * np.exp(-rate * (now - get))
-            protected += weight[j] * added
-            since[j] = now
-            if first and splitting > 0:
-                missing += weight[j]
-                whole += weight[j]
-                whole_since[j] = now
-            whole = _fade(protected, missing, whole, rate, splitting, during - half)
-        else:
-            whole = _fade(protected, missing, whole, rate, splitting, during)
+            clean[j] = added + at_get[j] * np.exp(-law.rate * (since[j] - get))
+            memory.protected[:] += weight[j] * added
+            if first and law.splitting > 0:
+                memory.missing[:] += weight[j]
+                memory.whole[0] += weight[j]
+                whole_since[j] = since[j]
+        _fade(law, memory, during - half)
         accesses += during
         count[j, 1:] = accesses
-        step = (send[j] - drain[j]) / (STEPS * finer)
-        accesses, whole = _send(
-            protected, missing, whole, share, rate, written, splitting, accesses, step, finer, vcpus, interval,
-            faulting, delay, shares[j], faults[j], count[j],
-        )
+        accesses = _send(law, memory, accesses, (send[j] - drain[j]) / STEPS, shares[j], faults[j], count[j])
         time += clear[j] + send[j]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _send(
-    protected: Floats, missing: Floats, whole: float, share: Floats, rate: Floats, written: float, splitting: float,
-    accesses: float, step: float, finer: int, vcpus: int, interval: float, faulting: Floats, delay: Floats,
-    shares: Floats, faults: Floats, count: Floats,
-) -> tuple[float, float]:
-    """A chunk is sent, step by step; returns the guest's accesses so far, and the share of blocks that are whole."""
+    law: _Law, memory: _Memory, accesses: float, step: float, shares: Floats, faults: Floats, count: Floats
+) -> float:
+    """A chunk is sent, step by step; returns the guest's accesses so far."""
     made, now = np.zeros(PARTS), np.empty(3)
     shares[1:] = 0.0
     faults[:] = 0.0
     if step <= 0:
-        return accesses, whole
-    for number in range(STEPS * finer):
-        part = 0 if number < ENDS[0] * finer else 1 if number < ENDS[1] * finer else 2
-        moved = _speed(protected, missing, whole, share, written, vcpus, interval, faulting, delay) * step
-        faded, faded_blocks = np.exp(-0.5 * moved * rate), np.exp(-0.5 * moved * splitting)
-        protected *= faded
-        missing *= faded
-        whole *= faded_blocks
-        _shares(protected, missing, whole, share, written, now)
-        shares[1 + part] += now * moved
-        made[part] += moved
-        protected *= faded
-        missing *= faded
-        whole *= faded_blocks
-        accesses += moved
-        count[2 + number // finer] = accesses
+        return accesses
+    _shares(law, memory, now)
+    between = _between(law, now.sum())
+    part, left = 0, 0.0
+    for number in range(STEPS):
+        part += number == ENDS[part]
+        left += step
+        while left > NEAR * step:
+            moved = min(left / between, FADES * now.sum() / max(_fading(law, memory), 1e-300))
+            _fade(law, memory, 0.5 * moved)
+            _shares(law, memory, now)
+            between = _between(law, now.sum())
+            _fade(law, memory, 0.5 * moved)
+            left -= moved * between
+            shares[1 + part] += now * moved
+            made[part] += moved
+            accesses += moved
+        count[2 + number] = accesses + left / between
     for part in range(PARTS):
         faults[part] = shares[1 + part].sum()
         shares[1 + part] /= made[part]
-    return accesses, whole
+    return float(accesses + left / between)
 
 
-# fmt: on
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fade(protected: Floats, missing: Floats, whole: float, rate: Floats, splitting: float, accesses: float) -> float:
-    """So many accesses pass; returns the share of the memory whose blocks are still whole."""
-    faded = np.exp(-rate * accesses)
-    protected *= faded
-    missing *= faded
-    left: float = whole * np.exp(-splitting * accesses)
-    return left
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def _between(law: _Law, faulting: float) -> float:
+    """Time from one access of the guest to its next, s, as in `Pace.between`."""
+    delay = np.interp(faulting, law.faulting, law.delay)
+    service = np.interp(faulting, law.faulting, law.service)
+    waiting = _waiting(law.vcpus, law.interval, faulting, delay, service)
+    return float((law.interval + faulting * delay + waiting) / law.vcpus)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _shares(protected: Floats, missing: Floats, whole: float, share: Floats, written: float, out: Floats) -> None:
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def _fade(law: _Law, memory: _Memory, accesses: float) -> None:
+    """So many accesses pass."""
+    for kind in range(len(law.rate)):  # loops, as Numba makes an array of each step of an array's expression
+        faded = np.exp(-law.rate[kind] * accesses)
+        memory.protected[kind] *= faded
+        memory.missing[kind] *= faded
+    memory.whole[0] *= np.exp(-law.splitting * accesses)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def _fading(law: _Law, memory: _Memory) -> float:
+    """By how much the shares of `_shares` change with an access, at most."""
+    found = law.splitting * memory.whole[0]
+    for kind in range(len(law.rate)):
+        pages = law.written * memory.protected[kind] + (1 - law.written) * memory.missing[kind]
+        found += law.share[kind] * law.rate[kind] * pages
+    return float(found)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+def _shares(law: _Law, memory: _Memory, out: Floats) -> None:
     """Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page."""
-    gone = (share * missing).sum()
-    out[0] = max(0.0, written * ((share * protected).sum() - gone))
-    out[1] = written * whole
-    out[2] = max(0.0, gone - whole)
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _speed(
-    protected: Floats, missing: Floats, whole: float, share: Floats, written: float, vcpus: int, interval: float,
-    faulting: Floats, delay: Floats,
-) -> float:  # fmt: skip
-    """Accesses of the guest a second."""
-    shares = np.empty(3)
-    _shares(protected, missing, whole, share, written, shares)
-    fault = shares.sum()
-    speed: float = vcpus / (interval + fault * np.interp(fault, faulting, delay))
-    return speed
+    there, gone = 0.0, 0.0
+    for kind in range(len(law.share)):
+        there += law.share[kind] * memory.protected[kind]
+        gone += law.share[kind] * memory.missing[kind]
+    out[0] = max(0.0, law.written * (there - gone))
+    out[1] = law.written * memory.whole[0]
+    out[2] = max(0.0, gone - memory.whole[0])

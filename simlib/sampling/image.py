@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simlib.engine.random import GAMMA, SEEK_BITS
 from simlib.model.job import Image
 from simlib.model.steps import Block, Page
-from simlib.sampling.course import Floats, Terrain, Touches
+from simlib.sampling.course import GOLDEN, Floats, Terrain, Touches
 
 _ALL_DIRTY = Page.DIRTY | Page.COLLECTED
 _ABSENT, _PROTECTED, _WRITABLE = int(Page.ABSENT), int(Page.PROTECTED), int(Page.WRITABLE)
@@ -88,14 +88,14 @@ def _bits(seed: int, number: int) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _uniform(seed: int, number: int) -> float:
     """A number from 0 to 1."""
     found: float = np.float64(_bits(seed, number) >> np.uint64(11)) * 2.0**-53
     return found
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _cleared_before(
     part: Image, up_to: Floats, dirty: Floats, later: Floats, untouched: Floats, whole: float, size: int, percent: int,
     seed: int,
@@ -130,7 +130,7 @@ def _cleared_before(
                 blocks[block] = _BLOCK_PROTECTED
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _background(
     found: Image, first: int, size: int, protected: float, missing: float, whole: float, percent: int, seed: int
 ) -> None:
@@ -142,7 +142,7 @@ def _background(
     tables = max(1e-9, 1 - whole)
     place = _uniform(seed, -1)
     for page in range(first, len(pages)):
-        place = (place + 0.6180339887498949) % 1.0
+        place = (place + GOLDEN) % 1.0
         pages[page] = _WRITABLE
         if blocks[page // size] != _TABLE:
             continue

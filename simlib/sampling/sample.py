@@ -155,9 +155,7 @@ def sample_migration(
         raise InputError("scenario", scenario.workload.kind, reason, "simulate all of it", "leave --sample out")
     if walks < 2:
         raise InputError("walks", walks, "must be at least 2", "one walk does not tell how far it may be off")
-    starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
-    tasks = [partial(_walk, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
-    found = parallel.each(tasks, "sampling", progress)
+    found = parallel.each(_tasks(scenario, walks, seed), "sampling", progress)
     return SampleResult(
         scenario, _table(found), _curve(found), walks, sum(one.windows for one in found),
         sum(one.events for one in found), seed,
@@ -166,12 +164,13 @@ def sample_migration(
 
 def walk_several(scenario: Scenario, walks: int, seed: int, check: parallel.Check) -> list[Journey]:
     """Walk through one migration several times, one after another, with windows spread over its chunks."""
+    return [task(check) for task in _tasks(scenario, walks, seed)]
+
+
+def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel.Check], Journey]]:
+    """Each walk begins at a chunk in its own part of the migration."""
     starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
-    return [travel(scenario, seed * 1000 + number, float(at), check) for number, at in enumerate(starts)]
-
-
-def _walk(scenario: Scenario, seed: int, at: float, check: parallel.Check) -> Journey:
-    return travel(scenario, seed, at, check)
+    return [partial(travel, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
 
 
 def _table(walks: Sequence[Journey]) -> pd.DataFrame:

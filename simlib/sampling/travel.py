@@ -13,7 +13,7 @@ from scipy import special
 from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.scenario import Scenario
-from simlib.sampling.course import ENDS, STEPS, Cycles, Floats, Pace, Terrain
+from simlib.sampling.course import ENDS, GOLDEN, STEPS, Cycles, Floats, Pace, Terrain, service_of
 from simlib.sampling.window import Check, Window, window
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
 from simlib.workloads.migration import page_time
@@ -25,16 +25,13 @@ ROUNDS = 4
 """Windows of a pass at most, until what they assume of the memory is what they find."""
 
 ALIKE = 0.25
-"""Shares of faulting accesses that differ by less than this part give the same delay."""
+"""Shares of faulting accesses that differ by less than this part make a fault lose as much."""
 
 AGREES = 0.03
 """Shares of faulting accesses are taken to be the same if they differ by no more than this part."""
 
 MOST_PASSES = 128
 """More than any migration has; tells the windows' seeds apart."""
-
-_GOLDEN = 0.6180339887498949
-"""From pass to pass the place of the window moves by this, so that places of several walks stay spread."""
 
 ENOUGH = 400
 """Faults that a window tries to see while nothing is cleared, within ten times `LOOK`."""
@@ -185,7 +182,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
         if np.rint(dirty * terrain.chunks).sum() <= few:
             break
         alone = terrain.alone(dirty)
-        place = (at + terrain.passes * _GOLDEN) % 1.0
+        place = (at + terrain.passes * GOLDEN) % 1.0
         chunk = int(np.searchsorted(np.cumsum(alone), place * alone.sum(), side="right"))
         number, assumed, sender = seed * MOST_PASSES + terrain.passes, np.zeros(0), -1
         for round_ in range(ROUNDS):
@@ -200,7 +197,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
             assumed = found
             clearing = _look_at_clear(terrain, chunk, cycles, pace, number, check)
             sent = _look_at_sending(terrain, sender, cycles, pace, number, check)
-            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), scenario.guest.vcpus)
+            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]))
             windows += 1 + len(sent)
             events += clearing.events + sum(one.window.events for one in sent)
         longest, worst = int(np.argmax(alone)), clearing
@@ -229,8 +226,7 @@ def first_guess(scenario: Scenario) -> Pace:
     if policy.facts.fault_flush == "broadcast":
         alone, service = alone + cost("tlb_invalidate"), max(service, cost("tlb_invalidate"))
     interval = vcpus / undisturbed_rate(scenario)
-    shares = np.array([1e-6, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0])
-    return Pace(interval, tuple(shares), tuple(np.maximum(alone, vcpus * service - interval / shares)))
+    return Pace(vcpus, interval, (1.0,), (alone,), (service,))
 
 
 def _look_at_clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None) -> Window:
@@ -273,30 +269,30 @@ def _agree(found: Floats, assumed: Floats) -> bool:
     return bool((np.abs(now - then) <= AGREES * np.maximum(np.maximum(now, then), 1e-4)).all())
 
 
-def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, vcpus: int) -> Pace:
+def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float) -> Pace:
     """The pace that some windows found."""
     frequent = assumed.sum(axis=1)
     shares = [
         float(frequent[0]),
         *(float(frequent[1:].mean() if s.part is None else frequent[1 + s.part]) for s in sent),
     ]
-    points: list[tuple[float, float, float]] = []  # share, delay, and what of it is in queues
+    points: list[tuple[float, float, float]] = []  # share, what a fault loses besides waiting, and what it waits
     for share, spell in sorted(zip(shares, [clearing.before, *(one.window.measured for one in sent)], strict=True)):
         if spell.faults < FEW_FAULTS:
             continue
-        point = share, max(0.0, spell.lost / spell.faults), spell.queued / spell.faults
-        if points and share - points[-1][0] < ALIKE * share:  # too near to tell how the delay changes
+        queued = spell.queued / spell.faults
+        point = share, max(0.0, spell.lost / spell.faults - queued), queued
+        if points and share - points[-1][0] < ALIKE * share:  # too near to tell what makes the difference
             point = tuple(np.mean([points.pop(), point], axis=0).tolist())
         points.append(point)
     if points:
-        # Without others nobody queues; with twice as many faults the queues are twice as long.
-        least, most = points[0], points[-1]
-        points = [(0.0, least[1] - least[2], 0.0), *points, (2 * most[0], most[1] + most[2], 0.0)]
-        pace = pace._replace(faulting=tuple(p[0] for p in points), delay=tuple(p[1] for p in points))
+        faulting, delay, _ = zip(*points, strict=True)
+        service = tuple(service_of(pace.vcpus, pace.interval, *point) for point in points)
+        pace = pace._replace(faulting=faulting, delay=delay, service=service)
     measured = clearing.measured
     return pace._replace(
         clear=clearing.clear / alone,
-        working=max(0.0, 1 - measured.lost / (vcpus * measured.seconds)),
+        working=max(0.0, 1 - measured.lost / (pace.vcpus * measured.seconds)),
         drain=measured.seconds - clearing.clear,
     )
 

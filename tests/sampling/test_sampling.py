@@ -13,7 +13,7 @@ from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Block, Page
 from simlib.sampling import sample_migration, why_not
-from simlib.sampling.course import Pace, Terrain, Touches, touches_of
+from simlib.sampling.course import STEPS, Pace, Terrain, Touches, touches_of
 from simlib.sampling.image import image, pages_of_classes, places
 from simlib.sampling.sample import WALKS
 from simlib.sampling.travel import Stalls, travel
@@ -40,10 +40,10 @@ def migration(architecture="x86-tdp", policy=None, guest=None, costs=None, **wor
     )  # fmt: skip
 
 
-UNHINDERED = Pace(20e-6, (1.0,), (0.0,))
+UNHINDERED = Pace(16, 20e-6, (1.0,), (0.0,), (0.0,))
 """A pace at which no fault costs anything."""
 
-SLOW = Pace(10e-3, (1.0,), (0.0,))
+SLOW = Pace(16, 10e-3, (1.0,), (0.0,), (0.0,))
 """The same of a guest that does next to nothing."""
 
 
@@ -98,12 +98,12 @@ def test_faults_slow_the_guest_as_a_differential_equation_says():
     """
     terrain = Terrain(migration(clear_chunk="1G"))
     delay, pages = 50e-6, 2**18
-    pace = Pace(20e-6, (1.0,), (delay,))
+    pace = Pace(16, 20e-6, (1.0,), (delay,), (0.0,))
     cycles = terrain.walk(terrain.dirty(), pace)
     since = cycles.accesses[0] - terrain.since[0]
     work = since * 20e-6 + delay * 0.5 * pages * (1 - np.exp(-since / pages))
-    step = cycles.send[0] / 4
-    assert np.diff(work[1:]) == pytest.approx(np.full(4, 16 * step), rel=4e-3)
+    step = cycles.send[0] / STEPS
+    assert np.diff(work[1:]) == pytest.approx(np.full(STEPS, 16 * step), rel=2e-4)
     assert cycles.faults.sum() == pytest.approx(0.5 * pages * (np.exp(-since[1] / pages) - np.exp(-since[-1] / pages)),
                                                 rel=1e-3)  # fmt: skip
 
