@@ -32,14 +32,16 @@ Floats = NDArray[np.float64]
 GOLDEN = 0.6180339887498949
 """Golden ratio less one: its multiples fill an interval as evenly as can be, however many there are."""
 
-STEPS, ENDS = 8, (1, 2, 4, 8)
-"""Steps into which the time is divided in which a chunk is sent, and the steps at which its parts end."""
+ENDS = (0.125, 0.25, 0.5, 1.0)
+"""Where the parts end into which the time is divided in which a chunk is sent: most changes first."""
+
+PARTS = len(ENDS)
 
 FADES = 0.1
 """Part of the faulting accesses that may fade in one stride of the integration."""
 
 NEAR = 0.01
-"""Part of a step's time that may be left over for the next."""
+"""Share of a part's time that may be left over for the next."""
 
 PARTS = len(ENDS)
 """Parts of that time: as write-protected pages get fewer, faults wait less for each other."""
@@ -150,7 +152,7 @@ class Cycles(NamedTuple):
 
     `begin`: when its CLEAR begins, s since the guest was undisturbed. `clear`, `send`: durations, s, and `drain`: the
     part of `send` that `Pace.working` covers too. `accesses`: of the guest so far, when CLEAR begins, after `drain`,
-    and after each step of the rest of `send`, shape (chunks, 2 + steps). `faulting`: shares of the accesses that meet a
+    and after each part of the rest of `send`, shape (chunks, 2 + parts). `faulting`: shares of the accesses that meet a
     write-protected page, a block that is not split, or a missing page, when CLEAR begins, and in each part of the
     sending after `drain`, shape (chunks, 1 + parts, 3). `faults`: of the guest in each part, shape (chunks, parts).
     """
@@ -245,7 +247,7 @@ class Terrain:
         chunks = len(self.chunks)
         clear = pace.clear * self.alone(dirty)
         send = np.rint(dirty * self.chunks) * page_time(self.scenario) * PS
-        cycles = Cycles(np.empty(chunks), clear, np.minimum(pace.drain, send), send, np.empty((chunks, 2 + STEPS)),
+        cycles = Cycles(np.empty(chunks), clear, np.minimum(pace.drain, send), send, np.empty((chunks, 2 + PARTS)),
                         np.empty((chunks, 1 + PARTS, 3)), np.empty((chunks, PARTS)))  # fmt: skip
         at_get = self.clean_now() if self.passes else np.zeros_like(self.clean)
         law = _Law(
@@ -322,27 +324,28 @@ def _walk(
         _fade(law, memory, during - half)
         accesses += during
         count[j, 1:] = accesses
-        accesses = _send(law, memory, accesses, (send[j] - drain[j]) / STEPS, shares[j], faults[j], count[j])
+        accesses = _send(law, memory, accesses, send[j] - drain[j], shares[j], faults[j], count[j])
         time += clear[j] + send[j]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _send(
-    law: _Law, memory: _Memory, accesses: float, step: float, shares: Floats, faults: Floats, count: Floats
+    law: _Law, memory: _Memory, accesses: float, time: float, shares: Floats, faults: Floats, count: Floats
 ) -> float:
-    """A chunk is sent, step by step; returns the guest's accesses so far."""
-    made, now = np.zeros(PARTS), np.empty(3)
+    """A chunk is sent, part by part; returns the guest's accesses so far."""
+    now = np.empty(3)
     shares[1:] = 0.0
     faults[:] = 0.0
-    if step <= 0:
+    if time <= 0:
         return accesses
     _shares(law, memory, now)
     between = _between(law, now.sum())
-    part, left = 0, 0.0
-    for number in range(STEPS):
-        part += number == ENDS[part]
-        left += step
-        while left > NEAR * step:
+    left, begun = 0.0, 0.0
+    for part in range(PARTS):
+        length = (ENDS[part] - begun) * time
+        begun, made = ENDS[part], 0.0
+        left += length
+        while left > NEAR * length:
             moved = min(left / between, FADES * now.sum() / max(_fading(law, memory), 1e-300))
             _fade(law, memory, 0.5 * moved)
             _shares(law, memory, now)
@@ -350,12 +353,11 @@ def _send(
             _fade(law, memory, 0.5 * moved)
             left -= moved * between
             shares[1 + part] += now * moved
-            made[part] += moved
-            accesses += moved
-        count[2 + number] = accesses + left / between
-    for part in range(PARTS):
+            made += moved
+        accesses += made
+        count[2 + part] = accesses + left / between
         faults[part] = shares[1 + part].sum()
-        shares[1 + part] /= made[part]
+        shares[1 + part] /= made
     return float(accesses + left / between)
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -64,65 +62,56 @@ def image(
     return found
 
 
-def _chances(terrain: Terrain, chunk: int, accesses: float) -> tuple[Floats, Floats, Floats, Floats, float]:
-    """What a page of each class is like when CLEAR comes.
+def _chances(terrain: Terrain, chunk: int, accesses: float) -> tuple[float, float, float, float, float]:
+    """What a page is like when CLEAR comes, of whatever class: popular pages lie scattered.
 
-    The share of the pages up to that class; the probabilities that GET found it dirty, that it is dirty now, and that
-    nobody ever touched it (if it is clean, if it is not written); and the share of the blocks that were never split.
+    The probabilities that a page which the guest writes was dirty when GET came, that it is dirty now, and that it is
+    or nobody ever touched it; that nobody ever touched one which it only reads; and that a block was never split.
     """
     at_get, rate = terrain.clean_now()[chunk], terrain.touches.rate
-    later = 1 - at_get * np.exp(-rate * (accesses - terrain.accesses))
+    clean = at_get * np.exp(-rate * (accesses - terrain.accesses))
     age = accesses - terrain.whole_since[chunk]
-    untouched = np.exp(-rate * age) if np.isfinite(age) else np.zeros_like(rate)
-    of_clean = np.minimum(1.0, untouched / np.maximum(1e-300, 1 - later))
-    whole = float(np.exp(-terrain.splitting * age)) if np.isfinite(age) else 0.0
-    return np.cumsum(terrain.touches.pages), 1 - at_get, later, np.column_stack([of_clean, untouched]), whole
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
-def _bits(seed: int, number: int) -> Any:
-    """64 random bits: SplitMix64, as `simlib.engine.random.draw`."""
-    z = np.uint64(seed) * np.uint64(0xD1342543DE82EF95) + np.uint64(number + 1) * np.uint64(GAMMA)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    untouched, whole = np.zeros_like(rate), 0.0
+    if np.isfinite(age):
+        untouched, whole = np.exp(-rate * age), float(np.exp(-terrain.splitting * age))
+    parts = 1 - at_get, 1 - clean, 1 - clean + np.minimum(clean, untouched), untouched
+    dirty, later, gone, unread = (float(terrain.touches.pages @ part) for part in parts)
+    return dirty, later, gone, unread, whole
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _uniform(seed: int, number: int) -> float:
-    """A number from 0 to 1."""
-    found: float = np.float64(_bits(seed, number) >> np.uint64(11)) * 2.0**-53
+    """A number from 0 to 1: SplitMix64, as `simlib.engine.random.draw`."""
+    z = np.uint64(seed) * np.uint64(0xD1342543DE82EF95) + np.uint64(number + 1) * np.uint64(GAMMA)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: float = np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
     return found
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
 def _cleared_before(
-    part: Image, up_to: Floats, dirty: Floats, later: Floats, untouched: Floats, whole: float, size: int, percent: int,
+    part: Image, dirty: float, later: float, gone: float, unread: float, whole: float, size: int, percent: int,
     seed: int,
 ) -> None:  # fmt: skip
-    """Some pages were dirty when GET came, some became so since, and the others are clean.
-
-    Popular pages lie scattered, so each page is of any class. Blocks of which no page was written may be whole still;
-    in the others, what was never touched is missing.
+    """Pages as `_chances` has them. Blocks of which no page was written may be whole still; in the others, what was
+    never touched is missing.
     """
     pages, blocks = part
-    count = (len(pages) + size - 1) // size
-    clean_blocks = np.zeros(count, np.bool_)
-    for block in range(count):
-        clean_blocks[block] = True
-        for page in range(block * size, min((block + 1) * size, len(pages))):
-            bits, kind = _bits(seed, page), len(up_to) - 1
-            draw = np.float64(bits & np.uint64(0xFFFFF)) * 2.0**-20
-            while kind > 0 and draw < up_to[kind - 1]:
-                kind -= 1
-            draw = np.float64((bits >> np.uint64(20)) & np.uint64(0xFFFFF)) * 2.0**-20
-            written = percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
-            if written and draw < later[kind]:
-                clean_blocks[block] = False
-                pages[page] = _DIRTY_BEFORE if draw < dirty[kind] else _DIRTY_SINCE
-            else:
-                gone = np.float64(bits >> np.uint64(40)) * 2.0**-24 < untouched[kind, 0 if written else 1]
-                pages[page] = _ABSENT if gone else _PROTECTED
+    clean_blocks = np.ones((len(pages) + size - 1) // size, np.bool_)
+    due = 0
+    for page in range(len(pages)):
+        draw = _uniform(seed, page)
+        due += percent
+        if due < 100:
+            pages[page] = _ABSENT if draw < unread else _PROTECTED
+            continue
+        due -= 100
+        if draw < later:
+            clean_blocks[page // size] = False
+            pages[page] = _DIRTY_BEFORE if draw < dirty else _DIRTY_SINCE
+        else:
+            pages[page] = _ABSENT if draw < gone else _PROTECTED
     if whole > 0 and clean_blocks.any():
         chance = whole / clean_blocks.mean()
         for block in range(len(blocks)):
@@ -141,12 +130,16 @@ def _background(
     pages, blocks = found
     tables = max(1e-9, 1 - whole)
     place = _uniform(seed, -1)
+    due = first * percent % 100
     for page in range(first, len(pages)):
         place = (place + GOLDEN) % 1.0
+        due += percent
+        written = due >= 100
+        if written:
+            due -= 100
         pages[page] = _WRITABLE
         if blocks[page // size] != _TABLE:
             continue
-        written = percent >= 100 or ((page + 1) * percent) // 100 != (page * percent) // 100
         if place < missing / tables:
             pages[page] = _ABSENT
         elif (written and place < (missing + protected) / tables) or not written:

@@ -13,7 +13,7 @@ from scipy import special
 from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.scenario import Scenario
-from simlib.sampling.course import ENDS, GOLDEN, STEPS, Cycles, Floats, Pace, Terrain, service_of
+from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, service_of
 from simlib.sampling.window import Check, Window, window
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
 from simlib.workloads.migration import page_time
@@ -259,7 +259,7 @@ def _times(cycles: Cycles, sent: _Sent) -> float:
     seen = sent.window.measured
     if seen.faults >= FEW_FAULTS:
         return float((cycles.faults if sent.part is None else cycles.faults[:, sent.part]).sum() / seen.faults)
-    share = 1.0 if sent.part is None else float(np.diff(ENDS, prepend=0)[sent.part] / STEPS)
+    share = 1.0 if sent.part is None else float(np.diff(ENDS, prepend=0)[sent.part])
     return share * float((cycles.send - cycles.drain).sum()) / seen.seconds
 
 
@@ -345,7 +345,7 @@ def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArra
         moments = np.linspace(0, 1, len(one.clearing.profile))
         inner = begin[:, None] + (clear + drain)[:, None] * moments
         during = accesses[:, :1] + (accesses[:, 1] - accesses[:, 0])[:, None] * one.clearing.profile
-        later = (begin + clear + drain)[:, None] + (send - drain)[:, None] * np.arange(1, STEPS + 1) / STEPS
+        later = (begin + clear + drain)[:, None] + (send - drain)[:, None] * np.array(ENDS)
         times.append(np.column_stack([inner, later]).ravel())
         counts.append(np.column_stack([during, accesses[:, 2:]]).ravel())
     warm_up = scenario.workload.warm_up * PS

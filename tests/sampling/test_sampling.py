@@ -13,7 +13,7 @@ from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Block, Page
 from simlib.sampling import sample_migration, why_not
-from simlib.sampling.course import STEPS, Pace, Terrain, Touches, touches_of
+from simlib.sampling.course import ENDS, Pace, Terrain, Touches, touches_of
 from simlib.sampling.image import image, pages_of_classes, places
 from simlib.sampling.sample import WALKS
 from simlib.sampling.travel import Stalls, travel
@@ -102,8 +102,7 @@ def test_faults_slow_the_guest_as_a_differential_equation_says():
     cycles = terrain.walk(terrain.dirty(), pace)
     since = cycles.accesses[0] - terrain.since[0]
     work = since * 20e-6 + delay * 0.5 * pages * (1 - np.exp(-since / pages))
-    step = cycles.send[0] / STEPS
-    assert np.diff(work[1:]) == pytest.approx(np.full(STEPS, 16 * step), rel=2e-4)
+    assert np.diff(work[1:]) == pytest.approx(16 * cycles.send[0] * np.diff(ENDS, prepend=0), rel=3e-4)
     assert cycles.faults.sum() == pytest.approx(0.5 * pages * (np.exp(-since[1] / pages) - np.exp(-since[-1] / pages)),
                                                 rel=1e-3)  # fmt: skip
 
