@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import lmfit
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.stats import qmc
 
+from simlib import parallel
 from simlib.calibration.problem import SPREAD, Problem
 from simlib.errors import CalibrationError
 from simlib.fits import CostEstimate
@@ -243,22 +245,24 @@ def _multi_start(
         first.append(float(r @ r))
         tell("trying starting points", 0.1 * (i + 1) / STARTS)
     order = np.argsort(first)[:REFINED]
-    results = []
-    for k, i in enumerate(order):
-        results.append(_minimise(problem, points[i], pages, seed, 30))
-        tell("calibrating", 0.1 + 0.4 * (k + 1) / REFINED)
+    tasks = [partial(_minimise, problem, points[i], pages, seed, 30) for i in order]
+    results = parallel.each(tasks, "calibrating", lambda what, share: tell(what, 0.1 + 0.4 * share))
     if not any(np.isfinite(r[0]) for r in results):
         raise CalibrationError("no starting point leads to finite residuals; check the measurements' units")
     starts = pd.DataFrame({"start": order, "first": np.array(first)[order], "last": [r[0] for r in results]})
     return starts, results
 
 
-def _minimise(problem: Problem, start: FloatArray, pages: int, seed: int, steps: int) -> tuple[float, FloatArray, bool]:
+def _minimise(
+    problem: Problem, start: FloatArray, pages: int, seed: int, steps: int, check: parallel.Check | None = None
+) -> tuple[float, FloatArray, bool]:
     parameters = lmfit.Parameters()
     for i, (value, (low, high)) in enumerate(zip(start, problem.bounds, strict=True)):
         parameters.add(f"p{i}", value=float(value), min=float(low), max=float(high))
 
     def residuals(p: lmfit.Parameters) -> FloatArray:
+        if check is not None:
+            check(0, 0)
         return problem.residuals(np.array([p[f"p{i}"].value for i in range(len(start))]), pages, seed)
 
     result = lmfit.minimize(

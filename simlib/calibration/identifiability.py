@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 from SALib.analyze import sobol as analyze
 from SALib.sample import sobol as sample
 
+from simlib import parallel
 from simlib.calibration.fit import Calibrated, calibrate
 from simlib.calibration.problem import build_problem
 from simlib.errors import InputError
@@ -86,6 +88,7 @@ def alternatives(
     train: str,
     readings: Mapping[str, Mapping[str, Any]],
     *,
+    known: Mapping[str, Calibrated] | None = None,
     seed: int = 1,
     pages_per_vcpu: int = 1024,
     progress: Any = None,
@@ -101,6 +104,8 @@ def alternatives(
     readings : mapping of str to mapping
         What each reading changes, as tables of a scenario file; applied to every variant. The key
         ``calibration`` may name other costs.
+    known : mapping of str to Calibrated, optional
+        Readings that were calibrated before; they come first.
 
     Returns
     -------
@@ -108,21 +113,29 @@ def alternatives(
         reading, costs, discrepancy, and the worst relative error of training and held-out points by
         metric: train_time, held_out_time, train_count, held_out_count.
     """
-    rows = []
-    for number, (name, changes) in enumerate(readings.items()):
-        problem = build_problem(scenario.everywhere(changes), table, train)
-        fit = calibrate(problem, seed=seed, pages_per_vcpu=pages_per_vcpu, profile=False)
-        row: dict[str, Any] = {
-            "reading": name, "costs": len(problem.names), "discrepancy": fit.estimate.discrepancy,
-        }  # fmt: skip
-        for label, metric in (("time", "dirty_memory_time"), ("count", "contentions")):
-            for split, mask in (("train", fit.fitted["train"]), ("held_out", ~fit.fitted["train"])):
-                chosen = fit.fitted[mask & (fit.fitted["metric"] == metric)]
-                row[f"{split}_{label}"] = float(chosen["error"].abs().max())
-        rows.append(row)
-        if progress is not None:
-            progress("other readings of the data", (number + 1) / len(readings))
-    return pd.DataFrame(rows)
+    tasks = [partial(_reading, scenario, table, train, changes, seed, pages_per_vcpu) for changes in readings.values()]
+    fits = dict(zip(readings, parallel.each(tasks, "other readings of the data", progress), strict=True))
+    return pd.DataFrame([_errors(name, fit) for name, fit in {**(known or {}), **fits}.items()])
+
+
+def _reading(
+    scenario: Scenario, table: MeasurementTable, train: str, changes: Mapping[str, Any], seed: int,
+    pages_per_vcpu: int, check: parallel.Check,
+) -> Calibrated:  # fmt: skip
+    problem = build_problem(scenario.everywhere(changes), table, train)
+    return calibrate(problem, seed=seed, pages_per_vcpu=pages_per_vcpu, profile=False, progress=lambda *_: check(0, 0))
+
+
+def _errors(name: str, fit: Calibrated) -> dict[str, Any]:
+    """One row of `alternatives`."""
+    row: dict[str, Any] = {
+        "reading": name, "costs": len(fit.problem.names), "discrepancy": fit.estimate.discrepancy,
+    }  # fmt: skip
+    for label, metric in (("time", "dirty_memory_time"), ("count", "contentions")):
+        for split, mask in (("train", fit.fitted["train"]), ("held_out", ~fit.fitted["train"])):
+            chosen = fit.fitted[mask & (fit.fitted["metric"] == metric)]
+            row[f"{split}_{label}"] = float(chosen["error"].abs().max())
+    return row
 
 
 def strongest_correlations(fit: Calibrated, count: int = 3) -> list[tuple[str, str, float]]:

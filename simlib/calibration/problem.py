@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,9 @@ class Problem:
         Natural logarithms of the physical bounds.
     dataset : str
         Name of the measurements.
+    simulated : dict
+        Values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's own cost
+        changes nothing for the others.
     """
 
     scenario: Scenario
@@ -45,13 +49,14 @@ class Problem:
     names: tuple[str, ...]
     bounds: NDArray[np.float64]
     dataset: str
+    simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, variant: str, vcpus: int) -> Scenario:
         """The scenario of one observation."""
         base = self.scenario.variants[variant] if variant else self.scenario
         return base.with_vcpus(vcpus)
 
-    @property
+    @cached_property
     def train(self) -> pd.DataFrame:
         """The observations that the calibration may see."""
         return self.observations[self.observations["train"]]
@@ -61,11 +66,13 @@ class Problem:
     ) -> NDArray[np.float64]:
         """The model's value of each observation, on common random numbers."""
         estimate = CostEstimate(self.names, logs, np.zeros((0, 0)), 1, 0.0, {})
-        cases = list(dict.fromkeys(zip(rows["variant"], rows["vcpus"], strict=True)))
-        runs = evaluate([estimate.apply(self.case(v, n)) for v, n in cases], pages_per_vcpu=pages_per_vcpu, seed=seed)
-        found = dict(zip(cases, runs, strict=True))
-        values = zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True)
-        return np.array([found[v, n].value(metric) for v, n, metric in values])
+        points = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
+        cases = {(variant, vcpus): estimate.apply(self.case(variant, vcpus)) for variant, vcpus, _ in points}
+        keys = [(*point, cases[point[:2]].costs, pages_per_vcpu, seed) for point in points]
+        new = {key[:2]: cases[key[:2]] for key in keys if key not in self.simulated}
+        runs = dict(zip(new, evaluate(list(new.values()), pages_per_vcpu=pages_per_vcpu, seed=seed), strict=True))
+        self.simulated.update({key: runs[key[:2]].value(key[2]) for key in keys if key[:2] in runs})
+        return np.array([self.simulated[key] for key in keys])
 
     def residuals(self, logs: NDArray[np.float64], pages_per_vcpu: int, seed: int) -> NDArray[np.float64]:
         """Logarithm of model over measured for the training rows, over each metric's spread."""
