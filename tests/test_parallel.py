@@ -145,3 +145,24 @@ def test_a_simulation_ends_when_its_pool_does(engine):
     with pytest.raises(ValueError, match="stop"):
         parallel.each([simulate, fail], workers=2)
     assert ended.wait(2.0)
+
+
+def test_tasks_of_a_task_take_turns_in_its_thread_and_end_with_it():
+    def where(_check):
+        return threading.get_ident()
+
+    def outer(_check):
+        return threading.get_ident(), set(parallel.each([where] * 4, workers=4))
+
+    for own, inner in parallel.each([outer, outer], workers=2):
+        assert inner == {own}
+
+    endless = Endless()
+
+    def fail(_check):
+        endless.began.wait(5)
+        raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        parallel.both(lambda: parallel.each([endless, endless]), lambda: fail(None))
+    assert endless.ended.wait(1.0)

@@ -113,6 +113,8 @@ def alternatives(
         reading, costs, discrepancy, and the worst relative error of training and held-out points by
         metric: train_time, held_out_time, train_count, held_out_count.
     """
+    if progress is not None:
+        progress("other readings of the data", 0.0)
     tasks = [partial(_reading, scenario, table, train, changes, seed, pages_per_vcpu) for changes in readings.values()]
     fits = dict(zip(readings, parallel.each(tasks, "other readings of the data", progress), strict=True))
     return pd.DataFrame([_errors(name, fit) for name, fit in {**(known or {}), **fits}.items()])

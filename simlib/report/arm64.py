@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from simlib import calibration, figures, measurements, parallel
+from simlib import calibration, figures, measurements
 from simlib.calibration import Calibrated
 from simlib.measurements import MeasurementTable, data_dir
 from simlib.model.scenario import Scenario, load_scenario
+from simlib.parallel import both, portion
 from simlib.prediction import LEVEL, PredictionResult, evaluate, predict
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
@@ -105,9 +106,9 @@ def study(*, seed: int = 1, progress: Progress | None = None) -> Study:
     """
     table = measurements.load(TABLE)
     subject = scenario()
-    fit = calibration.calibrate(subject, table, TRAIN, seed=seed, progress=progress)
+    fit = calibration.calibrate(subject, table, TRAIN, seed=seed, progress=portion(progress, 0.0, 0.85))
     vcpus = sorted({int(n) for n in table.column("vcpus")})
-    prediction = predict(subject, vcpus, fit=fit.estimate, seed=seed, progress=progress)
+    prediction = predict(subject, vcpus, fit=fit.estimate, seed=seed, progress=portion(progress, 0.85, 1.0))
     curves = pd.concat([_measured(fit), _modelled(prediction), *_baselines(fit, vcpus)], ignore_index=True)
     return Study(table, fit, prediction, curves, _held_out(fit, prediction, curves), _split(fit, vcpus, seed))
 
@@ -200,14 +201,12 @@ def page_by_page(found: Study, *, seed: int = 1) -> pd.DataFrame:
 def sections(found: Study, *, seed: int = 1, progress: Progress | None = None) -> list[Section]:
     """The report's sections on seed 000."""
     # Calibrations keep Python busy, runs of every page do not: together they end earlier.
-    every_page, readings = parallel.each(
-        [
-            lambda _: page_by_page(found, seed=seed),
-            lambda _: calibration.alternatives(
-                found.fit.problem.scenario, found.table, TRAIN, READINGS, known={AS_IT_READS: found.fit}, seed=seed,
-                progress=progress,
-            ),
-        ]
+    every_page, readings = both(
+        lambda: page_by_page(found, seed=seed),
+        lambda: calibration.alternatives(
+            found.fit.problem.scenario, found.table, TRAIN, READINGS, known={AS_IT_READS: found.fit}, seed=seed,
+            progress=progress,
+        ),
     )  # fmt: skip
     return [
         _question(found),

@@ -12,6 +12,7 @@ from simlib import figures
 from simlib.decision import OBJECTIVES, Choice, choose, comparison, named_guest, standard_scenario
 from simlib.decision.grid import best_strategy_grid
 from simlib.model.quantities import format_seconds, format_size
+from simlib.parallel import portion
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
 
@@ -85,9 +86,8 @@ def study(
     names = ARCHITECTURES if names is None else names
 
     def part(what: str, number: int) -> Callable[[str, float], None] | None:
-        if progress is None:
-            return None
-        return lambda _, share: progress(what, (number + share) / (len(names) + 2))
+        own = portion(progress, number / (len(names) + 2), (number + 1) / (len(names) + 2))
+        return None if own is None else lambda _, share: own(what, share)
 
     choices = {}
     for number, name in enumerate(names):

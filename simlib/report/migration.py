@@ -12,6 +12,7 @@ from simlib import figures
 from simlib.calibration import migrations, x86
 from simlib.fits import Fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
+from simlib.parallel import portion
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
@@ -87,9 +88,9 @@ def study(seed: int = 1, progress: Callable[[str, float], None] | None = None, d
         fit,
         x86.parked_costs(),
         x86.shadow_paging_check(fit.estimate),
-        migrations.configuration_table(draws, seed=seed, progress=progress),
-        *migrations.dips(progress, seed),
-        *migrations.degradation_table(max(2, draws // 3), seed=seed, progress=progress),
+        migrations.configuration_table(draws, seed=seed, progress=portion(progress, 0.0, 0.5)),
+        *migrations.dips(portion(progress, 0.5, 0.95), seed),
+        *migrations.degradation_table(max(2, draws // 3), seed=seed, progress=portion(progress, 0.95, 1.0)),
     )
 
 

@@ -25,6 +25,7 @@ from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
+from simlib.parallel import both, portion
 from simlib.report import arm64, decision, lab, migration
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
@@ -42,7 +43,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         Folder for ``report.html``, the fit file and the tables behind the figures.
     seed : int
     progress : callable, optional
-        Called with (what, share done).
+        Called with (what, share done of all).
 
     Returns
     -------
@@ -57,13 +58,12 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     out = Path(out)
     write_text(out / ".writable", "")  # fail before the work, not after it
     (out / ".writable").unlink(missing_ok=True)
-    found = arm64.study(seed=seed, progress=progress)
-    sections = arm64.sections(found, seed=seed, progress=progress)
-    ours = lab.study(progress)
+    found = arm64.study(seed=seed, progress=portion(progress, 0.0, 0.17))
+    sections = arm64.sections(found, seed=seed, progress=portion(progress, 0.17, 0.56))
+    ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.56, 0.67)))
     sections += lab.sections(ours)
-    migrations = migration.study(seed, progress)
     sections += migration.sections(migrations)
-    choices = decision.study(seed, progress)
+    choices = decision.study(seed, portion(progress, 0.67, 1.0))
     sections += decision.sections(choices)
     sections.append(_checks(found, seed))
     data = found.table.path.read_bytes()
