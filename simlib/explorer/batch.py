@@ -39,9 +39,10 @@ PASSES = 2
 """Passes of each migration: the first has blocks to split, or to leave, and the second finds what was written since."""
 
 _NOTE = (
-    "<div style='line-height: 1.4'><b>Simulated</b>, sampled: {guest}, {passes} passes; costs of {name} at their "
-    "medians. Each change walks once through a migration with each batch, looking at one CLEAR of each pass "
-    "(docs/sampling.md), so that small differences are those of chance; the star is the batch of the slider.</div>"
+    "<div style='line-height: 1.4'><b>Simulated</b>, sampled: {guest}, {passes} passes, touched anywhere alike; costs "
+    "of {name} at their medians. Each change walks once through a migration with each batch, looking at one CLEAR of "
+    "each pass (docs/sampling.md), so that small differences are those of chance; the star is the batch of the "
+    "slider.</div>"
 )
 
 

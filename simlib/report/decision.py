@@ -61,7 +61,8 @@ class DecisionStudy:
         return pd.DataFrame(
             [
                 {"architecture": row["architecture"], "who cares most about": OBJECTIVES[row["objective"]].title,
-                 "takes": "any" if row["any_is_as_good"] else row["take"], "it is": format_seconds(row["value_s"]),
+                 "takes": "any" if row["any_is_as_good"] else row["take"] + " ?" * (not row["certain"]),
+                 "it is": format_seconds(row["value_s"]),
                  "at most worse by": format_seconds(row["regret_at_most_s"]),
                  "longest stall": format_seconds(row["stall_s"]), "guest time lost": format_seconds(row["lost_s"]),
                  "CLEAR CPU": format_seconds(row["clear_s"])}
@@ -134,7 +135,8 @@ def sections(found: DecisionStudy) -> list[Section]:
                 Table(
                     found.table,
                     "What to take, by what one cares about, and what that strategy costs in other respects. **Any**: "
-                    f"no strategy of {strategies} differs by {first.zone:.0%} of it. Evidence: {evidence}.",
+                    f"no strategy of {strategies} differs by {first.zone:.0%} of it; **?**: another may be better by "
+                    f"more than that. Evidence: {evidence}.",
                 ),
                 Chart(
                     figures.pareto(shown.table),
