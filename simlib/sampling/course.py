@@ -108,8 +108,8 @@ class Pace(NamedTuple):
         --------
         >>> Pace(4, 1.0, (0.5,), (2.0,), (0.0,)).between(0.25)
         1.5
-        >>> Pace(4, 1.0, (0.5,), (2.0,), (100.0,)).between(0.25)  # 4 vCPUs, of which one is served at a time
-        100.5...
+        >>> round(Pace(4, 1.0, (0.5,), (100.0,), (100.0,)).between(0.25))  # four vCPUs, one of them served at a time
+        100
         """
         delay, service = (float(np.interp(faulting, self.faulting, one)) for one in (self.delay, self.service))
         waiting: float = _waiting(self.vcpus, self.interval, faulting, delay, service)
