@@ -128,7 +128,7 @@ sampling: .venv/.simlib
 	@.venv/bin/python benchmarks/sampling.py --write
 
 bench: .venv/.simlib .venv/.bench
-	@.venv/bin/python benchmarks/run.py
+	@.venv/bin/python benchmarks/run.py --write
 
 picture: .venv/.simlib .venv/.picture
 	@.venv/bin/python docs/make_picture.py
