@@ -79,7 +79,7 @@ _PARTS = ("calibration", "decision", "figures", "fits", "lab", "measurements")
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module  # noqa: PLC0415  # nothing is imported before it is asked for
+    from importlib import import_module  # noqa: PLC0415  # `__main__` hears signals only after this module
 
     if name in _PARTS:
         return import_module(f"simlib.{name}")

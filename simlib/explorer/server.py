@@ -229,7 +229,7 @@ def _run(line: list[str], environment: Mapping[str, str]) -> int:
         process = None
         try:
             with Held():
-                process = subprocess.Popen(  # noqa: S603  # JupyterLab, by arguments of this module
+                process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
                     line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment)
                 )
             while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s

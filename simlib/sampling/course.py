@@ -15,7 +15,8 @@ split.
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -27,6 +28,13 @@ from simlib.model.scenario import Scenario
 from simlib.workloads.migration import page_time
 
 Floats = NDArray[np.float64]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def machine_code(function: Function) -> Function:
+    """Compiled by Numba when it is first called, and kept; for type checkers what it was, as Numba says nothing."""
+    return cast("Function", njit(cache=True, nogil=True)(function))
 
 
 GOLDEN = 0.6180339887498949
@@ -116,7 +124,7 @@ class Pace(NamedTuple):
         return self.interval + faulting * delay + waiting
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service: float) -> float:
     """Time in queues an access, s: vCPUs that fault now and then, of which one is served at a time.
 
@@ -290,7 +298,7 @@ class _Memory(NamedTuple):
     whole: Floats
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _walk(
     law: _Law, weight: Floats, first: bool, at_get: Floats, clean: Floats, since: Floats, whole_since: Floats,
     accesses: float, time: float, cycles: Cycles,
@@ -328,7 +336,7 @@ def _walk(
         time += clear[j] + send[j]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _send(
     law: _Law, memory: _Memory, accesses: float, time: float, shares: Floats, faults: Floats, count: Floats
 ) -> float:
@@ -361,7 +369,7 @@ def _send(
     return float(accesses + left / between)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _between(law: _Law, faulting: float) -> float:
     """Time from one access of the guest to its next, s, as in `Pace.between`."""
     delay = np.interp(faulting, law.faulting, law.delay)
@@ -370,7 +378,7 @@ def _between(law: _Law, faulting: float) -> float:
     return float((law.interval + faulting * delay + waiting) / law.vcpus)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _fade(law: _Law, memory: _Memory, accesses: float) -> None:
     """So many accesses pass."""
     for kind in range(len(law.rate)):  # loops, as Numba makes an array of each step of an array's expression
@@ -380,7 +388,7 @@ def _fade(law: _Law, memory: _Memory, accesses: float) -> None:
     memory.whole[0] *= np.exp(-law.splitting * accesses)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _fading(law: _Law, memory: _Memory) -> float:
     """By how much the shares of `_shares` change with an access, at most."""
     found = law.splitting * memory.whole[0]
@@ -390,7 +398,7 @@ def _fading(law: _Law, memory: _Memory) -> float:
     return float(found)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _shares(law: _Law, memory: _Memory, out: Floats) -> None:
     """Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page."""
     there, gone = 0.0, 0.0

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from simlib.engine.random import GAMMA, SEEK_BITS
 from simlib.model.job import Image
 from simlib.model.steps import Block, Page
-from simlib.sampling.course import GOLDEN, Floats, Terrain, Touches
+from simlib.sampling.course import GOLDEN, Floats, Terrain, Touches, machine_code
 
 _ALL_DIRTY = Page.DIRTY | Page.COLLECTED
 _ABSENT, _PROTECTED, _WRITABLE = int(Page.ABSENT), int(Page.PROTECTED), int(Page.WRITABLE)
@@ -79,7 +78,7 @@ def _chances(terrain: Terrain, chunk: int, accesses: float) -> tuple[float, floa
     return dirty, later, gone, unread, whole
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _uniform(seed: int, number: int) -> float:
     """A number from 0 to 1: SplitMix64, as `simlib.engine.random.draw`."""
     z = np.uint64(seed) * np.uint64(0xD1342543DE82EF95) + np.uint64(number + 1) * np.uint64(GAMMA)
@@ -89,7 +88,7 @@ def _uniform(seed: int, number: int) -> float:
     return found
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _cleared_before(
     part: Image, dirty: float, later: float, gone: float, unread: float, whole: float, size: int, percent: int,
     seed: int,
@@ -119,7 +118,7 @@ def _cleared_before(
                 blocks[block] = _BLOCK_PROTECTED
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]  # Numba has no types of its own
+@machine_code
 def _background(
     found: Image, first: int, size: int, protected: float, missing: float, whole: float, percent: int, seed: int
 ) -> None:

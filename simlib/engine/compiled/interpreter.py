@@ -202,7 +202,7 @@ def is_shared(step):
 
 
 @part
-def live(run, thread, number, now):  # noqa: C901, PLR0912  # a function more is a call a step
+def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move the same clocks: time, done, turn, now
     """A thread's steps from now until it must come back later or sleeps; returns its clock, or ASLEEP.
 
     What cannot matter to others, nor they to it, it does ahead of the calendar (`simlib.engine.compiled.ahead`).

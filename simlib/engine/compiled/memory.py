@@ -47,9 +47,8 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
     fault = fault_of(world, pages, blocks, page)
     if fault == _NO_FAULT:
         thread.pc += 1
-        if ledger is not None:  # noqa: SIM102  # alone, so that Numba leaves all of it out where there is none
-            if writes(world, page):
-                enter(world, ledger, number, WRITE, page, 0)
+        if ledger is not None and writes(world, page):
+            enter(world, ledger, number, WRITE, page, 0)
     else:
         thread.faults[fault] += 1
         note(world, trace, world.now, number, FAULT, fault)
