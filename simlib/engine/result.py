@@ -32,7 +32,7 @@ LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps"
 """Statistics a lock keeps for each mode."""
 
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
-          "kick")  # fmt: skip
+          "kick", "touch")  # fmt: skip
 """Kinds of trace event, by number."""
 
 LEDGER = ("write", *(scan.name.lower() for scan in Scan))

@@ -47,7 +47,7 @@ _MODES = np.array(["read", "write", "unknown"], dtype=object)
 
 _SHOWN_BY = {"try": Step.TAKE, "released": Step.DROP, "retry": Step.DROP, "fault": Step.ACCESS, "mapped": Step.MAP,
              "barrier": Step.BARRIER, "scan": Step.SCAN, "stamp": Step.STAMP, "signal": Step.SIGNAL,
-             "kick": Step.KICK, "end": Step.END}  # fmt: skip
+             "kick": Step.KICK, "touch": Step.TOUCH, "end": Step.END}  # fmt: skip
 """Events that tell which step a thread has reached. Every such step gives its event; ACCESS only when it faults."""
 
 
@@ -280,7 +280,7 @@ def _modes(job: Job, trace: NDArray[np.int64]) -> NDArray[np.int64]:
         event = EVENTS[kind]
         if event not in _SHOWN_BY:
             continue
-        tells = 0 if event in ("mapped", "scan", "kick") else argument
+        tells = 0 if event in ("mapped", "scan", "kick", "touch") else argument
         key = (where[thread], thread, kind, tells)
         if key not in known:
             known[key] = follow(where[thread], thread, event, tells)

@@ -51,6 +51,10 @@ class Architecture:
         Mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
     splits_at_clear : bool
         Whether, by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
+    data_lines : int
+        Cache lines beside the lock's own that every fault under the lock changes, whoever takes it.
+    split_flush : bool
+        Whether the fault that replaces a block by a table flushes all TLBs with the lock held.
     split_alloc : str
         Whether an eager split allocates the new table ``under_lock``, or lets go for it (``drop``).
     """
@@ -72,6 +76,8 @@ class Architecture:
     enable_lock: str = "write"
     splits_at_clear: bool = False
     split_alloc: str = "drop"
+    data_lines: int = 0
+    split_flush: bool = False
 
 
 _GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
@@ -92,18 +98,23 @@ ARCHITECTURES: dict[str, Architecture] = {
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access", _GENERIC),
             enable_lock="read",
             splits_at_clear=True,
+            data_lines=1,  # kvm->stat.pages, since 5.15: arch/x86/kvm/mmu.h kvm_update_page_stats
         ),
         Architecture(
             "x86-shadow", "x86, shadow MMU over EPT or NPT (tdp_mmu=N)", "rwlock", "lockless", "write", "write",
             "write", 1, "none (only for nested guests)", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
             ("arch/x86/kvm/mmu/mmu.c fast_page_fault", "arch/x86/kvm/mmu/mmu.c direct_page_fault",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
+            data_lines=1,
+            split_flush=True,
         ),
         Architecture(
             "x86-shadow-paging", "x86, shadow paging (ept=N, npt=0)", "rwlock", "write", "write", "write", "write", 1,
             "only for nested guests, under the write lock", _ONE_HOLD, "local", _FLUSH_AFTER, "6.9",
             ("arch/x86/kvm/mmu/mmu.c page_fault_can_be_fast", "arch/x86/kvm/mmu/paging_tmpl.h page_fault",
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
+            data_lines=1,
+            split_flush=True,
         ),
         Architecture(
             "arm64", "arm64", "rwlock", "read", "read", "read", "write", 1,

@@ -40,6 +40,9 @@ class Costs(rules.Checked):
         One broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the lock.
     line_transfer : int
         Moving a contended cache line from one CPU to another, with the atomic operation on it.
+    crowding : int
+        What handing over a queued lock takes longer for each doubling of the threads that wait for it. Empirical: no
+        mechanism with a source explains it (docs/model.md); without a value it is zero.
     line_local : int
         An atomic operation on a line that this CPU owns.
     guest_access : int
@@ -78,6 +81,7 @@ class Costs(rules.Checked):
     populate_block: int | None = _cost("100ns", "20ms")
     tlb_invalidate: int | None = _cost("10ns", "20us")
     line_transfer: int | None = _cost("1ns", "1us")
+    crowding: int | None = _cost("100ps", "2us")
     line_local: int | None = _cost("1ns", "100ns")
     guest_access: int | None = _cost("1ns", "1us")
     clear_page: int | None = _cost("500ps", "2us")

@@ -79,6 +79,15 @@ class Job:
         or a CPU of another socket owned last.
     socket : ndarray of int64, shape (n_threads,)
         Socket on which each thread runs.
+    cluster : ndarray of int64, shape (n_threads,), or None
+        Cluster of CPUs in which each thread runs, numbered through all sockets; None: there are none.
+    cluster_ps : int
+        Time of such an operation where a CPU of the same cluster owned the line last.
+    crowding_ps : int
+        What a queued lock's hand-over takes longer for each doubling of the threads that wait: k others behind the
+        one whose turn it is add log2(1 + k) times as much (`crowding`).
+    lines : int
+        Cache lines that `Step.TOUCH` may change.
     cvs : tuple of float
         Coefficient of variation of each distribution that steps name; number 0 is the fixed one.
     places : tuple of (float or tuple of float)
@@ -141,6 +150,10 @@ class Job:
     thread_names: tuple[str, ...] = ()
     barriers: int = 1
     clock: int = 0
+    cluster: NDArray[np.int64] | None = None
+    cluster_ps: int = 0
+    crowding_ps: int = 0
+    lines: int = 0
     notes: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -159,9 +172,14 @@ class Job:
         self._check_memory()
         if len(self.socket) != threads:
             raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
+        if self.cluster is not None and len(self.cluster) != threads:
+            raise InputError("job.cluster", len(self.cluster), f"must name a cluster for each of {threads} threads")
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
-        if min(self.local_ps, self.near_ps, self.far_ps) < 0 or not ((self.entry >= 0) & (self.entry < n)).all():
+        if (
+            min(self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.crowding_ps) < 0
+            or not ((self.entry >= 0) & (self.entry < n)).all()
+        ):
             raise InputError("job", "entry or line times", "must not be negative or out of range")
         after_sleep = np.flatnonzero(self.steps[:-1, 0] == Step.SLEEP) + 1
         if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] == Step.SLEEP:
@@ -234,6 +252,21 @@ class Job:
         """A limit: a number, or how many of something the job has."""
         found = getattr(self, below) if isinstance(below, str) else below
         return found if isinstance(found, int) else len(found)
+
+    def crowding(self) -> NDArray[np.int64]:
+        """What a hand-over takes longer, ps, by the number of threads that still wait behind it; shape (threads,).
+
+        Examples
+        --------
+        >>> from simlib.model.program import Program
+        >>> p = Program()
+        >>> with p.thread():
+        ...     p.run(1)
+        >>> four = np.zeros(4, int)
+        >>> Job(p.steps(), four, np.zeros((4, 2), int), np.zeros(1, int), 0, 0, 0, four, crowding_ps=100).crowding()
+        array([  0, 100, 158, 200])
+        """
+        return np.asarray(np.rint(self.crowding_ps * np.log2(1.0 + np.arange(len(self.entry)))), dtype=np.int64)
 
     def listing(self) -> str:
         """The programs as a person reads them: one step a line, with the names of locks, stamps and targets.

@@ -452,6 +452,10 @@ class Program:
         """Raise a flag, for good."""
         self.add(Step.SIGNAL, flag)
 
+    def touch(self, line: int) -> None:
+        """Change a cache line that threads share."""
+        self.add(Step.TOUCH, line)
+
     def sleep(self, time_ps: int) -> None:
         """Sleep until the clock shows so much more."""
         self.add(Step.SLEEP, time_ps)

@@ -37,6 +37,27 @@ def number(low: float, high: float) -> Parser:
     return parse
 
 
+def steps_up(low: int, high: int) -> Parser:
+    """A list of pairs, each a whole number within bounds, larger than the one before, and a number above 0."""
+
+    def parse(value: Any, what: str) -> tuple[tuple[int, float], ...]:
+        pairs = [tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in _listed(value, what)]
+        for index, pair in enumerate(pairs):
+            if len(pair) != 2:
+                raise InputError(f"{what}[{index}]", pair, "must be a pair of two numbers")
+            whole(low if not index else int(pairs[index - 1][0]) + 1, high)(pair[0], f"{what}[{index}]")
+            number(1e-3, 1e3)(pair[1], f"{what}[{index}]")
+        return tuple((int(count), float(factor)) for count, factor in pairs)
+
+    return parse
+
+
+def _listed(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise InputError(what, value, "must be a list")
+    return list(value)
+
+
 def choice(*words: str) -> Parser:
     """One of some words."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import tomli_w
 
 from simlib.errors import InputError, nearest
@@ -32,6 +33,10 @@ from simlib.model.quantities import (
 from simlib.model.workload import KINDS, Workload
 
 
+def _lists(value: tuple[tuple[int, float], ...]) -> list[list[float]]:
+    return [list(pair) for pair in value]
+
+
 @dataclass(frozen=True)
 class Machine(rules.Checked):
     """The host.
@@ -40,11 +45,19 @@ class Machine(rules.Checked):
     ----------
     name : str
         What the machine is called; calibrated costs are kept by this name.
-    cores, sockets : int
-        CPUs in all, and how many sockets share them evenly. vCPU i runs on core i.
+    cores, sockets, threads_per_core : int
+        Cores in all, how many sockets share them evenly, and how many threads (CPUs to the kernel) a core runs. Threads
+        of the guest and of userspace fill socket after socket, of each first one thread of every core.
+    clusters : int
+        Groups of cores that share a cache, in all sockets together; 0: none within a socket is nearer than another.
     line_transfer_local, line_transfer_remote : int or None
         Picoseconds to move a contended cache line within a socket and between sockets. Without a value
-        the calibrated cost `Costs.line_transfer` stands for both.
+        the calibrated cost `Costs.line_transfer` stands for the former, and `remote_ratio` times that for the latter.
+    remote_ratio, cluster_ratio : float
+        How many times as long it takes between sockets, and within a cluster, as within a socket.
+    slowdown : tuple of (int, float)
+        How many times as long the work of a vCPU takes, in the guest and in the kernel, with so many busy CPUs: what
+        frequency, siblings and memory do. Between two numbers it is linear in the logarithm, beyond the last constant.
     clock : str
         ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
         is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the
@@ -54,9 +67,28 @@ class Machine(rules.Checked):
     name: str = rules.rule(rules.text, "unnamed")
     cores: int = rules.rule(rules.whole(1, 1024), 64)
     sockets: int = rules.rule(rules.whole(1, 16), 1)
+    threads_per_core: int = rules.rule(rules.whole(1, 8), 1)
+    clusters: int = rules.rule(rules.whole(0, 1024), 0)
     line_transfer_local: int | None = rules.rule(parse_duration, None, format_duration)
     line_transfer_remote: int | None = rules.rule(parse_duration, None, format_duration)
+    remote_ratio: float = rules.rule(rules.number(0.1, 100), 1.0)
+    cluster_ratio: float = rules.rule(rules.number(0, 1), 1.0)
+    slowdown: tuple[tuple[int, float], ...] = rules.rule(rules.steps_up(1, 1024), (), _lists)
     clock: str = rules.rule(rules.choice("wall", "serial", "serial_yield"), "wall")
+
+    def slowed(self, busy: int) -> float:
+        """How many times as long work takes with so many busy CPUs.
+
+        Examples
+        --------
+        >>> machine = Machine(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
+        >>> machine.slowed(1), round(machine.slowed(4), 3), machine.slowed(64), machine.slowed(200)
+        (1.0, 1.1, 1.4, 1.4)
+        """
+        if not self.slowdown:
+            return 1.0
+        counts, factors = zip(*self.slowdown, strict=True)
+        return float(np.interp(math.log2(busy), np.log2(counts), factors))
 
 
 @dataclass(frozen=True)
@@ -96,6 +128,10 @@ class Guest(rules.Checked):
     def mapped_as_blocks(self) -> bool:
         """Whether stage 2 maps blocks before dirty logging splits them."""
         return self.backing != "4k" and self.memslot_aligned
+
+
+_OF_THE_VCPU = ("fault_exit", "fault_hold", "split_hold", "guest_access")
+"""Costs of what vCPUs do."""
 
 
 Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
@@ -155,8 +191,23 @@ class Scenario:
                 f"must be a multiple of {format_size(whole)}{each} with backing {guest.backing!r}",
             )  # fmt: skip
         self._check_workload()
-        if self.machine.sockets > self.machine.cores:
-            raise InputError("machine.sockets", self.machine.sockets, "must not be more than the cores")
+        for name in ("sockets", "clusters"):
+            if getattr(self.machine, name) > self.machine.cores:
+                raise InputError(f"machine.{name}", getattr(self.machine, name), "must not be more than the cores")
+        if self.machine.clusters % self.machine.sockets:
+            raise InputError("machine.clusters", self.machine.clusters, "must be a multiple of the sockets",
+                             "every socket has as many")  # fmt: skip
+
+    @property
+    def busy_costs(self) -> Costs:
+        """The costs as they are while all vCPUs are busy (`Machine.slowdown`)."""
+        factor = self.machine.slowed(self.guest.vcpus)
+        if factor == 1.0:
+            return self.costs
+        given = {name: getattr(self.costs, name) for name in _OF_THE_VCPU}
+        return dataclasses.replace(
+            self.costs, **{name: round(value * factor) for name, value in given.items() if value is not None}
+        )
 
     def _check_workload(self) -> None:
         guest, workload, facts = self.guest, self.workload, self.workload.facts

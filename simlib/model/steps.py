@@ -132,7 +132,7 @@ class Argument(NamedTuple):
     """One argument of a step or a quantity, with its range.
 
     `below` is a number, or the name of a count that a job has: ``steps``, ``locks``, ``barriers``, ``stamps``,
-    ``cvs`` or ``places``; None: there is no limit.
+    ``cvs``, ``lines`` or ``places``; None: there is no limit.
     """
 
     name: str
@@ -262,7 +262,8 @@ class Step(IntEnum):
     WAKE = 20, "Sleep on until the clock shows that time; then awake."
     KICK = 21, "Make every thread that is awake leave the guest and enter it again, at its next ACCESS.", \
         Argument("time_ps")  # fmt: skip
-    END = 22, "The thread is done."
+    TOUCH = 22, "Change a cache line that threads share, beside the locks' own.", Argument("line", 0, "lines")
+    END = 23, "The thread is done."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:
         """A number that knows what it means."""

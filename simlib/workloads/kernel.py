@@ -17,6 +17,7 @@ from simlib.model.policy import Policy
 from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Whose
+from simlib.model.topology import placement
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
@@ -50,6 +51,8 @@ class Kernel:
     scenario: Scenario
     program: Program = field(default_factory=Program)
     stamps: list[Stamp] = field(default_factory=list)
+    busy_costs: Costs = field(init=False)
+    """What actions of a vCPU cost."""
     first_batch: int = 64
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
 
@@ -57,6 +60,7 @@ class Kernel:
         """Resolve what the scenario leaves to the architecture."""
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
+        self.busy_costs = self.scenario.busy_costs
 
     @property
     def costs(self) -> Costs:
@@ -112,7 +116,7 @@ class Kernel:
 
     def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
         """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
-        costs, policy = self.costs, self.policy
+        costs, policy = self.busy_costs, self.policy
         hold = costs.fault_hold or 0
         split = costs.split_hold if costs.split_hold is not None else hold
         slow, fast = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
@@ -138,19 +142,36 @@ class Kernel:
 
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
         program, lock = self.program, self.lock(mode, regions=True)
-        program.run(self.costs.fault_exit, _JITTER)
+        program.run(self.busy_costs.fault_exit, _JITTER)
         for section in range(sections):
             with program.holding(lock):
                 program.hold(hold // sections, _JITTER)
                 if section == sections - 1:
+                    if mode != "lockless":
+                        for line in range(self.policy.facts.data_lines):
+                            program.touch(line)
+                    if action is Map.SPLIT and self.policy.facts.split_flush:
+                        self._flush_after_split()
                     if invalidate:
                         with program.holding(Lock(INTERCONNECT, Mode.WRITE)):
                             program.hold(invalidate, _JITTER)
                     self.map_page(action, logging)
 
+    def _flush_after_split(self) -> None:
+        """Once for each block that the host backs the memory with: what it held, down to the pages, is mapped anew.
+
+        It takes no longer than with all vCPUs in the guest; those that wait for the lock need no interrupt.
+
+        Source: arch/x86/kvm/mmu/mmu.c __link_shadow_page (6.12), drop_large_spte before.
+        """
+        table = PageTable(self.scenario.guest.page_size)
+        split_at_once = table.entries if self.scenario.guest.backing == "hugetlb_1gb" else 1
+        with self.program.every(split_at_once):
+            self.flush(held=True)
+
     def slow_fault(self) -> None:
         """A fault that takes the lock whatever the log says, and changes nothing that the log knows of."""
-        program, costs = self.program, self.costs
+        program, costs = self.program, self.busy_costs
         program.start_stopwatch()
         program.run(costs.fault_exit, _JITTER)
         with program.holding(self.lock(self.policy.translation_fault, regions=True)):
@@ -159,7 +180,7 @@ class Kernel:
 
     def touch_region(self, logging: bool) -> None:
         """Touch every page of the region once; the first time, the host finds the memory block by block."""
-        program, costs = self.program, self.costs
+        program, costs = self.program, self.busy_costs
         faults = self.faults(logging)
 
         def touch(extent: Extent) -> None:
@@ -232,8 +253,8 @@ class Kernel:
         guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu
         threads = guest.vcpus + 1 + len(helpers)
-        near = machine.line_transfer_local if machine.line_transfer_local is not None else costs.line_transfer or 0
-        far = machine.line_transfer_remote if machine.line_transfer_remote is not None else near
+        near, far = self._transfers()
+        where = placement(machine, threads)
         locks = self._locks(threads)
         return Job(
             steps=self.program.steps(),
@@ -243,7 +264,11 @@ class Kernel:
             local_ps=costs.line_local or 0,
             near_ps=near,
             far_ps=far,
-            socket=(np.arange(threads, dtype=np.int64) % machine.cores) * machine.sockets // machine.cores,
+            socket=where.socket,
+            cluster=where.cluster,
+            cluster_ps=round(near * machine.cluster_ratio),
+            crowding_ps=costs.crowding or 0,
+            lines=self.policy.facts.data_lines,
             cvs=(0.0, float(costs.fault_jitter or 0.0), 1.0),
             places=(0.0, *self.places),
             pages=self.slot_pages,
@@ -266,6 +291,13 @@ class Kernel:
             clock=Clock[machine.clock.upper()],
             notes=self.program.notes(),
         )
+
+    def _transfers(self) -> tuple[int, int]:
+        """Time to move a cache line within a socket, and between sockets."""
+        machine, known = self.scenario.machine, self.costs.line_transfer or 0
+        near = machine.line_transfer_local if machine.line_transfer_local is not None else known
+        remote = machine.line_transfer_remote
+        return near, remote if remote is not None else round(near * machine.remote_ratio)
 
     def _locks(self, threads: int) -> list[tuple[str, Discipline]]:
         """Names and kinds of all locks, in the order of their numbers."""

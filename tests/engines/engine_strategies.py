@@ -41,6 +41,7 @@ DURATIONS = st.sampled_from([None, 0, 1, 1_000, 47_000, 600_000, 3_000_001])
 TIMES = st.sampled_from([0, 0, 1, 2, 3, 5, 1_000, 1_001, 700_000])
 MOST_PAGES = 1_024
 STAMPS = 3
+LINES = 2
 QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
 """Places: three quarters of them in the first tenth."""
 RUNNING = ("clear_under_load", "migration", "migration", "zap")
@@ -231,6 +232,8 @@ class _Writer:
         with self.program.holding(lock):
             for _ in range(self.draw(st.integers(0, 2))):
                 self.hold()
+            if self.draw(st.booleans()):
+                self.program.touch(self.draw(st.integers(0, LINES - 1)))
             if self.servers and kind != Discipline.SERVER and self.draw(st.booleans()):
                 with self.program.holding(Lock(self.draw(st.sampled_from(self.servers)), Mode.WRITE)):
                     self.hold()
@@ -398,6 +401,10 @@ def jobs(draw, stamped=False):
         near_ps=draw(TIMES),
         far_ps=draw(TIMES),
         socket=np.array([draw(st.integers(0, 1)) for _ in range(threads)], dtype=np.int64),
+        cluster=draw(st.none() | st.lists(st.integers(0, 2), min_size=threads, max_size=threads).map(np.array)),
+        cluster_ps=draw(TIMES),
+        crowding_ps=draw(TIMES),
+        lines=LINES,
         cvs=(0.0, 1.0, 0.4),
         places=(0.0, 0.99, QUANTILES),
         pages=256,

@@ -68,8 +68,18 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(SIMULATION, "thread.page, min(reach, thread.end[a - 1])", "thread.page, min(reach, thread.end[0])"),
     ],
     "the next one's queue node is fetched at the near price": [
-        Edit(LOCKS, "owned += transfer(world, sockets, waiter(waiting, index, lock, 0), number)",
-             "owned += world.near_ps"),
+        Edit(LOCKS, "owned += transfer(world, cpus, waiter(waiting, index, lock, 0), number)",
+             "owned += cpus.transfer_ps[0]"),
+    ],
+    "a hand-over is the longer for the one whose turn it is, too": [
+        Edit(LOCKS, "owned += item(cpus.crowding_ps, lock.length)",
+             "owned += item(cpus.crowding_ps, min(lock.length + 1, len(cpus.crowding_ps) - 1))"),
+    ],
+    "a cluster's CPUs are near, and no nearer": [
+        Edit(OTHER_LOCKS, "return job.cluster_ps", "return job.near_ps"),
+    ],
+    "who touched a line last does not own it": [
+        Edit(LOCKS, "    line.owner = number\n", ""),
     ],
     "a reader is let in beside a writer": [
         Edit(LOCKS, "return lock.holders >= 0", "return lock.holders >= -1"),

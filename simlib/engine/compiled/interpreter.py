@@ -188,6 +188,8 @@ def shared_step(run, thread, number, step, now):
         found = shared_quantity(world, run.locks, run.waiting, pages, blocks, thread, step)
         thread.pc = thread.pc + 1 if found >= step.d else step.a
         return now
+    if kind == Step.TOUCH:
+        return locks.touch(world, run.cpus, books.trace, item(run.lines, step.a), thread, number, now)
     if kind == Step.LAP:
         statistics.lap(world, books, thread, number, step.a)
         thread.pc += 1

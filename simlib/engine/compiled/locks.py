@@ -9,7 +9,7 @@ from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
 from simlib.engine.compiled.inline import apart, bit_length, item, part, small
 from simlib.engine.compiled.state import BITS, LOCK_STATISTICS
-from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TRY, note, queue_changes
+from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TOUCH, TRY, note, queue_changes
 from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import Clock, Mode, Whose
 
@@ -21,23 +21,33 @@ ASLEEP = -1
 
 
 @small
-def transfer(world, sockets, owner, number):
+def transfer(world, cpus, owner, number):
     """One operation by a thread on a cache line that the owner's CPU had last."""
     if owner == number or owner < 0:
         return world.local_ps
-    if item(sockets, owner) == item(sockets, number):
-        return world.near_ps
-    return world.far_ps
+    return item(cpus.transfer_ps, item(cpus.row, owner) + item(cpus.place, number))
 
 
 @small
-def reach(world, sockets, lock, number, at):
+def reach(world, cpus, lock, number, at):
     """An operation on the lock word, asked for at a time; returns when it is done."""
     if lock.kind == Discipline.SERVER:
         return at
-    done = max(at, lock.line_free) + transfer(world, sockets, lock.line_owner, number)
+    done = max(at, lock.line_free) + transfer(world, cpus, lock.line_owner, number)
     lock.line_free = done
     lock.line_owner = number
+    return done
+
+
+@small
+def touch(world, cpus, trace, line, thread, number, now):
+    """Change a cache line that threads share; returns when it is done."""
+    done = max(now, line.free) + transfer(world, cpus, line.owner, number)
+    line.free = done
+    line.owner = number
+    thread.spent[LINE] += done - now
+    note(world, trace, now, number, TOUCH, done - now)
+    thread.pc += 1
     return done
 
 
@@ -68,39 +78,40 @@ def successor_in_cohort(sockets, waiting, index, lock, by):
 
 
 @small
-def successor(sockets, waiting, index, lock, by):
+def successor(cpus, waiting, index, lock, by):
     """Whose turn it is when `by` lets go: a place in the queue."""
     if lock.kind == Discipline.COHORT:
-        return successor_in_cohort(sockets, waiting, index, lock, by)
+        return successor_in_cohort(cpus.socket, waiting, index, lock, by)
     return 0
 
 
 @apart
-def sweep(world, sockets, waiting, index, lock, by, number):
+def sweep(world, cpus, waiting, index, lock, by, number):
     """All waiters of a ticket lock read the word, `number` first."""
-    time = transfer(world, sockets, by, number)
+    time = transfer(world, cpus, by, number)
     for place in range(lock.length):
-        time += transfer(world, sockets, by, waiter(waiting, index, lock, place))
+        time += transfer(world, cpus, by, waiter(waiting, index, lock, place))
     return time
 
 
 @small
-def hand_over(world, sockets, waiting, index, lock, number, by, at):
+def hand_over(world, cpus, waiting, index, lock, number, by, at):
     """A thread, out of the queue already, sees that the lock is its own; returns when."""
     if lock.kind == Discipline.SERVER:
         return at
     if lock.kind == Discipline.TICKET:
         # All waiters poll the word; the read of the one whose turn it is comes, on average, halfway.
-        lock.line_free = at + (sweep(world, sockets, waiting, index, lock, by, number) >> 1)
+        lock.line_free = at + (sweep(world, cpus, waiting, index, lock, by, number) >> 1)
         lock.line_owner = number
         return lock.line_free
-    owned = reach(world, sockets, lock, number, at)
+    owned = reach(world, cpus, lock, number, at)
     if lock.kind == Discipline.COHORT:
-        lock.count = lock.count + 1 if sockets[by] == sockets[number] else 0
+        lock.count = lock.count + 1 if cpus.socket[by] == cpus.socket[number] else 0
         return owned
     if lock.length > 0:
         # The next one's queue node is fetched, to pass the queue's head on.
-        owned += transfer(world, sockets, waiter(waiting, index, lock, 0), number)
+        owned += transfer(world, cpus, waiter(waiting, index, lock, 0), number)
+        owned += item(cpus.crowding_ps, lock.length)
     return owned
 
 
@@ -168,7 +179,7 @@ def take(run, thread, number, step, now):
         thread.seen = lock.count
         thread.acquired = now
         return now
-    done = reach(world, run.sockets, lock, number, now)
+    done = reach(world, run.cpus, lock, number, now)
     if lock.length == 0 and admits(lock, mode):
         thread.spent[LINE] += done - now
         if lock.kind == Discipline.COHORT:
@@ -194,9 +205,9 @@ def drop(run, thread, number, step, now):
     lock, mode = item(run.locks, index), step.b
     first = LOCK_STATISTICS * mode
     if lock.length > 0:  # the one whose turn is next polls the word: the line must be fetched back
-        place = successor(run.sockets, run.waiting, index, lock, number)
+        place = successor(run.cpus, run.waiting, index, lock, number)
         lock.line_owner = waiter(run.waiting, index, lock, place)
-    done = reach(world, run.sockets, lock, number, now)
+    done = reach(world, run.cpus, lock, number, now)
     thread.spent[LINE] += done - now
     if lock.kind == Discipline.LOCKLESS:
         if lock.count != thread.seen:
@@ -226,7 +237,7 @@ def grant(run, index, lock, by, now, at):
     """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
     world, books = run.worlds[0], run.books
     while lock.length > 0:
-        place = successor(run.sockets, run.waiting, index, lock, by)
+        place = successor(run.cpus, run.waiting, index, lock, by)
         number = waiter(run.waiting, index, lock, place)
         thread = item(run.threads, number)
         if not admits(lock, thread.mode):
@@ -235,7 +246,7 @@ def grant(run, index, lock, by, now, at):
         take_out(run.waiting, index, lock, place)
         if world.clock == Clock.SERIAL_YIELD:
             starts(world, now, 1)
-        owned = hand_over(world, run.sockets, run.waiting, index, lock, number, by, at)
+        owned = hand_over(world, run.cpus, run.waiting, index, lock, number, by, at)
         thread.spent[BROADCAST if lock.kind == Discipline.SERVER else WAIT] += at - thread.tried
         thread.spent[LINE] += owned - at
         own(world, books, index, lock, number, thread, thread.mode, owned)

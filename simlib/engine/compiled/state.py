@@ -80,9 +80,12 @@ LOCK = record(
 threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock. Last,
 for reading and then for writing, its `LOCK_COLUMNS` and the counts of waits and holds by their number of bits."""
 
+LINE = record("free", "owner")
+"""A cache line: until when an operation on it takes, and the thread whose it was."""
+
 WORLD = record(
     "now", "turn", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
-    "local_ps", "near_ps", "far_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
+    "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
     "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
     "sweep_at", "sweep_page", "sweep_end",
     flags=FLAGS,
@@ -95,6 +98,17 @@ it comes next."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
+
+
+class Cpus(NamedTuple):
+    """Where threads run, and what that costs: `transfer_ps` by the `row` of a line's last owner and the `place` of the
+    next one; `socket` of each thread; `crowding_ps` by the number of waiting threads."""
+
+    place: NDArray[np.int64]
+    row: NDArray[np.int64]
+    transfer_ps: NDArray[np.int64]
+    socket: NDArray[np.int64]
+    crowding_ps: NDArray[np.int64]
 
 
 class Books(NamedTuple):
@@ -119,8 +133,9 @@ class Run(NamedTuple):
     places: NDArray[np.int64]
     worlds: Records
     threads: Records
-    sockets: NDArray[np.int64]
+    cpus: Cpus
     locks: Records
+    lines: Records
     waiting: NDArray[np.int64]
     tree: NDArray[np.int64]
     pages: NDArray[np.uint8]
@@ -169,8 +184,9 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         places=seek_tables(job.places, limits.vcpu_pages(job)),
         worlds=_world_of(job, trace, ledger),
         threads=_threads_of(job, seed),
-        sockets=np.array(job.socket, dtype=np.int64),
+        cpus=_cpus_of(job),
         locks=locks,
+        lines=_lines_of(job),
         waiting=np.zeros((len(locks), len(job.entry)), dtype=np.int64),
         tree=tree,
         pages=memory.pages,
@@ -187,6 +203,24 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
     )
 
 
+def _cpus_of(job: Job) -> Cpus:
+    cluster, within = (job.socket, job.near_ps) if job.cluster is None else (job.cluster, job.cluster_ps)
+    places, place = np.unique(np.column_stack([job.socket, cluster]), axis=0, return_inverse=True)
+    same = places[:, None] == places[None, :]
+    transfer = np.where(same[:, :, 1], within, np.where(same[:, :, 0], job.near_ps, job.far_ps))
+    place = place.reshape(-1).astype(np.int64)
+    return Cpus(
+        place, place * len(places), transfer.astype(np.int64).reshape(-1),
+        np.array(job.socket, dtype=np.int64), job.crowding(),
+    )  # fmt: skip
+
+
+def _lines_of(job: Job) -> Records:
+    lines = aligned(job.lines, LINE)
+    lines["owner"] = -1
+    return lines
+
+
 def _steps_of(job: Job) -> Records:
     table = np.zeros((len(job.steps), len(STEP.names or ())), dtype=np.int64)
     table[:, : job.steps.shape[1]] = job.steps
@@ -196,7 +230,7 @@ def _steps_of(job: Job) -> Records:
 def _world_of(job: Job, trace: int, ledger: int) -> Records:
     count = len(job.entry)
     world = np.zeros(1, dtype=WORLD)
-    for name in ("local_ps", "near_ps", "far_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
+    for name in ("local_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
         world[name] = getattr(job, name)
     world["block_shift"] = job.block_pages.bit_length() - 1
     world["live"], world["shift"], world["sweep_at"] = count, FIRST_SHIFT, -1

@@ -10,7 +10,9 @@ from simlib.engine.compiled.inline import apart, bit_length, small
 from simlib.engine.compiled.state import LOCK_STATISTICS
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LEDGER
 
-(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK) = range(len(EVENTS))
+(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH) = range(
+    len(EVENTS)
+)
 """Events of the trace, in the order of `simlib.engine.result.EVENTS`."""
 
 WRITE = LEDGER.index("write")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -24,7 +25,10 @@ class Line:
         """One operation on a line that the owner's CPU had last."""
         if owner is None or owner == thread:
             return self.job.local_ps
-        return self.job.near_ps if self.job.socket[owner] == self.job.socket[thread] else self.job.far_ps
+        job = self.job
+        if job.cluster is not None and job.cluster[owner] == job.cluster[thread]:
+            return job.cluster_ps
+        return job.near_ps if job.socket[owner] == job.socket[thread] else job.far_ps
 
     def use(self, thread: int, at: int) -> int:
         """One operation, asked for at `at`; returns when it is done."""
@@ -68,11 +72,13 @@ class Lock:
     def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
         """The thread, out of the queue already, sees that the lock is its own; returns when.
 
-        It reads the word; with others behind it, it also fetches the next one's queue node, to pass the head on.
+        It reads the word; with others behind it, it also fetches the next one's queue node, to pass the head on, and
+        takes longer the more they are.
         """
         owned = self.line.use(thread.number, at)
         if self.waiting:
             owned += self.line.transfer(self.waiting[0].number, thread.number)
+            owned += round(self.line.job.crowding_ps * math.log2(1 + len(self.waiting)))
         return owned
 
     def enter(self, mode: int, at: int) -> None:

@@ -52,6 +52,7 @@ class Simulation:
         keys = thread_keys(seed, len(job.entry))
         self.threads = [first_state(job, i, int(keys[i])) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
+        self.lines = [Line(job) for _ in range(job.lines)]
         self.memory = Memory(job)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
         self.room = {"trace": trace, "ledger": ledger}
@@ -459,6 +460,14 @@ class Simulation:
         thread.pc += 1
         return self.now
 
+    def touch(self, thread: Thread, line: int, _b: int, _c: int, _d: int) -> int:
+        """Change a cache line that threads share."""
+        done = self.lines[line].use(thread.number, self.now)
+        thread.spent[LINE] += done - self.now
+        self.note(self.now, thread, "touch", done - self.now)
+        thread.pc += 1
+        return done
+
     def rest(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
         """Fall asleep: the clock goes on with one thread less."""
         thread.alarm = self.clock() + time
@@ -530,4 +539,5 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     Step.SLEEP: Simulation.rest,
     Step.WAKE: Simulation.awake,
     Step.KICK: Simulation.kick,
+    Step.TOUCH: Simulation.touch,
 }
