@@ -47,7 +47,7 @@ def fault_problem() -> Problem:
     Examples
     --------
     >>> len(fault_problem().train), fault_problem().names
-    (13, ('fault_exit', 'fault_hold', 'line_transfer'))
+    (13, ('fault_exit', 'fault_hold', 'line_transfer', 'crowding', 'fault_jitter'))
     """
     shadow = load("x86-shadow-eager-split-dirty-time").rows("ept == 'Y' and eager_page_split == 'N'")
     tdp = load("x86-tdp-eager-split").rows("initially_set == 'N' and variant == 'before'")
@@ -62,14 +62,11 @@ def fault_problem() -> Problem:
     ).assign(metric="dirty_memory_time", train=True)
     scenario = Scenario.parse(
         {
-            "machine": {"name": MACHINE, "cores": 128},
+            "machine": {"name": MACHINE},
             "guest": {"memory_per_vcpu": "1G", "backing": "hugetlb_1gb"},
             "workload": {"iterations": 1, "initially_set": False},
-            "costs": {
-                "guest_access": f"{guest_access()}ps",
-                "fault_jitter": 0.3,
-            },  # as the arm64 fit found; not determined here
-            "calibration": {"costs": ["fault_exit", "fault_hold", "line_transfer"]},
+            "costs": {"guest_access": f"{guest_access()}ps"},
+            "calibration": {"costs": ["fault_exit", "fault_hold", "line_transfer", "crowding", "fault_jitter"]},
             "variants": {
                 "shadow, 100 % written": {"policy": {"architecture": "x86-shadow"}},
                 "shadow, 5 % written": {"policy": {"architecture": "x86-shadow"}, "workload": {"write_percent": 5}},
@@ -92,6 +89,35 @@ def guest_access() -> int:
     table = load("x86-shadow-eager-split-dirty-time")
     rows = table.rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100 and vcpus == 2")
     return round(float(rows["dirty_memory_time_s"].iloc[0]) / _PAGES_PER_GIB * 1e12)
+
+
+def lock_free_pass() -> tuple[tuple[int, float], ...]:
+    """How much longer a pass that takes neither fault nor lock lasts with more vCPUs than with 2.
+
+    Everything is split beforehand, and EPT's entries are writable without a lock: what is left is what busy siblings,
+    frequency and memory do. `simlib.model.machine.MACHINES` has these numbers.
+
+    Examples
+    --------
+    >>> [f"{vcpus}: {factor:.3f}" for vcpus, factor in lock_free_pass()]
+    ['2: 1.000', '4: 1.015', '8: 1.038', '16: 1.142', '32: 1.339', '64: 1.429']
+    """
+    table = load("x86-shadow-eager-split-dirty-time")
+    rows = table.rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100").sort_values("vcpus")
+    times = rows["dirty_memory_time_s"].to_numpy(dtype=float)
+    return tuple(zip(rows["vcpus"].astype(int).tolist(), (times / times[0]).tolist(), strict=True))
+
+
+def remote_ratio() -> float:
+    """How many times as long a cache line takes between sockets as within one: median of the published Xeons.
+
+    Examples
+    --------
+    >>> remote_ratio()
+    2.75
+    """
+    table = load("core-to-core-latency").frame
+    return float(table[table["processor"].str.startswith("Xeon")]["cross_ratio"].median())
 
 
 def parked_costs() -> pd.DataFrame:

@@ -20,7 +20,8 @@ from simlib.files import write_text
 from simlib.fits.estimate import CostEstimate
 from simlib.measurements import data_dir
 from simlib.model.costs import Costs
-from simlib.model.scenario import Machine, Scenario
+from simlib.model.machine import Machine
+from simlib.model.scenario import Scenario
 from simlib.results import Result, text_of
 from simlib.version import __version__
 

@@ -16,79 +16,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import tomli_w
 
 from simlib.errors import InputError, nearest
 from simlib.model import rules
 from simlib.model.costs import Calibration, Costs
+from simlib.model.machine import MACHINES, Machine
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
 from simlib.model.quantities import (
     format_duration,
     format_size,
-    parse_duration,
     parse_size,
 )
 from simlib.model.workload import KINDS, Workload
-
-
-def _lists(value: tuple[tuple[int, float], ...]) -> list[list[float]]:
-    return [list(pair) for pair in value]
-
-
-@dataclass(frozen=True)
-class Machine(rules.Checked):
-    """The host.
-
-    Attributes
-    ----------
-    name : str
-        What the machine is called; calibrated costs are kept by this name.
-    cores, sockets, threads_per_core : int
-        Cores in all, how many sockets share them evenly, and how many threads (CPUs to the kernel) a core runs. Threads
-        of the guest and of userspace fill socket after socket, of each first one thread of every core.
-    clusters : int
-        Groups of cores that share a cache, in all sockets together; 0: none within a socket is nearer than another.
-    line_transfer_local, line_transfer_remote : int or None
-        Picoseconds to move a contended cache line within a socket and between sockets. Without a value
-        the calibrated cost `Costs.line_transfer` stands for the former, and `remote_ratio` times that for the latter.
-    remote_ratio, cluster_ratio : float
-        How many times as long it takes between sockets, and within a cluster, as within a socket.
-    slowdown : tuple of (int, float)
-        How many times as long the work of a vCPU takes, in the guest and in the kernel, with so many busy CPUs: what
-        frequency, siblings and memory do. Between two numbers it is linear in the logarithm, beyond the last constant.
-    clock : str
-        ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
-        is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the
-        same, and a CPU that waits for a lock gives its turns away: TCG takes x86's PAUSE, arm64's YIELD and WFE so.
-    """
-
-    name: str = rules.rule(rules.text, "unnamed")
-    cores: int = rules.rule(rules.whole(1, 1024), 64)
-    sockets: int = rules.rule(rules.whole(1, 16), 1)
-    threads_per_core: int = rules.rule(rules.whole(1, 8), 1)
-    clusters: int = rules.rule(rules.whole(0, 1024), 0)
-    line_transfer_local: int | None = rules.rule(parse_duration, None, format_duration)
-    line_transfer_remote: int | None = rules.rule(parse_duration, None, format_duration)
-    remote_ratio: float = rules.rule(rules.number(0.1, 100), 1.0)
-    cluster_ratio: float = rules.rule(rules.number(0, 1), 1.0)
-    slowdown: tuple[tuple[int, float], ...] = rules.rule(rules.steps_up(1, 1024), (), _lists)
-    clock: str = rules.rule(rules.choice("wall", "serial", "serial_yield"), "wall")
-
-    def slowed(self, busy: int) -> float:
-        """How many times as long work takes with so many busy CPUs.
-
-        Examples
-        --------
-        >>> machine = Machine(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
-        >>> machine.slowed(1), round(machine.slowed(4), 3), machine.slowed(64), machine.slowed(200)
-        (1.0, 1.1, 1.4, 1.4)
-        """
-        if not self.slowdown:
-            return 1.0
-        counts, factors = zip(*self.slowdown, strict=True)
-        return float(np.interp(math.log2(busy), np.log2(counts), factors))
 
 
 @dataclass(frozen=True)
@@ -403,8 +344,14 @@ def _sections(tables: Mapping[str, Any], where: str, base: Scenario | None = Non
         if name == "guest" and base is not None and len({"memory", "memory_per_vcpu"} & set(values)) == 1:
             values.setdefault("memory_per_vcpu", None)
             values.setdefault("memory", None)
+        if name == "machine" and values.get("name") in MACHINES:
+            values = _facts(MACHINES[values["name"]]) | values
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
     return out
+
+
+def _facts(machine: Machine) -> dict[str, Any]:
+    return {f.name: getattr(machine, f.name) for f in dataclasses.fields(Machine)}
 
 
 def _tables(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
@@ -413,6 +360,8 @@ def _tables(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
     for name, kind in _SECTIONS.items():
         section, default = getattr(scenario, name), getattr(base, name)
         rows = {}
+        if isinstance(section, Machine) and section.name != default.name:
+            rows["name"], default = section.name, MACHINES.get(section.name, default)
         for f in dataclasses.fields(kind):
             value = getattr(section, f.name)
             if value is not None and value != getattr(default, f.name):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib.model.scenario import Machine
+from simlib.model.machine import Machine
 
 
 class Placement(NamedTuple):

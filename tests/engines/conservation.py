@@ -28,7 +28,8 @@ from simlib.model.job import Job
 from simlib.model.locks import LOCKS, Discipline
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
-from simlib.model.scenario import Guest, Machine, Scenario
+from simlib.model.machine import Machine
+from simlib.model.scenario import Guest, Scenario
 from simlib.model.strategy import leaves, strategy
 from simlib.model.workload import Workload
 from simlib.simulation import SimulationResult

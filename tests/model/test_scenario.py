@@ -15,7 +15,8 @@ from simlib.errors import InputError
 from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Calibration, Costs
-from simlib.model.scenario import Guest, Machine, Policy, Scenario, load_scenario
+from simlib.model.machine import Machine
+from simlib.model.scenario import Guest, Policy, Scenario, load_scenario
 from simlib.model.workload import Workload
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
