@@ -71,6 +71,25 @@ def data_costs(
     show(fit.parameters[["name", "value", "low", "high", "determined"]], how)
 
 
+@app.command("growth")
+def data_growth(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the fits.")] = Path(
+        "data/fits/x86-growth"
+    ),
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Calibrate each reading of why x86's faults take longer with more vCPUs: a fit file each. Minutes."""
+    from simlib.calibration import save_fit
+    from simlib.calibration.growth import growth_fits, reading_table
+
+    with progress_bar() as progress:
+        fits = growth_fits(progress)
+    for name, fit in fits.items():
+        save_fit(fit, out / f"{name}.json", "vcpus <= 16" if name.endswith("-few") else "")
+    say(f"{len(fits)} fits written to {out}")
+    show(reading_table(), how)
+
+
 @app.command("check")
 def data_check(
     path: Annotated[Path, typer.Argument(help="A CSV file (its descriptor, if any, stands beside it as .json).")],

@@ -9,6 +9,7 @@ from simlib.figures.beside import seconds_above, three_configurations
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
 from simlib.figures.decision import batch_costs, batch_what_if, best_strategy_map, pareto
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, sensitivity
+from simlib.figures.growth import saturated_fault
 from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
 from simlib.figures.migration import degradation_over_time, throughput_over_time
@@ -31,6 +32,7 @@ __all__ = [
     "over_vcpus",
     "pareto",
     "progress",
+    "saturated_fault",
     "seconds_above",
     "sensitivity",
     "speed_up",

@@ -47,6 +47,9 @@ class Costs(rules.Checked):
         An atomic operation on a line that this CPU owns.
     guest_access : int
         One access of the guest that needs no fault.
+    split_access : int
+        What an access of a guest that works on takes longer once the block around the page has been split: the TLB
+        holds less of the memory.
     clear_page : int
         CLEAR, for each page (or block) that it write-protects, under the lock.
     clear_word : int
@@ -84,6 +87,7 @@ class Costs(rules.Checked):
     crowding: int | None = _cost("100ps", "2us")
     line_local: int | None = _cost("1ns", "100ns")
     guest_access: int | None = _cost("1ns", "1us")
+    split_access: int | None = _cost("100ps", "1us")
     clear_page: int | None = _cost("500ps", "2us")
     clear_word: int | None = _cost("1ns", "20us")
     clear_unsplit: int | None = _cost("100ps", "500ns")

@@ -7,8 +7,8 @@ import functools
 
 from simlib.model.costs import Costs
 from simlib.model.job import Job
-from simlib.model.policy import Policy
 from simlib.model.machine import Machine
+from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
 from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, scaled, zap

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from simlib.model.program import REGION, Thread, raised
+from simlib.model.program import REGION, Thread, mapped_by_block, raised
 from simlib.workloads.kernel import RANDOM, Kernel
 
 STOP = 0
@@ -29,6 +29,9 @@ def running_vcpu(kernel: Kernel, logging: bool, anywhere: bool = False) -> Threa
         with program.loop() as life:
             with program.loop(until=REGION.done() if in_order else None):
                 program.run(workload.access_interval)
+                if kernel.costs.split_access and kernel.scenario.guest.mapped_as_blocks:
+                    with program.when(~mapped_by_block()):
+                        program.run(kernel.costs.split_access)
                 program.access(*faults)
                 with program.every(_LOOK):
                     life.leave_if(raised(STOP))

@@ -26,9 +26,9 @@ from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.job import Job
 from simlib.model.locks import LOCKS, Discipline
+from simlib.model.machine import Machine
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
-from simlib.model.machine import Machine
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.strategy import leaves, strategy
 from simlib.model.workload import Workload

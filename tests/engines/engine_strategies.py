@@ -11,9 +11,9 @@ from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, Discipline
+from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.program import ALL, REGION, Lock, Program, clock_shows, held, in_bitmap, mapped_by_block, raised
-from simlib.model.machine import Machine
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import FLAGS, Adapt, Block, Clock, Map, Mode, Page, Scan, Stamp, Whose
 from simlib.model.workload import Workload

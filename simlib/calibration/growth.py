@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Why a fault in the saturated lock takes longer with more vCPUs on x86: readings, each calibrated and held to account.
+
+Each reading changes the machine of the published x86 hosts, or what is calibrated, and nothing else. What a reading
+explains, it explains with costs from few vCPUs; the others are held out. The fits are kept in
+``data/fits/x86-growth``, written by ``simlib data growth``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from simlib import parallel
+from simlib.calibration.fit import Calibrated, calibrate
+from simlib.calibration.problem import Problem, build_problem, parameters_of
+from simlib.calibration.x86 import fault_problem
+from simlib.fits import CostEstimate, Fit, load_fit
+from simlib.measurements import data_dir, load
+from simlib.model.scenario import load_scenario
+from simlib.prediction import evaluate, predict
+
+FEW_VCPUS, FEWER_VCPUS = 16, 8
+"""vCPUs up to which ept=Y, and ept=N, are calibrated where the others are held out."""
+
+BEYOND = (96, 128)
+"""vCPUs that no table of the shadow MMU has."""
+
+_PAGES_PER_GIB = 262144
+_QUEUE = ("fault_exit", "fault_hold", "line_transfer", "fault_jitter")
+_FLAT: dict[str, Any] = {"slowdown": [], "remote_ratio": 1.0}
+
+
+class Reading(NamedTuple):
+    """One explanation: what it changes of the machine, which costs are calibrated, and what it says."""
+
+    machine: Mapping[str, Any]
+    costs: tuple[str, ...]
+    says: str
+    line_transfer: str = ""
+    """Given by hand, from a published latency; then the TDP MMU's point, at 96 vCPUs, is held out too."""
+
+
+def _cluster_ratio() -> float:
+    """A cache line's time within a cluster over that within the socket: EPYC 7R13's (core-to-core-latency).
+
+    Examples
+    --------
+    >>> round(_cluster_ratio(), 3)
+    0.215
+    """
+    rows = load("core-to-core-latency").rows("processor == 'EPYC 7R13'").set_index("scope")["latency_ns"]
+    return float(rows["within-ccx"] / rows["whole-socket"])
+
+
+def readings() -> dict[str, Reading]:
+    """All readings by name, the plainest first.
+
+    Examples
+    --------
+    >>> list(readings())[0], CHOSEN in readings()
+    ('constant', True)
+    """
+    near = load("core-to-core-latency").frame
+    xeons = near[near["processor"].str.startswith("Xeon") & (near["scope"] == "whole-socket")]
+    dual = xeons[xeons["processor"].isin(near[near["scope"] == "cross-socket"]["processor"])]["latency_ns"].median()
+    ratio = _cluster_ratio()
+    return {
+        "constant": Reading(_FLAT, _QUEUE, "nothing grows"),
+        "busy": Reading({"remote_ratio": 1.0}, _QUEUE, "work slows down as the pass without a lock does"),
+        "sockets": Reading({}, _QUEUE, "that, and lines come from another socket"),
+        "clusters-of-4": Reading(
+            {"clusters": 24, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 4 cores sooner"
+        ),
+        "clusters-of-8": Reading(
+            {"clusters": 12, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 8 cores sooner"
+        ),
+        "crowding": Reading(_FLAT, (*_QUEUE, "crowding"), "only the hand-over grows, with the waiters' logarithm"),
+        CHOSEN: Reading({}, (*_QUEUE, "crowding"), "busy CPUs and sockets, and the hand-over grows"),
+        "published-latency": Reading(
+            {}, tuple(name for name in (*_QUEUE, "crowding") if name != "line_transfer"),
+            "the same, a line's time as two-socket Xeons have it", f"{dual}ns",
+        ),
+        "sockets-of-32": Reading({"cores": 64}, (*_QUEUE, "crowding"), "the same with 32 CPUs a socket"),
+        "sockets-of-63": Reading({"cores": 126}, (*_QUEUE, "crowding"), "the same with 63 CPUs a socket"),
+    }  # fmt: skip
+
+
+CHOSEN = "chosen"
+"""The reading of the shipped costs."""
+
+
+def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
+    """Splitting on fault under one reading; up to so many vCPUs calibrated, the others held out; None: all.
+
+    The TDP MMU's one point, at 96 vCPUs, is of another lock mode. It determines what moving a line costs, unless the
+    reading says that.
+
+    Examples
+    --------
+    >>> problem = reading_problem(readings()["busy"])
+    >>> len(problem.train), len(problem.observations)
+    (9, 13)
+    """
+    given = fault_problem()
+    costs: dict[str, Any] = {"line_transfer": reading.line_transfer} if reading.line_transfer else {}
+    changes = {"machine": dict(reading.machine), "calibration": {"costs": list(reading.costs)}, "costs": costs}
+    scenario = given.scenario.everywhere(changes)
+    rows = given.observations.copy()
+    if vcpus is not None:
+        rows["train"] = (rows["vcpus"] <= vcpus) | ((rows["variant"] == "tdp") & (not reading.line_transfer))
+    names, bounds = parameters_of(scenario, tuple(scenario.variants))
+    return Problem(scenario, rows, names, bounds, given.dataset)
+
+
+def paging_problem(estimate: CostEstimate, vcpus: int = FEWER_VCPUS) -> Problem:
+    """Splitting on fault with shadow paging (ept=N): its own exit and hold, all else carried over.
+
+    Examples
+    --------
+    >>> from simlib.fits import find_fit
+    >>> from simlib.calibration.x86 import configurations
+    >>> paging_problem(find_fit(configurations()).estimate).names
+    ('fault_exit', 'fault_hold')
+    """
+    rows = load("x86-shadow-eager-split-dirty-time").rows("ept == 'N' and eager_page_split == 'N'")
+    carried = dict(zip(estimate.names, np.exp(estimate.logs).tolist(), strict=True))
+    case = fault_problem().scenario.variants["shadow, 100 % written"].with_costs(
+        **{name: carried[name] for name in ("line_transfer", "crowding", "fault_jitter")}
+    )  # fmt: skip
+    changes = {"policy": {"architecture": "x86-shadow-paging"}, "calibration": {"costs": ["fault_exit", "fault_hold"]}}
+    base = case.changed(changes)
+    shares = list(dict.fromkeys(rows["write_percent"].astype(int).tolist()))
+    variants = {_written(share): base.changed({"workload": {"write_percent": share}}) for share in shares}
+    scenario = dataclasses.replace(base, variants=variants)
+    frame = pd.DataFrame(
+        {"variant": [_written(share) for share in rows["write_percent"]], "vcpus": rows["vcpus"].to_numpy(),
+         "metric": "dirty_memory_time", "value": rows["dirty_memory_time_s"].to_numpy()}
+    )  # fmt: skip
+    names, bounds = parameters_of(scenario, tuple(variants))
+    return Problem(scenario, frame.assign(train=frame["vcpus"] <= vcpus), names, bounds,
+                   "x86-shadow-eager-split-dirty-time")  # fmt: skip
+
+
+def _written(share: float) -> str:
+    return f"{share:.0f} % written"
+
+
+def arm64_problem(grows: bool) -> Problem:
+    """Seed 000's table, all rows, with a hand-over that may grow, or not."""
+    scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
+    if grows:
+        costs = [*scenario.calibration.costs, "crowding"]
+        scenario = scenario.everywhere({"calibration": {"costs": costs}})
+    return build_problem(scenario, load("arm64-dirty-memory-time"))
+
+
+def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Calibrated]:
+    """Calibrate every reading: on few vCPUs, and those that make sense of them on all; shadow paging; arm64.
+
+    Returns
+    -------
+    dict of str to Calibrated
+        By the name of its file in ``data/fits/x86-growth``.
+    """
+    known = readings()
+    problems = {f"{name}-few": reading_problem(reading) for name, reading in known.items()}
+    problems |= {f"{name}-all": reading_problem(known[name], None) for name in PLAUSIBLE}
+    problems |= {f"arm64-{'grows' if grows else 'constant'}": arm64_problem(grows) for grows in (False, True)}
+    names = list(problems)
+    tasks = [
+        partial(_calibrated, problems[name], name == f"{CHOSEN}-few" or name.startswith("arm64")) for name in names
+    ]
+    fits = dict(zip(names, parallel.each(tasks, "readings of the growth", progress), strict=True))
+    paging = paging_problem(fits[f"{CHOSEN}-few"].estimate)
+    return fits | {"shadow-paging-few": calibrate(paging, profile=False)}
+
+
+def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Calibrated:
+    return calibrate(problem, profile=profile, progress=lambda *_: check(0, 0))
+
+
+PLAUSIBLE = (CHOSEN, "crowding", "clusters-of-4", "published-latency", "sockets-of-63")
+"""Readings between which the tables do not decide, or not by much; a prediction beyond them rests on all of these."""
+
+
+def folder() -> Path:
+    """Where the fits of the readings are kept."""
+    return data_dir() / "fits" / "x86-growth"
+
+
+def growth_fit(name: str) -> Fit:
+    """One of the kept fits: a reading with ``-few`` or ``-all``, ``shadow-paging-few``, ``arm64-grows``, ``-constant``.
+
+    Examples
+    --------
+    >>> bool(growth_fit("chosen-few").estimate.discrepancy < growth_fit("constant-few").estimate.discrepancy / 2)
+    True
+    """
+    return load_fit(folder() / f"{name}.json")
+
+
+def reading_table() -> pd.DataFrame:
+    """What every reading explains of splitting on fault, calibrated on few vCPUs.
+
+    Returns
+    -------
+    DataFrame
+        ``reading``, ``says``, ``costs`` and ``observations`` (how many), ``trained`` (the worst error of a training
+        point), ``at_32``, ``at_64`` (the worst of the held-out points, signed), ``tdp_at_96``.
+
+    Examples
+    --------
+    >>> table = reading_table().set_index("reading")
+    >>> bool(abs(table.loc["chosen", "at_64"]) < 0.12 < abs(table.loc["constant", "at_64"]))
+    True
+    """
+    rows = []
+    for name, reading in readings().items():
+        fit = growth_fit(f"{name}-few")
+        seen = fit.observations
+        shadow, tdp = seen[seen["variant"] != "tdp"], seen[seen["variant"] == "tdp"]
+        trained = shadow[shadow["vcpus"] <= FEW_VCPUS]
+        rows.append(
+            {"reading": name, "says": reading.says, "costs": len(fit.estimate.names),
+             "observations": int(seen["train"].sum()), "trained": _worst(trained["error"]),
+             "at_32": _worst(shadow[shadow["vcpus"] == 32]["error"]),
+             "at_64": _worst(shadow[shadow["vcpus"] == 64]["error"]), "tdp_at_96": _worst(tdp["error"])}
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _worst(errors: pd.Series) -> float:
+    return float(max(errors, key=abs))
+
+
+class Difference(NamedTuple):
+    """Whether arm64's hand-over grows: its cost, ps, with its interval, and an F-test of one cost more."""
+
+    cost: float
+    low: float
+    high: float
+    f: float
+    p: float
+
+
+def arm64_growth() -> Difference:
+    """Whether arm64's table asks for a growing hand-over.
+
+    Examples
+    --------
+    >>> found = arm64_growth()
+    >>> bool(found.p > 0.1)
+    True
+    """
+    plain, more = growth_fit("arm64-constant"), growth_fit("arm64-grows")
+    row = more.parameters[more.parameters["name"] == "crowding"]
+    cost, low, high = (float(row[column].iloc[0]) for column in ("value", "low", "high"))
+    squares = [fit.estimate.discrepancy**2 * fit.estimate.dof for fit in (plain, more)]
+    ratio = max(0.0, squares[0] - squares[1]) / (squares[1] / more.estimate.dof)
+    return Difference(cost, low, high, ratio, float(stats.f.sf(ratio, 1, more.estimate.dof)))
+
+
+def curves() -> pd.DataFrame:
+    """Published times a page and those of some readings, as `simlib.figures.saturated_fault` draws them.
+
+    Returns
+    -------
+    DataFrame
+        ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
+
+    Examples
+    --------
+    >>> sorted(set(curves()["panel"]))
+    ['EPT (ept=Y), 100 % written', 'shadow paging (ept=N), 100 % written']
+    """
+    shown = {name: growth_fit(f"{name}-few") for name in ("constant", "sockets", "clusters-of-4", CHOSEN)}
+    paging = growth_fit("shadow-paging-few")
+    parts = []
+    for name, fit in shown.items():
+        seen = fit.observations[fit.observations["variant"] == "shadow, 100 % written"]
+        parts += _curve(seen, "EPT (ept=Y), 100 % written", name, measured=name == CHOSEN)
+    seen = paging.observations[paging.observations["variant"] == _written(100)]
+    parts += _curve(seen, "shadow paging (ept=N), 100 % written", CHOSEN, measured=True)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _curve(seen: pd.DataFrame, panel: str, reading: str, measured: bool) -> list[pd.DataFrame]:
+    kinds = np.where(seen["train"], "fitted", "predicted")
+    each = 1e6 / (_PAGES_PER_GIB * seen["vcpus"])  # 1 GiB for each vCPU
+    model = seen[["vcpus"]].assign(panel=panel, reading=reading, kind=kinds, us_per_page=seen["model"] * each)
+    points = model.assign(kind="measured", us_per_page=seen["value"] * each)
+    return [model, points] if measured else [model]
+
+
+def split_beforehand(estimate: CostEstimate) -> pd.DataFrame:
+    """Shadow paging with everything split beforehand: each write to a page faults once, under the write lock.
+
+    Returns
+    -------
+    DataFrame
+        ``write_percent``, ``vcpus``, ``value``, ``model`` (s), ``error``; no cost was fitted to them.
+    """
+    rows = load("x86-shadow-eager-split-dirty-time").rows("ept == 'N' and eager_page_split == 'Y'")
+    base = paging_problem(growth_fit(f"{CHOSEN}-few").estimate).scenario.changed({"policy": {"eager_split": True}})
+    cases = [
+        estimate.apply(base.changed({"workload": {"write_percent": int(share)}, "guest": {"vcpus": int(vcpus)}}))
+        for share, vcpus in zip(rows["write_percent"], rows["vcpus"], strict=True)
+    ]
+    found = rows[["write_percent", "vcpus"]].reset_index(drop=True)
+    found["value"] = rows["dirty_memory_time_s"].to_numpy(dtype=float)
+    found["model"] = [run.metrics["dirty_memory_time"] for run in evaluate(cases)]
+    return found.assign(error=found["model"] / found["value"] - 1)
+
+
+def beyond(vcpus: tuple[int, ...] = BEYOND, seed: int = 1) -> pd.DataFrame:
+    """Splitting on fault with more vCPUs than were measured: each reading's interval, and what spans them all.
+
+    Returns
+    -------
+    DataFrame
+        ``reading`` (``all``: lowest low, highest high, the chosen one's estimate), ``vcpus``, ``estimate``, ``low``,
+        ``high`` (s).
+    """
+    rows = []
+    for name in PLAUSIBLE:
+        fit = growth_fit(f"{name}-all")
+        case = fit.scenario.variants["shadow, 100 % written"]
+        frame = predict(case, fit=fit.estimate, vcpus=list(vcpus), metrics=["dirty_memory_time"], seed=seed).frame
+        rows.append(frame[["vcpus", "estimate", "low", "high"]].assign(reading=name))
+    found = pd.concat(rows, ignore_index=True)[["reading", "vcpus", "estimate", "low", "high"]]
+    best = found[found["reading"] == CHOSEN].set_index("vcpus")["estimate"]
+    span = found.groupby("vcpus").agg(low=("low", "min"), high=("high", "max")).reset_index()
+    return pd.concat([found, span.assign(reading="all", estimate=span["vcpus"].map(best))], ignore_index=True)
