@@ -233,7 +233,8 @@ def _seed(found: TeardownStudy) -> Section:
             Table(
                 readings_side_by_side(found.readings),
                 f"Two readings of the mail. Its {said.share[0]:.0%} are taken as 98.5 to 99.5 %. The ratio's range "
-                f"has, at the least, what only walking to an entry and changing it takes. What is left without any maintenance was published as below {said.after_s:g} s.",
+                f"has, at the least, what only walking to an entry and changing it takes. What is left "
+                f"without any maintenance was published as below {said.after_s:g} s.",
                 headings={"what": ""},
             ),
             Prose(

@@ -6,8 +6,8 @@ one CPU at a time, and the data cache cleaned of what it mapped, as far as the p
 entry has gone. After each largest block the lock is let go if anybody waits for it.
 
 Source: arch/arm64/kvm/mmu.c stage2_apply_range, kvm_pgtable_stage2_unmap (6.12). Today a VM that ends has its tables
-freed without the lock and without maintenance (kvm_free_stage2_pgd, kvm_pgtable_stage2_destroy): `teardown_cache` and
-`teardown_tlb` are then "elided", and so are no holds. Unmapping a range in use still is as above.
+freed without maintenance (kvm_free_stage2_pgd, kvm_pgtable_stage2_destroy): `teardown_cache` and `teardown_tlb` are
+then "elided", and the walk goes without the lock. Unmapping a range in use still is as above.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from simlib.engine.result import PS, EngineResult
 from simlib.model.job import Job
 from simlib.model.pagetable import LINE_BYTES, PageTable
+from simlib.model.policy import Policy
 from simlib.model.program import REGION, Extent, Lock, Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Mode, Stamp
@@ -52,28 +53,33 @@ def _ended_vcpu(kernel: Kernel) -> Thread:
 
 
 def _main(kernel: Kernel) -> Thread:
-    program, workload, policy = kernel.program, kernel.scenario.workload, kernel.policy
+    program, workload, lock = kernel.program, kernel.scenario.workload, kernel.lock("write")
     with program.thread() as main:
         kernel.stamp("start")
         if workload.guest_runs:
             program.sleep(workload.warm_up)
         kernel.stamp("undisturbed")
-        if policy.teardown_cache == policy.teardown_tlb == "elided":
-            with program.holding(kernel.lock("write")):  # to take the tables away; nobody else knows of them then
-                pass
-            _walk(kernel, None)
-        else:
-            with program.holding(kernel.lock("write")):
-                _walk(kernel, kernel.lock("write"))
-                if policy.teardown_tlb == "vm":
+        if _locked(kernel.policy):
+            with program.holding(lock):
+                _walk(kernel, lock)
+                if kernel.policy.teardown_tlb == "vm":
                     kernel.flush(held=True)
+        else:
+            with program.holding(lock):  # to take the tables away; nobody else knows of them then
+                pass
+            _walk(kernel, lock)
         kernel.stamp("unmapped")
         program.signal(STOP)
     return main
 
 
-def _walk(kernel: Kernel, lock: Lock | None) -> None:
-    """All of stage 2, by entries of the second level; a lock that is held is let go after each largest block."""
+def _locked(policy: Policy) -> bool:
+    """Whether the walk holds the lock: unless it only frees tables that nobody uses."""
+    return (policy.teardown_cache, policy.teardown_tlb) != ("elided", "elided")
+
+
+def _walk(kernel: Kernel, lock: Lock) -> None:
+    """All of stage 2, by entries of the second level; if the lock is held it is let go after each largest block."""
     program, table = kernel.program, PageTable(kernel.scenario.guest.page_size)
     stretch = table.unmap_bytes // table.page_bytes
     with program.loop(until=REGION.done()):
@@ -82,7 +88,7 @@ def _walk(kernel: Kernel, lock: Lock | None) -> None:
                 _second_level(kernel, part)
         above = int(table.stage2_levels() > 2)
         _entries(kernel, above, tables=above, ranges=1)
-        if lock is not None:
+        if _locked(kernel.policy):
             with program.when(~REGION.done() & lock.waiters(1)), program.letting_go(lock):
                 program.run(kernel.costs.reacquire)
 
@@ -111,7 +117,7 @@ def _entries(kernel: Kernel, entries: int, tables: int, pages: int = 0, ranges: 
     lines = pages * kernel.scenario.guest.page_size // LINE_BYTES if policy.teardown_cache == "entry" else 0
     work = entries * (costs.unmap_entry or 0) + lines * (costs.clean_line or 0)
     if work:
-        program.hold(work)
+        (program.hold if _locked(policy) else program.run)(work)
     invalidations = {"entry": entries, "range": tables + ranges}.get(policy.teardown_tlb, 0)
     if invalidations and costs.tlb_invalidate:
         with program.holding(Lock(INTERCONNECT, Mode.WRITE)):
