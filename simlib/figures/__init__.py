@@ -15,6 +15,7 @@ from simlib.figures.lock import histogram, lock_over_time, progress, time_per_pa
 from simlib.figures.migration import degradation_over_time, throughput_over_time
 from simlib.figures.ownership import lock_ownership
 from simlib.figures.prediction import over_vcpus
+from simlib.figures.teardown import teardown_ways, unmap_times
 
 __all__ = [
     "batch_costs",
@@ -37,8 +38,10 @@ __all__ = [
     "sensitivity",
     "speed_up",
     "switch_effects",
+    "teardown_ways",
     "three_configurations",
     "throughput_over_time",
     "time_per_page",
     "under_load",
+    "unmap_times",
 ]

@@ -117,12 +117,12 @@ def seconds(value: float) -> str:
 
     Examples
     --------
-    >>> [seconds(v) for v in (2e-9, 5e-6, 0.1, 20.0)]
-    ['2 ns', '5 µs', '100 ms', '20 s']
+    >>> [seconds(v) for v in (2e-9, 5e-6, 0.1, 20.0, 1000.0)]
+    ['2 ns', '5 µs', '100 ms', '20 s', '1000 s']
     """
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")):
         if abs(value) >= factor * (1 - 1e-9):
-            return f"{value / factor:.3g} {unit}"
+            return f"{float(f'{value / factor:.3g}'):g} {unit}"
     return f"{value:.3g} s"
 
 

@@ -96,12 +96,25 @@ def used_costs(scenario: Scenario) -> tuple[str, ...]:
     >>> used_costs(Scenario.parse({"policy": {"architecture": "arm64-2022"}}))
     ('fault_exit', 'fault_hold', 'line_transfer', 'tlb_invalidate')
     """
+    teardown = _teardown_costs(scenario)
+    if teardown and not scenario.workload.guest_runs:
+        return teardown
     names = ["fault_exit", "fault_hold", "line_transfer"]
     if scenario.machine.line_transfer_local is not None:
         names.remove("line_transfer")
     if scenario.policy.facts.fault_flush == "broadcast":
         names.append("tlb_invalidate")
-    return tuple(names)
+    return tuple(dict.fromkeys((*names, *teardown)))
+
+
+def _teardown_costs(scenario: Scenario) -> tuple[str, ...]:
+    """Costs that decide how long a teardown takes; of another workload, none."""
+    policy = scenario.policy
+    if scenario.workload.kind != "teardown":
+        return ()
+    cleans = ("clean_line",) if policy.teardown_cache == "entry" else ()
+    invalidates = {"entry": "tlb_invalidate", "range": "tlb_invalidate", "vm": "flush"}.get(policy.teardown_tlb)
+    return ("unmap_entry", *cleans, *((invalidates,) if invalidates else ()))
 
 
 def missing_costs(scenario: Scenario) -> tuple[str, ...]:

@@ -74,6 +74,11 @@ class Costs(rules.Checked):
         Allocating its table, under the lock or not (`Policy.split_alloc`).
     zap_block : int
         Unmapping one block and giving back its table, under the lock.
+    unmap_entry : int
+        Taking one entry out of an arm64 stage 2, of a page, a block or a table: the walk to it, clearing it, and giving
+        back what it referred to. Neither cache maintenance nor TLB invalidation.
+    clean_line : int
+        Cleaning and invalidating one data cache line (64 bytes) to the point of coherency.
     fault_jitter : float
         Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
     """
@@ -100,6 +105,8 @@ class Costs(rules.Checked):
     split_block: int | None = _cost("100ns", "1ms")
     split_alloc: int | None = _cost("10ns", "1ms")
     zap_block: int | None = _cost("10ns", "1ms")
+    unmap_entry: int | None = _cost("1ns", "100us")
+    clean_line: int | None = _cost("100ps", "1us")
     fault_jitter: float | None = field(
         default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
     )

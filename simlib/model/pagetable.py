@@ -11,6 +11,12 @@ from simlib.model.quantities import format_size
 ENTRY_BYTES = 8
 """Bytes of a page-table entry on every architecture modelled (arm64, x86-64, riscv64, LoongArch)."""
 
+LINE_BYTES = 64
+"""Bytes of a data cache line, by which arm64 cleans memory: CTR_EL0.DminLine of Arm's Cortex-A72 and Neoverse cores."""
+
+IPA_BITS = 40
+"""Size of a guest's physical address space on arm64 unless userspace asks for another (KVM_PHYS_SHIFT)."""
+
 WORD_PAGES = 64
 """Pages of one word of the dirty bitmap: BITS_PER_LONG, the unit of kvm_arch_mmu_enable_log_dirty_pt_masked."""
 
@@ -61,3 +67,47 @@ class PageTable:
             visited[depth] = pages
             pages = -(-pages // self.entries)
         return visited
+
+    def stage2_levels(self, ipa_bits: int = IPA_BITS) -> int:
+        """Levels of an arm64 stage 2, of which up to 16 tables side by side stand at the first.
+
+        Source: arch/arm64/include/asm/stage2_pgtable.h stage2_pgtable_levels, and kvm_get_vtcr for the least of two.
+        """
+        bits = self.entries.bit_length() - 1
+        return max(2, -(-(ipa_bits - 4 - (self.page_bytes.bit_length() - 1)) // bits))
+
+    def stage2_entries(self, size: int, leaf: int = 1, ipa_bits: int = IPA_BITS) -> dict[int, int]:
+        """Valid entries of an arm64 stage 2 that maps memory from address 0 on, by level above the pages.
+
+        Parameters
+        ----------
+        size : int
+            Bytes mapped.
+        leaf : int
+            Level that maps the memory; 1: pages, 2: blocks. An entry of a level above it holds a table.
+        ipa_bits : int
+
+        Examples
+        --------
+        64 GiB with pages of 4 KiB: 2²⁴ of them, 32768 tables of them, and 64 of those; as blocks; with 16 KiB.
+
+        >>> PageTable(4096).stage2_entries(64 * 2**30), PageTable(4096).stage2_entries(64 * 2**30, leaf=2)
+        ({1: 16777216, 2: 32768, 3: 64}, {2: 32768, 3: 64})
+        >>> PageTable(16384).stage2_entries(64 * 2**30)
+        {1: 4194304, 2: 2048}
+        """
+        return {level: -(-size // self.block_bytes(level)) for level in range(leaf, self.stage2_levels(ipa_bits) + 1)}
+
+    @property
+    def unmap_bytes(self) -> int:
+        """Bytes that an arm64 unmap does between two chances to let go of the lock: the largest block.
+
+        Source: arch/arm64/kvm/mmu.c stage2_apply_range, KVM_PGTABLE_MIN_BLOCK_LEVEL (6.12). Before 5.10 it was an entry
+        of the first level, which maps as much with 40 bits of address (virt/kvm/arm/mmu.c unmap_stage2_range).
+
+        Examples
+        --------
+        >>> [PageTable(size).unmap_bytes // 2**20 for size in (4096, 16384, 65536)]
+        [1024, 32, 512]
+        """
+        return self.block_bytes(3 if self.page_bytes == 4096 else 2)

@@ -48,6 +48,11 @@ class Policy(rules.Checked):
     split_alloc : str
         ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that;
         ``under_read_lock``: it lets go unless it holds the lock for read.
+    teardown_cache : str
+        Cache maintenance when arm64 unmaps: ``entry``, every line of what each entry mapped; ``elided``.
+    teardown_tlb : str
+        TLB invalidation when arm64 unmaps: ``entry``, of each; ``range``, of each table and of each stretch between two
+        chances to let go (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
     lock_regions : int
         Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
     """
@@ -64,6 +69,8 @@ class Policy(rules.Checked):
     fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
     eager_split: bool | None = rules.rule(rules.flag, None)
     split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop", "under_read_lock"), "default")
+    teardown_cache: str = rules.rule(rules.choice("entry", "elided"), "elided")
+    teardown_tlb: str = rules.rule(rules.choice("entry", "range", "vm", "elided"), "elided")
     lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
 
     def __post_init__(self) -> None:

@@ -181,7 +181,7 @@ class Scenario:
                 f"{'a chunk' if facts.by_chunk else 'the memory'} must divide into as many parts, each a multiple of "
                 f"{format_size(word)} (64 pages)", "change clear_chunk" if facts.by_chunk else "change memory",
             )  # fmt: skip
-        if facts.works_on and not workload.access_interval:
+        if (facts.works_on or workload.guest_runs) and not workload.access_interval:
             raise InputError(
                 "workload.access_interval", format_duration(0), "must be more than 0",
                 "a vCPU that takes no time would go round for ever at one instant",
@@ -190,6 +190,21 @@ class Scenario:
             raise InputError(
                 "policy.lock_regions", self.policy.lock_regions, f"{workload.kind} takes the one lock of all memory",
                 "leave it out",
+            )  # fmt: skip
+        if workload.kind == "teardown":
+            self._check_teardown()
+
+    def _check_teardown(self) -> None:
+        policy, workload = self.policy, self.workload
+        if not policy.architecture.startswith("arm64"):
+            raise InputError(
+                "policy.architecture", policy.architecture, "teardown is that of arm64's stage 2",
+                'use kind = "zap" for x86, or architecture = "arm64"',
+            )  # fmt: skip
+        if workload.guest_runs and policy.teardown_tlb not in ("entry", "range"):
+            raise InputError(
+                "policy.teardown_tlb", policy.teardown_tlb, "a guest that runs could still use what was unmapped",
+                'use teardown_tlb = "entry" or "range", or leave guest_runs out',
             )  # fmt: skip
 
     @classmethod

@@ -42,6 +42,7 @@ KINDS = {
     "clear_under_load": Facts(clear_threads=True),
     "dirty_log_perf_test": Facts(),
     "migration": Facts(works_on=True, clear_threads=True, by_chunk=True),
+    "teardown": Facts(regions=False),
     "zap": Facts(works_on=True, regions=False),
 }
 """The kinds of workload. What they do and measure is in `simlib.workloads`."""
@@ -57,7 +58,8 @@ class Workload(rules.Checked):
         ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
         ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
         ``migration``: they keep writing while passes over the memory collect, clear and send it;
-        ``zap``: they keep writing while all of it is unmapped once.
+        ``zap``: they keep writing while all of it is unmapped once;
+        ``teardown``: an arm64 stage 2 is unmapped entry by entry, once the guest has ended or while it runs.
     iterations : int
         Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
     write_percent : int
@@ -102,6 +104,8 @@ class Workload(rules.Checked):
     slow_fault_every : int
         Accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever the log says, as
         those of NX huge pages do; 0: none.
+    guest_runs : bool
+        Whether the guest of ``teardown`` keeps writing meanwhile, as when userspace unmaps memory that it uses.
     """
 
     kind: str = rules.rule(rules.choice(*KINDS), "dirty_log_perf_test")
@@ -123,6 +127,7 @@ class Workload(rules.Checked):
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
     timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
     slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
+    guest_runs: bool = rules.rule(rules.flag, False)
 
     @property
     def facts(self) -> Facts:

@@ -11,7 +11,7 @@ from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
-from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, scaled, zap
+from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, scaled, teardown, zap
 from simlib.workloads.degradation import degradation
 from simlib.workloads.horizon import check_walks
 from simlib.workloads.metrics import Kind, Metric
@@ -26,6 +26,7 @@ KINDS: dict[str, Kind] = {
              dirtying="dirtied"),
         Kind("migration", migration.build, migration.METRICS, migration.DEFAULT, migration.measure,
              migration.check_horizon, scaled.sample, migration.warnings, degradation),
+        Kind("teardown", teardown.build, teardown.METRICS, teardown.DEFAULT, teardown.measure, teardown.check_horizon),
         Kind("zap", zap.build, zap.METRICS, zap.DEFAULT, zap.measure, zap.check_horizon,
              curve=zap.curve),
     )

@@ -40,3 +40,27 @@ def test_entries_that_a_walk_visits(size, visited):
 def test_other_page_sizes_do_not_exist(page):
     with pytest.raises(InputError, match=r"guest\.page_size = .*: must be 4K, 16K or 64K"):
         PageTable(page)
+
+
+@pytest.mark.parametrize(
+    ("page", "ipa_bits", "levels"),
+    [(4096, 40, 3), (16384, 40, 2), (65536, 40, 2), (4096, 32, 2), (4096, 43, 3), (4096, 44, 4), (16384, 41, 3),
+     (65536, 42, 2), (65536, 48, 3)],
+)  # fmt: skip
+def test_levels_of_stage_2(page, ipa_bits, levels):
+    """Up to 16 tables side by side at the first level spare one; the widths are those of the Arm ARM, D8.2."""
+    assert PageTable(page).stage2_levels(ipa_bits) == levels
+
+
+@pytest.mark.parametrize(
+    ("page", "size", "leaf", "entries"),
+    [
+        (4096, 2**30, 1, {1: 2**18, 2: 512, 3: 1}),
+        (4096, 2**30 + 4096, 2, {2: 513, 3: 2}),
+        (16384, 2**40, 1, {1: 2**26, 2: 2**15}),
+        (65536, 2**40, 1, {1: 2**24, 2: 2**11}),
+        (65536, 2**40, 2, {2: 2**11}),
+    ],
+)
+def test_entries_of_stage_2(page, size, leaf, entries):
+    assert PageTable(page).stage2_entries(size, leaf) == entries
