@@ -68,6 +68,12 @@ class Costs(rules.Checked):
         Allocating its table, under the lock or not (`Policy.split_alloc`).
     zap_block : int
         Unmapping one block and giving back its table, under the lock.
+    walk_entry : int
+        `eager_split`: visiting one entry in a walk over the page table, under the lock.
+    protect_entry : int
+        `eager_split`: what it takes longer to write-protect a writable entry that is visited, under the lock.
+    table_entry : int
+        `eager_split`: making one entry of a new table, with its share of allocating and clearing it, under the lock.
     fault_jitter : float
         Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
     """
@@ -92,6 +98,9 @@ class Costs(rules.Checked):
     split_block: int | None = _cost("100ns", "1ms")
     split_alloc: int | None = _cost("10ns", "1ms")
     zap_block: int | None = _cost("10ns", "1ms")
+    walk_entry: int | None = _cost("100ps", "1us")
+    protect_entry: int | None = _cost("100ps", "1us")
+    table_entry: int | None = _cost("100ps", "1us")
     fault_jitter: float | None = field(
         default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
     )
