@@ -13,8 +13,11 @@ from simlib.model.quantities import format_size
 COSTS = ("walk_entry", "protect_entry", "table_entry", "split_block", "clear_word")
 """What is paid for, by the names of `simlib.model.costs.Costs`."""
 
+PROTECT_VISIT = "protect_visit"
+"""Name of one count more: leaves that the write-protecting walk visits, whether or not it changes them."""
+
 Counts = Mapping[str, int]
-"""How often each of `COSTS` is paid."""
+"""How often each of `COSTS` is paid, and how many leaves the write-protecting walk visits (`PROTECT_VISIT`)."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +124,10 @@ class EagerSplit:
         protect = ranges * table.walked(0, self._largest, height, levels)
         chunk = min(self.chunk // self.page_size if self.chunk else self._largest, self.pages)
         split = self.pages // chunk * table.split_walked(0, chunk, height, walk, levels)
-        mapped = self.pages // (self.pages_per_guest_page if height == 1 else table.pages_per_block(height))
-        return dict.fromkeys(COSTS, 0) | self._tables() | {"walk_entry": protect + split, "protect_entry": mapped}
+        leaves = self.pages // table.pages_per_block(height)
+        mapped = leaves // (self.pages_per_guest_page if height == 1 else 1)
+        paid = {"walk_entry": protect + split, "protect_entry": mapped, PROTECT_VISIT: leaves}
+        return dict.fromkeys(COSTS, 0) | self._tables() | paid
 
     def clear(self, walk: str = "all", iterations: int = 2) -> Counts:
         """What so many CLEARs of the slot pay for, with KVM_DIRTY_LOG_INITIALLY_SET and the guest writing in between.
@@ -142,15 +147,18 @@ class EagerSplit:
             By the names of `COSTS`, over all iterations.
         """
         stride, words = self.pages_per_guest_page, self.pages // WORD_PAGES
-        written = self.pages // stride
-        whole, part = (self._word(pages, 1, walk) for pages in (WORD_PAGES, WORD_PAGES - stride + 1))
-        visits, protected, unsplit = (iterations - 1) * words * part, (iterations - 1) * written, 0
-        for height, number in self._steps:
-            visits += (number - unsplit) * self._word(WORD_PAGES, height, walk)
-            unsplit = number
-        visits += (words - unsplit) * whole
-        protected += self._steps[0][1] if self._steps else written
-        paid = {"walk_entry": visits, "protect_entry": protected, "clear_word": iterations * words}
+        written, part = self.pages // stride, WORD_PAGES - stride + 1
+        blocks = dict(self._steps)
+        first = words - max(blocks.values(), default=0)  # words of pages, in the first iteration
+        visits = first * self._word(WORD_PAGES, 1, walk) + (iterations - 1) * words * self._word(part, 1, walk)
+        done = 0
+        for height, number in blocks.items():
+            visits += (number - done) * self._word(WORD_PAGES, height, walk)
+            done = number
+        protected = (next(iter(blocks.values())) if blocks else written) + (iterations - 1) * written
+        leaves = first * WORD_PAGES + (words - first) + (iterations - 1) * words * part
+        paid = {"walk_entry": visits, "protect_entry": protected, "clear_word": iterations * words,
+                PROTECT_VISIT: leaves}  # fmt: skip
         return dict.fromkeys(COSTS, 0) | self._tables() | paid
 
     def _word(self, pages: int, height: int, walk: str) -> int:

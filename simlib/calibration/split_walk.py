@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The eager-split walk that skips levels (seed 004): costs from relative changes, and what they say elsewhere.
+
+Relative changes determine ratios of costs only: `walk_entry` is the unit, and the scale is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import optimize
+
+from simlib.errors import InputError, nearest
+from simlib.measurements import load
+from simlib.model.pagetable import SPLIT_WALKS
+from simlib.model.quantities import format_size, parse_size
+from simlib.prediction import LEVEL
+from simlib.theory.split_walk import COSTS, PROTECT_VISIT, Counts, EagerSplit
+
+TABLES = {"AmpereOne": ("arm64-split-walk-skip-levels", 64 * 2**30),
+          "ThunderX2": ("arm64-split-walk-thunderx2", 16 * 2**30)}  # fmt: skip
+"""Published tables by machine, with the memory of the guest, bytes."""
+
+MODES = tuple((bits, size * 2**10) for bits in (48, 40) for size in (4, 16, 64))
+"""Guest modes over which the published numbers are averages: bits of its physical addresses, size of its pages."""
+
+BACKINGS = {"4k-already-split": "4k", "thp": "thp", "hugetlb-1gb": "hugetlb_1gb"}
+"""The published names of what backs the memory, and the model's."""
+
+CASES = tuple((scenario, backing) for scenario in ("enable", "clear") for backing in BACKINGS)
+"""The six published changes."""
+
+NAMES = (*COSTS, PROTECT_VISIT)
+
+_LOWEST, _HIGHEST = 1e-4, 1e6
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to explain the changes.
+
+    Attributes
+    ----------
+    name : str
+    ratios : tuple of str
+        Costs that are free, as multiples of `walk_entry`; the others are zero.
+    chunk : int or None
+        Bytes that KVM splits at a time; None: the largest block.
+    decides : str
+        The measurement that would tell it from the first reading.
+    """
+
+    name: str
+    ratios: tuple[str, ...] = ("protect_entry", "table_entry", "split_block", "clear_word")
+    chunk: int | None = None
+    decides: str = ""
+
+
+READINGS = (
+    Reading("four costs beside a visit", decides="the reading that is used"),
+    Reading("chunks of 2 MiB, so that 1 GiB is split in two steps", chunk=2**21,
+            decides="the chunk size that the kernel or the test was given"),
+    Reading("replacing a block is free", ("protect_entry", "table_entry", "clear_word"),
+            decides="the time of one split: blocks of 2 MiB and of 1 GiB, tracepoints around the invalidation"),
+    Reading("the write-protecting walk is dearer for every leaf, not for those that it changes",
+            (PROTECT_VISIT, "table_entry", "split_block", "clear_word"),
+            decides="enabling by guest mode: with pages of 64K only one in 16 entries is valid"),
+    Reading("it is dearer for every leaf, and for those that it changes",
+            ("protect_entry", PROTECT_VISIT, "table_entry", "split_block", "clear_word"),
+            decides="enabling by guest mode"),
+)  # fmt: skip
+"""What may explain the changes; the first is used."""
+
+
+def reading(name: str) -> Reading:
+    """One of `READINGS`.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name.
+    """
+    found = {reading.name: reading for reading in READINGS}
+    if name not in found:
+        raise InputError("reading", name, "unknown", nearest(name, found))
+    return found[name]
+
+
+def published(machine: str) -> pd.DataFrame:
+    """The six published changes of a machine, in the order of `CASES`.
+
+    Examples
+    --------
+    >>> published("AmpereOne").loc[("enable", "thp"), "runtime_change_percent"]
+    np.float64(-11.94)
+    """
+    return load(TABLES[machine][0]).frame.set_index(["scenario", "backing"]).loc[list(CASES)]
+
+
+def count_row(counts: Counts) -> list[int]:
+    """Counts in the order of `NAMES`."""
+    return [counts[name] for name in NAMES]
+
+
+def count_array(machine: str, walk: str, chunk: int | None = None) -> NDArray[np.float64]:
+    """Counts of the published experiment.
+
+    Returns
+    -------
+    ndarray, shape (6, 6, 6)
+        By case, guest mode and cost (`CASES`, `MODES`, `NAMES`).
+    """
+    memory = TABLES[machine][1]
+    rows = []
+    for scenario, backing in CASES:
+        slots = [EagerSplit(memory, BACKINGS[backing], 4096, size, bits, chunk) for bits, size in MODES]
+        rows.append([count_row(s.enable(walk) if scenario == "enable" else s.clear(walk)) for s in slots])
+    return np.array(rows, dtype=float)
+
+
+def change(before: NDArray[np.float64], after: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Change of the time, percent, from counts before and after; the last axis is that of the costs."""
+    return np.asarray(100 * (after @ costs) / (before @ costs) - 100)
+
+
+@dataclass(frozen=True)
+class WalkFit:
+    """Costs of one machine in one reading.
+
+    Attributes
+    ----------
+    machine : str
+    reading : Reading
+    costs : ndarray, shape (6,)
+        By `NAMES`; the first, `walk_entry`, is 1.
+    draws : ndarray, shape (n, 6)
+        The same for observations drawn from their published standard deviations.
+    observations : DataFrame
+        `scenario`, `backing`, `published_percent`, `stdev_percent`, `fitted_percent`, `spread_percent` (standard
+        deviation over the guest modes in the model, to which nothing was fitted), `error_points`, `within`.
+    chi_squared : float
+        Sum of squared errors over squared published deviations.
+    """
+
+    machine: str
+    reading: Reading
+    costs: NDArray[np.float64]
+    draws: NDArray[np.float64] = field(repr=False)
+    observations: pd.DataFrame = field(repr=False)
+    chi_squared: float
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """Ratios with intervals: `name`, `ratio`, `low`, `high`, `determined` (their ends within a factor of 4)."""
+        rows = []
+        for name in self.reading.ratios:
+            index = NAMES.index(name)
+            low, high = interval(self.draws[:, index])
+            inside = 2 * _LOWEST < self.costs[index] < _HIGHEST / 2
+            rows.append((name, self.costs[index], low, high, bool(inside and high < 4 * low)))
+        return pd.DataFrame(rows, columns=["name", "ratio", "low", "high", "determined"])
+
+    def predict(self, before: Counts, after: Counts) -> tuple[float, float, float]:
+        """Change from one count to another, percent, with the interval of the draws."""
+        old, new = (np.array(count_row(counts), dtype=float) for counts in (before, after))
+        low, high = interval(change(old, new, self.draws.T))
+        return float(change(old, new, self.costs)), low, high
+
+
+def interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The central interval of `LEVEL`."""
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+class _Problem:
+    """Least squares in the published standard deviations."""
+
+    def __init__(self, machine: str, how: Reading) -> None:
+        table = published(machine)
+        self.free = [NAMES.index(name) for name in how.ratios]
+        self.before, self.after = (count_array(machine, walk, how.chunk) for walk in ("all", "skip_levels"))
+        self.seen = table["runtime_change_percent"].to_numpy(dtype=float)
+        self.deviation = table["stdev_percent"].to_numpy(dtype=float)
+
+    def costs(self, logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        out = np.zeros(len(NAMES))
+        out[0] = 1.0
+        out[self.free] = np.exp(logs)
+        return out
+
+    def by_mode(self, costs: NDArray[np.float64]) -> NDArray[np.float64]:
+        return change(self.before, self.after, costs)
+
+    def solve(
+        self, seen: NDArray[np.float64], kept: Sequence[int], starts: Sequence[NDArray[np.float64]]
+    ) -> tuple[NDArray[np.float64], float]:
+        """The best logarithms of the ratios from several starts, and the sum of squares."""
+
+        def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+            found = self.by_mode(self.costs(logs)).mean(axis=1)
+            return np.asarray(((found - seen) / self.deviation)[list(kept)])
+
+        bounds = (np.log(_LOWEST), np.log(_HIGHEST))
+        best = min((optimize.least_squares(residuals, start, bounds=bounds) for start in starts), key=lambda r: r.cost)
+        return best.x, 2 * float(best.cost)
+
+    def starts(self) -> list[NDArray[np.float64]]:
+        scale = {"protect_entry": 1.0, PROTECT_VISIT: 0.3, "table_entry": 5.0, "split_block": 300.0, "clear_word": 30.0}
+        middle = np.log([scale[NAMES[index]] for index in self.free])
+        return [middle, *(middle + step for step in (np.eye(len(middle)) * 2.0)), middle - 2.0]
+
+
+def fit(machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 200, seed: int = 1) -> WalkFit:
+    """Ratios of costs by least squares in the published standard deviations.
+
+    Parameters
+    ----------
+    machine : str
+        One of `TABLES`.
+    how : Reading
+    draws : int
+        Of the observations, each from a normal distribution with the published standard deviation, for the intervals.
+    seed : int
+
+    Returns
+    -------
+    WalkFit
+
+    Examples
+    --------
+    >>> fit(draws=2).observations["within"].all()
+    np.True_
+    """
+    problem = _Problem(machine, how)
+    random = np.random.default_rng(seed)
+    every = range(len(CASES))
+    best, chi_squared = problem.solve(problem.seen, every, problem.starts())
+    drawn = random.normal(problem.seen, problem.deviation, (draws, len(CASES)))
+    starts = [best, problem.starts()[0]]
+    samples = np.array([problem.costs(problem.solve(seen, every, starts)[0]) for seen in drawn])
+    costs = problem.costs(best)
+    found = problem.by_mode(costs)
+    table = pd.DataFrame(list(CASES), columns=["scenario", "backing"])
+    table["published_percent"], table["stdev_percent"] = problem.seen, problem.deviation
+    table["fitted_percent"], table["spread_percent"] = found.mean(axis=1), found.std(axis=1, ddof=1)
+    table["error_points"] = table["fitted_percent"] - table["published_percent"]
+    table["within"] = table["error_points"].abs() <= table["stdev_percent"].clip(lower=2.0)
+    return WalkFit(machine, how, costs, samples, table, chi_squared)
+
+
+def left_out(
+    machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 100, seed: int = 1
+) -> pd.DataFrame:
+    """Each of the six changes predicted from the other five.
+
+    Returns
+    -------
+    DataFrame
+        ``scenario``, ``backing``, ``published_percent``, ``predicted_percent``, ``low``, ``high``, ``inside`` (the
+        published interval of one standard deviation meets that of the prediction). A wide interval: the other five
+        do not determine it.
+    """
+    problem = _Problem(machine, how)
+    random = np.random.default_rng(seed)
+    drawn = random.normal(problem.seen, problem.deviation, (draws, len(CASES)))
+    rows = []
+    for out, (scenario, backing) in enumerate(CASES):
+        kept = [index for index in range(len(CASES)) if index != out]
+
+        def predicted(seen: NDArray[np.float64], starts: Sequence[NDArray[np.float64]], kept=kept, out=out) -> float:  # type: ignore[no-untyped-def]  # the defaults bind the loop's values
+            logs, _ = problem.solve(seen, kept, starts)
+            return float(problem.by_mode(problem.costs(logs)).mean(axis=1)[out])
+
+        best, _ = problem.solve(problem.seen, kept, problem.starts())
+        low, high = interval(np.array([predicted(seen, [best, problem.starts()[0]]) for seen in drawn]))
+        seen, deviation = problem.seen[out], problem.deviation[out]
+        meets = bool(low <= seen + deviation and high >= seen - deviation)
+        rows.append((scenario, backing, seen, predicted(problem.seen, [best]), low, high, meets))
+    columns = ["scenario", "backing", "published_percent", "predicted_percent", "low", "high", "inside"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def readings_table(draws: int = 2) -> pd.DataFrame:
+    """Every reading of every machine: how well it fits, and what it says of the spread over guest modes.
+
+    Returns
+    -------
+    DataFrame
+        ``machine``, ``reading``, ``ratios`` (how many are free), ``chi_squared`` (six observations), ``missed`` (out
+        of deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and ``published_enable_4k``,
+        ``published_clear_4k`` (percent), ``decides``.
+    """
+    rows = []
+    for machine in TABLES:
+        for how in READINGS:
+            found = fit(machine, how, draws=draws)
+            table = found.observations.set_index(["scenario", "backing"])
+            split = table.loc[[("enable", "4k-already-split"), ("clear", "4k-already-split")]]
+            rows.append((machine, how.name, len(how.ratios), found.chi_squared, int((~table["within"]).sum()),
+                         *split["spread_percent"], *split["stdev_percent"], how.decides))  # fmt: skip
+    columns = ["machine", "reading", "ratios", "chi_squared", "missed", "spread_enable_4k", "spread_clear_4k",
+               "published_enable_4k", "published_clear_4k", "decides"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+# -- predictions ---------------------------------------------------------------------------------------
+
+
+def walks_table(found: WalkFit) -> pd.DataFrame:
+    """Ways to skip entries, beside the published one: change from the walk as it is, and from skipping levels.
+
+    Returns
+    -------
+    DataFrame
+        ``walk``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, ``slower_percent``, ``slower_low``,
+        ``slower_high`` (against ``skip_levels``); guest pages of 4 KiB, 48 bits of address.
+    """
+    memory = TABLES[found.machine][1]
+    rows = []
+    for walk in SPLIT_WALKS[1:]:
+        for scenario, backing in CASES:
+            slot = EagerSplit(memory, BACKINGS[backing])
+            counts = {
+                w: slot.enable(w) if scenario == "enable" else slot.clear(w) for w in ("all", "skip_levels", walk)
+            }
+            rows.append((walk, scenario, backing, *found.predict(counts["all"], counts[walk]),
+                         *found.predict(counts["skip_levels"], counts[walk])))  # fmt: skip
+    columns = ["walk", "scenario", "backing", "change_percent", "low", "high", "slower_percent", "slower_low",
+               "slower_high"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def granules_table(found: WalkFit) -> pd.DataFrame:
+    """What skipping the last level would change with other page sizes of the host.
+
+    Costs of an entry and of a block are taken to be the same; guest pages are the host's.
+
+    Returns
+    -------
+    DataFrame
+        ``page_size``, ``block``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``.
+    """
+    rows = []
+    for page in (4096, 16384, 65536):
+        for scenario, backing in CASES:
+            if page > 4096 and backing == "hugetlb-1gb":
+                continue  # stage 2 then maps the same blocks as with THP
+            slot = EagerSplit(64 * 2**30, BACKINGS[backing], page, page)
+            old, new = ((slot.enable(w) if scenario == "enable" else slot.clear(w)) for w in ("all", "skip_levels"))
+            block = {"4k-already-split": page, "thp": page * (page // 8), "hugetlb-1gb": 2**30}[backing]
+            rows.append((format_size(page), format_size(block), scenario, backing, *found.predict(old, new)))
+    columns = ["page_size", "block", "scenario", "backing", "change_percent", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+# -- the lab, whose unit is the instruction --------------------------------------------------------------
+
+LAB = EagerSplit(128 * 2**20, "thp", ipa_bits=40, chunk=2**21)
+"""The lab's largest guest; the test's default mode has 40 bits of address (lib/guest_modes.c)."""
+
+LAB_PHASES = ("enable", "clear[1]", "clear[2]", "clear")
+
+
+def lab_times() -> pd.DataFrame:
+    """Measured times of the lab's eager splits, as growth from its smallest guest to its largest.
+
+    Returns
+    -------
+    DataFrame
+        ``chunk`` (bytes), ``phase`` (of `LAB_PHASES` but the last), ``walk``, ``pages`` (by which the guest grows),
+        ``measured_ns`` (instructions, by which the time grows).
+    """
+    frame = load("switches-ioctls").frame
+    frame = frame[frame["experiment"] == "split-arm64"]
+    rows = []
+    for chunk in (2**21, 2**30):
+        for walk, switch in (("all", "N"), ("skip_levels", "Y")):
+            mine = frame[frame["switches"] == f"eager_split_chunk={chunk} split_skip_levels={switch}"]
+            for phase, protection, name, number in (("enable", "enable", "enable", 0),
+                                                    ("clear[1]", "initially_set", "clear", 1),
+                                                    ("clear[2]", "initially_set", "clear", 2)):  # fmt: skip
+                cells = mine[(mine["protection"] == protection) & (mine["name"] == name) & (mine["round"] == number)]
+                times = {
+                    parse_size(m): t for m, t in zip(cells["memory_per_vcpu"], cells["total_time_ns"], strict=True)
+                }
+                small, large = min(times), max(times)
+                rows.append((chunk, phase, walk, (large - small) // 4096, float(times[large] - times[small])))
+    return pd.DataFrame(rows, columns=["chunk", "phase", "walk", "pages", "measured_ns"])
+
+
+def lab_counts(phase: str, walk: str, memory: int = LAB.memory, chunk: int = 2**21) -> dict[str, int]:
+    """What one of the lab's phases pays for.
+
+    Parameters
+    ----------
+    phase : str
+        ``enable``, ``clear[1]``, ``clear[2]``, or ``clear``: both.
+    walk : str
+    memory, chunk : int
+        Bytes.
+    """
+    slot = EagerSplit(memory, "thp", ipa_bits=40, chunk=chunk)
+    if phase == "enable":
+        return dict(slot.enable(walk))
+    both, first = slot.clear(walk, 2), slot.clear(walk, 1)
+    chosen: Mapping[str, Counts] = {"clear": both, "clear[1]": first}
+    if phase in chosen:
+        return dict(chosen[phase])
+    return {name: both[name] - first[name] for name in both}
+
+
+def lab_costs() -> tuple[pd.Series, pd.DataFrame]:
+    """The lab's own costs in instructions, from all its phases, and how well the counts explain them.
+
+    Returns
+    -------
+    costs : Series
+        Instructions, by `COSTS`.
+    cells : DataFrame
+        `lab_times` with ``model_ns`` and ``error``, relative.
+    """
+    cells = lab_times()
+    rows = []
+    for cell in cells.itertuples():
+        grown, small = (lab_counts(cell.phase, cell.walk, m * 2**20, min(cell.chunk, m * 2**20)) for m in (128, 32))
+        rows.append([grown[name] - small[name] for name in COSTS])
+    counts, seen = np.array(rows, dtype=float), cells["measured_ns"].to_numpy(dtype=float)
+    # Each cell counts by its relative error.
+    found, _ = optimize.nnls(counts / seen[:, None], np.ones(len(seen)))
+    model = counts @ found
+    return pd.Series(found, COSTS), cells.assign(model_ns=model, error=model / seen - 1)
+
+
+def lab_test(fits: Sequence[WalkFit]) -> pd.DataFrame:
+    """The lab's change by skipping the last level, predicted from each machine's published changes.
+
+    Returns
+    -------
+    DataFrame
+        ``machine``, ``phase`` (``enable``, ``clear``), ``lab_percent`` (of instructions), ``predicted_percent``,
+        ``low``, ``high``, ``inside``.
+    """
+    frame = load("switches-ioctls").frame
+    frame = frame[(frame["experiment"] == "split-arm64") & (frame["memory_per_vcpu"] == "128M")]
+    rows = []
+    for found in fits:
+        for phase, protection in (("enable", "enable"), ("clear", "initially_set")):
+            cells = frame[(frame["protection"] == protection) & (frame["name"] == phase)]
+            times = [cells[cells["switches"] == f"eager_split_chunk={2**21} split_skip_levels={s}"]["total_time_ns"].sum()
+                     for s in "NY"]  # fmt: skip
+            lab = 100.0 * float(times[1]) / float(times[0]) - 100
+            value, low, high = found.predict(lab_counts(phase, "all"), lab_counts(phase, "skip_levels"))
+            rows.append((found.machine, phase, lab, value, low, high, bool(low <= lab <= high)))
+    columns = ["machine", "phase", "lab_percent", "predicted_percent", "low", "high", "inside"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+# -- the barrier ---------------------------------------------------------------------------------------
+
+
+def barrier_table(found: WalkFit) -> pd.DataFrame:
+    """What the barrier within the walk would have had to cost for the published fall of the time of CLEAR.
+
+    It was executed once for each block that is split, since then once for each word: by the counts there are more of
+    them. So one of the old ones must have cost at least as much as the fall, divided by the splits.
+
+    Returns
+    -------
+    DataFrame
+        ``backing``, ``before`` and ``after`` (barriers in two CLEARs), ``least_visits`` (the least that one of the old
+        must cost, in visited entries), ``low``, ``high``, ``words`` (the same as a multiple of all that a word costs
+        beside its visits, in which the new one is).
+    """
+    fall = load("arm64-split-walk-barrier").frame["reduction_percent"].iloc[0] / 100
+    rows = []
+    word = NAMES.index("clear_word")
+    for backing in ("thp", "hugetlb-1gb"):
+        counts = EagerSplit(TABLES[found.machine][1], BACKINGS[backing]).clear()
+        row = np.array(count_row(counts), dtype=float)
+        splits, words = counts["split_block"], counts["clear_word"]
+        least = fall / (1 - fall) * (row @ found.costs) / splits
+        low, high = interval(fall / (1 - fall) * (found.draws @ row) / splits)
+        rows.append((backing, splits, words, float(least), low, high, float(least / found.costs[word])))
+    return pd.DataFrame(rows, columns=["backing", "before", "after", "least_visits", "low", "high", "words"])
