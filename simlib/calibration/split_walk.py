@@ -52,12 +52,15 @@ class Reading:
         Bytes that KVM splits at a time; None: the largest block.
     decides : str
         The measurement that would tell it from the first reading.
+    spreads : bool
+        Whether the published standard deviations of memory that is split already are observations too.
     """
 
     name: str
     ratios: tuple[str, ...] = ("protect_entry", "table_entry", "split_block", "clear_word")
     chunk: int | None = None
     decides: str = ""
+    spreads: bool = False
 
 
 READINGS = (
@@ -72,6 +75,9 @@ READINGS = (
     Reading("it is dearer for every leaf, and for those that it changes",
             ("protect_entry", PROTECT_VISIT, "table_entry", "split_block", "clear_word"),
             decides="enabling by guest mode"),
+    Reading("the same, fitted to the spread over guest modes too",
+            ("protect_entry", PROTECT_VISIT, "table_entry", "split_block", "clear_word"),
+            decides="enabling by guest mode", spreads=True),
 )  # fmt: skip
 """What may explain the changes; the first is used."""
 
@@ -167,6 +173,8 @@ class WalkFit:
     def predict(self, before: Counts, after: Counts) -> tuple[float, float, float]:
         """Change from one count to another, percent, with the interval of the draws."""
         old, new = (np.array(count_row(counts), dtype=float) for counts in (before, after))
+        if (old == new).all():
+            return 0.0, 0.0, 0.0
         low, high = interval(change(old, new, self.draws.T))
         return float(change(old, new, self.costs)), low, high
 
@@ -182,6 +190,7 @@ class _Problem:
 
     def __init__(self, machine: str, how: Reading) -> None:
         table = published(machine)
+        self.how = how
         self.free = [NAMES.index(name) for name in how.ratios]
         self.before, self.after = (count_array(machine, walk, how.chunk) for walk in ("all", "skip_levels"))
         self.seen = table["runtime_change_percent"].to_numpy(dtype=float)
@@ -202,12 +211,26 @@ class _Problem:
         """The best logarithms of the ratios from several starts, and the sum of squares."""
 
         def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-            found = self.by_mode(self.costs(logs)).mean(axis=1)
-            return np.asarray(((found - seen) / self.deviation)[list(kept)])
+            found = self.by_mode(self.costs(logs))
+            errors = ((found.mean(axis=1) - seen) / self.deviation)[list(kept)]
+            return np.concatenate([errors, self.spread_errors(found)]) if self.how.spreads else np.asarray(errors)
 
         bounds = (np.log(_LOWEST), np.log(_HIGHEST))
         best = min((optimize.least_squares(residuals, start, bounds=bounds) for start in starts), key=lambda r: r.cost)
         return best.x, 2 * float(best.cost)
+
+    def spread_errors(self, found: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Errors of the two spreads of memory that is split already, in the standard error of a deviation of six.
+
+        What the deviations of blocks have that the model does not explain is noise, which these have too.
+        """
+        model, seen = found.std(axis=1, ddof=1), self.deviation
+        errors = []
+        for first in (0, 3):  # enabling, CLEAR
+            blocks = slice(first + 1, first + 3)
+            noise = max(0.0, float(np.mean(seen[blocks] ** 2 - model[blocks] ** 2)))
+            errors.append((np.hypot(model[first], np.sqrt(noise)) / seen[first] - 1) * np.sqrt(2 * (len(MODES) - 1)))
+        return np.array(errors)
 
     def starts(self) -> list[NDArray[np.float64]]:
         scale = {"protect_entry": 1.0, PROTECT_VISIT: 0.3, "table_entry": 5.0, "split_block": 300.0, "clear_word": 30.0}
@@ -291,8 +314,8 @@ def readings_table(draws: int = 2) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``machine``, ``reading``, ``ratios`` (how many are free), ``chi_squared`` (six observations), ``missed`` (out
-        of deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and ``published_enable_4k``,
+        ``machine``, ``reading``, ``ratios`` (how many are free), ``observations``, ``chi_squared``, ``missed`` (out of
+        deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and ``published_enable_4k``,
         ``published_clear_4k`` (percent), ``decides``.
     """
     rows = []
@@ -301,9 +324,10 @@ def readings_table(draws: int = 2) -> pd.DataFrame:
             found = fit(machine, how, draws=draws)
             table = found.observations.set_index(["scenario", "backing"])
             split = table.loc[[("enable", "4k-already-split"), ("clear", "4k-already-split")]]
-            rows.append((machine, how.name, len(how.ratios), found.chi_squared, int((~table["within"]).sum()),
+            observations = len(CASES) + 2 * how.spreads
+            rows.append((machine, how.name, len(how.ratios), observations, found.chi_squared, int((~table["within"]).sum()),
                          *split["spread_percent"], *split["stdev_percent"], how.decides))  # fmt: skip
-    columns = ["machine", "reading", "ratios", "chi_squared", "missed", "spread_enable_4k", "spread_clear_4k",
+    columns = ["machine", "reading", "ratios", "observations", "chi_squared", "missed", "spread_enable_4k", "spread_clear_4k",
                "published_enable_4k", "published_clear_4k", "decides"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
@@ -325,9 +349,8 @@ def walks_table(found: WalkFit) -> pd.DataFrame:
     for walk in SPLIT_WALKS[1:]:
         for scenario, backing in CASES:
             slot = EagerSplit(memory, BACKINGS[backing])
-            counts = {
-                w: slot.enable(w) if scenario == "enable" else slot.clear(w) for w in ("all", "skip_levels", walk)
-            }
+            paid = slot.enable if scenario == "enable" else slot.clear
+            counts = {name: paid(name) for name in ("all", "skip_levels", walk)}
             rows.append((walk, scenario, backing, *found.predict(counts["all"], counts[walk]),
                          *found.predict(counts["skip_levels"], counts[walk])))  # fmt: skip
     columns = ["walk", "scenario", "backing", "change_percent", "low", "high", "slower_percent", "slower_low",
@@ -335,15 +358,21 @@ def walks_table(found: WalkFit) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def granules_table(found: WalkFit) -> pd.DataFrame:
+def granules_table(found: WalkFit, other: WalkFit) -> pd.DataFrame:
     """What skipping the last level would change with other page sizes of the host.
 
     Costs of an entry and of a block are taken to be the same; guest pages are the host's.
 
+    Parameters
+    ----------
+    found : WalkFit
+    other : WalkFit
+        Another reading, to see which predictions hang on it.
+
     Returns
     -------
     DataFrame
-        ``page_size``, ``block``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``.
+        ``page_size``, ``block``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, ``other_percent``.
     """
     rows = []
     for page in (4096, 16384, 65536):
@@ -353,8 +382,9 @@ def granules_table(found: WalkFit) -> pd.DataFrame:
             slot = EagerSplit(64 * 2**30, BACKINGS[backing], page, page)
             old, new = ((slot.enable(w) if scenario == "enable" else slot.clear(w)) for w in ("all", "skip_levels"))
             block = {"4k-already-split": page, "thp": page * (page // 8), "hugetlb-1gb": 2**30}[backing]
-            rows.append((format_size(page), format_size(block), scenario, backing, *found.predict(old, new)))
-    columns = ["page_size", "block", "scenario", "backing", "change_percent", "low", "high"]
+            rows.append((format_size(page), format_size(block), scenario, backing, *found.predict(old, new),
+                         other.predict(old, new)[0]))  # fmt: skip
+    columns = ["page_size", "block", "scenario", "backing", "change_percent", "low", "high", "other_percent"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -385,10 +415,9 @@ def lab_times() -> pd.DataFrame:
                                                     ("clear[1]", "initially_set", "clear", 1),
                                                     ("clear[2]", "initially_set", "clear", 2)):  # fmt: skip
                 cells = mine[(mine["protection"] == protection) & (mine["name"] == name) & (mine["round"] == number)]
-                times = {
-                    parse_size(m): t for m, t in zip(cells["memory_per_vcpu"], cells["total_time_ns"], strict=True)
-                }
-                small, large = min(times), max(times)
+                sizes = [int(parse_size(size)) for size in cells["memory_per_vcpu"]]
+                times = dict(zip(sizes, cells["total_time_ns"].tolist(), strict=True))
+                small, large = min(sizes), max(sizes)
                 rows.append((chunk, phase, walk, (large - small) // 4096, float(times[large] - times[small])))
     return pd.DataFrame(rows, columns=["chunk", "phase", "walk", "pages", "measured_ns"])
 
@@ -426,8 +455,8 @@ def lab_costs() -> tuple[pd.Series, pd.DataFrame]:
     """
     cells = lab_times()
     rows = []
-    for cell in cells.itertuples():
-        grown, small = (lab_counts(cell.phase, cell.walk, m * 2**20, min(cell.chunk, m * 2**20)) for m in (128, 32))
+    for phase, walk, chunk in zip(cells["phase"], cells["walk"], cells["chunk"], strict=True):
+        grown, small = (lab_counts(phase, walk, m * 2**20, min(chunk, m * 2**20)) for m in (128, 32))
         rows.append([grown[name] - small[name] for name in COSTS])
     counts, seen = np.array(rows, dtype=float), cells["measured_ns"].to_numpy(dtype=float)
     # Each cell counts by its relative error.
@@ -451,9 +480,9 @@ def lab_test(fits: Sequence[WalkFit]) -> pd.DataFrame:
     for found in fits:
         for phase, protection in (("enable", "enable"), ("clear", "initially_set")):
             cells = frame[(frame["protection"] == protection) & (frame["name"] == phase)]
-            times = [cells[cells["switches"] == f"eager_split_chunk={2**21} split_skip_levels={s}"]["total_time_ns"].sum()
-                     for s in "NY"]  # fmt: skip
-            lab = 100.0 * float(times[1]) / float(times[0]) - 100
+            times = cells.groupby("switches")["total_time_ns"].sum()
+            before, after = (times[f"eager_split_chunk={2**21} split_skip_levels={switch}"] for switch in "NY")
+            lab = 100.0 * float(after) / float(before) - 100
             value, low, high = found.predict(lab_counts(phase, "all"), lab_counts(phase, "skip_levels"))
             rows.append((found.machine, phase, lab, value, low, high, bool(low <= lab <= high)))
     columns = ["machine", "phase", "lab_percent", "predicted_percent", "low", "high", "inside"]
