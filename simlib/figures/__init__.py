@@ -14,6 +14,7 @@ from simlib.figures.lock import histogram, lock_over_time, progress, time_per_pa
 from simlib.figures.migration import degradation_over_time, throughput_over_time
 from simlib.figures.ownership import lock_ownership
 from simlib.figures.prediction import over_vcpus
+from simlib.figures.split_walk import split_walk_changes, split_walk_shares
 
 __all__ = [
     "batch_costs",
@@ -34,6 +35,8 @@ __all__ = [
     "seconds_above",
     "sensitivity",
     "speed_up",
+    "split_walk_changes",
+    "split_walk_shares",
     "switch_effects",
     "three_configurations",
     "throughput_over_time",

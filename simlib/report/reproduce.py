@@ -26,7 +26,7 @@ from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import both, portion
-from simlib.report import arm64, decision, lab, migration
+from simlib.report import arm64, decision, lab, migration, split_walk
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
@@ -63,6 +63,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.56, 0.67)))
     sections += lab.sections(ours)
     sections += migration.sections(migrations)
+    walks = split_walk.study(seed)
+    sections += split_walk.sections(walks)
     choices = decision.study(seed, portion(progress, 0.67, 1.0))
     sections += decision.sections(choices)
     sections.append(_checks(found, seed))
@@ -88,7 +90,9 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
         "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
-        "migration-48-vcpus-degradation": migrations.curves, "strategies": comparison(choices.choices),
+        "migration-48-vcpus-degradation": migrations.curves, "arm64-split-walk": walks.changes,
+        "arm64-split-walk-readings": walks.readings, "arm64-split-walk-other-walks": walks.walks,
+        "strategies": comparison(choices.choices),
         "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
     }.items():  # fmt: skip
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
