@@ -163,6 +163,12 @@ def _readings(found: SplitWalkStudy) -> Section:
                 "what the write-protecting walk takes longer is paid for every leaf, not only for those that it "
                 "changes. The last reading has that part as a fifth ratio and the two spreads as observations."
             ),
+            Prose(
+                "\n".join(
+                    f"- **{how.name}**: {how.says}." + (f" To decide: {how.decides}." if how.decides else "")
+                    for how in READINGS
+                )
+            ),
             Table(
                 found.readings,
                 "Readings: sum of squared errors in published deviations, changes that are missed, and spreads of "
