@@ -21,7 +21,7 @@ SPLIT_WALKS = ("all", "skip_levels", "skip_children", "skip_siblings")
 ``all``: every one of the range, those of tables that it has just made too (6.12). ``skip_levels``: none of the last
 level (flag KVM_PGTABLE_WALK_SKIP_LEVEL3, L. Bras, June 2026). ``skip_children``: those of a table that it has just made
 are left out, by the visitor's return value. ``skip_siblings``: these, and the rest of a table of the last level after
-its first entry (both return values, L. Bras, RFC of 15 May 2026).
+its first entry (both return values, L. Bras, RFC of 15 May 2026, 20260515195904.2466381-1-leo.bras@arm.com).
 """
 
 

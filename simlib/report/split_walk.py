@@ -26,9 +26,9 @@ class SplitWalkStudy:
         One a machine: the first reading.
     outs : tuple of DataFrame
         `simlib.calibration.split_walk.left_out`, one a machine.
-    readings, walks, granules, lab, lab_cells, barrier : DataFrame
+    readings, walks, granules, lab, lab_cells, barrier, engine : DataFrame
         `readings_table`; of `simlib.calibration.split_walk_predictions`: `walks_table`, `granules_table`, `lab_test`,
-        the cells of `lab_costs`, `barrier_table`.
+        the cells of `lab_costs`, `barrier_table`, `engine_table`.
     lab_costs : Series
         The lab's own costs, instructions.
     """
@@ -41,6 +41,7 @@ class SplitWalkStudy:
     lab: pd.DataFrame
     lab_cells: pd.DataFrame
     barrier: pd.DataFrame
+    engine: pd.DataFrame
     lab_costs: pd.Series
 
     @property
@@ -97,6 +98,7 @@ def study(seed: int = 1, progress: Callable[[str, float], None] | None = None, d
         split_walk_predictions.lab_test(fits),
         cells,
         barrier,
+        split_walk_predictions.engine_table(fits[0]),
         costs,
     )
 
@@ -203,6 +205,8 @@ def _predictions(found: SplitWalkStudy) -> Section:
             ),
             Table(found.walks, "Predicted changes by walk, and against skipping levels, percent (4 KiB guest pages, "
                   "AmpereOne).", digits=3),
+            Table(found.engine, "The same six through the engine, 4 GiB, a visit taken to be 5 ns: parked it is apart "
+                  f"from the closed arithmetic by {found.engine['apart_ps'].max():.0f} ps.", digits=4),
             Table(
                 found.granules,
                 "Predicted changes by page size of the host (64 GiB, guest pages as the host's), percent; `other`: by "

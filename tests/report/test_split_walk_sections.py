@@ -22,6 +22,7 @@ def test_it_shows_fits_and_predictions_and_admits_what_fails(found):
     page = " ".join(html.unescape(Report("mmu_lock", sections=sections).to_html()).split())
     assert "4 ratios stand against 6 published changes of each machine" in page
     assert found.missed == []
+    assert (found.engine["apart_ps"] == 0).all()
     assert "Out of the published deviation and 2 points: none" in page
     assert "the interval of neither machine" in page
     assert "so that the test as published would not split" in page

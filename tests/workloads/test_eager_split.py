@@ -2,6 +2,8 @@
 """arm64's eager split through the engines: equal to the closed arithmetic when alone, and what it does to a guest."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simlib.engine import compiled, reference
 from simlib.errors import InputError
@@ -66,6 +68,36 @@ def test_both_engines_run_it_alike(backing, initially_set, parked):
     phases = {"initially_set": initially_set, "parked": parked, "pause": "100us", "warm_up": "50us"}
     job = build(scenario(backing, "8M", costs=costs, **phases))
     assert compiled.run(job, 3, trace=400_000) == reference.run(job, 3, trace=400_000)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    case=st.fixed_dictionaries(
+        {
+            "backing": st.sampled_from(["4k", "thp", "hugetlb_2mb"]),
+            "walk": st.sampled_from(SPLIT_WALKS),
+            "policy": st.fixed_dictionaries(
+                {"eager_split": st.booleans(), "split_chunk": st.sampled_from(["2M", "4M", "1G"])}
+            ),
+            "costs": st.fixed_dictionaries(
+                {name: st.sampled_from(["1ns", "700ns", "40us"])
+                 for name in ("fault_exit", "fault_hold", "line_transfer", "flush", "split_alloc", "reacquire")}
+            ),
+            "initially_set": st.booleans(),
+            "parked": st.booleans(),
+            "write_percent": st.sampled_from([100, 50, 3]),
+            "access": st.sampled_from(["sequential", "uniform"]),
+            "access_interval": st.sampled_from(["100ns", "3us"]),
+            "clear_chunk": st.sampled_from(["256K", "4M", "8M"]),
+            "pause": st.sampled_from(["0ps", "300us"]),
+            "warm_up": st.sampled_from(["0ps", "100us"]),
+        }
+    ),
+    seed=st.integers(1, 99),
+)  # fmt: skip
+def test_both_engines_agree_on_random_scenarios(case, seed):
+    job = build(scenario(memory="8M", **case))
+    assert compiled.run(job, seed, trace=300_000) == reference.run(job, seed, trace=300_000)
 
 
 def test_after_the_first_clear_everything_is_split_and_a_clear_that_splits_nothing_is_shorter():
