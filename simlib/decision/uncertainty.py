@@ -13,7 +13,7 @@ from scipy import stats
 
 from simlib.decision.priors import LEVEL, Prior, load_priors
 from simlib.fits import BOUNDS, CostEstimate, cost_key, unit_of, used_costs
-from simlib.model.costs import Costs
+from simlib.model.costs import WALK_COSTS, Costs
 from simlib.model.scenario import Scenario
 
 CLEARING = ("clear_page", "reacquire")
@@ -87,9 +87,10 @@ class UncertainCosts:
         scenario = self.scenario
         if self.estimate is not None:
             scenario = self.estimate.apply(scenario, self.estimate.draw(random))
-        normal = random.standard_normal(len(BOUNDS))  # one for each cost, whether it is needed or not
+        bounds = {name: ends for name, ends in BOUNDS.items() if name not in WALK_COSTS}
+        normal = random.standard_normal(len(bounds))  # one for each cost, whether it is needed or not
         values = {}
-        for (name, (low, high)), deviate in zip(BOUNDS.items(), normal.tolist(), strict=True):
+        for (name, (low, high)), deviate in zip(bounds.items(), normal.tolist(), strict=True):
             if name in self.priors:
                 prior = self.priors[name]
                 value = prior.median * float(np.exp(prior.deviation * deviate))

@@ -22,6 +22,10 @@ def _cost(low: str, high: str, default: int | None = None) -> Any:
     )  # fmt: skip
 
 
+WALK_COSTS = ("walk_entry", "protect_entry", "table_entry")
+"""Costs that only the workload ``eager_split`` pays, so that no migration depends on them."""
+
+
 @dataclass(frozen=True)
 class Costs(rules.Checked):
     """What each action takes. Times are picoseconds; None: not known (taken as zero, and flagged).
