@@ -68,7 +68,8 @@ def granules_table(found: WalkFit, other: WalkFit) -> pd.DataFrame:
             slot = EagerSplit(64 * 2**30, BACKINGS[backing], page, page)
             old, new = ((slot.enable(w) if scenario == "enable" else slot.clear(w)) for w in ("all", "skip_levels"))
             block = {"4k-already-split": page, "thp": page * (page // 8), "hugetlb-1gb": 2**30}[backing]
-            rows.append((format_size(page), format_size(block), scenario, backing, *found.predict(old, new),
+            name = backing.removeprefix("4k-")
+            rows.append((format_size(page), format_size(block), scenario, name, *found.predict(old, new),
                          other.predict(old, new)[0]))  # fmt: skip
     columns = ["page_size", "block", "scenario", "backing", "change_percent", "low", "high", "other_percent"]
     return pd.DataFrame(rows, columns=columns)

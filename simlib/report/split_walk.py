@@ -189,6 +189,7 @@ def _readings(found: SplitWalkStudy) -> Section:
 
 
 def _predictions(found: SplitWalkStudy) -> Section:
+    others = found.walks[found.walks["walk"] != "skip_levels"]
     slower = found.walks[found.walks["walk"] == "skip_siblings"]["slower_percent"]
     alone = found.walks[(found.walks["walk"] == "skip_children") & (found.walks["backing"] == "4k-already-split")]
     return Section(
@@ -203,7 +204,7 @@ def _predictions(found: SplitWalkStudy) -> Section:
                 f"{alone['slower_percent'].min():+.0f} % and more: the sentence cannot mean that. What a test of the "
                 "return value costs a visit is not modelled."
             ),
-            Table(found.walks, "Predicted changes by walk, and against skipping levels, percent (4 KiB guest pages, "
+            Table(others, "Predicted changes by walk, and against skipping levels, percent (4 KiB guest pages, "
                   "AmpereOne).", digits=3),
             Table(found.engine, "The same six through the engine, 4 GiB, a visit taken to be 5 ns: parked it is apart "
                   f"from the closed arithmetic by {found.engine['apart_ps'].max():.0f} ps.", digits=4),
