@@ -423,7 +423,7 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
         estimate = find_fit(case)
         run = run_scenario(case if estimate is None else estimate.estimate.apply(case))
         table = PageTable(4096)
-        hold = unmapping(table, table.unmap_bytes, leaf, way).time_ps(costs) * 1e-12
+        hold = unmapping(table, table.largest_block * table.page_bytes, leaf, way).time_ps(costs) * 1e-12
         rows.append((mapping, name, hold, run.metrics["longest_stall"], run.metrics["teardown_time"]))
     return pd.DataFrame(rows, columns=["mapping", "unmap", "hold_s", "longest_stall_s", "unmapped_after_s"])
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -87,13 +88,12 @@ class UncertainCosts:
         scenario = self.scenario
         if self.estimate is not None:
             scenario = self.estimate.apply(scenario, self.estimate.draw(random))
-        normal = random.standard_normal(len(BOUNDS))  # one for each cost, whether it is needed or not
-        values = {}
-        for (name, (low, high)), deviate in zip(BOUNDS.items(), normal.tolist(), strict=True):
-            if name in self.priors:
-                prior = self.priors[name]
-                value = prior.median * float(np.exp(prior.deviation * deviate))
-                values[name] = float(np.clip(value, low, high)) if prior.median else 0.0
+        root, values = int(random.integers(2**63)), {}
+        for name, prior in self.priors.items():
+            # A stream for each cost by its name: another cost that comes or goes leaves the draws of the rest alone.
+            deviate = np.random.default_rng([root, zlib.crc32(name.encode())]).standard_normal()
+            value = prior.median * float(np.exp(prior.deviation * deviate))
+            values[name] = float(np.clip(value, *BOUNDS[name])) if prior.median else 0.0
         return scenario.with_costs(**values)
 
     def sources(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from simlib.figures.lock import histogram, lock_over_time, progress, time_per_pa
 from simlib.figures.migration import degradation_over_time, throughput_over_time
 from simlib.figures.ownership import lock_ownership
 from simlib.figures.prediction import over_vcpus
+from simlib.figures.split_walk import split_walk_changes, split_walk_shares
 from simlib.figures.teardown import teardown_ways, unmap_times
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "seconds_above",
     "sensitivity",
     "speed_up",
+    "split_walk_changes",
+    "split_walk_shares",
     "switch_effects",
     "teardown_ways",
     "three_configurations",

@@ -79,6 +79,12 @@ class Costs(rules.Checked):
         back what it referred to. Neither cache maintenance nor TLB invalidation.
     clean_line : int
         Cleaning and invalidating one data cache line (64 bytes) to the point of coherency.
+    walk_entry : int
+        `eager_split`: visiting one entry in a walk over the page table, under the lock.
+    protect_entry : int
+        `eager_split`: what it takes longer to write-protect a writable entry that is visited, under the lock.
+    table_entry : int
+        `eager_split`: making one entry of a new table, with its share of allocating and clearing it, under the lock.
     fault_jitter : float
         Coefficient of variation of `fault_exit` and of the hold, from fault to fault.
     """
@@ -107,6 +113,9 @@ class Costs(rules.Checked):
     zap_block: int | None = _cost("10ns", "1ms")
     unmap_entry: int | None = _cost("1ns", "100us")
     clean_line: int | None = _cost("100ps", "1us")
+    walk_entry: int | None = _cost("100ps", "1us")
+    protect_entry: int | None = _cost("100ps", "1us")
+    table_entry: int | None = _cost("100ps", "1us")
     fault_jitter: float | None = field(
         default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
     )

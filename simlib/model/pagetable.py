@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simlib.errors import InputError
+from simlib.errors import InputError, nearest
 from simlib.model.quantities import format_size
 
 ENTRY_BYTES = 8
@@ -19,6 +19,16 @@ IPA_BITS = 40
 
 WORD_PAGES = 64
 """Pages of one word of the dirty bitmap: BITS_PER_LONG, the unit of kvm_arch_mmu_enable_log_dirty_pt_masked."""
+
+
+SPLIT_WALKS = ("all", "skip_levels", "skip_children", "skip_siblings")
+"""Which entries arm64's eager-split walk visits, by the name that `Policy.split_walk` has for it.
+
+``all``: every one of the range, those of tables that it has just made too (6.12). ``skip_levels``: none of the last
+level (flag KVM_PGTABLE_WALK_SKIP_LEVEL3, L. Bras, June 2026). ``skip_children``: those of a table that it has just made
+are left out, by the visitor's return value. ``skip_siblings``: these, and the rest of a table of the last level after
+its first entry (both return values, L. Bras, RFC of 15 May 2026, 20260515195904.2466381-1-leo.bras@arm.com).
+"""
 
 
 @dataclass(frozen=True)
@@ -68,13 +78,22 @@ class PageTable:
             pages = -(-pages // self.entries)
         return visited
 
-    def stage2_levels(self, ipa_bits: int = IPA_BITS) -> int:
-        """Levels of an arm64 stage 2, of which up to 16 tables side by side stand at the first.
+    # -- arm64's stage 2: walks over ranges of pages -----------------------------------------------------
 
-        Source: arch/arm64/include/asm/stage2_pgtable.h stage2_pgtable_levels, and kvm_get_vtcr for the least of two.
+    def levels(self, ipa_bits: int = IPA_BITS) -> int:
+        """Levels of arm64's stage-2 table for so many bits of intermediate physical address.
+
+        Its root may be up to 16 tables side by side, which saves a level.
+
+        Source: arch/arm64/include/asm/stage2_pgtable.h stage2_pgtable_levels, and kvm_get_vtcr for the least of two
+        (6.12).
+
+        Examples
+        --------
+        >>> [PageTable(4096).levels(bits) for bits in (48, 40)]
+        [4, 3]
         """
-        bits = self.entries.bit_length() - 1
-        return max(2, -(-(ipa_bits - 4 - (self.page_bytes.bit_length() - 1)) // bits))
+        return max(2, (ipa_bits - 8) // (self.entries.bit_length() - 1))
 
     def stage2_entries(self, size: int, leaf: int = 1, ipa_bits: int = IPA_BITS) -> dict[int, int]:
         """Valid entries of an arm64 stage 2 that maps memory from address 0 on, by level above the pages.
@@ -96,18 +115,100 @@ class PageTable:
         >>> PageTable(16384).stage2_entries(64 * 2**30)
         {1: 4194304, 2: 2048}
         """
-        return {level: -(-size // self.block_bytes(level)) for level in range(leaf, self.stage2_levels(ipa_bits) + 1)}
+        return {level: -(-size // self.block_bytes(level)) for level in range(leaf, self.levels(ipa_bits) + 1)}
 
-    @property
-    def unmap_bytes(self) -> int:
-        """Bytes that an arm64 unmap does between two chances to let go of the lock: the largest block.
+    def block_height(self, backing: str) -> int:
+        """Height of the entries that map memory with this backing; 1: pages, 2: the first block level, 3: the next.
 
-        Source: arch/arm64/kvm/mmu.c stage2_apply_range, KVM_PGTABLE_MIN_BLOCK_LEVEL (6.12). Before 5.10 it was an entry
-        of the first level, which maps as much with 40 bits of address (virt/kvm/arm/mmu.c unmap_stage2_range).
+        Only with 4 KiB pages does stage 2 map blocks of the second kind (1 GiB).
+
+        Source: arch/arm64/include/asm/kvm_pgtable.h KVM_PGTABLE_MIN_BLOCK_LEVEL (6.12).
 
         Examples
         --------
-        >>> [PageTable(size).unmap_bytes // 2**20 for size in (4096, 16384, 65536)]
-        [1024, 32, 512]
+        >>> [PageTable(page).block_height("hugetlb_1gb") for page in (4096, 16384)]
+        [3, 2]
         """
-        return self.block_bytes(3 if self.page_bytes == 4096 else 2)
+        if backing == "4k":
+            return 1
+        return 3 if backing == "hugetlb_1gb" and self.page_bytes == 4096 else 2
+
+    @property
+    def largest_block(self) -> int:
+        """Pages of the largest block that arm64's stage 2 maps: 1 GiB, 32 MiB and 512 MiB.
+
+        It is also what a walk of KVM's covers at most before it may let go of the lock
+        (arch/arm64/kvm/mmu.c stage2_apply_range, 6.12).
+        """
+        return self.pages_per_block(3 if self.page_bytes == 4096 else 2)
+
+    def walked(self, first: int, pages: int, height: int = 1, levels: int = 4) -> int:
+        """Entries that a walk over a range visits in a table whose leaves are at this height.
+
+        Parameters
+        ----------
+        first, pages : int
+            The range. Both ends may lie within a block: its entry is visited all the same.
+        height : int
+            1: pages; 2, 3: blocks of the first or the second kind.
+        levels : int
+
+        Source: arch/arm64/kvm/hyp/pgtable.c __kvm_pgtable_walk and __kvm_pgtable_visit (6.12).
+
+        Examples
+        --------
+        >>> PageTable(4096).walked(0, 64), PageTable(4096).walked(0, 64, height=2)
+        (67, 3)
+        """
+        spans = (self.pages_per_block(h) for h in range(height, levels + 1))
+        return sum(-(-(first + pages) // span) - first // span for span in spans)
+
+    def split_walked(self, first: int, pages: int, height: int = 1, walk: str = "all", levels: int = 4) -> int:
+        """Entries that the walk visits which splits the blocks of a range down to pages.
+
+        After it has split a block the walker reloads the entry, finds a table, and descends into it.
+
+        Parameters
+        ----------
+        first, pages, levels : int
+            As for `walked`.
+        height : int
+            Of the leaves that it finds; 1: they are pages, and nothing is split.
+        walk : str
+            One of `SPLIT_WALKS`.
+
+        Raises
+        ------
+        InputError
+            If there is no such walk.
+
+        Source: arch/arm64/kvm/hyp/pgtable.c stage2_split_walker (6.12).
+
+        Examples
+        --------
+        >>> table = PageTable(4096)
+        >>> {walk: (table.split_walked(0, 512, 1, walk), table.split_walked(0, 512, 2, walk)) for walk in SPLIT_WALKS}
+        {'all': (515, 515), 'skip_levels': (3, 3), 'skip_children': (515, 3), 'skip_siblings': (4, 3)}
+        """
+        if walk not in SPLIT_WALKS:
+            raise InputError("policy.split_walk", walk, "unknown walk", nearest(walk, SPLIT_WALKS))
+        if walk == "all":
+            return self.walked(first, pages, 1, levels)
+        if walk == "skip_levels":
+            return self.walked(first, pages, 2, levels)
+        if height > 1 or walk == "skip_children":
+            return self.walked(first, pages, height, levels)
+        tables = self.walked(first, pages, 2, levels) - self.walked(first, pages, 3, levels)
+        return self.walked(first, pages, 2, levels) + tables
+
+    def new_entries(self, height: int) -> int:
+        """Entries of all tables that replace one block of this height, down to pages.
+
+        Source: arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_create_unlinked with force_pte (6.12).
+
+        Examples
+        --------
+        >>> [PageTable(4096).new_entries(height) for height in (1, 2, 3)]
+        [0, 512, 262656]
+        """
+        return sum(self.entries**h for h in range(1, height))

@@ -13,7 +13,8 @@ from simlib.errors import InputError
 from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
 from simlib.model.locks import LOCKS
-from simlib.model.pagetable import WORD_PAGES
+from simlib.model.pagetable import SPLIT_WALKS, WORD_PAGES
+from simlib.model.quantities import format_size, parse_size
 from simlib.model.strategy import parse_strategy
 
 
@@ -53,6 +54,11 @@ class Policy(rules.Checked):
     teardown_tlb : str
         TLB invalidation when arm64 unmaps: ``entry``, of each; ``range``, of each table and of each stretch between two
         chances to let go (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
+    split_walk : str
+        `eager_split`: which entries arm64's walk visits, one of `simlib.model.pagetable.SPLIT_WALKS`.
+    split_chunk : int or None
+        `eager_split`: bytes that arm64 splits between two looks at the lock and the stock of tables
+        (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
     lock_regions : int
         Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
     """
@@ -71,6 +77,8 @@ class Policy(rules.Checked):
     split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop", "under_read_lock"), "default")
     teardown_cache: str = rules.rule(rules.choice("entry", "elided"), "elided")
     teardown_tlb: str = rules.rule(rules.choice("entry", "range", "vm", "elided"), "elided")
+    split_walk: str = rules.rule(rules.choice(*SPLIT_WALKS), "all")
+    split_chunk: int | None = rules.rule(parse_size, None, format_size)
     lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
 
     def __post_init__(self) -> None:

@@ -80,7 +80,7 @@ def unmapping(table: PageTable, size: int, leaf: int, policy: Policy, ipa_bits: 
     """
     entries = table.stage2_entries(size, leaf, ipa_bits)
     every, leaves = sum(entries.values()), entries[leaf]
-    ranges = -(-size // table.unmap_bytes)
+    ranges = -(-size // (table.largest_block * table.page_bytes))
     invalidations = {"entry": every, "range": every - leaves + ranges}.get(policy.teardown_tlb, 0)
     lines = size // LINE_BYTES if policy.teardown_cache == "entry" else 0
     return Unmapping(every, lines, invalidations, int(policy.teardown_tlb == "vm"))

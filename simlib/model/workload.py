@@ -41,6 +41,7 @@ class Facts:
 KINDS = {
     "clear_under_load": Facts(clear_threads=True),
     "dirty_log_perf_test": Facts(),
+    "eager_split": Facts(regions=False),
     "migration": Facts(works_on=True, clear_threads=True, by_chunk=True),
     "teardown": Facts(regions=False),
     "zap": Facts(works_on=True, regions=False),
@@ -60,6 +61,7 @@ class Workload(rules.Checked):
         ``migration``: they keep writing while passes over the memory collect, clear and send it;
         ``zap``: they keep writing while all of it is unmapped once;
         ``teardown``: an arm64 stage 2 is unmapped entry by entry, once the guest has ended or while it runs.
+        ``eager_split``: as the first, with arm64's walks entry by entry; or they keep writing (`parked`).
     iterations : int
         Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
     write_percent : int
@@ -101,6 +103,9 @@ class Workload(rules.Checked):
         Passes after which it switches over whatever is left.
     timeout : int
         Picoseconds after which no new pass begins.
+    parked : bool
+        Whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it is
+        over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
     slow_fault_every : int
         Accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever the log says, as
         those of NX huge pages do; 0: none.
@@ -126,6 +131,7 @@ class Workload(rules.Checked):
     downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
     timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
+    parked: bool = rules.rule(rules.flag, True)
     slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
     guest_runs: bool = rules.rule(rules.flag, False)
 

@@ -26,7 +26,7 @@ from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import both, portion
-from simlib.report import arm64, decision, lab, migration, teardown
+from simlib.report import arm64, decision, growth, lab, migration, split_walk, teardown
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
@@ -62,9 +62,13 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     sections = arm64.sections(found, seed=seed, progress=portion(progress, 0.17, 0.56))
     ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.56, 0.67)))
     sections += lab.sections(ours)
+    grown = growth.study(seed)
+    sections += growth.sections(grown)
     sections += migration.sections(migrations)
     ends = teardown.study()
     sections += teardown.sections(ends)
+    walks = split_walk.study(seed)
+    sections += split_walk.sections(walks)
     choices = decision.study(seed, portion(progress, 0.67, 1.0))
     sections += decision.sections(choices)
     sections.append(_checks(found, seed))
@@ -88,9 +92,14 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "arm64-curves": found.curves, "arm64-held-out": found.held_out, "arm64-costs": found.fit.intervals,
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
+        "x86-growth-readings": grown.readings, "x86-growth-curves": grown.curves,
+        "x86-growth-shadow-paging": grown.paging,
+        "x86-growth-split-beforehand": grown.split_beforehand, "x86-growth-beyond": grown.beyond,
         "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
-        "migration-48-vcpus-degradation": migrations.curves, "strategies": comparison(choices.choices),
+        "migration-48-vcpus-degradation": migrations.curves, "arm64-split-walk": walks.changes,
+        "arm64-split-walk-readings": walks.readings, "arm64-split-walk-other-walks": walks.walks,
+        "strategies": comparison(choices.choices),
         "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
         "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
         "teardown-predictions": ends.predictions, "teardown-stalls": ends.stalls,

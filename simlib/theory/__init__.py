@@ -37,6 +37,7 @@ from simlib.theory.scalability import (
     from_time_per_vcpu_work,
     universal_scalability,
 )
+from simlib.theory.split_walk import EagerSplit
 
 __all__ = [
     "BatchCosts",
@@ -44,6 +45,7 @@ __all__ = [
     "ClosedLock",
     "Collapse",
     "DeterministicLock",
+    "EagerSplit",
     "MeanValues",
     "ReaderWriterBounds",
     "ScalabilityFit",

@@ -11,7 +11,7 @@ from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
-from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, scaled, teardown, zap
+from simlib.workloads import clear_under_load, dirty_log_perf_test, eager_split, migration, scaled, teardown, zap
 from simlib.workloads.degradation import degradation
 from simlib.workloads.horizon import check_walks
 from simlib.workloads.metrics import Kind, Metric
@@ -24,6 +24,8 @@ KINDS: dict[str, Kind] = {
         Kind("dirty_log_perf_test", dirty_log_perf_test.build, dirty_log_perf_test.METRICS, dirty_log_perf_test.DEFAULT,
              dirty_log_perf_test.measure, check_walks, dirty_log_perf_test.sample,
              dirtying="dirtied"),
+        Kind("eager_split", eager_split.build, eager_split.METRICS, eager_split.DEFAULT, eager_split.measure,
+             check_walks),
         Kind("migration", migration.build, migration.METRICS, migration.DEFAULT, migration.measure,
              migration.check_horizon, scaled.sample, migration.warnings, degradation),
         Kind("teardown", teardown.build, teardown.METRICS, teardown.DEFAULT, teardown.measure, teardown.check_horizon),

@@ -81,12 +81,12 @@ def _locked(policy: Policy) -> bool:
 def _walk(kernel: Kernel, lock: Lock) -> None:
     """All of stage 2, by entries of the second level; if the lock is held it is let go after each largest block."""
     program, table = kernel.program, PageTable(kernel.scenario.guest.page_size)
-    stretch = table.unmap_bytes // table.page_bytes
+    stretch = table.largest_block
     with program.loop(until=REGION.done()):
         with program.extent(stretch) as part:
             with program.loop(until=part.done()):
                 _second_level(kernel, part)
-        above = int(table.stage2_levels() > 2)
+        above = int(table.levels() > 2)
         _entries(kernel, above, tables=above, ranges=1)
         if _locked(kernel.policy):
             with program.when(~REGION.done() & lock.waiters(1)), program.letting_go(lock):

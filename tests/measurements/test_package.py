@@ -103,6 +103,8 @@ def test_the_tables_are_listed_with_their_source() -> None:
         ("arm64-split-walk-skip-levels", "clear,thp,-12.05,0.37"),
         ("arm64-split-walk-skip-levels", "clear,hugetlb-1gb,-13.87,0.86"),
         # beside the seeds
+        ("arm64-split-walk-thunderx2", "enable,4k-already-split,-44.01,2.80"),
+        ("arm64-split-walk-thunderx2", "clear,hugetlb-1gb,-24.24,0.65"),
         ("x86-shadow-eager-split-dirty-time", "Y,100,N,2,0.310786549"),
         ("x86-shadow-eager-split-dirty-time", "Y,5,Y,64,0.017575228"),
         ("x86-shadow-eager-split-dirty-time", "N,50,Y,64,9.158492731"),

@@ -4,7 +4,7 @@
 import pytest
 
 from simlib.errors import InputError
-from simlib.model.pagetable import PageTable
+from simlib.model.pagetable import SPLIT_WALKS, PageTable
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_other_page_sizes_do_not_exist(page):
 )  # fmt: skip
 def test_levels_of_stage_2(page, ipa_bits, levels):
     """Up to 16 tables side by side at the first level spare one; the widths are those of the Arm ARM, D8.2."""
-    assert PageTable(page).stage2_levels(ipa_bits) == levels
+    assert PageTable(page).levels(ipa_bits) == levels
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,74 @@ def test_levels_of_stage_2(page, ipa_bits, levels):
 )
 def test_entries_of_stage_2(page, size, leaf, entries):
     assert PageTable(page).stage2_entries(size, leaf) == entries
+
+
+class Walker:
+    """arm64's page-table walker over a tree of lists, entry by entry; a leaf is an int, its height.
+
+    It does what arch/arm64/kvm/hyp/pgtable.c does and knows no formula: a leaf is visited, then looked at again, and
+    what is a table by then is walked.
+    """
+
+    def __init__(self, table, levels, walk=None):
+        self.table, self.levels, self.walk, self.visits = table, levels, walk, 0
+
+    def tree(self, height, level):
+        """A table whose leaves are at this height."""
+        return [height if level == height else self.tree(height, level - 1) for _ in range(self.table.entries)]
+
+    def run(self, root, first, pages):
+        self._table(root, self.levels, 0, first, first + pages)
+        return self.visits
+
+    def _table(self, entries, level, at, first, end):
+        span = self.table.pages_per_block(level)
+        for index in range(len(entries)):
+            begin = at + index * span
+            if begin + span <= first or begin >= end:
+                continue
+            self.visits += 1
+            split = isinstance(entries[index], int) and level > 1 and self.walk is not None
+            if split:
+                entries[index] = self.tree(1, level - 1)
+            if level == 1 and self.walk == "skip_siblings":
+                return
+            if isinstance(entries[index], int) or (split and self.walk in ("skip_children", "skip_siblings")):
+                continue
+            if not (self.walk == "skip_levels" and level == 2):
+                self._table(entries[index], level - 1, begin, first, end)
+
+
+@pytest.mark.parametrize("levels", [3, 4])
+@pytest.mark.parametrize(("first", "pages"), [(0, 64), (192, 64), (256 * 3 + 64, 49), (0, 1024), (250, 30), (0, 4096)])
+@pytest.mark.parametrize("height", [1, 2, 3])
+def test_visits_are_those_of_a_walker_that_goes_entry_by_entry(height, first, pages, levels):
+    class Small(PageTable):
+        """Tables of 16 entries, so that three levels are quickly made."""
+
+        entries = 16
+
+    table = Small(4096)
+    root = Walker(table, levels).tree(height, min(levels, 3))
+    if levels == 4:
+        root = [root]
+    assert table.walked(first, pages, height, levels) == Walker(table, levels).run(root, first, pages)
+    for walk in SPLIT_WALKS:
+        fresh = Walker(table, 3).tree(height, 3)
+        splitter = Walker(table, levels, walk)
+        assert table.split_walked(first, pages, height, walk, levels) == splitter.run(
+            [fresh] if levels == 4 else fresh, first, pages
+        )
+
+
+@pytest.mark.parametrize(("page", "pages"), [(4096, 2**18), (16384, 2**11), (65536, 2**13)])
+def test_the_largest_block_and_what_replaces_it(page, pages):
+    table = PageTable(page)
+    assert table.largest_block == pages
+    height = table.block_height("hugetlb_1gb")
+    assert table.new_entries(height) == pages + (table.entries if height == 3 else 0)
+
+
+def test_an_unknown_walk_names_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'skip_levels'"):
+        PageTable(4096).split_walked(0, 64, 1, "skip_level")

@@ -112,7 +112,7 @@ def test_too_deep_and_too_many_are_refused():
 
 
 def test_every_workload_has_a_listing_with_its_names():
-    for kind in ("dirty_log_perf_test", "clear_under_load", "migration", "zap"):
+    for kind in ("dirty_log_perf_test", "clear_under_load", "eager_split", "migration", "zap"):
         job = build(
             Scenario.parse({"workload": {"kind": kind}, "costs": {"guest_access": "1us", "clear_page": "30ns"}})
         )

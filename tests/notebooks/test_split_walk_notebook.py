@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The notebook on the eager-split walk runs, and its prose says what its cells compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+
+NOTEBOOK = ROOT / "notebooks" / "09-split-walk.ipynb"
+
+TELL = """
+import json
+json.dumps({
+    "within": [bool(w) for found in fits for w in found.observations["within"]],
+    "determined": ratios[ratios["name"] == "table_entry"]["determined"].tolist(),
+    "stalls": stalls["longest stall, ms"].tolist(),
+    "spread": {r.reading: [r.spread_enable_4k, r.published_enable_4k] for r in readings.itertuples()
+               if r.machine == "AmpereOne"},
+    "slower": walks[walks["walk"] == "skip_siblings"]["slower_percent"].tolist(),
+    "lab": lab[lab["phase"] == "enable"][["lab_percent", "predicted_percent", "inside"]].to_numpy().tolist(),
+    "cells": float(cells["error"].abs().max()),
+    "visits": int(counts.set_index(["ioctl", "backing"]).loc[("enable", "thp"), "walk_entry"]
+                  - counts.set_index(["ioctl", "backing"]).loc[("enable", "thp"), "visits if skipped"]),
+    "barriers": barrier[["before", "after"]].to_numpy().tolist(),
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+
+
+def test_it_runs_and_is_kept_clean(run: Any) -> None:
+    assert_kept_clean(NOTEBOOK)
+    assert_ran_without_complaint(run)
+    assert len(figures_of(run)) == 2
+
+
+def test_its_prose_says_what_it_computes(run: Any) -> None:
+    told = told_by(run)
+    assert told["within"] == [True] * 12
+    assert told["determined"] == [True, True]
+    assert told["visits"] == 262144
+    small, middle, large = told["stalls"]
+    assert large > 5 * middle
+    assert middle > 2 * small
+    four, published = told["spread"]["four costs"]
+    assert four / published == pytest.approx(2, abs=0.3)
+    assert told["spread"]["every leaf"][0] < 0.1
+    assert -0.1 < min(told["slower"]) < max(told["slower"]) < 0.5
+    assert [row[2] for row in told["lab"]] == [False, False]
+    assert told["lab"][1][1] < told["lab"][0][0] < told["lab"][0][1]
+    assert told["cells"] < 0.01
+    assert all(after > before for before, after in told["barriers"])
