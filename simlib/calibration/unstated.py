@@ -49,8 +49,11 @@ SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
 GRID_FACTOR = 4 * FACTOR
 """Part of the memory that is simulated for each combination."""
 
-SPREAD = (0.03, 0.20)
+SPREAD = (0.03, 0.10)
 """Standard deviation of the logarithm of a change: a part that all have, and a share of it that the model may miss."""
+
+OWN_SPREADS = 2.0
+"""A number counts as predicted if its interval is at most so many times as wide as `SPREAD` alone makes it."""
 
 _CONFIGURATIONS = (1, 2, 3)
 NUMBERS = tuple((number, metric) for number in _CONFIGURATIONS for metric in PUBLISHED_CHANGE)
@@ -176,8 +179,8 @@ def predictive(table: pd.DataFrame) -> pd.DataFrame:
         ``configuration``, ``metric``, ``published_percent``; ``before_low``, ``before_high``: the interval over all
         allowed settings; ``model_percent``, ``low``, ``high``: weighted by the other eight; ``effective``
         (combinations that carry the weight);
-        ``role``: ``predicted`` where the interval holds the number and is at most a third as wide, in logarithms, as
-        before; ``not determined`` where it is wider; ``missed`` where it does not hold the number.
+        ``role``: ``predicted`` where the interval holds the number and the settings widen it no more than
+        `OWN_SPREADS` says; ``not determined`` where they do; ``missed`` where it does not hold the number.
     """
     rows = []
     wanted = published()
@@ -188,7 +191,7 @@ def predictive(table: pd.DataFrame) -> pd.DataFrame:
         low, middle, high = _quantiles(values, weights, spread)
         before = _quantiles(values, np.full(len(values), 1 / len(values)), spread)
         holds = low <= wanted[index] <= high
-        narrow = high - low <= (before[2] - before[0]) / 3
+        narrow = high - low <= OWN_SPREADS * 2 * spread * float(stats.norm.ppf((1 + LEVEL) / 2))
         role = "missed" if not holds else "predicted" if narrow else "not determined"
         percent = [100 * float(np.expm1(v)) for v in (wanted[index], before[0], before[2], middle, low, high)]
         names = ("published_percent", "before_low", "before_high", "model_percent", "low", "high")

@@ -184,8 +184,9 @@ def _configurations(found: MigrationStudy) -> Section:
             Table(
                 found.nine,
                 "Which of the nine are predictions: each with the interval that all combinations allow (before), and "
-                "what the other eight numbers make of it. `predicted`: the interval holds the number and is at most a "
-                "third as wide as before. Nine intervals, no correction for their number.",
+                "what the other eight numbers make of it. `predicted`: the interval holds the number, and the settings "
+                "widen it to no more than twice what the model's own spread makes it. Nine intervals, no correction "
+                "for their number.",
                 digits=3,
             ),
         ],
@@ -216,16 +217,21 @@ def _dips(found: MigrationStudy) -> Section:
 def _degradation(found: MigrationStudy) -> Section:
     measured = found.seconds.rename(columns={"published_s": "seconds"})[["series", "level_percent", "seconds"]]
     missed = "; ".join(found.missed) or "none"
-    interval = migrations.published_migration().workload.access_interval
+    gap = migrations.published_migration().workload.access_interval
     bound = format_duration(x86.split_access_bound())
     published = found.one_guest[found.one_guest["access_interval"] == "published"].set_index("case")
     gaps = published["above_10"] - published["above_50"]
+    most = found.one_guest.set_index(["case", "access_interval"])["above_99"]
+
+    def above(case: str, interval: str) -> float:
+        return float(most[case, interval])
+
     return Section(
         "Migration: 48 vCPUs before and after the arm64 fast path",
         [
             Prose(
                 "48 vCPUs with 4 GB each. arm64's costs are those of seed 000's fit, x86's those above. One guest for "
-                f"both hosts: it touches any of its pages, one every {format_duration(interval)} on each vCPU. Link, "
+                f"both hosts: it touches any of its pages, one every {format_duration(gap)} on each vCPU. Link, "
                 "passes and that interval were chosen on the six numbers of arm64 before and of x86, those of arm64 "
                 "after the fast path are predicted."
             ),
@@ -243,12 +249,12 @@ def _degradation(found: MigrationStudy) -> Section:
             ),
             Note(
                 f"Outside of what was asked for: {missed}. The assumption that fails is one interval for both hosts: "
-                f"above 99 % means that a fault takes a hundred intervals. x86's first pass does with 50 ns and not "
-                "with 100; arm64's later passes after the fast path do with 100 ns in a guest that goes page by page, "
-                "and were published not to. A guest whose program runs half as fast on the one host as on the other "
-                "would do. Missing on x86, whatever the guest: the time between 10 and 50 %. A split block's TLB "
-                "misses are either above 10 % until the end or never, by whether the interval is shorter than nine "
-                f"times {bound}; what was published ends after 27 s. Both hosts were published with "
+                "above 99 % means that a fault takes a hundred intervals. With 50 ns between two accesses x86 is above "
+                f"it for {above('x86, both sockets', '50ns'):.1f} s, published were {above('x86', 'published'):.0f}; "
+                f"arm64 after the fast path would then be for {above('arm64-after', '50ns'):.0f} s, published were "
+                f"{above('arm64-after', 'published'):.0f}. Missing on x86, whatever the guest: the time between 10 and "
+                "50 %. A split block's TLB misses are above 10 % until the end, or never, by whether the interval is "
+                f"shorter than nine times {bound}; what was published ends after 27 s. Both hosts were published with "
                 f"{gaps['x86']:.0f} and {gaps['arm64-after']:.0f} s there, as long on both, so that what it is does "
                 "not depend on how a lock is taken. The guest's throughput over time, not only the seconds above "
                 "three levels, would tell.",
