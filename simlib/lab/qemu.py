@@ -23,6 +23,10 @@ from simlib.lab.source import copy_tree, file_sha256
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
+_LIBRARIES = (
+    "its libraries come with the release's own packages: apt-get install qemu-system-x86 qemu-system-arm "
+    "qemu-system-misc"
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,8 @@ def ask_version(program: str) -> tuple[int, ...]:
     match = _VERSION.search(done.stdout)
     if match is None:
         last = [*done.stdout.strip().splitlines(), *done.stderr.strip().splitlines()][-1:] or ["it printed nothing"]
-        raise SimlibError(f"{program} prints no version: {last[0]}")
+        cure = f"; {_LIBRARIES}" if "shared librar" in last[0] else ""
+        raise SimlibError(f"{program} prints no version: {last[0]}{cure}")
     return tuple(int(part) for part in match.groups(default="0"))
 
 
