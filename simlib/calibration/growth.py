@@ -121,7 +121,7 @@ def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
 
 
 def paging_problem(estimate: CostEstimate, vcpus: int = FEWER_VCPUS) -> Problem:
-    """Splitting on fault with shadow paging (ept=N): its own exit and hold, all else carried over.
+    """Splitting on fault with shadow paging (ept=N): its own exit and hold, all else carried over from ept=Y's fit.
 
     Examples
     --------
@@ -175,11 +175,9 @@ def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Calibrat
     problems |= {f"{name}-all": reading_problem(known[name], None) for name in PLAUSIBLE}
     problems |= {f"arm64-{'grows' if grows else 'constant'}": arm64_problem(grows) for grows in (False, True)}
     names = list(problems)
-    tasks = [
-        partial(_calibrated, problems[name], name == f"{CHOSEN}-few" or name.startswith("arm64")) for name in names
-    ]
+    tasks = [partial(_calibrated, problems[name], name in (f"{CHOSEN}-all", "arm64-grows")) for name in names]
     fits = dict(zip(names, parallel.each(tasks, "readings of the growth", progress), strict=True))
-    paging = paging_problem(fits[f"{CHOSEN}-few"].estimate)
+    paging = paging_problem(fits[f"{CHOSEN}-all"].estimate)
     return fits | {"shadow-paging-few": calibrate(paging, profile=False)}
 
 
@@ -309,7 +307,7 @@ def split_beforehand(estimate: CostEstimate) -> pd.DataFrame:
         ``write_percent``, ``vcpus``, ``value``, ``model`` (s), ``error``; no cost was fitted to them.
     """
     rows = load("x86-shadow-eager-split-dirty-time").rows("ept == 'N' and eager_page_split == 'Y'")
-    base = paging_problem(growth_fit(f"{CHOSEN}-few").estimate).scenario.changed({"policy": {"eager_split": True}})
+    base = paging_problem(growth_fit(f"{CHOSEN}-all").estimate).scenario.changed({"policy": {"eager_split": True}})
     cases = [
         estimate.apply(base.changed({"workload": {"write_percent": int(share)}, "guest": {"vcpus": int(vcpus)}}))
         for share, vcpus in zip(rows["write_percent"], rows["vcpus"], strict=True)

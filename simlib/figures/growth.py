@@ -50,16 +50,16 @@ def saturated_fault(table: pd.DataFrame, title: str = "Time of a fault in the sa
     require_numbers(rows, ["vcpus", "us_per_page"], "table", least=0)
     require_numbers(rows, ["low", "high"], "table", gaps=True, least=0)
     panels = in_order(rows["panel"])
-    model = rows[rows["kind"] != "measured"]
-    names = in_order(model["reading"])
+    names = in_order(rows[rows["kind"] != "measured"]["reading"])
     colours = dict(zip(names, PALETTE * (len(names) // len(PALETTE) + 1), strict=False))
     figure, place = facets(panels, "vCPUs", columns=2)
     seen: set[str] = set()
     for number, panel in enumerate(panels):
-        here, at = rows["panel"].astype(str) == panel, place(number)
+        here, at = rows[rows["panel"].astype(str) == panel], place(number)
         for name in names:
-            _line(figure, model[here & (model["reading"].astype(str) == name)], name, colours[name], seen, at)
-        points = rows[here & (rows["kind"] == "measured")]
+            mine = here[(here["kind"] != "measured") & (here["reading"].astype(str) == name)]
+            _line(figure, mine, name, colours[name], seen, at)
+        points = here[here["kind"] == "measured"]
         if len(points):
             figure.add_scatter(
                 x=points["vcpus"], y=points["us_per_page"], mode="markers", marker=_POINT, name="measured",
@@ -67,7 +67,7 @@ def saturated_fault(table: pd.DataFrame, title: str = "Time of a fault in the sa
                 hovertemplate="%{y:.3g} µs a page, %{x} vCPUs<extra>measured</extra>", **at,
             )  # fmt: skip
             seen.add("measured")
-        figure.update_xaxes(**vcpu_axis(rows[here]["vcpus"]), **at)
+        figure.update_xaxes(**vcpu_axis(here["vcpus"]), **at)
     figure.update_yaxes(title="wall time a page, µs", rangemode="tozero")
     facet_titles(figure)
     legend_below(figure, len(seen), rows_of=3)

@@ -53,7 +53,7 @@ def study(seed: int = 1) -> GrowthStudy:
 def sections(found: GrowthStudy) -> list[Section]:
     """The study as a section of a report."""
     machine, arm64 = MACHINES[x86.MACHINE], found.arm64
-    crowding = growth.growth_fit(f"{growth.CHOSEN}-few").parameters.set_index("name").loc["crowding"] / 1000
+    crowding = growth.growth_fit(f"{growth.CHOSEN}-all").parameters.set_index("name").loc["crowding"] / 1000
     flush = x86.parked_costs().set_index("name")["value"]["flush_per_vcpu"] * 64
     paging = found.paging[["variant", "vcpus", "train", "value", "model", "error"]]
     return [

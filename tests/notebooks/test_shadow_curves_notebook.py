@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The notebook on x86's curves runs, and its prose says what its cells compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+
+NOTEBOOK = ROOT / "notebooks" / "06-x86-shadow-curves.ipynb"
+
+TELL = """
+import json
+errors = table.set_index("reading")[["at_32", "at_64"]].abs().max(axis=1)
+json.dumps({
+    "free": free.iloc[-1, 1], "errors": errors.to_dict(), "flush_us": flush / 1000,
+    "published_us": {str(n): float(v) for n, v in growth.curves().query(
+        "kind == 'measured' and panel.str.contains('EPT')").set_index("vcpus")["us_per_page"].items()},
+    "flat": parked[parked["memory_gib"] <= 32].groupby("what")["ms a GiB"].agg(lambda v: v.max() / v.min()).max(),
+    "jump": (parked[parked["memory_gib"] == 64].set_index("what")["ms a GiB"]
+             / parked[parked["memory_gib"] == 32].set_index("what")["ms a GiB"]).min(),
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+
+
+def test_it_runs_and_is_kept_clean(run: Any) -> None:
+    assert_kept_clean(NOTEBOOK)
+    assert_ran_without_complaint(run)
+    assert len(figures_of(run)) == 1
+
+
+def test_its_prose_says_what_it_computes(run: Any) -> None:
+    told = told_by(run)
+    assert told["free"] == pytest.approx(1.43, abs=0.005)
+    assert told["published_us"]["4"] == pytest.approx(0.40, abs=0.005)
+    assert told["published_us"]["64"] == pytest.approx(0.98, abs=0.005)
+    assert told["published_us"]["64"] / told["published_us"]["4"] == pytest.approx(2.5, abs=0.05)
+    assert told["flush_us"] == pytest.approx(73, abs=0.5)
+    assert told["flat"] < 1.1 < told["jump"]
+    without = ("constant", "busy", "sockets", "clusters-of-4", "clusters-of-8")
+    assert min(told["errors"][name] for name in without) > 0.12 > told["errors"]["chosen"]
