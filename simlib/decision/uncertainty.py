@@ -31,8 +31,8 @@ def needed_costs(scenario: Scenario) -> tuple[str, ...]:
     (True, False, False)
     """
     policy, blocks = scenario.policy.resolved(), scenario.guest.mapped_as_blocks
-    names = {*used_costs(scenario), *CLEARING, "line_local", "clear_word", "clear_ioctl", "flush", "flush_per_vcpu",
-             "kick", "fault_jitter"}  # fmt: skip
+    names = {*used_costs(scenario), *CLEARING, "line_local", "crowding", "clear_word", "clear_ioctl", "flush",
+             "flush_per_vcpu", "kick", "fault_jitter"}  # fmt: skip
     if blocks:
         names |= {"split_block", "split_alloc"} if policy.eager_split else {"split_hold", "clear_unsplit"}
     if not scenario.workload.initially_set:
@@ -75,7 +75,10 @@ class UncertainCosts:
         if estimate is None:
             return cls(scenario, None, priors)
         for name in estimate.apply(scenario).costs.given():
-            if name in priors and factor_of(estimate, name, scenario.group) <= priors[name].factor:
+            if name not in priors:
+                continue
+            # A prior of zero says that nobody is known to pay it: who calibrated it does.
+            if not priors[name].median or factor_of(estimate, name, scenario.group) <= priors[name].factor:
                 del priors[name]
         return cls(scenario, estimate, priors)
 

@@ -40,7 +40,7 @@ from simlib.decision.strategies import Strategy, strategies_of
 from simlib.decision.trials import Trials
 from simlib.decision.uncertainty import UncertainCosts, needed_costs
 from simlib.errors import InputError
-from simlib.fits import CostEstimate
+from simlib.fits import CostEstimate, find_fit
 from simlib.measurements import data_dir
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
@@ -582,6 +582,14 @@ def test_a_prior_replaces_what_a_fit_leaves_open():
     assert costs.evidence == "partly calibrated"
     row = costs.table().set_index("cost").loc["fault_exit"]
     assert (row["value"], row["high"]) == (700e3, 1400e3)
+
+
+def test_what_only_a_fit_knows_of_is_not_taken_for_zero():
+    """x86's hand-over grows, which no prior says of any architecture."""
+    standard = standard_scenario("x86-shadow")
+    costs = UncertainCosts.of(standard, find_fit(standard).estimate)
+    assert costs.sources()["crowding"] == "calibrated"
+    assert costs.draw(np.random.default_rng(1)).costs.crowding > 50_000
 
 
 @pytest.mark.parametrize("name", standard_architectures())
