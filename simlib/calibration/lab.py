@@ -256,6 +256,39 @@ def instruction_costs(name: str) -> list[InstructionCost]:
     return found
 
 
+def plain_costs(name: str) -> list[InstructionCost]:
+    """The same actions on a kernel without the lab's statistics: a whole fault, a page of CLEAR, letting go.
+
+    Parameters
+    ----------
+    name : str
+        One of `LABS`.
+
+    Returns
+    -------
+    list of InstructionCost
+        ``fault`` (with the access), ``clear_page``, ``reacquire``.
+
+    Examples
+    --------
+    >>> [cost.name for cost in plain_costs("riscv")]
+    ['fault', 'clear_page', 'reacquire']
+    """
+    ioctls = rows_of("plain-ioctls", name)
+    pages = ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE)
+    ioctls = ioctls.assign(pages=pages, batch=ioctls["switches"].map(lambda s: switch(s, "dirty_log_clear_batch")))
+    ioctls = ioctls[(ioctls["round"] == 2) & (ioctls["passes"] == ioctls["passes"].min())]
+    writes, clears = ioctls[ioctls["name"] == "write"], ioctls[ioctls["name"] == "clear"]
+    writes, clear = writes[writes["batch"] == 0], clears[clears["batch"] == 0]
+    more = clears[clears["batch"] == 64].merge(clear, on="pages", suffixes=("", "_whole"))
+    extra = more["total_time_ns"] - more["total_time_ns_whole"]
+    return [
+        _slope("fault", "a write to a protected page", writes["pages"], writes["total_time_ns"]),
+        _slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]),
+        _slope("reacquire", "CLEAR that lets go at every word, less the whole one", more["pages"] / 64, extra),
+    ]
+
+
 def cost_estimate(
     costs: Sequence[InstructionCost], discrepancy: float = 0.0, spread: Mapping[str, float] | None = None
 ) -> CostEstimate:
