@@ -50,12 +50,17 @@ def study(seed: int = 1) -> GrowthStudy:
     )  # fmt: skip
 
 
+def _percent(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    return table.assign(**{column: 100 * table[column] for column in columns})
+
+
 def sections(found: GrowthStudy) -> list[Section]:
     """The study as a section of a report."""
     machine, arm64 = MACHINES[x86.MACHINE], found.arm64
-    crowding = growth.growth_fit(f"{growth.CHOSEN}-all").parameters.set_index("name").loc["crowding"] / 1000
+    crowding = growth.growth_fit(f"{growth.CHOSEN}-all").costs().set_index("name").loc["crowding"]
     flush = x86.parked_costs().set_index("name")["value"]["flush_per_vcpu"] * 64
-    paging = found.paging[["variant", "vcpus", "train", "value", "model", "error"]]
+    paging = _percent(found.paging[["variant", "vcpus", "train", "value", "model", "error"]], "error")
+    shares = ("trained", "at_32", "at_64", "tdp_at_96")
     return [
         Section(
             "x86: why a fault takes longer with more vCPUs",
@@ -80,22 +85,31 @@ def sections(found: GrowthStudy) -> list[Section]:
                     f"ept=N only exit and hold, up to {growth.FEWER_VCPUS}, the growth carried over.",
                 ),
                 Table(
-                    found.readings,
+                    _percent(found.readings, *shares),
                     "Every reading: costs calibrated, observations they were calibrated on, the worst error of a "
                     "training point, and the worst of the held-out ones with 32 and 64 vCPUs (100 and 5 % written).",
-                    headings={"at_32": "held out, 32", "at_64": "held out, 64", "tdp_at_96": "TDP MMU, 96"},
+                    digits=3,
+                    headings={
+                        "trained": "trained, %",
+                        "at_32": "held out, 32, %",
+                        "at_64": "held out, 64, %",
+                        "tdp_at_96": "TDP MMU, 96, %",
+                    },
                 ),
                 Table(
                     paging,
                     "Shadow paging (ept=N): exit and hold calibrated on at most "
                     f"{growth.FEWER_VCPUS} vCPUs (train), all else carried over from ept=Y.",
-                    headings={"value": "published, s", "model": "model, s"},
+                    digits=3,
+                    headings={"value": "published, s", "model": "model, s", "error": "error, %"},
                 ),
                 Table(
-                    found.split_beforehand,
+                    _percent(found.split_beforehand, "error"),
                     "Held out altogether: shadow paging with everything split beforehand, so that each write to a "
-                    "page faults once, for write.",
-                    headings={"value": "published, s", "model": "model, s"},
+                    "page faults once, for write. The model has one cost for an access, that of a write; with few "
+                    "vCPUs and 5 % written, where reads decide, it is too slow.",
+                    digits=3,
+                    headings={"value": "published, s", "model": "model, s", "error": "error, %"},
                 ),
                 Table(
                     found.beyond,
