@@ -48,7 +48,7 @@ _TOKEN = re.compile(
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _COLUMN = re.compile(r"[^\W\d]\w*")
 _CLOSES = {"(": ")", "[": "]"}
-_GRAMMAR = "write `column op value`, with op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not` and parentheses"
+_GRAMMAR = "write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses"
 
 RESERVED = ("and", "or", "not", "in")
 """Words that join; no column is called so."""
@@ -248,7 +248,7 @@ def parse_condition(text: str) -> Condition:
     >>> parse_condition("vcpus = 8")
     Traceback (most recent call last):
     simlib.errors.InputError: condition = vcpus = 8: must be a comparison (trouble at '=', character 7); write
-    `column op value`, with op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not` and parentheses
+    `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses
     """
     if not text.strip():
         return And(())
