@@ -34,8 +34,12 @@ STEPS = 20
 CONTINUED = 5
 """Descents after each other at most."""
 
-STEP = 0.02
-"""Step in the logarithm of a cost for a derivative."""
+STEP = 0.05
+"""Step in the logarithm of a cost for a derivative. Common random numbers leave some roughness, on which descents with
+smaller ones stop."""
+
+WIDE_STEP = 0.1
+"""The same for coarse runs, which are rougher."""
 
 GUESS = "guess from the asymptotes"
 
@@ -63,10 +67,10 @@ class Objective:
         """Residuals, shape (rows,), or (points, rows) of several points."""
         return self.problem.residuals(points, self.pages, self.seed) / self.ratios
 
-    def derivative(self, point: FloatArray) -> FloatArray:
+    def derivative(self, point: FloatArray, step: float = STEP) -> FloatArray:
         """Derivatives by each cost's logarithm from a step on one side, shape (rows, costs)."""
         low, high = self.problem.bounds.T
-        steps = np.where(point + STEP <= high, STEP, -STEP)
+        steps = np.where(point + step <= high, step, -step)
         moved = self(np.vstack([point, point + np.diag(np.clip(point + steps, low, high) - point)]))
         return np.asarray((moved[1:] - moved[0]).T / steps)
 
@@ -100,7 +104,11 @@ class Minimum:
 
 
 def minimise(
-    objective: Objective, start: FloatArray, continued: int = CONTINUED, check: parallel.Check | None = None
+    objective: Objective,
+    start: FloatArray,
+    step: float = STEP,
+    continued: int = CONTINUED,
+    check: parallel.Check | None = None,
 ) -> Minimum:
     """Go down from a point until it converges: no longer by 1e-5 of the sum, or by steps below about 0.05 %.
 
@@ -117,8 +125,8 @@ def minimise(
     for _ in range(continued):
         inside = np.clip(point, low + 1e-9, high - 1e-9)
         found = optimize.least_squares(
-            residuals, inside, jac=objective.derivative, bounds=(low, high), ftol=1e-5, xtol=1e-5, gtol=1e-12,
-            x_scale=0.3, max_nfev=STEPS,
+            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=1e-5, xtol=1e-5,
+            gtol=1e-12, x_scale=0.3, max_nfev=STEPS,
         )  # fmt: skip
         gain = 1.0 - 2 * found.cost / squares if np.isfinite(squares) and squares > 0 else 1.0
         point, squares, steps = found.x, 2 * float(found.cost), steps + int(found.nfev)
@@ -212,7 +220,7 @@ def explore(objective: Objective, tell: Progress) -> tuple[pd.DataFrame, list[Mi
 
 def _descend(objective: Objective, start: FloatArray, check: parallel.Check) -> Minimum:
     try:
-        return minimise(objective, start, 2, check)
+        return minimise(objective, start, WIDE_STEP, 2, check)
     except HorizonError:  # on the way; another start may do better
         return Minimum(start, np.inf, False, 0)
 
