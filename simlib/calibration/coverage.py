@@ -20,7 +20,7 @@ from scipy import stats
 
 from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import Problem
-from simlib.fits import CostEstimate, Fit
+from simlib.fits import BOUNDS, CostEstimate, Fit
 from simlib.parallel import Progress
 from simlib.prediction import LEVEL, STEP, interval
 from simlib.workloads.metrics import split_name
@@ -56,30 +56,66 @@ class Coverage:
     valid: dict[str, float]
 
 
-def design(fit: Fit, vcpus: Mapping[str, tuple[int, ...]], held_out: int) -> Problem:
-    """A problem of chosen rows, with the values that the model gives still to be filled in.
+@dataclass(frozen=True)
+class Design:
+    """Which rows there are, and how far they deviate.
 
-    Parameters
+    Attributes
     ----------
-    fit : Fit
-        Its scenario has variants.
     vcpus : mapping of str to tuple of int
         vCPUs of each metric, or of one variant's (``"contentions of spinlock-old-test"``).
-    held_out : int
+    trained : int
         Rows with more vCPUs are held out.
+    deviations : mapping of str to float
+        Standard deviation of the logarithm of an observation, by metric.
     """
-    rows = [
-        {"table": "synthetic", "variant": variant, "vcpus": n, "metric": name.partition(" of ")[0], "value": 1.0}
-        for name, numbers in vcpus.items()
-        for variant in fit.scenario.variants
-        if name.partition(" of ")[2] in ("", variant)
-        for n in numbers
-    ]
-    frame = pd.DataFrame(rows)
-    bounds = np.array([[-np.inf, np.inf]] * len(fit.estimate.names))
-    return Problem(
-        fit.scenario, frame.assign(train=frame["vcpus"] <= held_out), fit.estimate.names, bounds, "synthetic"
-    )
+
+    vcpus: Mapping[str, tuple[int, ...]]
+    trained: int
+    deviations: Mapping[str, float]
+
+    def problem(self, fit: Fit) -> Problem:
+        """The problem of these rows, in which the measured values are still to be filled in.
+
+        Parameters
+        ----------
+        fit : Fit
+            Its costs are those to determine; its scenario has variants.
+        """
+        rows = [
+            {"table": "synthetic", "variant": variant, "vcpus": n, "metric": name.partition(" of ")[0], "value": 1.0}
+            for name, numbers in self.vcpus.items()
+            for variant in fit.scenario.variants
+            if name.partition(" of ")[2] in ("", variant)
+            for n in numbers
+        ]
+        frame = pd.DataFrame(rows)
+        frame["train"] = frame["vcpus"] <= self.trained
+        bounds = np.log([BOUNDS[name.partition("[")[0]] for name in fit.estimate.names])
+        return Problem(fit.scenario, frame, fit.estimate.names, np.asarray(bounds, dtype=np.float64), "synthetic")
+
+
+def published_design(fit: Fit) -> Design:
+    """Seed 000's rows, deviating as its fit found them to.
+
+    Examples
+    --------
+    >>> from simlib.fits import load_fit
+    >>> from simlib.measurements import data_dir
+    >>> fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
+    >>> len(published_design(fit).problem(fit).train)
+    15
+    """
+    vcpus = {"dirty_memory_time": (1, 2, 4, 8, 16, 32, 64), "contentions of spinlock-old-test": (2, 4, 8, 16, 32, 64)}
+    time = fit.estimate.discrepancy
+    return Design(vcpus, 8, {"dirty_memory_time": time, "contentions": time * fit.estimate.spread["contentions"]})
+
+
+UNLIKE = Design(
+    {"dirty_memory_time": (1, 2, 3, 4, 6, 8, 16), "contentions of spinlock-old-test": (2, 3, 4, 6, 8, 16),
+     "contentions of rwlock-old-test": (4, 6, 8, 16)}, 8, {"dirty_memory_time": 0.01, "contentions": 0.05},
+)  # fmt: skip
+"""Enough counts to tell their own deviation, which is five times that of a time and not twice."""
 
 
 def coverage(
@@ -134,7 +170,8 @@ def coverage(
     parts = [_share("cost", name, found) for name, found in zip(problem.names, np.array(costs).T, strict=True)]
     columns = {metric: [m == metric for m in metrics] for metric in metrics}
     parts += [_share("held-out", metric, inside[:, of_metric]) for metric, of_metric in columns.items()]
-    return Coverage(pd.DataFrame(parts), sets, level, pd.DataFrame(flags).mean().to_dict())
+    valid = {name: float(np.mean([of_set[name] for of_set in flags])) for name in flags[0]}
+    return Coverage(pd.DataFrame(parts), sets, level, valid)
 
 
 def _covered(

@@ -188,8 +188,10 @@ def calibrate(
     rows["model"] = problem.model(logs, rows, pages_per_vcpu, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         rows["error"] = np.where(rows["value"] > 0, rows["model"] / rows["value"] - 1, np.nan)
-    # A start agrees if its minimum is as likely as the best one, at the level of the intervals.
-    starts["agrees"] = starts["last"] <= float(starts["last"].min()) * (1 + t**2 / dof) + 1e-9
+    # A start agrees if its minimum is as likely as the best one, at the level of the intervals. Coarse runs cannot tell
+    # minima apart that differ by no more than the simulation itself.
+    least, rough = float(starts["last"].min()), _simulation_variance(coarse, logs)
+    starts["agrees"] = starts["last"] <= least + t**2 * (least / dof + rough)
     valid = {
         "converged": end.converged,
         "starts_agree": int(starts["agrees"].sum()) >= 2,

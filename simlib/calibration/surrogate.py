@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -49,12 +50,12 @@ class SurrogateProblem(Problem):
         For each observation: which costs its variant has, the degrees of each term, and the terms' coefficients.
     """
 
-    powers: dict[Point, tuple[list[int], FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
+    powers: dict[Point, tuple[list[int], NDArray[np.int64], FloatArray]] = field(default_factory=dict, repr=False)
 
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
         """The model's value of each observation, as `Problem.model` gives it."""
         places, low, high = np.atleast_2d(points), self.bounds[:, 0], self.bounds[:, 1]
-        tables = chebyshev.chebvander(2 * (places - low) / (high - low) - 1, DEGREE)
+        tables = _tables((places - low) / (high - low))
         known: dict[tuple[int, ...], FloatArray] = {}
         values = np.empty((len(places), len(rows)))
         asked = zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True)
@@ -101,21 +102,20 @@ def fit_surrogate(
     points = rows.drop_duplicates(["variant", "vcpus", "metric"])
     unit = np.vstack([_sobol(len(logs), n, seed + k) for k, n in enumerate((runs, checked))])
     places = bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * unit
-    found = np.vstack(
-        parallel.each(
-            [lambda check, part=part: _engine(problem, places[part], points, pages, seed, check)
-             for part in np.array_split(np.arange(len(places)), max(1, len(places) // 8))],
-            "running the engine over the box", progress,
-        )
-    )  # fmt: skip
-    powers, errors = {}, []
-    tables = chebyshev.chebvander(2 * unit - 1, DEGREE)
+    parts = np.array_split(places, max(1, len(places) // 8))
+    tasks = [partial(_engine, problem, part, points, pages, seed) for part in parts]
+    found = np.vstack(parallel.each(tasks, "running the engine over the box", progress))
+    powers: dict[Point, tuple[list[int], NDArray[np.int64], FloatArray]] = {}
+    errors = []
+    tables = _tables(unit)
     for column, point in enumerate(zip(points["variant"], points["vcpus"], points["metric"], strict=True)):
         group = problem.case(point[0], 1).group
         costs = [i for i, name in enumerate(problem.names) if "[" not in name or name.endswith(f"[{group}]")]
-        degrees = np.array([d for d in itertools.product(range(DEGREE + 1), repeat=len(costs)) if sum(d) <= DEGREE])
+        degrees: NDArray[np.int64] = np.array(
+            [d for d in itertools.product(range(DEGREE + 1), repeat=len(costs)) if sum(d) <= DEGREE]
+        )
         terms, wanted = _terms(tables[:, costs], degrees), np.log(found[:, column])
-        coefficients = np.linalg.lstsq(terms[:runs], wanted[:runs], rcond=None)[0]
+        coefficients = np.asarray(np.linalg.lstsq(terms[:runs], wanted[:runs], rcond=None)[0], dtype=np.float64)
         powers[point] = (costs, degrees, coefficients)
         off = np.expm1(terms[runs:] @ coefficients - wanted[runs:])
         errors.append((*point, float(np.sqrt((off**2).mean())), float(np.abs(off).max())))
@@ -136,6 +136,11 @@ def _sobol(dimensions: int, count: int, seed: int) -> FloatArray:
     """The first points of a scrambled Sobol sequence, whose length must be a power of two."""
     whole = qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random_base2((count - 1).bit_length())
     return np.asarray(whole[:count], dtype=np.float64)
+
+
+def _tables(unit: FloatArray) -> FloatArray:
+    """Chebyshev polynomials of every cost's place in the box, shape (points, costs, degree + 1)."""
+    return np.asarray(chebyshev.chebvander(2 * unit - 1, DEGREE), dtype=np.float64)
 
 
 def _terms(tables: FloatArray, degrees: NDArray[np.int64]) -> FloatArray:
