@@ -31,8 +31,13 @@ SEED = 1
 
 
 def tell(what: str, share: float) -> None:
-    """Say how far it is."""
-    print(f"\r{what}: {share:.0%}   ", end="", file=sys.stderr, flush=True)
+    """Say how far it is, once every tenth."""
+    if int(share * 10) != told.get(what):
+        told[what] = int(share * 10)
+        print(f"{what}: {share:.0%}", file=sys.stderr, flush=True)
+
+
+told: dict[str, int] = {}
 
 
 def page(found: dict[str, Coverage], errors: dict[str, pd.DataFrame]) -> str:

@@ -33,7 +33,7 @@ def save_fit(fit: Calibrated, path: str | Path, train: Conditions, date: datetim
         "level": fit.level,
         "valid": fit.valid,
         "correlation": fit.correlation.to_numpy().round(4).tolist(),
-        "noise": json.loads(fit.noise.to_json(orient="records", double_precision=6)),
+        "noise": json.loads(fit.noise.to_json(orient="records", double_precision=10)),
         "sensitivity": json.loads(fit.sensitivity.to_json(orient="records", double_precision=4)),
     }
     write_fit(Fit(fit.problem.scenario, fit.estimate, fit.intervals, fit.fitted, meta), path)

@@ -34,6 +34,9 @@ STEPS = 20
 CONTINUED = 5
 """Descents after each other at most."""
 
+SETTLED = 1e-5
+"""Part of the sum of squares below which a gain is none."""
+
 STEP = 0.05
 """Step in the logarithm of a cost for a derivative. Common random numbers leave some roughness, on which descents with
 smaller ones stop."""
@@ -107,12 +110,12 @@ def minimise(
     objective: Objective,
     start: FloatArray,
     step: float = STEP,
-    continued: int = CONTINUED,
+    descents: int | None = None,
     check: parallel.Check | None = None,
 ) -> Minimum:
     """Go down from a point until it converges: no longer by 1e-5 of the sum, or by steps below about 0.05 %.
 
-    It goes on by itself where the steps of one descent do not suffice, `continued` times at most.
+    It goes on by itself where the steps of one descent do not suffice: `CONTINUED` descents, or so many, at most.
     """
 
     def residuals(point: FloatArray) -> FloatArray:
@@ -122,15 +125,15 @@ def minimise(
 
     low, high = objective.problem.bounds.T
     point, steps, squares, gain = start, 0, np.inf, 0.0
-    for _ in range(continued):
+    for _ in range(descents or CONTINUED):
         inside = np.clip(point, low + 1e-9, high - 1e-9)
         found = optimize.least_squares(
-            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=1e-5, xtol=1e-5,
-            gtol=1e-12, x_scale=0.3, max_nfev=STEPS,
+            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=SETTLED,
+            xtol=1e-5, gtol=1e-12, x_scale=0.3, max_nfev=STEPS,
         )  # fmt: skip
         gain = 1.0 - 2 * found.cost / squares if np.isfinite(squares) and squares > 0 else 1.0
         point, squares, steps = found.x, 2 * float(found.cost), steps + int(found.nfev)
-        if found.status > 0:
+        if found.status > 0 or gain < SETTLED:
             return Minimum(point, squares, True, steps, gain)
     return Minimum(point, squares, False, steps, gain)
 
