@@ -59,7 +59,8 @@ def page(found: dict[str, Coverage], errors: dict[str, pd.DataFrame]) -> str:
         f"Share of {100 * one.level:.0f} % intervals that covered, over {one.sets} synthetic data sets a design "
         f"(seed {SEED}; the standard error of 90 % is {np.sqrt(0.9 * 0.1 / one.sets):.1%}). The polynomials (degree "
         f"{DEGREE}, {RUNS} runs) are off by {times['rms'].max():.2%} of a time and {counts['rms'].max():.2%} of a "
-        f"count in the worst row (root mean square over {CHECKED} fresh points); in the wide box by {wide['rms'].max():.1%}."
+        f"count in the worst row (root mean square over {CHECKED} fresh points); in the wide box by "
+        f"{wide['rms'].max():.1%}."
     )
     return f"{BEGIN}\n{textwrap.fill(words, 118)}\n\n" + "\n".join(lines) + f"\n{END}"
 
