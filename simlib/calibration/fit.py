@@ -265,7 +265,7 @@ def _where_one(function: Callable[[float], float], start: float, farthest: float
 
     Examples
     --------
-    >>> round(_where_one(lambda x: x / 3, 1.0, 10.0), 2), round(_where_one(np.expm1, 7.0, 9.0), 1)
+    >>> round(_where_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_where_one(np.expm1, 7.0, 9.0)), 1)
     (3.0, 0.7)
     >>> _where_one(lambda x: x / 100, 1.0, 10.0)
     10.0
