@@ -16,7 +16,7 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce test conservation mutations interruptions bench picture pins clean check-patches lab-smoke lab
+.PHONY: help env python reproduce test conservation mutations interruptions coverage bench picture pins clean check-patches lab-smoke lab
 
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
@@ -29,6 +29,7 @@ help:
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches (10 minutes)"
 	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
 	@echo "make sampling    compare sampled migrations with whole ones; writes the table of docs/sampling.md (15 minutes)"
+	@echo "make coverage    see that 90 % intervals cover 85 to 95 % of synthetic data sets; writes docs/statistics.md (5 minutes)"
 	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
 	@echo "make picture     draw the README's picture (installs requirements/picture.txt; needs Chrome or Chromium)"
 	@echo "make pins        compile requirements/*.txt from pyproject.toml (needs uv; PINS_FLAGS=--upgrade for new versions)"
@@ -126,6 +127,9 @@ lab: .venv/.simlib
 # What was simulated whole is kept in build/sampling; remove it to simulate it anew.
 sampling: .venv/.simlib
 	@.venv/bin/python benchmarks/sampling.py --write
+
+coverage: .venv/.simlib
+	@.venv/bin/python benchmarks/coverage.py --write
 
 bench: .venv/.simlib .venv/.bench
 	@.venv/bin/python benchmarks/run.py --write

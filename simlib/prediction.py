@@ -46,7 +46,7 @@ REPLICATIONS = 5
 Progress = parallel.Progress
 Read = TypeVar("Read")
 
-_STEP = 0.02
+STEP = 0.02
 """Step in the logarithm of a cost for a derivative."""
 
 
@@ -153,7 +153,7 @@ class Case:
         """Scenarios and seeds to run: the best costs, then each logarithm a step down and a step up; or seeds."""
         if self.estimate is None:
             return [(self.scenario, seed + r) for r in range(replications)]
-        steps = np.kron(np.eye(len(self.estimate.names)), [[-_STEP], [_STEP]])
+        steps = np.kron(np.eye(len(self.estimate.names)), [[-STEP], [STEP]])
         logs = [self.estimate.logs, *(self.estimate.logs + steps)]
         return [(self.estimate.apply(self.scenario, point), seed) for point in logs]
 
@@ -338,10 +338,10 @@ def interval(
     own = estimate.discrepancy * estimate.spread.get(split_name(metric)[0], 1.0) if metric else 0.0
     reach = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
     if (values <= 0).any():  # what can be 0 has no logarithm
-        gradient = (values[2::2] - values[1::2]) / (2 * _STEP)
+        gradient = (values[2::2] - values[1::2]) / (2 * STEP)
         half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + (own * centre) ** 2))
         return centre, max(0.0, centre - half), centre + half
     logs = np.log(values)
-    gradient = (logs[2::2] - logs[1::2]) / (2 * _STEP)
+    gradient = (logs[2::2] - logs[1::2]) / (2 * STEP)
     half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + own**2))
     return centre, centre * float(np.exp(-half)), centre * float(np.exp(half))

@@ -15,7 +15,7 @@ import pytest
 import simlib
 from simlib import cli
 
-HEAVY = {"numba", "pandas", "plotly", "scipy", "numpy", "simpy", "lmfit"}
+HEAVY = {"numba", "pandas", "plotly", "scipy", "numpy", "simpy"}
 
 
 def imported(code: str) -> set[str]:

@@ -7,15 +7,14 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
-
 from simlib.calibration import fit as _fit
+from simlib.calibration.advice import advice
 from simlib.calibration.fit import Calibrated
 from simlib.calibration.fitfile import save_fit
 from simlib.calibration.identifiability import alternatives, sensitivity, sobol_indices, strongest_correlations
 from simlib.calibration.problem import Problem, build_problem
+from simlib.calibration.tables import Conditions, Tables, read_tables, select_rows
 from simlib.fits import Fit, find_fit, load_fit, write_fit
-from simlib.measurements import MeasurementTable, as_table
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 
@@ -23,6 +22,7 @@ __all__ = [
     "Calibrated",
     "Fit",
     "Problem",
+    "advice",
     "alternatives",
     "build_problem",
     "calibrate",
@@ -38,28 +38,31 @@ __all__ = [
 
 def calibrate(
     scenario: Scenario | str | Path,
-    table: MeasurementTable | pd.DataFrame | str | Path,
-    train: str = "",
+    tables: Tables,
+    train: Conditions = "",
     *,
-    select: str = "",
+    select: Conditions = "",
     level: float = LEVEL,
     seed: int = 1,
     pages_per_vcpu: int = PAGES_PER_VCPU,
     profile: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> Calibrated:
-    """Determine a scenario's costs from a table of measurements.
+    """Determine a scenario's costs from one table of measurements, or several.
 
     Parameters
     ----------
     scenario : Scenario, str or Path
         A scenario, or its file. Its `Calibration` section names the unknown costs and the metrics.
-    table : MeasurementTable, DataFrame, str or Path
+    tables : MeasurementTable, DataFrame, str or Path; a sequence of them; or a mapping of names to them
         Measurements, a table of them by the rules of a measurement file, a CSV file, or the name of a table in data/.
-    train : str
-        Condition on the rows that the calibration may see; the others are held out.
-    select : str
-        Condition on the rows that are used at all.
+        Each gives those of the calibration's metrics that it has, and each metric of each has a noise of its own where
+        there are enough rows to tell it (`simlib.calibration.noise`).
+    train : str, or mapping of str to str
+        Condition on the rows that the calibration may see; the others are held out. One for all tables, or by the names
+        of tables; that of ``""`` is for those that are not named.
+    select : str, or mapping of str to str
+        Condition on the rows that are used at all, in the same way.
     level, seed, pages_per_vcpu, profile, progress
         See `simlib.calibration.fit.calibrate`.
 
@@ -76,9 +79,23 @@ def calibrate(
     >>> fit = calibrate(scenario, table, "vcpus <= 8", pages_per_vcpu=512, profile=False)
     >>> fit.valid["more_data_than_costs"], bool(fit.estimate.discrepancy < 0.05)
     (True, True)
+
+    Two tables of one machine, of which only the first has counts:
+
+    >>> import pandas as pd
+    >>> one = pd.DataFrame({"vcpus": [1, 2, 4, 8], "dirty_memory_time_s": [0.8, 1.1, 2.2, 4.5],
+    ...                     "contentions": [0, 1.4e6, 4.1e6, 8.4e6]})
+    >>> two = pd.DataFrame({"vcpus": [1, 3, 6], "dirty_memory_time_s": [0.8, 1.7, 3.3]})
+    >>> mine = Scenario.parse({"costs": {"line_transfer": "50ns"}, "calibration":
+    ...     {"costs": ["fault_exit", "fault_hold"], "metrics": ["dirty_memory_time", "contentions"]},
+    ...     "policy": {"architecture": "x86-shadow-paging"}})
+    >>> fit = calibrate(mine, {"mon": one, "tue": two}, {"mon": "vcpus <= 4"}, pages_per_vcpu=512, profile=False)
+    >>> fit.noise[["table", "metric", "rows", "source"]].to_dict("list")
+    {'table': ['mon', 'mon', 'tue'], 'metric': ['dirty_memory_time', 'contentions', 'dirty_memory_time'],
+     'rows': [3, 2, 3], 'source': ['pooled', 'pooled', 'pooled']}
     """
     found = _fit.calibrate(
-        build_problem(as_scenario(scenario), as_table(table).select(select), train),
+        build_problem(as_scenario(scenario), select_rows(read_tables(tables), select), train),
         level=level,
         seed=seed,
         pages_per_vcpu=pages_per_vcpu,

@@ -1,38 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measurements to costs: least squares in the logarithms, from several starts, with profile intervals.
-
-The objective is deterministic: the engine runs on common random numbers, so
-that two trial points differ by their costs only.
-"""
+"""Measurements to costs: least squares in the logarithms, from several starts, with profile intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import lmfit
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.stats import qmc
 
-from simlib import parallel
-from simlib.calibration.problem import SPREAD, Problem
-from simlib.errors import CalibrationError
+from simlib.calibration.advice import advice
+from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
+from simlib.calibration.problem import Problem
+from simlib.calibration.search import Minimum, Objective, explore, minimise
 from simlib.fits import CostEstimate
 from simlib.fits.file import costs_in_ns, fitted_curves
 from simlib.model.scenario import Scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 from simlib.results import Result, text_of
 
-STARTS = 12
-"""Points of the first screening, by Latin hypercube around a guess from the asymptotes."""
-
-REFINED = 4
-"""How many of them are followed to a minimum."""
+LEAST_PAGES = 512
+"""Pages a vCPU of the coarse runs at least: the entries of a 2 MiB block, of which no part can be simulated."""
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
@@ -54,7 +45,8 @@ class Calibrated(Result):
     fitted : DataFrame
         The observations with the model's value: variant, vcpus, metric, value, train, model, error.
     starts : DataFrame
-        start, first and last objective (of the coarse runs), agrees with the best: as likely, at the level.
+        start, origin (the guess from the asymptotes, or a point over the whole physical range), first and last sum of
+        squares (of the coarse runs), steps, where each cost began, agrees with the best: as likely, at the level.
     level : float
     pages_per_vcpu, seed : int
     valid : dict of str to bool
@@ -63,6 +55,13 @@ class Calibrated(Result):
     sensitivity : DataFrame
         variant, vcpus, name, first, total and their confidences: Sobol indices of each variant's time in the
         middle of the training vCPUs, over the costs' intervals. Empty without profile intervals.
+    noise : DataFrame
+        table, metric, rows, freedom, deviation, ratio, source: how far each metric of each table deviates from the
+        model (`simlib.calibration.noise.Noise`).
+    steps : int
+        Steps of the last descent.
+    gain : float
+        What the end of it still took off the sum of squares, relative.
     """
 
     problem: Problem
@@ -76,6 +75,9 @@ class Calibrated(Result):
     seed: int
     valid: dict[str, bool]
     sensitivity: pd.DataFrame = field(default_factory=pd.DataFrame)
+    noise: pd.DataFrame = field(default_factory=pd.DataFrame)
+    steps: int = 0
+    gain: float = 0.0
 
     FIGURES: ClassVar[Mapping[str, str]] = {
         "cost_intervals": "costs", "dirty_memory_time": "curves", "contentions": "curves",
@@ -95,14 +97,18 @@ class Calibrated(Result):
         """What was measured, and the model beside it: variant, vcpus, metric, kind, value, low, high, held_out."""
         return fitted_curves(self.fitted)
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is not good about the fit, and what to do, one sentence each."""
+        return [f"warning: not {name.replace('_', ' ')}: {text}" for name, text in advice(self).items()]
+
     def summary(self) -> str:
         """The costs, and how far to believe them."""
-        faults = [f"warning: not {name.replace('_', ' ')}" for name, good in self.valid.items() if not good]
         title = (
             f"Calibrated on {len(self.problem.train)} observations of {self.problem.dataset}: "
             f"{len(self.estimate.names)} costs, discrepancy {self.estimate.discrepancy:.1%}, {self.level:.0%} intervals"
         )
-        return "\n".join([title, text_of(self.costs().drop(columns="fit")), *faults])
+        return "\n".join([title, text_of(self.costs().drop(columns="fit")), *self.warnings])
 
     def _correlation(self) -> pd.DataFrame:
         return self.correlation
@@ -151,27 +157,21 @@ def calibrate(
     Raises
     ------
     CalibrationError
-        If no start converges.
+        If no start leads to finite residuals.
     """
     tell = progress or (lambda what, share: None)
-    starts, results = _multi_start(problem, seed, max(512, pages_per_vcpu // 4), tell)
-    best = min(results, key=lambda r: r[0])
-    final = _minimise(problem, best[1], pages_per_vcpu, seed, 20)
+    coarse = Objective(problem, assumed_ratios(problem.train), max(LEAST_PAGES, pages_per_vcpu // 8), seed)
+    starts, minima = explore(coarse, tell)
+    begin = min(minima, key=lambda minimum: minimum.squares).logs
+    objective, end, noise, jacobian = _settle(problem, begin, pages_per_vcpu, seed)
     tell("calibrating", 0.6)
-    logs = final[1]
-
-    def residuals(point: FloatArray) -> FloatArray:
-        return problem.residuals(point, pages_per_vcpu, seed)
-
-    base = residuals(logs)
-    jacobian = _jacobian(residuals, logs)
+    logs, base = end.logs, objective(end.logs)
     dof = len(base) - len(logs)
-    variance = float(base @ base) / dof + _simulation_variance(problem, logs, pages_per_vcpu, seed)
-    information = jacobian.T @ jacobian
-    covariance = np.asarray(np.linalg.pinv(information, rcond=1e-8) * variance, dtype=np.float64)
+    variance = float(base @ base) / dof + _simulation_variance(objective, logs)
+    covariance = np.asarray(np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance, dtype=np.float64)
     deviations = np.sqrt(np.diag(covariance))
-    estimate = CostEstimate(problem.names, logs, covariance, dof, float(np.sqrt(variance)), SPREAD)
-    limits = _profile(problem, residuals, estimate, jacobian, base, level, tell) if profile else None
+    estimate = CostEstimate(problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread)
+    limits = _profile(objective, estimate, jacobian, base, level, tell) if profile else None
     t = float(stats.t.ppf(0.5 + level / 2, dof))
     lows = logs - t * deviations if limits is None else limits[:, 0]
     highs = logs + t * deviations if limits is None else limits[:, 1]
@@ -188,147 +188,135 @@ def calibrate(
     rows["model"] = problem.model(logs, rows, pages_per_vcpu, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         rows["error"] = np.where(rows["value"] > 0, rows["model"] / rows["value"] - 1, np.nan)
-    # A start agrees if its minimum is as likely as the best one, at the level of the intervals.
-    least = float(starts["last"].min())
-    starts["agrees"] = starts["last"] <= least * (1 + t**2 / dof) + 1e-9
+    # A start agrees if its minimum is as likely as the best one, at the level of the intervals. Coarse runs cannot tell
+    # minima apart that differ by no more than the simulation itself.
+    least, rough = float(starts["last"].min()), _simulation_variance(coarse, logs)
+    starts["agrees"] = starts["last"] <= least + t**2 * (least / dof + rough)
     valid = {
-        "converged": bool(final[2]),
+        "converged": end.converged,
         "starts_agree": int(starts["agrees"].sum()) >= 2,
         "inside_bounds": not at_bound.any(),
         "more_data_than_costs": dof >= len(logs),
         "all_determined": bool(determined.all()),
     }
     tell("calibrated", 1.0)
-    return Calibrated(problem, estimate, intervals, correlation, rows, starts, level, pages_per_vcpu, seed, valid)
+    return Calibrated(
+        problem, estimate, intervals, correlation, rows, starts, level, pages_per_vcpu, seed, valid,
+        noise=noise.groups, steps=end.steps, gain=end.gain,
+    )  # fmt: skip
 
 
-def first_guess(problem: Problem) -> FloatArray:
-    """Logarithms of costs from the asymptotes of a closed lock: time alone, and time each when saturated.
-
-    With one vCPU a fault takes think plus service, with many vCPUs it takes their number times the
-    service (Denning and Buzen 1978); that gives exit and hold, and small shares of the hold the rest.
-    """
-    train = problem.train
-    times = train[train["metric"].str.startswith("dirty_memory_time")]
-    if times.empty:
-        return np.asarray(problem.bounds.mean(axis=1))
-    pages = problem.scenario.guest.pages_per_vcpu
-    n, seconds = times["vcpus"].to_numpy(dtype=float), times["value"].to_numpy(dtype=float)
-    few, many = int(np.argmin(n)), int(np.argmax(n))
-    service = max(seconds[many] / n[many] / pages * 1e12, 1e3)
-    alone = max(seconds[few] / pages * 1e12 - service, 0.3 * service)
-    guess = {
-        "fault_exit": alone, "fault_hold": 0.5 * service, "tlb_invalidate": 0.4 * service,
-        "line_transfer": 0.05 * service, "fault_jitter": 0.4,
-    }  # fmt: skip
-    names = [name.partition("[")[0] for name in problem.names]
-    logs = [np.log(guess[n]) if n in guess else problem.bounds[i].mean() for i, n in enumerate(names)]
-    return np.asarray(np.clip(logs, problem.bounds[:, 0] + 0.01, problem.bounds[:, 1] - 0.01), dtype=np.float64)
+def _settle(problem: Problem, logs: FloatArray, pages: int, seed: int) -> tuple[Objective, Minimum, Noise, FloatArray]:
+    """Fit and weigh in turn, until the deviations of the metrics no longer change."""
+    ratios = assumed_ratios(problem.train)
+    for _ in range(ROUNDS):
+        objective = Objective(problem, ratios, pages, seed)
+        end = minimise(objective, logs)
+        jacobian = objective.jacobian(end.logs)
+        noise = estimate_noise(problem.train, objective(end.logs) * ratios, jacobian * ratios[:, None], ratios)
+        if np.abs(noise.ratios / ratios - 1).max() < SETTLED:
+            break
+        logs, ratios = end.logs, noise.ratios
+    return objective, end, noise, jacobian
 
 
-def _simulation_variance(problem: Problem, logs: FloatArray, pages: int, seed: int) -> float:
+def _simulation_variance(objective: Objective, logs: FloatArray) -> float:
     """Largest variance of a residual over seeds: what simulating a sample of the pages leaves open."""
-    again = [problem.residuals(logs, pages, seed + k) for k in range(1, 5)]
+    again = [replace(objective, seed=objective.seed + k)(logs) for k in range(1, 5)]
     return float(np.max(np.var(again, axis=0, ddof=1)))
 
 
-def _multi_start(
-    problem: Problem, seed: int, pages: int, tell: Progress
-) -> tuple[pd.DataFrame, list[tuple[float, FloatArray, bool]]]:
-    guess = first_guess(problem)
-    cube = qmc.LatinHypercube(len(guess), rng=np.random.default_rng(seed)).random(STARTS - 1)
-    points = np.vstack([guess, guess + 1.2 * (2 * cube - 1)])
-    points = np.clip(points, problem.bounds[:, 0] + 0.01, problem.bounds[:, 1] - 0.01)
-    first = []
-    for i, point in enumerate(points):
-        r = problem.residuals(point, pages, seed)
-        first.append(float(r @ r))
-        tell("trying starting points", 0.1 * (i + 1) / STARTS)
-    order = np.argsort(first)[:REFINED]
-    tasks = [partial(_minimise, problem, points[i], pages, seed, 30) for i in order]
-    results = parallel.each(tasks, "calibrating", lambda what, share: tell(what, 0.1 + 0.4 * share))
-    if not any(np.isfinite(r[0]) for r in results):
-        raise CalibrationError("no starting point leads to finite residuals; check the measurements' units")
-    starts = pd.DataFrame({"start": order, "first": np.array(first)[order], "last": [r[0] for r in results]})
-    return starts, results
-
-
-def _minimise(
-    problem: Problem, start: FloatArray, pages: int, seed: int, steps: int, check: parallel.Check | None = None
-) -> tuple[float, FloatArray, bool]:
-    parameters = lmfit.Parameters()
-    for i, (value, (low, high)) in enumerate(zip(start, problem.bounds, strict=True)):
-        parameters.add(f"p{i}", value=float(value), min=float(low), max=float(high))
-
-    def residuals(p: lmfit.Parameters) -> FloatArray:
-        if check is not None:
-            check(0, 0)
-        return problem.residuals(np.array([p[f"p{i}"].value for i in range(len(start))]), pages, seed)
-
-    result = lmfit.minimize(
-        residuals, parameters, method="least_squares", diff_step=0.01, max_nfev=steps * (len(start) + 1),
-        calc_covar=False, ftol=1e-5, xtol=1e-6,
-    )  # fmt: skip
-    logs = np.array([result.params[f"p{i}"].value for i in range(len(start))])
-    return float(np.sum(result.residual**2)), logs, bool(result.success)
-
-
-def _jacobian(residuals: Callable[[FloatArray], FloatArray], point: FloatArray) -> FloatArray:
-    columns = []
-    for k in range(len(point)):
-        step = np.zeros(len(point))
-        step[k] = 0.02
-        columns.append((residuals(point + step) - residuals(point - step)) / 0.04)
-    return np.column_stack(columns)
-
-
 def _profile(
-    problem: Problem,
-    residuals: Callable[[FloatArray], FloatArray],
+    residuals: Objective,
     estimate: CostEstimate,
     jacobian: FloatArray,
     base: FloatArray,
     level: float,
     tell: Progress,
 ) -> FloatArray:
-    """Where the sum of squares, minimised over the other costs, has grown by t² times the variance.
-
-    The inner minimisation takes Gauss-Newton steps with the Jacobian of the optimum.
-    """
-    n = len(estimate.logs)
+    """Where the sum of squares, minimised over the other costs, has grown by t² times the variance."""
+    n, bounds = len(estimate.logs), residuals.problem.bounds
     t = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
     room = t**2 * estimate.discrepancy**2
     least = float(base @ base)
-
-    def growth(k: int, distance: float, inverse: FloatArray, others: list[int]) -> float:
-        point = estimate.logs.copy()
-        point[k] += distance
-        point[others] -= inverse @ (jacobian[:, k] * distance)
-        smallest = np.inf
-        for _ in range(3):
-            point = np.clip(point, problem.bounds[:, 0], problem.bounds[:, 1])
-            r = residuals(point)
-            smallest = min(smallest, float(r @ r))
-            point[others] -= inverse @ r
-        return max(smallest - least, 1e-12)
-
     limits = np.empty((n, 2))
     for k in range(n):
-        others = [i for i in range(n) if i != k]
-        inverse = np.asarray(np.linalg.pinv(jacobian[:, others], rcond=1e-6), dtype=np.float64)
         width = max(t * float(np.sqrt(estimate.covariance[k, k])), 1e-3)
         for side, sign in enumerate((-1.0, 1.0)):
-            inside, outside, reach = 0.0, np.inf, width
-            for _ in range(4):
-                ratio = float(np.sqrt(growth(k, sign * reach, inverse, others) / room))
-                if ratio < 1:
-                    inside = reach
-                else:
-                    outside = reach
-                if abs(ratio - 1) < 0.05:
-                    break
-                # The root of the growth is close to linear in the distance.
-                reach = min(max(reach / ratio, 1.02 * inside), 0.98 * outside, 4 * width)
-            limits[k, side] = estimate.logs[k] + sign * max(inside, reach)
+            farthest = abs(float(bounds[k, side] - estimate.logs[k]))
+            point = estimate.logs
+
+            def root_of_growth(reach: float, k: int = k, sign: float = sign) -> float:
+                nonlocal point
+                moved = point.copy()
+                moved[k] = estimate.logs[k] + sign * reach
+                squares, point = _least_others(residuals, moved, k, jacobian, 0.01 * room)
+                return float(np.sqrt(max(squares - least, 1e-12) / room))
+
+            limits[k, side] = estimate.logs[k] + sign * _where_one(root_of_growth, width, min(farthest, 4 * width))
         tell("profile intervals", 0.6 + 0.4 * (k + 1) / n)
-    return np.clip(limits, problem.bounds[:, :1], problem.bounds[:, 1:])
+    return np.clip(limits, bounds[:, :1], bounds[:, 1:])
+
+
+def _where_one(function: Callable[[float], float], start: float, farthest: float) -> float:
+    """Where a function that grows from 0 comes to 1, to 5 %, or how far one may go if it does not.
+
+    The root of a sum of squares is close to linear in the distance, unless it bends: then the bracket is halved, too.
+
+    Examples
+    --------
+    >>> round(_where_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_where_one(np.expm1, 7.0, 9.0)), 1)
+    (3.0, 0.7)
+    >>> _where_one(lambda x: x / 100, 1.0, 10.0)
+    10.0
+    """
+    inside, outside = (0.0, 0.0), (np.inf, np.inf)
+    reach = min(start, farthest)
+    for turn in range(10):
+        ratio = function(reach)
+        if abs(ratio - 1) < 0.05:
+            return reach / ratio if reach / ratio < farthest else reach
+        if ratio < 1:
+            inside = (reach, ratio)
+            if reach >= farthest:
+                return farthest
+        else:
+            outside = (reach, ratio)
+        if not np.isfinite(outside[0]):
+            reach = min(reach / max(ratio, 0.25), farthest)
+            continue
+        share = 0.5 if turn % 2 else (1 - inside[1]) / (outside[1] - inside[1])
+        reach = inside[0] + float(np.clip(share, 0.05, 0.95)) * (outside[0] - inside[0])
+    return max(inside[0], reach)
+
+
+def _least_others(
+    residuals: Objective, start: FloatArray, k: int, jacobian: FloatArray, enough: float
+) -> tuple[float, FloatArray]:
+    """Least sum of squares over all costs but the k-th, and where it is.
+
+    Gauss-Newton with Broyden's updates of the optimum's Jacobian (1965, Mathematics of Computation 19(92)), which cost
+    no run. Without them the search stops far up a curved valley, such as that of `fault_hold` against a
+    `line_transfer` that goes to zero, and intervals come out too short.
+    """
+    bounds, slopes = residuals.problem.bounds, jacobian.copy()
+    others = [i for i in range(len(start)) if i != k]
+    point = np.clip(start, bounds[:, 0], bounds[:, 1])
+    r = residuals(point)
+    best, squares = point, float(r @ r)
+    for _ in range(8):
+        step = np.zeros(len(point))
+        step[others] = -np.linalg.pinv(slopes[:, others], rcond=1e-6) @ r
+        new = np.clip(point + np.clip(step, -0.7, 0.7), bounds[:, 0], bounds[:, 1])
+        step = new - point
+        if not step.any():
+            break
+        r_new = residuals(new)
+        slopes += np.outer(r_new - r - slopes @ step, step) / (step @ step)
+        gain = float(r @ r) - float(r_new @ r_new)
+        point, r = new, r_new  # uphill, too: the updated slopes lead back
+        if float(r @ r) < squares:
+            best, squares = point, float(r @ r)
+        if abs(gain) < enough:
+            break
+    return squares, best

@@ -8,30 +8,32 @@ import json
 from pathlib import Path
 
 from simlib.calibration.fit import Calibrated
+from simlib.calibration.tables import Conditions
 from simlib.fits import Fit, write_fit
 
 
-def save_fit(fit: Calibrated, path: str | Path, train: str, date: datetime.date | None = None) -> None:
+def save_fit(fit: Calibrated, path: str | Path, train: Conditions, date: datetime.date | None = None) -> None:
     """Write a fit file, beside and renamed.
 
     Parameters
     ----------
     fit : Calibrated
     path : str or Path
-    train : str
-        The condition that chose the training rows.
+    train : str, or mapping of str to str
+        The condition that chose the training rows, or those by the names of tables.
     date : datetime.date, optional
         Today by default.
     """
     meta = {
         "date": (date or datetime.datetime.now(datetime.UTC).date()).isoformat(),
         "dataset": fit.problem.dataset,
-        "train": train,
+        "train": train if isinstance(train, str) else "; ".join(f"{k}:{v}" if k else v for k, v in train.items()),
         "seed": fit.seed,
         "pages_per_vcpu": fit.pages_per_vcpu,
         "level": fit.level,
         "valid": fit.valid,
         "correlation": fit.correlation.to_numpy().round(4).tolist(),
+        "noise": json.loads(fit.noise.to_json(orient="records", double_precision=10)),
         "sensitivity": json.loads(fit.sensitivity.to_json(orient="records", double_precision=4)),
     }
     write_fit(Fit(fit.problem.scenario, fit.estimate, fit.intervals, fit.fitted, meta), path)

@@ -11,17 +11,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simlib.calibration.tables import Conditions, conditions_of
 from simlib.errors import CalibrationError, InputError
 from simlib.fits import BOUNDS, CostEstimate, cost_key, used_costs
 from simlib.measurements import MeasurementTable, parse_condition
+from simlib.measurements.units import is_time, stem_of
 from simlib.model.scenario import Scenario
 from simlib.prediction import evaluate
 from simlib.workloads import find_metric
 from simlib.workloads.metrics import split_name
 
-SPREAD = {"contentions": 2.0}
-"""How much larger than a time's deviation a metric's is taken to be: the published counts come from a kernel
-with CONFIG_LOCK_STAT, the times need not."""
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Problem:
     ----------
     scenario : Scenario
     observations : DataFrame
-        variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or count), train (bool).
+        table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or count), train
+        (bool).
     names : tuple of str
         The parameters (see `simlib.prediction.cost_key`).
     bounds : ndarray, shape (n, 2)
@@ -47,7 +48,7 @@ class Problem:
     scenario: Scenario
     observations: pd.DataFrame
     names: tuple[str, ...]
-    bounds: NDArray[np.float64]
+    bounds: FloatArray
     dataset: str
     simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
@@ -61,46 +62,66 @@ class Problem:
         """The observations that the calibration may see."""
         return self.observations[self.observations["train"]]
 
-    def model(
-        self, logs: NDArray[np.float64], rows: pd.DataFrame, pages_per_vcpu: int, seed: int
-    ) -> NDArray[np.float64]:
-        """The model's value of each observation, on common random numbers."""
-        estimate = CostEstimate(self.names, logs, np.zeros((0, 0)), 1, 0.0, {})
-        points = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
-        cases = {(variant, vcpus): estimate.apply(self.case(variant, vcpus)) for variant, vcpus, _ in points}
-        keys = [(*point, cases[point[:2]].costs, pages_per_vcpu, seed) for point in points]
-        new = {key[:2]: cases[key[:2]] for key in keys if key not in self.simulated}
+    @cached_property
+    def measured(self) -> FloatArray:
+        """Logarithms of their values, shape (observations,)."""
+        return np.asarray(np.log(self.train["value"].to_numpy(dtype=np.float64)))
+
+    def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
+        """The model's value of each observation, on common random numbers.
+
+        Parameters
+        ----------
+        points : ndarray, shape (n,) or (points, n)
+            Logarithms of the costs.
+
+        Returns
+        -------
+        ndarray, shape (len(rows),) or (points, len(rows))
+        """
+        asked = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
+        keys: list[list[tuple[object, ...]]] = []
+        new: dict[tuple[object, ...], Scenario] = {}
+        for point in np.atleast_2d(points):
+            estimate = CostEstimate(self.names, point, np.zeros((0, 0)), 1, 0.0, {})
+            cases = {(variant, n): estimate.apply(self.case(variant, n)) for variant, n, _ in asked}
+            keys.append([(*one, cases[one[:2]].costs, pages_per_vcpu, seed) for one in asked])
+            new |= {(*key[:2], key[3]): cases[key[0], key[1]] for key in keys[-1] if key not in self.simulated}
         runs = dict(zip(new, evaluate(list(new.values()), pages_per_vcpu=pages_per_vcpu, seed=seed), strict=True))
-        self.simulated.update({key: runs[key[:2]].value(key[2]) for key in keys if key[:2] in runs})
-        return np.array([self.simulated[key] for key in keys])
+        for key in (key for of_point in keys for key in of_point if key not in self.simulated):
+            self.simulated[key] = runs[*key[:2], key[3]].value(str(key[2]))
+        values = np.array([[self.simulated[key] for key in of_point] for of_point in keys])
+        return np.asarray(values if np.ndim(points) > 1 else values[0], dtype=np.float64)
 
-    def residuals(self, logs: NDArray[np.float64], pages_per_vcpu: int, seed: int) -> NDArray[np.float64]:
-        """Logarithm of model over measured for the training rows, over each metric's spread."""
-        rows = self.train
-        model = np.maximum(self.model(logs, rows, pages_per_vcpu, seed), 1e-9)
-        spread = rows["metric"].map(lambda m: SPREAD.get(split_name(m)[0], 1.0)).to_numpy(dtype=float)
-        return np.asarray(np.log(model / rows["value"].to_numpy()) / spread)
+    def residuals(self, points: FloatArray, pages_per_vcpu: int, seed: int) -> FloatArray:
+        """Logarithm of model over measured for the training rows; shapes as those of `model`."""
+        model = np.maximum(self.model(points, self.train, pages_per_vcpu, seed), 1e-9)
+        return np.asarray(np.log(model) - self.measured)
 
 
-def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") -> Problem:
-    """Pair a table of measurements with a scenario and its variants.
+def build_problem(
+    scenario: Scenario, tables: MeasurementTable | Sequence[MeasurementTable], train: Conditions = ""
+) -> Problem:
+    """Pair tables of measurements with a scenario and its variants.
 
     Parameters
     ----------
     scenario : Scenario
-        Its `Calibration` names the costs and the metrics. With variants, the table's column ``series``
+        Its `Calibration` names the costs and the metrics. With variants, a table's column ``series``
         names the variant of each row.
-    table : MeasurementTable
-        With a column ``vcpus`` and one for each metric (``dirty_memory_time_ms``, ``contentions``). A column
-        ``iteration`` says of which iteration a row's times are; where it is empty, or missing, they are sums over all.
-    train : str
-        Condition on the rows that the calibration may see, such as ``"vcpus <= 8"``; empty: all.
+    tables : MeasurementTable, or several
+        Each with a column ``vcpus`` and those of the metrics that it has (``dirty_memory_time_ms``, ``contentions``).
+        A column ``iteration`` says of which iteration a row's times are; where it is empty, or missing, they are sums
+        over all.
+    train : str, or mapping of str to str
+        Condition on the rows that the calibration may see, such as ``"vcpus <= 8"``, or one for each table by its name;
+        empty: all.
 
     Raises
     ------
     InputError
-        If a column is missing, series and variants do not match, the workload lacks a metric or an iteration, or a
-        cost that decides is neither given nor to be determined.
+        If a column is missing, no table has a metric, series and variants do not match, the workload lacks a metric
+        or an iteration, or a cost that decides is neither given nor to be determined.
     CalibrationError
         If there are too few observations for the parameters.
 
@@ -113,24 +134,18 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
     >>> len(problem.train), len(problem.names)
     (15, 7)
     """
-    frame = table.frame
-    if "vcpus" not in frame.columns:
-        raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")
+    tables = [tables] if isinstance(tables, MeasurementTable) else list(tables)
     for cost in (*scenario.calibration.costs, *scenario.calibration.own_costs):
         if any(cost in case.costs.given() for case in (scenario, *scenario.variants.values())):
             raise InputError(
                 f"costs.{cost}", "given", "the calibration is asked to determine it",
                 f"remove it from [costs], or {cost!r} from [calibration]",
             )  # fmt: skip
-    variants = _variants(scenario, table)
-    chosen = parse_condition(train).mask(frame)
-    parts = [
-        pd.DataFrame(
-            {"variant": variants, "vcpus": frame["vcpus"], "train": chosen} | _measured(scenario, table, metric)
-        )
-        for metric in scenario.calibration.metrics
-    ]
-    rows = pd.concat(parts, ignore_index=True)[["variant", "vcpus", "metric", "value", "train"]]
+    texts = conditions_of("train", train, tables)
+    variants = [_variants(scenario, table) for table in tables]
+    _check_metrics(scenario, tables)
+    parts = [_rows(scenario, *of_table) for of_table in zip(tables, variants, texts, strict=True)]
+    rows = pd.concat(parts, ignore_index=True)
     known = {"", *scenario.variants}
     rows = rows[rows["variant"].isin(known) & np.isfinite(rows["value"])]
     for variant, metric in dict.fromkeys(zip(rows["variant"], rows["metric"], strict=True)):
@@ -140,7 +155,7 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
     names, bounds = parameters_of(scenario, sorted(set(rows["variant"])))
-    problem = Problem(scenario, rows, names, bounds, table.name)
+    problem = Problem(scenario, rows, names, bounds, ", ".join(table.name for table in tables))
     if len(problem.train) <= len(names):
         raise CalibrationError(
             f"{len(names)} costs ({', '.join(names)}) cannot be determined from {len(problem.train)} observations: "
@@ -149,11 +164,50 @@ def build_problem(scenario: Scenario, table: MeasurementTable, train: str = "") 
     return problem
 
 
-def _measured(scenario: Scenario, table: MeasurementTable, metric: str) -> dict[str, list[str] | NDArray[np.float64]]:
-    """One metric of every row, by its name or that of its iteration, and its value; NaN where a row has none."""
+def _rows(scenario: Scenario, table: MeasurementTable, variants: Sequence[str], train: str) -> pd.DataFrame:
+    """The observations of one table: those metrics that it has."""
+    frame = table.frame
+    known = {"table": table.name, "variant": variants, "vcpus": frame["vcpus"]}
+    chosen = parse_condition(train).mask(frame)
+    parts = [
+        pd.DataFrame(known | _measured(table, metric) | {"train": chosen})
+        for metric in scenario.calibration.metrics
+        if _has(table, split_name(metric)[0])
+    ]
+    if not parts:
+        raise InputError(
+            f"columns of {table.name}", ", ".join(map(str, frame.columns)),
+            f"none is a metric of the calibration ({', '.join(scenario.calibration.metrics)})",
+            "leave the table out, or name its metrics under [calibration]",
+        )  # fmt: skip
+    return pd.concat(parts, ignore_index=True)
+
+
+def _has(table: MeasurementTable, metric: str) -> bool:
+    """Whether a table has a column of a metric."""
+    columns = [str(column) for column in table.frame.columns]
+    return metric in columns or any(is_time(column) and stem_of(column) == metric for column in columns)
+
+
+def _check_metrics(scenario: Scenario, tables: Sequence[MeasurementTable]) -> None:
+    """Refuse a metric that no table has."""
     case = next(iter(scenario.variants.values()), scenario)
+    for metric in scenario.calibration.metrics:
+        name, _ = split_name(metric)
+        if not any(_has(table, name) for table in tables):
+            unit = find_metric(case, metric).unit
+            columns = dict.fromkeys(str(column) for table in tables for column in table.frame.columns)
+            raise InputError(
+                f"columns of {', '.join(table.name for table in tables)}", ", ".join(columns),
+                f"none has {metric}, which [calibration] metrics names",
+                f"add a column {name}{'_s (or _ms, _us, _ns)' if unit == 's' else ''}, or take it out of metrics",
+            )  # fmt: skip
+
+
+def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | FloatArray]:
+    """One metric of every row, by its name or that of its iteration, and its value; NaN where a row has none."""
     name, asked = split_name(metric)
-    values = table.seconds(name) if find_metric(case, metric).unit == "s" else table.column(name).astype(float)
+    values = table.column(name).astype(float) if name in table.frame.columns else table.seconds(name)
     if "iteration" not in table.frame.columns:
         return {"metric": [metric] * len(values), "value": values}
     iterations = table.column("iteration").astype(float)
@@ -179,7 +233,10 @@ def _check_costs(scenario: Scenario, variants: Sequence[str]) -> None:
 
 
 def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
+    """The variant of each row of a table."""
     frame = table.frame
+    if "vcpus" not in frame.columns:
+        raise InputError(f"columns of {table.name}", ", ".join(map(str, frame.columns)), "vcpus is missing")
     if not scenario.variants:
         if "series" in frame.columns and len(set(frame["series"])) > 1:
             raise InputError(

@@ -49,17 +49,15 @@ def fault_problem() -> Problem:
     >>> len(fault_problem().train), fault_problem().names
     (13, ('fault_exit', 'fault_hold', 'line_transfer', 'crowding', 'fault_jitter'))
     """
-    shadow = load("x86-shadow-eager-split-dirty-time").rows("ept == 'Y' and eager_page_split == 'N'")
-    tdp = load("x86-tdp-eager-split").rows("initially_set == 'N' and variant == 'before'")
+    eager, faults = "x86-shadow-eager-split-dirty-time", "x86-tdp-eager-split"
+    shadow = load(eager).rows("ept == 'Y' and eager_page_split == 'N'")
+    tdp = load(faults).rows("initially_set == 'N' and variant == 'before'")
     tdp = tdp[tdp["phase"] == "dirty-memory-iteration-1"]
     names = [f"shadow, {share} % written" for share in shadow["write_percent"]]
-    frame = pd.concat(
-        [
-            pd.DataFrame({"variant": names, "vcpus": shadow["vcpus"], "value": shadow["dirty_memory_time_s"]}),
-            pd.DataFrame({"variant": "tdp", "vcpus": 96, "value": tdp["elapsed_time_s"]}),
-        ],
-        ignore_index=True,
-    ).assign(metric="dirty_memory_time", train=True)
+    split = pd.DataFrame({"table": eager, "variant": names, "vcpus": shadow["vcpus"]})
+    last = pd.DataFrame({"table": faults, "variant": "tdp", "vcpus": 96, "value": tdp["elapsed_time_s"]})
+    frame = pd.concat([split.assign(value=shadow["dirty_memory_time_s"]), last], ignore_index=True)
+    frame = frame.assign(metric="dirty_memory_time", train=True)
     scenario = Scenario.parse(
         {
             "machine": {"name": MACHINE},
@@ -75,7 +73,7 @@ def fault_problem() -> Problem:
         }
     )
     costs, bounds = parameters_of(scenario, tuple(scenario.variants))
-    return Problem(scenario, frame, costs, bounds, "x86-shadow-eager-split-dirty-time, x86-tdp-eager-split")
+    return Problem(scenario, frame, costs, bounds, f"{eager}, {faults}")
 
 
 def guest_access() -> int:

@@ -97,31 +97,49 @@ def options(
 @app.command()
 def calibrate(
     scenario: ScenarioArgument,
-    table: Annotated[
-        str, typer.Argument(metavar="MEASUREMENTS.csv", help="A CSV file, or the name of a table in data/.")
+    tables: Annotated[
+        list[str], typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.")
     ],
     out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.")],
-    train: Annotated[str, typer.Option(help="Rows that the calibration may see, e.g. 'vcpus <= 8'.")] = "",
-    select: Annotated[str, typer.Option(help="Rows to use at all, e.g. \"series == 'spinlock-old-test'\".")] = "",
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TABLE:]CONDITION",
+            help="Rows that the calibration may see, e.g. 'vcpus <= 8', of all tables or of one; may be repeated.",
+        ),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TABLE:]CONDITION",
+            help="Rows to use at all, e.g. \"series == 'spinlock-old-test'\"; may be repeated.",
+        ),
+    ] = None,
     level: LevelOption = LEVEL,
     seed: SeedOption = 1,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Determine a scenario's costs from measurements, with intervals.
 
-    The scenario's [calibration] table names the costs that are unknown.
-
-    Example: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
+    The scenario's [calibration] table names the costs that are unknown, and the metrics; each table gives those that
+    it has. Examples: simlib calibrate data/scenarios/arm64-ampere-altra.toml arm64-dirty-memory-time
     --train "vcpus <= 8" --out build/fit.json
+
+    simlib calibrate mine.toml times.csv clear.csv --train "vcpus <= 8" --train "clear:iteration > 1" --out fit.json
     """
+    from simlib.calibration.tables import one_or_all, read_tables, split_conditions
+
+    found = read_tables(tables)
+    names = [table.name for table in found]
+    chosen = one_or_all(split_conditions("train", train or [], names))
+    used = one_or_all(split_conditions("select", select or [], names))
     with progress_bar() as progress:
-        fit = simlib.calibrate(scenario, table, train, select=select, level=level, seed=seed, progress=progress)
-    simlib.save_fit(fit, out, train)
+        fit = simlib.calibrate(scenario, found, chosen, select=used, level=level, seed=seed, progress=progress)
+    simlib.save_fit(fit, out, chosen)
     counts = f"{len(fit.problem.train)} observations, {len(fit.estimate.names)} costs"
     say(f"{counts}, discrepancy {fit.estimate.discrepancy:.1%}; written to {out}")
-    for name, good in fit.valid.items():
-        if not good:
-            say(f"warning: not {name.replace('_', ' ')}")
+    for warning in fit.warnings:
+        say(warning)
     for a, b, r in simlib.calibration.strongest_correlations(fit, 1):
         say(f"strongest correlation: {a} with {b}, {r:+.2f}")
     for variant in dict.fromkeys(fit.sensitivity["variant"].astype(str)) if len(fit.sensitivity) else ():

@@ -42,7 +42,7 @@ def data_list(how: FormatOption = Format.TABLE) -> None:
 @app.command("show")
 def data_show(
     name: Annotated[str, typer.Argument(help="Name of a table, as `simlib data list` prints it.")],
-    where: Annotated[str, typer.Option(help="Only rows that meet a condition, e.g. 'vcpus <= 8'.")] = "",
+    where: Annotated[str, typer.Option(help="Rows that meet a condition, e.g. 'vcpus <= 8 or vcpus == 64'.")] = "",
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Show one table, with its source, hardware and caveats."""

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simlib.errors import InputError
-from simlib.measurements import Clause, Condition, parse_condition
+from simlib.measurements import And, Clause, Condition, Not, Or, parse_condition
+from simlib.measurements.condition import RESERVED
 
 FRAME = pd.DataFrame(
     {
@@ -43,6 +44,22 @@ FRAME = pd.DataFrame(
         ("series != spin and vcpus > 16", [3]),
         ("series in spin,'rw lock' and vcpus >= 2 and vcpus <= 16", [1, 2]),
         ("series == 'a and b'", []),
+        ("vcpus <= 1 or vcpus == 16", [0, 2]),
+        ("vcpus == 1 or vcpus == 2 and series != spin", [0]),  # and binds closer than or
+        ("(vcpus == 1 or vcpus == 2) and series != spin", []),
+        ("not vcpus == 1 and vcpus <= 2", [1]),  # and not closer than and
+        ("not (vcpus == 1 and series == spin)", [1, 2, 3]),
+        ("not not vcpus == 1", [0]),
+        ("(vcpus>1)and(vcpus<64)", [1, 2]),
+        ("vcpus in (2, 16)", [1, 2]),
+        ("vcpus in [2,16] or vcpus in 64", [1, 2, 3]),
+        ("series in ('rw lock', spin) and (vcpus > 1)", [1, 2]),
+        ("vcpus not in (2, 16)", [0, 3]),
+        ("not clear_time_s == 2", [0, 3]),  # as != has it: missing is neither true nor false
+        ("not (clear_time_s > 0 or vcpus > 2)", []),
+        ("clear_time_s > 100 or vcpus == 2", [1]),  # true whatever the missing value is
+        ("not (clear_time_s > 100 and vcpus == 64)", [0, 1, 2, 3]),  # and so is this
+        ("series == and or vcpus == 64", [3]),  # a word that joins may be a value
     ],
 )
 def test_a_condition_selects_rows(text: str, rows: list[int]) -> None:
@@ -59,7 +76,23 @@ def test_a_condition_selects_rows(text: str, rows: list[int]) -> None:
         "vcpus in 1,",
         "vcpus <= 8 and",
         "and vcpus <= 8",
-        "vcpus <= 8 or vcpus == 16",
+        "vcpus <= 8 or",
+        "or vcpus <= 8",
+        "vcpus <= 8 and or vcpus == 16",
+        "not",
+        "not and vcpus == 8",
+        "()",
+        "(vcpus) <= 8",
+        "(vcpus <= 8",
+        "vcpus <= 8)",
+        "vcpus in (1, 2",
+        "vcpus in (1, 2]",
+        "vcpus in ()",
+        "vcpus in 1, 2)",
+        "vcpus not == 8",
+        "vcpus == (8)",
+        "in == 8",
+        "vcpus ! 8",
         "vcpus <= 8 vcpus >= 1",
         "vcpus == 1, 2",
         "8 >= vcpus",
@@ -74,6 +107,24 @@ def test_anything_else_is_one_sentence(text: str) -> None:
     with pytest.raises(InputError, match=r"must be a comparison .*write `column op value`") as caught:
         parse_condition(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        ("vcpus <= 8 xor vcpus == 1", "trouble at 'xor', character 12"),
+        ("vcpus <= 8 or (series == spin and)", "trouble at ')', character 34"),
+        ("vcpus <= 8 or (series == spin", "'(' at character 15 is not closed"),
+        ("vcpus in [1, 2", "'[' at character 10 is not closed"),
+        ("vcpus <= 8 or not", "it ends too early"),
+        ("(" * 60 + "vcpus == 8" + ")" * 60, "nested deeper than 50"),
+        ("not " * 5000 + "vcpus == 8", "nested deeper than 50"),
+    ],
+)
+def test_the_word_in_the_way_is_named_with_its_place(text: str, trouble: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_condition(text)
+    assert caught.value.rule == f"must be a comparison ({trouble})"
 
 
 def test_an_unknown_column_names_the_nearest() -> None:
@@ -94,18 +145,36 @@ def test_nothing_is_executed() -> None:
     assert not parse_condition("series == __import__").mask(FRAME).any()
 
 
-_columns = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
+_columns = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: name not in RESERVED)
 _literals = st.text(st.characters(codec="ascii", exclude_characters="'", min_codepoint=32), max_size=8)
 _single = st.builds(Clause, _columns, st.sampled_from(["==", "!=", "<=", ">=", "<", ">"]), st.tuples(_literals))
 _several = st.builds(Clause, _columns, st.just("in"), st.lists(_literals, min_size=1, max_size=3).map(tuple))
 
 
-@given(st.lists(_single | _several, max_size=3).map(tuple).map(Condition))
+def _joined(parts: st.SearchStrategy[Condition]) -> st.SearchStrategy[Condition]:
+    two_or_more = st.lists(parts, min_size=2, max_size=3).map(tuple)
+    return st.builds(And, two_or_more) | st.builds(Or, two_or_more) | st.builds(Not, parts)
+
+
+@given(st.recursive(_single | _several, _joined, max_leaves=8) | st.just(And(())))
 def test_a_condition_reads_back_as_written(condition: Condition) -> None:
     assert parse_condition(str(condition)) == condition
 
 
-@given(st.text(max_size=30))
+_asked = st.builds(Clause, st.sampled_from(["a", "b"]), st.sampled_from(["==", "<", "in"]), st.tuples(st.just("1")))
+
+
+@given(st.recursive(_asked, _joined, max_leaves=8))
+def test_rows_are_met_as_python_would_meet_them(condition: Condition) -> None:
+    """Python's own words on the same text, where nothing is missing; `in` is written as Python's for it."""
+    frame = pd.DataFrame([(a, b) for a in (0, 1, 2) for b in (0, 1, 2)], columns=["a", "b"])
+    text = str(condition).replace("in 1", "in (1,)")
+    expected = [eval(text, {}, {"a": int(a), "b": int(b)}) for a, b in frame.to_numpy()]  # noqa: S307  # its own words
+    assert condition.mask(frame).tolist() == expected
+    assert parse_condition(str(condition)).columns() == condition.columns()
+
+
+@given(st.text(max_size=30) | st.text("vab<=>!()[], '", max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(InputError):
         assert isinstance(parse_condition(text), Condition)

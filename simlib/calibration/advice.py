@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a calibration that is not good in every respect lacks, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simlib.calibration.search import STEPS
+
+if TYPE_CHECKING:
+    from simlib.calibration.fit import Calibrated
+
+TELLS = {
+    "fault_exit": "times with one vCPU",
+    "fault_hold": "times with so many vCPUs that they queue for the lock",
+    "line_transfer": "times or contentions with 2 to 8 vCPUs",
+    "crowding": "times with several numbers of vCPUs that all queue for the lock",
+    "tlb_invalidate": "times with many vCPUs whose faults take the lock for read",
+    "fault_jitter": "contentions with 2 to 8 vCPUs",
+    "guest_access": "times of an iteration that takes no fault",
+    "populate_block": "populate_time",
+    "clear_page": "clear_dirty_log_time",
+}
+"""Measurements that depend on a cost most."""
+
+
+def advice(fit: Calibrated) -> dict[str, str]:
+    """One sentence for each flag of ``fit.valid`` that does not hold: what is the matter, and the cure.
+
+    Examples
+    --------
+    >>> from simlib.calibration import calibrate
+    >>> from simlib.model.scenario import Scenario
+    >>> scenario = Scenario.parse({"costs": {"line_transfer": "50ns"},
+    ...                            "calibration": {"costs": ["fault_exit", "fault_hold"]}})
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"vcpus": [1, 2, 4], "dirty_memory_time_s": [0.9, 1.0, 1.8]})
+    >>> advice(calibrate(scenario, frame, pages_per_vcpu=512, profile=False))["more_data_than_costs"]
+    '3 observations for 2 costs leave 1 degree of freedom, so that intervals are wide: add rows, or ask for fewer costs'
+    """
+    say = {
+        "converged": _not_converged, "starts_agree": _starts_differ, "inside_bounds": _at_bound,
+        "more_data_than_costs": _few_data, "all_determined": _not_determined,
+    }  # fmt: skip
+    return {name: say[name](fit) for name, good in fit.valid.items() if not good}
+
+
+def _not_converged(fit: Calibrated) -> str:
+    widths = np.sqrt(np.diag(fit.estimate.covariance))
+    loosest = fit.estimate.names[int(np.argmax(widths))]
+    steps = f"{fit.steps} steps" if fit.steps else "its steps"
+    gain = f", the last {STEPS} of which still took {fit.gain:.1%} off the sum of squares" if fit.steps else ""
+    return (
+        f"the search was stopped after {steps}{gain}; {loosest} is what the rows tell least of (a factor of "
+        f"{np.exp(widths.max()):.2g} either way): {_cure([loosest])}"
+    )
+
+
+def _starts_differ(fit: Calibrated) -> str:
+    last = sorted(fit.starts["last"])
+    ratio = f" ({last[1] / last[0]:.1f} times its sum of squares)" if len(last) > 1 and last[0] > 0 else ""
+    return (
+        f"of {len(last)} starts only one came to the best minimum, the next one ended elsewhere{ratio}, so that a "
+        f"better one may be there; try other seeds, and if they give other costs: {_cure([_loosest(fit)])}"
+    )
+
+
+def _at_bound(fit: Calibrated) -> str:
+    rows = fit.intervals[fit.intervals["at_bound"]]
+    low = fit.problem.bounds[:, 0][fit.intervals["at_bound"].to_numpy()]
+    where = [
+        f"{name} is at its {'lower' if np.log(value) - least < 1e-2 else 'upper'} bound, {_shown(name, value)}"
+        for name, value, least in zip(rows["name"], rows["value"], low, strict=True)
+    ]
+    return (
+        f"{', '.join(where)}; check units, vCPUs and the architecture, which decides what a fault does; if they are "
+        f"right: {_cure(list(rows['name']))}"
+    )
+
+
+def _few_data(fit: Calibrated) -> str:
+    rows, dof = len(fit.problem.train), fit.estimate.dof
+    return (
+        f"{rows} observations for {len(fit.estimate.names)} costs leave {dof} degree{'s' if dof > 1 else ''} of "
+        "freedom, so that intervals are wide: add rows, or ask for fewer costs"
+    )
+
+
+def _not_determined(fit: Calibrated) -> str:
+    names = list(fit.intervals.loc[~fit.intervals["determined"], "name"])
+    return f"the interval of {', '.join(names)} reaches a physical bound: {_cure(names)}"
+
+
+def _loosest(fit: Calibrated) -> str:
+    return fit.estimate.names[int(np.argmax(np.diag(fit.estimate.covariance)))]
+
+
+def _cure(names: list[str]) -> str:
+    """What to do about costs of which the rows tell too little."""
+    costs = list(dict.fromkeys(name.partition("[")[0] for name in names))
+    rows = list(dict.fromkeys(TELLS.get(cost, "a metric that it decides (docs/metrics.md)") for cost in costs))
+    one = len(costs) == 1
+    return (
+        f"add rows that tell {'it' if one else 'them'} ({'; '.join(rows)}), or give {' or '.join(costs)} under [costs] "
+        f"and take {'it' if one else 'that'} out of [calibration]"
+    )
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.2g}" if name.startswith("fault_jitter") else f"{value / 1000:.4g} ns"

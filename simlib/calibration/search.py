@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The least squares behind a calibration: starts over the whole physical range, and the way down from some of them.
+
+The objective is deterministic: the engine runs on common random numbers, so
+that two trial points differ by their costs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import optimize
+from scipy.stats import qmc
+
+from simlib import parallel
+from simlib.calibration.problem import Problem
+from simlib.errors import CalibrationError, HorizonError, InputError
+from simlib.workloads.metrics import split_name
+
+SCREENED = 32
+"""Starting points over the whole physical range, by a Sobol sequence in the logarithms; the guess comes on top."""
+
+FOLLOWED = 4
+"""How many of the starting points are followed to a minimum: the guess, and the best of the others."""
+
+STEPS = 20
+"""Steps of one descent; where it has not converged by then it goes on from where it came to."""
+
+CONTINUED = 5
+"""Descents after each other at most."""
+
+SETTLED = 1e-5
+"""Part of the sum of squares below which a gain is none."""
+
+STEP = 0.05
+"""Step in the logarithm of a cost for a derivative. Common random numbers leave some roughness, on which descents with
+smaller ones stop."""
+
+WIDE_STEP = 0.1
+"""The same for coarse runs, which are rougher."""
+
+GUESS = "guess from the asymptotes"
+
+FloatArray = NDArray[np.float64]
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Logarithm of model over measured, over each row's ratio (`simlib.calibration.noise`).
+
+    Attributes
+    ----------
+    problem : Problem
+    ratios : ndarray, shape (training rows,)
+    pages, seed : int
+    """
+
+    problem: Problem
+    ratios: FloatArray
+    pages: int
+    seed: int
+
+    def __call__(self, points: FloatArray) -> FloatArray:
+        """Residuals, shape (rows,), or (points, rows) of several points."""
+        return self.problem.residuals(points, self.pages, self.seed) / self.ratios
+
+    def derivative(self, point: FloatArray, step: float = STEP) -> FloatArray:
+        """Derivatives by each cost's logarithm from a step on one side, shape (rows, costs)."""
+        low, high = self.problem.bounds.T
+        steps = np.where(point + step <= high, step, -step)
+        moved = self(np.vstack([point, point + np.diag(np.clip(point + steps, low, high) - point)]))
+        return np.asarray((moved[1:] - moved[0]).T / steps)
+
+    def jacobian(self, point: FloatArray) -> FloatArray:
+        """The same from steps on both sides, which is twice the work."""
+        steps = STEP * np.eye(len(point))
+        up, down = self(point + steps), self(point - steps)
+        return np.asarray((up - down).T / (2 * STEP))
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where a descent ended.
+
+    Attributes
+    ----------
+    logs : ndarray, shape (costs,)
+    squares : float
+        Sum of squares of the residuals.
+    converged : bool
+    steps : int
+    gain : float
+        Part of the sum of squares that the last descent took off.
+    """
+
+    logs: FloatArray
+    squares: float
+    converged: bool
+    steps: int
+    gain: float = 0.0
+
+
+def minimise(
+    objective: Objective,
+    start: FloatArray,
+    step: float = STEP,
+    descents: int | None = None,
+    check: parallel.Check | None = None,
+) -> Minimum:
+    """Go down from a point until it converges: no longer by 1e-5 of the sum, or by steps below about 0.05 %.
+
+    It goes on by itself where the steps of one descent do not suffice: `CONTINUED` descents, or so many, at most.
+    """
+
+    def residuals(point: FloatArray) -> FloatArray:
+        if check is not None:
+            check()
+        return objective(point)
+
+    low, high = objective.problem.bounds.T
+    point, steps, squares, gain = start, 0, np.inf, 0.0
+    for _ in range(descents or CONTINUED):
+        inside = np.clip(point, low + 1e-9, high - 1e-9)
+        found = optimize.least_squares(
+            residuals, inside, jac=partial(objective.derivative, step=step), bounds=(low, high), ftol=SETTLED,
+            xtol=1e-5, gtol=1e-12, x_scale=0.3, max_nfev=STEPS,
+        )  # fmt: skip
+        gain = 1.0 - 2 * found.cost / squares if np.isfinite(squares) and squares > 0 else 1.0
+        point, squares, steps = found.x, 2 * float(found.cost), steps + int(found.nfev)
+        if found.status > 0 or gain < SETTLED:
+            return Minimum(point, squares, True, steps, gain)
+    return Minimum(point, squares, False, steps, gain)
+
+
+def first_guess(problem: Problem) -> FloatArray:
+    """Logarithms of costs from the asymptotes of a closed lock: time alone, and time each when saturated.
+
+    With one vCPU a fault takes think plus service, with many vCPUs it takes their number times the
+    service (Denning and Buzen 1978); that gives exit and hold, and small shares of the hold the rest. CLEAR's cost of a
+    page is its time over the pages.
+    """
+    train = problem.train
+    pages = problem.scenario.guest.pages_per_vcpu
+    guess = {"fault_jitter": 0.4}
+    times = train[train["metric"].str.startswith("dirty_memory_time")]
+    if len(times):
+        n, seconds = times["vcpus"].to_numpy(dtype=float), times["value"].to_numpy(dtype=float)
+        few, many = int(np.argmin(n)), int(np.argmax(n))
+        service = max(seconds[many] / n[many] / pages * 1e12, 1e3)
+        alone = max(seconds[few] / pages * 1e12 - service, 0.3 * service)
+        guess |= {"fault_exit": alone, "fault_hold": 0.5 * service, "tlb_invalidate": 0.4 * service,
+                  "line_transfer": 0.05 * service}  # fmt: skip
+    clears = train[train["metric"].str.startswith("clear_dirty_log_time")]
+    if len(clears):
+        one = [1 if "[" in metric else problem.scenario.workload.iterations for metric in clears["metric"]]
+        each = clears["value"] / (clears["vcpus"] * pages * np.array(one)) * 1e12
+        guess["clear_page"] = float(each.median())
+    names = [name.partition("[")[0] for name in problem.names]
+    logs = [np.log(guess[n]) if n in guess else problem.bounds[i].mean() for i, n in enumerate(names)]
+    return np.asarray(np.clip(logs, problem.bounds[:, 0] + 0.01, problem.bounds[:, 1] - 0.01), dtype=np.float64)
+
+
+def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
+    """The guess, and points over the whole physical range: origin, and each cost's logarithm."""
+    sequence = qmc.Sobol(len(problem.names), rng=np.random.default_rng(seed)).random(SCREENED)
+    low, high = problem.bounds.T
+    points = np.vstack([first_guess(problem), low + (high - low) * sequence])
+    origin = [GUESS, *(f"Sobol point {i + 1} of {SCREENED}" for i in range(SCREENED))]
+    return pd.DataFrame(points, columns=problem.names).assign(origin=origin)
+
+
+def explore(objective: Objective, tell: Progress) -> tuple[pd.DataFrame, list[Minimum]]:
+    """Screen the starting points and follow some.
+
+    Returns
+    -------
+    starts : DataFrame
+        start, origin, first and last (sums of squares), steps and, for each cost, where it began (as in a fit's
+        intervals), of those that were followed.
+    minima : list of Minimum
+        Where they ended.
+
+    Raises
+    ------
+    InputError
+        If the model gives no value of a metric, because a cost that decides it has none.
+    CalibrationError
+        If no start leads to finite residuals.
+    """
+    problem = objective.problem
+    starts = starting_points(problem, objective.seed)
+    points = starts[list(problem.names)].to_numpy()
+
+    def first(point: FloatArray, check: parallel.Check) -> float:
+        check()
+        try:
+            residuals = objective(point)
+        except HorizonError:  # costs so large that the run would not end
+            return np.inf
+        return float(residuals @ residuals)
+
+    _check_values(objective, points[0])
+    tasks = [partial(first, point) for point in points]
+    sums = np.array(parallel.each(tasks, "trying starting points", lambda what, share: tell(what, 0.15 * share)))
+    if not np.isfinite(sums).any():
+        raise CalibrationError("no starting point leads to finite residuals; check the measurements' units")
+    others = [i for i in np.argsort(sums, kind="stable") if i != 0 and np.isfinite(sums[i])]
+    order = [0, *others[: FOLLOWED - 1]] if np.isfinite(sums[0]) else others[:FOLLOWED]
+    descents = [partial(_descend, objective, points[i]) for i in order]
+    minima = parallel.each(descents, "calibrating", lambda what, share: tell(what, 0.15 + 0.35 * share))
+    frame = pd.DataFrame(
+        {"start": order, "origin": starts["origin"].to_numpy()[order], "first": sums[order],
+         "last": [m.squares for m in minima], "steps": [m.steps for m in minima]}
+    )  # fmt: skip
+    return frame.join(pd.DataFrame(np.exp(points[order]), columns=problem.names)), minima
+
+
+def _descend(objective: Objective, start: FloatArray, check: parallel.Check) -> Minimum:
+    try:
+        return minimise(objective, start, WIDE_STEP, 2, check)
+    except HorizonError:  # on the way; another start may do better
+        return Minimum(start, np.inf, False, 0)
+
+
+def _check_values(objective: Objective, point: FloatArray) -> None:
+    """Refuse metrics of which the model has no value: a cost that decides them has none."""
+    missing = np.isnan(objective(point))
+    if missing.any():
+        names = dict.fromkeys(split_name(m)[0] for m in objective.problem.train["metric"][missing])
+        raise InputError(
+            "metric", ", ".join(names), "the model has no value of it, as a cost that decides it has none",
+            "docs/metrics.md says which: give it under [costs], or name it in [calibration] costs",
+        )  # fmt: skip
