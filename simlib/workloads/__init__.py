@@ -11,7 +11,7 @@ from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
-from simlib.workloads import clear_under_load, dirty_log_perf_test, migration, scaled, teardown, zap
+from simlib.workloads import clear_under_load, dirty_log_perf_test, get_dirty_log, migration, scaled, teardown, zap
 from simlib.workloads.degradation import degradation
 from simlib.workloads.horizon import check_walks
 from simlib.workloads.metrics import Kind, Metric
@@ -24,6 +24,8 @@ KINDS: dict[str, Kind] = {
         Kind("dirty_log_perf_test", dirty_log_perf_test.build, dirty_log_perf_test.METRICS, dirty_log_perf_test.DEFAULT,
              dirty_log_perf_test.measure, check_walks, dirty_log_perf_test.sample,
              dirtying="dirtied"),
+        Kind("get_dirty_log", get_dirty_log.build, get_dirty_log.METRICS, get_dirty_log.DEFAULT, get_dirty_log.measure,
+             get_dirty_log.check_horizon, curve=get_dirty_log.curve),
         Kind("migration", migration.build, migration.METRICS, migration.DEFAULT, migration.measure,
              migration.check_horizon, scaled.sample, migration.warnings, degradation),
         Kind("teardown", teardown.build, teardown.METRICS, teardown.DEFAULT, teardown.measure, teardown.check_horizon),
