@@ -10,8 +10,8 @@ from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario
 from simlib.workloads import build
 
-COSTS = {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns", "reacquire": "100ns",
-         "flush": "5us", "flush_per_vcpu": "1us", "enable_page": "5ns"}  # fmt: skip
+COSTS = {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "clear_page": "30ns",
+         "reacquire": "100ns", "flush": "5us", "flush_per_vcpu": "1us", "enable_page": "5ns"}  # fmt: skip
 WAYS = {
     "one hold": {},
     "flush held": {"get_flush": "under_lock"},
