@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from simlib.calibration.lockless import GUESTS, Walk, get_scenario, published_costs
@@ -50,8 +51,9 @@ DRAWS = 3
 METRICS = ("get_time", "guest_throughput", "longest_stall")
 """What is predicted: seconds a GET (mean over the rounds), a share, seconds."""
 
-SAME = 0.02
-"""Throughputs that differ by less than so much of the undisturbed one are called the same."""
+AS_GOOD = (0.02, 1.5)
+"""A batch is as good to the guest as no lock if it costs at most so much more of the undisturbed throughput, and its
+longest stall is at most so many times as long."""
 
 
 def _points() -> list[tuple[str, dict[str, Any]]]:
@@ -74,7 +76,7 @@ def _cases(guest: str, point: Mapping[str, Any], walk: Walk, seed: int) -> dict[
     return found
 
 
-def _interval(values: np.ndarray, discrepancy: float, most: float = np.inf) -> tuple[float, float, float]:
+def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.inf) -> tuple[float, float, float]:
     """The best value and an interval: the draws' scatter, and the fit's discrepancy, in logarithms."""
     logs = np.log(np.maximum(values, 1e-12))
     spread = float(np.hypot(np.sqrt(np.mean((logs[1:] - logs[0]) ** 2)), discrepancy))
@@ -122,32 +124,31 @@ def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1) -> pd.DataFra
 
 
 def verdicts(found: pd.DataFrame) -> pd.DataFrame:
-    """Where doing without the lock is worth it, and where a batch is as good.
-
-    Of the batches the one with the shortest stall is taken that does not cost the guest more than `SAME` of its
-    throughput against the best of them.
+    """Which way with the lock is as good to the guest as none (`AS_GOOD`), and what GET pays for it.
 
     Returns
     -------
     DataFrame
-        ``axis``, ``value``; ``batch``: that way; ``throughput_gain``: without the lock less that batch, share;
-        ``stall_ratio``, ``get_ratio``: that batch over without the lock (a page as dear); ``whole_stall_s``,
-        ``batch_stall_s``, ``lockless_stall_s``.
+        ``axis``, ``value``; ``as_good``: of those that are, the one with the shortest GET, or ``none``; ``get_ratio``:
+        its GET over that without the lock, a page as dear; ``whole_stall_ratio``, ``whole_throughput_loss``: one
+        hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
+        ``lockless_get_s``, ``lockless_stall_s``.
     """
     wide = found.pivot_table(index=["axis", "value", "way"], columns="metric", values="estimate", sort=False)
     rows = []
     for (axis, value), part in wide.groupby(level=["axis", "value"], sort=False):
         ways = part.droplevel(["axis", "value"])
+        less, whole = ways.loc[DEAR], ways.loc["one hold"]
         locked = ways.loc[[way for way in WAYS if "clear_lock" not in WAYS[way]]]
-        good = locked[locked["guest_throughput"] >= locked["guest_throughput"].max() - SAME]
-        batch, less = good["longest_stall"].idxmin(), ways.loc[DEAR]
-        chosen = ways.loc[batch]
+        good = locked[(locked["guest_throughput"] >= less["guest_throughput"] - AS_GOOD[0])
+                      & (locked["longest_stall"] <= AS_GOOD[1] * less["longest_stall"])]  # fmt: skip
+        best = good["get_time"].idxmin() if len(good) else "none"
         rows.append(
-            {"axis": axis, "value": value, "batch": batch,
-             "throughput_gain": less["guest_throughput"] - chosen["guest_throughput"],
-             "stall_ratio": chosen["longest_stall"] / less["longest_stall"],
-             "get_ratio": chosen["get_time"] / less["get_time"], "whole_stall_s": ways.loc["one hold", "longest_stall"],
-             "batch_stall_s": chosen["longest_stall"], "lockless_stall_s": less["longest_stall"]}
+            {"axis": axis, "value": value, "as_good": best,
+             "get_ratio": good["get_time"].min() / less["get_time"] if len(good) else np.nan,
+             "whole_stall_ratio": whole["longest_stall"] / less["longest_stall"],
+             "whole_throughput_loss": less["guest_throughput"] - whole["guest_throughput"],
+             "lockless_get_s": less["get_time"], "lockless_stall_s": less["longest_stall"]}
         )  # fmt: skip
     return pd.DataFrame(rows)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from simlib.calibration import kernbench, lab
@@ -28,10 +29,10 @@ from simlib.workloads import build
 EXPERIMENT = "lockless-write-protect"
 """The lab's cells with and without the lock, in ``data/collected/switches-*``."""
 
-GRID = (40.0, 55.0, 70.0)
+GRID = (45.0, 65.0)
 """Instructions a page at which the model is run to determine the walk without the lock."""
 
-SEEDS = range(1, 6)
+SEEDS = range(1, 4)
 """Seeds of the simulator, of whose results the median counts."""
 
 VCPUS = 12
@@ -85,10 +86,10 @@ def _lab_case() -> tuple[Scenario, CostEstimate]:
     return estimate.apply(lab.lab_case("x86-shadow", frame[frame["experiment"] == EXPERIMENT].iloc[0])), estimate
 
 
-def _medians(cases: list[Scenario], metrics: tuple[str, ...]) -> np.ndarray:
+def _medians(cases: list[Scenario], metrics: tuple[str, ...]) -> NDArray[np.float64]:
     """Median over the seeds: a row a case, a column a metric."""
     runs = [evaluate(cases, pages_per_vcpu=None, seed=seed) for seed in SEEDS]
-    return np.median([[[run.value(metric) for metric in metrics] for run in each] for each in runs], axis=0)
+    return np.asarray(np.median([[[run.value(m) for m in metrics] for run in each] for each in runs], axis=0))
 
 
 _ROUNDS = ("clear_dirty_log_time[1]", "clear_dirty_log_time[2]")
@@ -113,9 +114,9 @@ def fit_walk() -> Walk:
     seen = lab_clears().query("lockless")
     which, logs = seen["round"].to_numpy() - 1, np.log(seen["clear_time_s"].to_numpy(dtype=float))
 
-    def residuals(page: float) -> np.ndarray:
+    def residuals(page: float) -> NDArray[np.float64]:
         at = [np.interp(page, GRID, model[:, r]) for r in (0, 1)]
-        return logs - np.array(at)[which]
+        return np.asarray(logs - np.array(at)[which])
 
     value = float(optimize.minimize_scalar(lambda p: float((residuals(p) ** 2).sum()), bounds=(GRID[0], GRID[-1])).x)
     slope = float(np.mean(residuals(value - 1) - residuals(value + 1)) / 2)  # of the logarithm, by instruction
