@@ -108,13 +108,13 @@ def readings(found: LocklessStudy) -> pd.DataFrame:
         ("the walk itself became faster: another walk of the rmap, one atomic operation for an update of an SPTE",
          f"a page in at most {means.ratio:.2f} of its time; with the lab's ratio {1e3 * b.walk:.1f} ms of walk before, "
          f"{1e-3 * b.walk_pages:.0f} thousand pages at {1e9 * b.page[0]:.0f} ns",
-         f"the lab's prototype (another kernel, another walk) takes {ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f}) of "
-         "the instructions; instructions are no time, misses of the cache stay",
+         f"the lab's prototype (another kernel, another walk) takes {ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f}) "
+         "of the instructions; instructions are no time, misses of the cache stay",
          "possible" if ratio[1] < means.ratio else "excluded",
          "the new walk with the lock held around it, on the old machine"),
         ("GET found fewer dirty pages", f"{means.ratio:.2f} of the pages",
-         f"modelled, it does while blocks are being split ({', '.join(fewer) or 'no guest'}): large SPTEs that are kept "
-         "are split by the faults that write, with a flush under the lock each, and the guest is slower. "
+         f"modelled, it does while blocks are being split ({', '.join(fewer) or 'no guest'}): large SPTEs that are "
+         "kept are split by the faults that write, with a flush under the lock each, and the guest is slower. "
          f"Otherwise it finds as many or more ({found.witness['dirty_ratio'].max():.2f} at most)",
          "possible" if fewer else "excluded", "bits set in the bitmap of each GET"),
         ("one slow run before", f"nine runs as those after, and one of {1e3 * means.outlier:.0f} ms",
@@ -125,6 +125,19 @@ def readings(found: LocklessStudy) -> pd.DataFrame:
          "lock_stat by call site, or lockstat's longest hold"),
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["reading", "needs", "known", "verdict", "decisive"])
+
+
+def people(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table with GETs in ms and stalls in µs.
+
+    Examples
+    --------
+    >>> people(pd.DataFrame({"get_time_s": [2e-3], "longest_stall_s": [1e-5]})).iloc[0].to_dict()
+    {'get_time_ms': 2.0, 'longest_stall_us': 10.0}
+    """
+    factors = {"get_time_s": 1e3, "lockless_get_s": 1e3, "longest_stall_s": 1e6, "lockless_stall_s": 1e6}
+    scaled = frame.assign(**{name: frame[name] * factor for name, factor in factors.items() if name in frame})
+    return scaled.rename(columns={name: f"{name[:-1]}{'ms' if f == 1e3 else 'us'}" for name, f in factors.items()})
 
 
 def sections(found: LocklessStudy) -> list[Section]:
@@ -142,6 +155,7 @@ def _kernbench(found: LocklessStudy) -> Section:
     later = found.comparison_without_first.set_index("comparison").loc["EPT on"]
     need = {ept: kernbench.runs_needed(0.5, ept) for ept in ("Y", "N")}
     source = load("x86-kernbench-lockless").source
+    first = [f"{time:.2f}" for time in kernbench.runs().query("ept == 'Y' and variant == 'before'")["real_time_s"]]
     return Section(
         "Lockless write-protection: what regression could kernbench have shown?",
         [
@@ -166,14 +180,14 @@ def _kernbench(found: LocklessStudy) -> Section:
                 digits=3,
             ),
             Note(
-                f"So twelve runs say: with EPT no more than {on['high_percent']:.1f} % slower, without EPT no more than "
-                f"{off['high_percent']:.1f} %, both averaged {both['high_percent']:.1f} % (one-sided, 95 %). A "
+                f"So twelve runs say: with EPT no more than {on['high_percent']:.1f} % slower, without EPT no more "
+                f"than {off['high_percent']:.1f} %, both averaged {both['high_percent']:.1f} % (one-sided, 95 %). A "
                 f"regression of {on['shown_percent']:.1f} % with EPT ({off['shown_percent']:.1f} % without) would have "
                 "been noticed with 80 % power; smaller ones mostly not. Half a percent needs "
                 f"{need['Y']} runs of each kernel with EPT, {need['N']} without, if they scatter as these. With EPT "
-                "all of the scatter is before, whose times fall from run to run (85.58, 83.47, 82.95 s), as they do "
-                f"when a cache warms up; without each cell's first run it is {later['shown_percent']:.1f} %, with two "
-                "runs a cell. Three runs a cell do not tell a trend from chance.",
+                f"nearly all of the scatter is before, whose times fall from run to run ({', '.join(first)} s), as "
+                "they do when a cache warms up; without each cell's first run it is "
+                f"{later['shown_percent']:.1f} %, with two runs a cell. Three runs do not tell a trend from chance.",
                 "Power",
                 "warning",
             ),
@@ -188,8 +202,8 @@ def _get(found: LocklessStudy) -> Section:
         [
             Prose(
                 f"The mean of {means.runs} GETs fell from {1e3 * means.before:.3f} to {1e3 * means.after:.3f} ms. The "
-                "mail states neither the guest nor what it wrote nor the spread. Two means and no cost of that machine: "
-                "nothing can be calibrated. What can be done: what each mechanism would need, against what is known "
+                "mail states neither the guest nor what it wrote nor the spread. Two means, and no cost of that "
+                "machine: nothing can be calibrated. What can be done: what each mechanism would need, against what is known "
                 "of it, and all of them together in the model, with the costs of another, later host."
             ),
             Table(readings(found), "Readings. Excluded: short by a factor of 100. Possible: what it needs occurs in "
@@ -204,8 +218,7 @@ def _get(found: LocklessStudy) -> Section:
                 f"The two means differ significantly (5 %, two-sided) if single runs scatter by less than "
                 f"{1e3 * means.insignificant_sd:.1f} ms before as after, or with a coefficient of variation below "
                 f"{means.insignificant_variation:.0%}. Two numbers, no parameter: every reading has at least one "
-                "unknown of its own (pages, ratio, an outlier), so that none of those left can be tested by them. "
-                "The large change in GET that the lock's wait would explain is not one of them.",
+                "unknown of its own (pages, ratio, an outlier), so that none of those left can be tested by them.",
                 "How many numbers, how many unknowns",
                 "warning",
             ),
@@ -228,11 +241,15 @@ def _lab(found: LocklessStudy) -> Section:
                 "cells whose vCPU is parked, gives the cells with the lock without a parameter; of the cells without "
                 "it, one number is determined: instructions a page."
             ),
-            Table(found.lab, "The lab beside the model; median over seeds and their range. Determined: the walk without "
-                             "the lock comes from these rows.", digits=3),
+            Table(
+                found.lab,
+                "The lab beside the model; median over seeds and their range. Determined: the walk without the lock "
+                "comes from these rows.",
+                digits=3,
+            ),
             Note(
-                f"{walk.lockless[0]:.0f} ({walk.lockless[1]:.0f} to {walk.lockless[2]:.0f}, {LEVEL:.0%}) instructions a "
-                f"page without the lock, {walk.locked[0]:.0f} with it: {walk.ratio[0]:.2f} ({walk.ratio[1]:.2f} to "
+                f"{walk.lockless[0]:.0f} ({walk.lockless[1]:.0f} to {walk.lockless[2]:.0f}, {LEVEL:.0%}) instructions "
+                f"a page without the lock, {walk.locked[0]:.0f} with it: {walk.ratio[0]:.2f} ({walk.ratio[1]:.2f} to "
                 f"{walk.ratio[2]:.2f}). One parameter stands against {walk.observations} observations (left: "
                 f"{walk.deviation:.1%}); its interval has the model's own discrepancy of "
                 f"{lockless.shipped_discrepancy():.1%} in the lab's other cells. The lock is taken once a CLEAR: what "
@@ -241,8 +258,8 @@ def _lab(found: LocklessStudy) -> Section:
                 "How many numbers, how many costs",
             ),
             Note(
-                f"With the lock both CLEARs are met within {clears['error'].abs().max():.0%}. Missed: the longest stall "
-                f"without the lock, {stall['model'] * 1e3:.0f} against {stall['lab'] * 1e3:.0f} thousand instructions; "
+                f"With the lock both CLEARs are met within {clears['error'].abs().max():.0%}. Missed: the longest "
+                f"stall without the lock, {stall['model'] * 1e3:.0f} against {stall['lab'] * 1e3:.0f} thousand instructions; "
                 "it is no longer a wait for CLEAR but of vCPUs for each other, in turns of 2000 instructions that the "
                 "model does not have.",
                 "What is missed",
@@ -261,9 +278,11 @@ def _lab(found: LocklessStudy) -> Section:
 
 def _predictions(found: LocklessStudy) -> Section:
     base = found.verdicts.query("axis == 'vcpus' and value == '16'").iloc[0]
-    most = found.verdicts.loc[found.verdicts["get_ratio"].idxmax()]
-    pages = found.guests[found.guests["guest"] == "EPT, pages"].set_index("way")
-    split = found.guests[found.guests["guest"] == "EPT, blocks at first"].set_index("way")
+    most = found.verdicts.sort_values("get_ratio").dropna(subset=["get_ratio"]).iloc[-1]
+    pages, split = (
+        {row["way"]: row for row in found.guests[found.guests["guest"] == guest].to_dict("records")}
+        for guest in ("EPT, pages", "EPT, blocks at first")
+    )
     where = ", ".join(f"{key} = {value}" for key, value in get_ways.BASE.items())
     return Section(
         "Lockless write-protection: no lock, or the lock in batches?",
@@ -273,12 +292,12 @@ def _predictions(found: LocklessStudy) -> Section:
                 "machine. A page without the lock takes as long as with it, or the lab's ratio of that: nobody has "
                 "measured which, and the truth may lie between. Whom the lock matters to depends on who else takes it. "
                 f"With EPT a write to a write-protected page takes no lock, and GET meets nobody: "
-                f"{1e3 * pages.loc['one hold', 'get_time_s']:.2f} ms with and "
-                f"{1e3 * pages.loc[get_ways.DEAR, 'get_time_s']:.2f} ms without it. While blocks are split, and with "
+                f"{1e3 * pages['one hold']['get_time_s']:.2f} ms with and "
+                f"{1e3 * pages[get_ways.DEAR]['get_time_s']:.2f} ms without it. While blocks are split, and with "
                 "shadow paging (EPT off, nested guests), every such fault takes it."
             ),
             Table(
-                found.guests,
+                people(found.guests),
                 f"Three guests of the shadow MMU, {where}; each simulated once, with the best costs.",
                 digits=3,
             ),
@@ -287,23 +306,23 @@ def _predictions(found: LocklessStudy) -> Section:
                 f"EPT off; one thing varied at a time from {where}. GET after {get_ways.PAUSE}; vCPUs write any page.",
             ),
             Table(
-                found.verdicts,
+                people(found.verdicts),
                 "As good to the guest as no lock: throughput within "
-                f"{get_ways.AS_GOOD[0]:.0%} of the undisturbed one, longest stall at most {get_ways.AS_GOOD[1]} times as "
-                "long; of these the one with the shortest GET, over GET without the lock (a page as dear).",
+                f"{get_ways.AS_GOOD[0]:.0%} of the undisturbed one, longest stall at most {get_ways.AS_GOOD[1]} times "
+                "as long; of these the one with the shortest GET, over GET without the lock (a page as dear).",
                 digits=3,
             ),
             Note(
                 f"One hold stalls a vCPU for as long as GET walks, {base['whole_stall_ratio']:.0f} times as long as "
-                f"without the lock with 16 vCPUs. A batch gives nearly all of that back: {base['as_good']} is as good to "
-                f"the guest there. What it costs is GET's own time, {base['get_ratio']:.1f} times, since GET queues "
+                f"without the lock with 16 vCPUs. A batch gives nearly all of that back: {base['as_good']} is as good "
+                f"to the guest there. What it costs is GET's own time, {base['get_ratio']:.1f} times, since GET queues "
                 "behind the vCPUs again for every batch; with "
                 f"{most['axis']} = {most['value']}, where the vCPUs keep the lock busy, {most['get_ratio']:.0f} times. "
                 "So doing without the lock is worth its complexity where GET's time matters and faults saturate the "
                 "lock (shadow paging, many vCPUs); for the guest alone a batch of 512 to 4096 pages does. While blocks "
                 "are split, with EPT, the longest stall is no longer GET's: "
-                f"{1e6 * split.loc['one hold', 'longest_stall_s']:.0f} µs in one hold, "
-                f"{1e6 * split.loc[get_ways.DEAR, 'longest_stall_s']:.0f} µs without the lock.",
+                f"{1e6 * split['one hold']['longest_stall_s']:.0f} µs in one hold, "
+                f"{1e6 * split[get_ways.DEAR]['longest_stall_s']:.0f} µs without the lock.",
                 "Where it is worth it",
             ),
             Note(

@@ -26,7 +26,7 @@ from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import both, portion
-from simlib.report import arm64, decision, lab, migration, teardown
+from simlib.report import arm64, decision, lab, lockless, migration, teardown
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
@@ -63,6 +63,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.56, 0.67)))
     sections += lab.sections(ours)
     sections += migration.sections(migrations)
+    gets = lockless.study(seed)
+    sections += lockless.sections(gets)
     ends = teardown.study()
     sections += teardown.sections(ends)
     choices = decision.study(seed, portion(progress, 0.67, 1.0))
@@ -72,7 +74,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
         "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator; "
-        "live migrations that were published; VMs torn down; a strategy for CLEAR at the size of real guests",
+        "live migrations that were published; the dirty log without the lock; VMs torn down; a strategy for CLEAR at the size of real guests",
         sections,
         {
             "simlib": __version__,
@@ -92,7 +94,9 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
         "migration-48-vcpus-degradation": migrations.curves, "strategies": comparison(choices.choices),
         "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
-        "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
+        "lockless-kernbench": gets.comparison, "lockless-readings": lockless.readings(gets), "lockless-lab": gets.lab,
+        "lockless-witness": gets.witness, "lockless-guests": gets.guests, "lockless-predictions": gets.predictions,
+        "lockless-verdicts": gets.verdicts, "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
         "teardown-predictions": ends.predictions, "teardown-stalls": ends.stalls,
     }.items():  # fmt: skip
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
