@@ -74,7 +74,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
         "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator; "
-        "live migrations that were published; the dirty log without the lock; VMs torn down; a strategy for CLEAR at the size of real guests",
+        "live migrations that were published; the dirty log without the lock; VMs torn down; a strategy for CLEAR at "
+        "the size of real guests",
         sections,
         {
             "simlib": __version__,
@@ -96,7 +97,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
         "lockless-kernbench": gets.comparison, "lockless-readings": lockless.readings(gets), "lockless-lab": gets.lab,
         "lockless-witness": gets.witness, "lockless-guests": gets.guests, "lockless-predictions": gets.predictions,
-        "lockless-verdicts": gets.verdicts, "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
+        "lockless-verdicts": gets.verdicts,
+        "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
         "teardown-predictions": ends.predictions, "teardown-stalls": ends.stalls,
     }.items():  # fmt: skip
         write_text(out / f"{name}.csv", frame.to_csv(index=False))
