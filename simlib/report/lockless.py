@@ -263,8 +263,8 @@ def _lab(found: LocklessStudy) -> Section:
             Note(
                 f"With the lock both CLEARs are met within {clears['error'].abs().max():.0%}. Missed: the longest "
                 f"stall without the lock, {stall['model'] * 1e3:.0f} against {stall['lab'] * 1e3:.0f} thousand "
-                "instructions; it is no longer a wait for CLEAR but of vCPUs for each other, in turns of 2000 instructions that the "
-                "model does not have.",
+                "instructions; it is no longer a wait for CLEAR but of vCPUs for each other, in turns of 2000 "
+                "instructions that the model does not have.",
                 "What is missed",
                 "warning",
             ),

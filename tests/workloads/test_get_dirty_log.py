@@ -7,6 +7,7 @@ from simlib.engine import compiled, reference
 from simlib.engine.timeline import timeline
 from simlib.errors import HorizonError, InputError
 from simlib.model.scenario import Scenario
+from simlib.model.steps import Stamp
 from simlib.simulation import run_scenario
 from simlib.workloads import build
 
@@ -57,6 +58,21 @@ def test_alone_it_takes_its_pages_and_its_flush():
             assert run.value(f"dirty_pages[{number}]") == 64
         expected = 64 * page * 1e-9 + 6e-6 + lock
         assert run.value("get_dirty_log_time[2]") == pytest.approx(expected, abs=1e-12 + 50e-9 * (not lock))
+
+
+@pytest.mark.parametrize("batch", [64, 512])
+def test_in_batches_it_takes_what_its_pages_and_its_holds_take(batch):
+    """docs/model.md (2.3), to the picosecond: with EPT nobody else takes the lock."""
+    case = scenario({"architecture": "x86-shadow", "get_lets_go": f"pages >= {batch}"}, {"memory": "64M"}, iterations=2)
+    run = run_scenario(case, trace=2_000_000)
+    taken = run.raw.stamp_locks[:, 0].sum(axis=1)[:, 0]
+    for number in (1, 2):
+        begin, end = (run.job.stamps.index(Stamp(phase, number)) for phase in ("rested", "got"))
+        holds = int(taken[end] - taken[begin])
+        assert 1 < holds <= 16384 // batch
+        pages = round(run.value(f"dirty_pages[{number}]"))
+        time_ps = int(run.raw.stamp_ps[end] - run.raw.stamp_ps[begin])
+        assert time_ps == pages * 30_000 + 5_000_000 + 4 * 1_000_000 + holds * 100_000
 
 
 def test_batches_end_their_holds_and_only_they_flush_under_the_lock():
