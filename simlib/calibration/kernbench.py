@@ -102,7 +102,7 @@ def contrast(frame: pd.DataFrame, weights: Mapping[str, float]) -> Contrast:
     --------
     >>> found = contrast(runs(), {"Y": 1.0})
     >>> f"{found.value:.4f}, p = {found.p_value:.2f}"
-    '-0.0096, p = 0.43'
+    '-0.0095, p = 0.43'
     """
     value, parts = 0.0, []
     for ept, weight in weights.items():

@@ -134,13 +134,18 @@ def shipped_discrepancy() -> float:
     return float(found.estimate.discrepancy) if found is not None else float("nan")
 
 
+_THOUSANDS = 1e6
+"""Thousands of instructions in a second of the lab's clock, which shows a nanosecond for each."""
+
+
 def lab_comparison(walk: Walk) -> pd.DataFrame:
     """The lab's cells beside the model.
 
     Returns
     -------
     DataFrame
-        ``lock``, ``what``, ``unit``, ``lab``, ``lab_low``, ``lab_high`` (median over three seeds and their range),
+        ``lock``, ``what``, ``unit`` (instructions of all CPUs), ``lab``, ``lab_low``, ``lab_high`` (median over three
+        seeds and their range),
         ``model``, ``error``, ``determined`` (whether the walk without the lock was determined from it).
     """
     case, _ = _lab_case()
@@ -158,9 +163,9 @@ def lab_comparison(walk: Walk) -> pd.DataFrame:
         names = ("first CLEAR", "second CLEAR", "longest stall")
         for i, (name, values) in enumerate(zip(names, measured, strict=True)):
             rows.append(
-                {"lock": "none" if without else "mmu_lock", "what": name, "unit": "ms of instructions",
-                 "lab": 1e3 * float(values.median()), "lab_low": 1e3 * float(values.min()),
-                 "lab_high": 1e3 * float(values.max()), "model": 1e3 * float(model[number, i]),
+                {"lock": "none" if without else "mmu_lock", "what": name, "unit": "thousand instructions",
+                 "lab": _THOUSANDS * float(values.median()), "lab_low": _THOUSANDS * float(values.min()),
+                 "lab_high": _THOUSANDS * float(values.max()), "model": _THOUSANDS * float(model[number, i]),
                  "determined": without and i < 2}
             )  # fmt: skip
         taken = locks[(locks["experiment"] == EXPERIMENT) & (locks["switches"].str.endswith("=Y") == without)]

@@ -67,6 +67,18 @@ def test_batches_are_as_good_to_the_guest_and_get_pays(found):
     assert (verdicts["whole_stall_ratio"] > 15).all()
 
 
+def test_a_dense_get_is_counted(found, page):
+    """256 GiB at 32 ns a page."""
+    assert found.budget.page[0] * 2**26 == pytest.approx(2.15, abs=0.01)
+    assert "2 µs for 64 pages, 16 µs for 512 pages, 131 µs for 4096 pages, and in one hold 2.2 s for 256 GiB" in page
+
+
+def test_walks_that_would_begin_anew_are_few(found):
+    """What docs/model.md says of 3 MiB: of the order of one in a hundred GETs."""
+    small = found.rewalks.set_index("memory").loc["3M"]
+    assert 0.005 < small["expected"] / small["gets"] < 0.03
+
+
 def test_where_faults_take_no_lock_get_meets_nobody(found):
     pages = found.guests[found.guests["guest"] == "EPT, pages"].set_index("way")
     assert pages.loc["one hold", "get_time_s"] == pytest.approx(pages.loc[get_ways.DEAR, "get_time_s"], rel=1e-3)
