@@ -337,11 +337,12 @@ def _predictions(found: LocklessStudy) -> Section:
                 "Where it is worth it",
             ),
             Note(
-                "In these guests few of a batch's pages are dirty, so that its hold is short. Where all are (a GET long "
-                f"after the last one), (2.5) counts {1e9 * page:.0f} ns a page: "
+                "In these guests few of a batch's pages are dirty, so that its hold is short. Where all are (a GET "
+                f"long after the last one), (2.5) counts {1e9 * page:.0f} ns a page: "
                 f"{', '.join(f'{1e6 * n * page:.0f} µs for {n} pages' for n in (64, 512, 4096))}, and in one hold "
                 f"{dense:.1f} s for 256 GiB, during which every vCPU that faults stands still. There a batch of 64 to "
-                "512 is what does as well as no lock, and 4096 is not. With EPT, no stall is GET's either way.",
+                "512 is what does as well as no lock, and 4096 is not. With EPT and no blocks left to split, no stall "
+                "is GET's either way.",
                 "Where all is dirty",
             ),
             Note(
