@@ -52,6 +52,8 @@ class Costs(rules.Checked):
         holds less of the memory.
     clear_page : int
         CLEAR, for each page (or block) that it write-protects, under the lock.
+    lockless_page : int
+        The same without mmu_lock (``clear_lock = "lockless"``); without a value `clear_page`.
     clear_word : int
         CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
     clear_unsplit : int
@@ -100,6 +102,7 @@ class Costs(rules.Checked):
     guest_access: int | None = _cost("1ns", "1us")
     split_access: int | None = _cost("100ps", "1us")
     clear_page: int | None = _cost("500ps", "2us")
+    lockless_page: int | None = _cost("500ps", "2us")
     clear_word: int | None = _cost("1ns", "20us")
     clear_unsplit: int | None = _cost("100ps", "500ns")
     clear_ioctl: int | None = _cost("10ns", "100us")

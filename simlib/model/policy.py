@@ -32,7 +32,13 @@ class Policy(rules.Checked):
         ``lockless``, ``read`` or ``write``: the mode for a write to a write-protected page, for a missing
         entry, and for the first write to a write-protected block. A spinlock has one mode: read is write.
     clear_lock : str
-        Mode in which CLEAR write-protects.
+        Mode in which CLEAR, GET without manual protection, and the dirty ring's reset write-protect: ``read``,
+        ``write``, or ``lockless``: without mmu_lock, which then only an eager split takes.
+    get_flush : str
+        When GET without manual protection flushes TLBs: ``after`` it let go of the lock, or ``under_lock``.
+    enable_blocks : str
+        What enabling the log does to blocks when it write-protects: ``protect`` them as they are, or ``drop`` them, so
+        that the next access of either kind faults.
     lets_go : str
         When CLEAR lets go of the lock between two words (`simlib.model.strategy`): ``"never"``, or a condition such as
         ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
@@ -68,7 +74,9 @@ class Policy(rules.Checked):
     write_protect_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
     translation_fault: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
     split_fault: str = rules.rule(rules.choice("default", "read", "write"), "default")
-    clear_lock: str = rules.rule(rules.choice("default", "read", "write"), "default")
+    clear_lock: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
+    get_flush: str = rules.rule(rules.choice("after", "under_lock"), "after")
+    enable_blocks: str = rules.rule(rules.choice("protect", "drop"), "protect")
     lets_go: str = rules.rule(parse_strategy, "never")
     get_lets_go: str = rules.rule(parse_strategy, "never")
     zap_lets_go: str = rules.rule(parse_strategy, "blocks >= 10 and waiters >= 1")

@@ -30,18 +30,22 @@ class Facts:
         These clear chunk by chunk, each a part of it, rather than each a part of the slot.
     regions : bool
         The lock may be one of several regions.
+    manual : bool
+        Manual protection: there is a CLEAR, and ``initially_set`` may be.
     """
 
     works_on: bool = False
     clear_threads: bool = False
     by_chunk: bool = False
     regions: bool = True
+    manual: bool = True
 
 
 KINDS = {
     "clear_under_load": Facts(clear_threads=True),
     "dirty_log_perf_test": Facts(),
     "eager_split": Facts(regions=False),
+    "get_dirty_log": Facts(works_on=True, manual=False),
     "migration": Facts(works_on=True, clear_threads=True, by_chunk=True),
     "teardown": Facts(regions=False),
     "zap": Facts(works_on=True, regions=False),
@@ -58,6 +62,7 @@ class Workload(rules.Checked):
     kind : str
         ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
         ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
+        ``get_dirty_log``: they keep writing while GET, without manual protection, write-protects what it finds;
         ``migration``: they keep writing while passes over the memory collect, clear and send it;
         ``zap``: they keep writing while all of it is unmapped once;
         ``teardown``: an arm64 stage 2 is unmapped entry by entry, once the guest has ended or while it runs.
@@ -72,12 +77,13 @@ class Workload(rules.Checked):
     clear_chunk : int or None
         Bytes of one CLEAR ioctl; None: the whole slot.
     pause : int
-        Picoseconds for which the clearing thread sleeps before each round of ``clear_under_load``.
+        Picoseconds for which the clearing thread sleeps before each round of ``clear_under_load`` and
+        ``get_dirty_log``.
     counted_runs : int
         Runs of the test over which the published lock counters were added up.
     access : str
-        Order in which a vCPU of ``migration`` and ``zap`` touches its pages: ``sequential``, round and round from a
-        random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
+        Order in which a vCPU of ``get_dirty_log``, ``migration`` and ``zap`` touches its pages: ``sequential``, round
+        and round from a random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
     shared : bool
         Whether each such vCPU touches all of the memory, rather than its own part of it.
     zipf_exponent : float

@@ -26,7 +26,7 @@ from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import both, portion
-from simlib.report import arm64, decision, growth, lab, migration, split_walk, teardown
+from simlib.report import arm64, decision, growth, lab, lockless, migration, split_walk, teardown
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
@@ -65,6 +65,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     grown = growth.study(seed)
     sections += growth.sections(grown)
     sections += migration.sections(migrations)
+    gets = lockless.study(seed)
+    sections += lockless.sections(gets)
     ends = teardown.study()
     sections += teardown.sections(ends)
     walks = split_walk.study(seed)
@@ -76,7 +78,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
         "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator; "
-        "live migrations that were published; VMs torn down; a strategy for CLEAR at the size of real guests",
+        "live migrations that were published; the dirty log without the lock; VMs torn down; a strategy for CLEAR at "
+        "the size of real guests",
         sections,
         {
             "simlib": __version__,
@@ -101,6 +104,9 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "arm64-split-walk-readings": walks.readings, "arm64-split-walk-other-walks": walks.walks,
         "strategies": comparison(choices.choices),
         "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
+        "lockless-kernbench": gets.comparison, "lockless-readings": lockless.readings(gets), "lockless-lab": gets.lab,
+        "lockless-witness": gets.witness, "lockless-guests": gets.guests, "lockless-predictions": gets.predictions,
+        "lockless-verdicts": gets.verdicts,
         "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
         "teardown-predictions": ends.predictions, "teardown-stalls": ends.stalls,
     }.items():  # fmt: skip

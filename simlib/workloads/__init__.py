@@ -11,7 +11,16 @@ from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
-from simlib.workloads import clear_under_load, dirty_log_perf_test, eager_split, migration, scaled, teardown, zap
+from simlib.workloads import (
+    clear_under_load,
+    dirty_log_perf_test,
+    eager_split,
+    get_dirty_log,
+    migration,
+    scaled,
+    teardown,
+    zap,
+)
 from simlib.workloads.degradation import degradation
 from simlib.workloads.horizon import check_walks
 from simlib.workloads.metrics import Kind, Metric
@@ -26,6 +35,8 @@ KINDS: dict[str, Kind] = {
              dirtying="dirtied"),
         Kind("eager_split", eager_split.build, eager_split.METRICS, eager_split.DEFAULT, eager_split.measure,
              check_walks),
+        Kind("get_dirty_log", get_dirty_log.build, get_dirty_log.METRICS, get_dirty_log.DEFAULT, get_dirty_log.measure,
+             get_dirty_log.check_horizon, curve=get_dirty_log.curve),
         Kind("migration", migration.build, migration.METRICS, migration.DEFAULT, migration.measure,
              migration.check_horizon, scaled.sample, migration.warnings, degradation),
         Kind("teardown", teardown.build, teardown.METRICS, teardown.DEFAULT, teardown.measure, teardown.check_horizon),

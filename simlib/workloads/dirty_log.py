@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from simlib.model import strategy
@@ -22,7 +22,8 @@ class DirtyLog(Kernel):
     def initially_set(self) -> bool:
         """Whether every page is dirty when logging begins: a part of manual protection, which those two do without."""
         workload = self.scenario.workload
-        return workload.initially_set and workload.clear_when not in ("at_get", "ring")
+        manual = workload.facts.manual and workload.clear_when not in ("at_get", "ring")
+        return workload.initially_set and manual
 
     @property
     def splits_eagerly(self) -> bool:
@@ -34,7 +35,8 @@ class DirtyLog(Kernel):
     def enable_log(self) -> None:
         """Turn dirty logging on for the slot: every bit set; or every block split and every page write-protected.
 
-        Source: arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags; arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region.
+        Source: arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags; arch/arm64/kvm/mmu.c kvm_arch_commit_memory_region. Blocks
+        were dropped by arch/x86/kvm/mmu.c spte_write_protect as of 3.11.
         """
         program, lock = self.program, self.lock(self.policy.facts.enable_lock, regions=True)
         program.note("enable dirty logging")
@@ -43,7 +45,15 @@ class DirtyLog(Kernel):
             return
         if self.splits_eagerly:
             self._sweep(lock, self.block_pages, lambda: self._split_eagerly(lock))
-        self._sweep(lock, WORD_PAGES, lambda: program.scan(Scan.PROTECT, self.costs.enable_page))
+
+        def protect() -> None:
+            if self.policy.enable_blocks == "drop":
+                with program.when(mapped_by_block()):
+                    program.hold(self.costs.enable_page)
+                    program.map(Map.ZAP)
+            program.scan(Scan.PROTECT, self.costs.enable_page)
+
+        self._sweep(lock, WORD_PAGES, protect)
         self.flush()
 
     def _sweep(self, lock: Lock, stride: int, act: Callable[[], None]) -> None:
@@ -89,12 +99,18 @@ class DirtyLog(Kernel):
         self.program.note("KVM_GET_DIRTY_LOG")
         self._scan_all(*([Scan.SEND] if anew else []), Scan.COLLECT)
 
+    def forget_log(self) -> None:
+        """Userspace is done with what GET gave."""
+        self._scan_all(Scan.SEND)
+
     def get_and_clear_log(self) -> None:
         """GET without manual protection: it write-protects what it finds.
 
-        Source: virt/kvm/kvm_main.c kvm_get_dirty_log_protect; kernel-patches/ 0007 for letting go.
+        Source: virt/kvm/kvm_main.c kvm_get_dirty_log_protect; kernel-patches/ 0007 for letting go, 0017 for doing
+        without the lock. TLBs were flushed under it by arch/x86/kvm/x86.c kvm_vm_ioctl_get_dirty_log as of 3.11.
         """
-        program, lock = self.program, self.lock(self.policy.clear_lock, regions=True)
+        program, policy, lock = self.program, self.policy, self.clear_lock
+        flush_held = policy.get_flush == "under_lock" and lock is not None
         program.note("KVM_GET_DIRTY_LOG, which clears")
 
         def get_word(extent: Extent) -> None:
@@ -102,8 +118,10 @@ class DirtyLog(Kernel):
             self.clear_word()
             program.advance(WORD_PAGES, extent)
 
-        self._in_holds(lock, REGION, self.policy.get_lets_go, Extent.dirty, get_word)
-        self.flush()
+        last = (lambda: self.flush(held=True)) if flush_held else None
+        self._in_holds(lock, REGION, policy.get_lets_go, Extent.dirty, get_word, last)
+        if not flush_held:
+            self.flush()
         program.back(REGION)
 
     def reset_ring(self) -> None:
@@ -113,7 +131,7 @@ class DirtyLog(Kernel):
 
         Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset.
         """
-        program, lock = self.program, self.lock(self.policy.clear_lock, regions=True)
+        program, lock = self.program, self.clear_lock
         in_order = self.scenario.workload.access == "sequential"
         pages, action = (WORD_PAGES, Scan.CLEAR) if in_order else (1, Scan.CLEAR_PAGE)
         program.note("KVM_RESET_DIRTY_RINGS")
@@ -121,19 +139,27 @@ class DirtyLog(Kernel):
             program.scan(Scan.COLLECT)
             with program.loop(until=word.done()), program.extent(pages) as run:
                 with program.when(run.collected()):
-                    with program.holding(lock):
+                    with nullcontext() if lock is None else program.holding(lock):
                         self.clear_word(action)
-                    program.run(self.costs.reacquire)
+                    program.run(0 if lock is None else self.costs.reacquire)
                 program.skip(run)
         self.flush()
         program.back(REGION)
 
     # -- CLEAR -----------------------------------------------------------------------------------------
 
+    @property
+    def clear_lock(self) -> Lock | None:
+        """The lock under which pages are write-protected; None: they are without one."""
+        mode = self.policy.clear_lock
+        return None if mode == "lockless" else self.lock(mode, regions=True)
+
     def clear_word(self, action: Scan = Scan.CLEAR) -> None:
         """Write-protect what the bitmap's word has, and take it out of the log."""
         costs = self.costs
-        self.program.scan(action, costs.clear_page, costs.clear_word, costs.clear_unsplit)
+        lockless = self.clear_lock is None and costs.lockless_page is not None
+        page = costs.lockless_page if lockless else costs.clear_page
+        self.program.scan(action, page, costs.clear_word, costs.clear_unsplit)
 
     @property
     def chunk(self) -> int:
@@ -154,7 +180,7 @@ class DirtyLog(Kernel):
         Source: virt/kvm/kvm_main.c kvm_clear_dirty_log_protect; kernel-patches/ 0007 and 0011 for letting go, 0012 for
         what an eager split allocates.
         """
-        program, lock = self.program, self.lock(self.policy.clear_lock, regions=True)
+        program, lock = self.program, self.clear_lock
         program.note("KVM_CLEAR_DIRTY_LOG")
         if self.costs.clear_ioctl:
             program.run(self.costs.clear_ioctl)
@@ -170,22 +196,32 @@ class DirtyLog(Kernel):
 
     def _in_holds(
         self,
-        lock: Lock,
+        lock: Lock | None,
         extent: Extent,
         lets_go: str,
         some: Callable[[Extent], Condition],
         act: Callable[[Extent], None],
+        last: Callable[[], None] | None = None,
     ) -> None:
         """Do something to each word of an extent with the lock held, for as long at a time as the strategy says.
+
+        `last` is what is done at the end of each hold. Without a lock nothing is held.
 
         If the strategy never lets go, the lock is taken once, whatever there is to do. Else a hold begins at the first
         word in which there is some, as in kernel-patches/ 0007.
         """
         program, condition = self.program, strategy.strategy(lets_go)
+        if lock is None:
+            with program.loop(until=extent.done()):
+                act(extent)
+            return
         if isinstance(condition, strategy.Never):
             with self._lock_regions(extent) as region:
-                with program.holding(lock), program.loop(until=region.done()):
-                    act(region)
+                with program.holding(lock):
+                    with program.loop(until=region.done()):
+                        act(region)
+                    if last is not None:
+                        last()
                 if region is not extent:
                     program.run(self.costs.reacquire)
             return
@@ -195,20 +231,32 @@ class DirtyLog(Kernel):
                 with program.holding(lock):
                     with program.loop(until=ends):
                         act(hold)
+                    if last is not None:
+                        last()
                     self.adapt(condition, lock)
                 program.run(self.costs.reacquire)
 
-    def _split_eagerly(self, lock: Lock) -> None:
-        """Before its first page is cleared, replace a block by a table.
+    def _split_eagerly(self, lock: Lock | None) -> None:
+        """Before its first page is cleared, replace a block by a table; without a lock, one is taken for that.
 
         Source: arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root and tdp_mmu_alloc_sp_for_split.
         """
-        program, costs, alloc = self.program, self.costs, self.policy.split_alloc
+        program = self.program
         with program.when(mapped_by_block()):
-            if alloc == "drop" or (alloc == "under_read_lock" and lock.mode is Mode.WRITE):
-                with program.letting_go(lock):
-                    program.run(costs.split_alloc)
-            else:
-                program.hold(costs.split_alloc)
-            program.hold(costs.split_block)
-            program.map(Map.EAGER)
+            if lock is not None:
+                self._split(lock)
+                return
+            own = self.lock("write", regions=True)
+            with program.holding(own):
+                self._split(own)
+
+    def _split(self, lock: Lock) -> None:
+        """Replace the block by a table, with a lock held."""
+        program, costs, alloc = self.program, self.costs, self.policy.split_alloc
+        if alloc == "drop" or (alloc == "under_read_lock" and lock.mode is Mode.WRITE):
+            with program.letting_go(lock):
+                program.run(costs.split_alloc)
+        else:
+            program.hold(costs.split_alloc)
+        program.hold(costs.split_block)
+        program.map(Map.EAGER)

@@ -122,7 +122,8 @@ class Kernel:
         slow, fast = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
         # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast.
         flush = costs.tlb_invalidate or 0 if policy.facts.fault_flush == "broadcast" else 0
-        whole = Map.BLOCK if self.scenario.guest.mapped_as_blocks else Map.PAGE
+        # A slot that is logged is mapped by pages: kvm_mmu_hugepage_adjust, arm64's user_mem_abort (logging_active).
+        whole = Map.BLOCK if self.scenario.guest.mapped_as_blocks and not logging else Map.PAGE
         kinds = (
             (policy.translation_fault, hold, 0, Map.PAGE, slow),
             (policy.write_protect_fault, hold, flush, Map.PAGE, fast),

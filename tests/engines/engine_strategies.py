@@ -45,7 +45,7 @@ STAMPS = 3
 LINES = 2
 QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
 """Places: three quarters of them in the first tenth."""
-RUNNING = ("clear_under_load", "migration", "migration", "zap")
+RUNNING = ("clear_under_load", "get_dirty_log", "migration", "migration", "zap")
 KINDS = ("dirty_log_perf_test", *RUNNING)
 
 
@@ -106,7 +106,9 @@ def scenarios(draw, kinds=KINDS):
             write_protect_fault=draw(st.sampled_from(modes)),
             translation_fault=draw(st.sampled_from(modes)),
             split_fault=draw(st.sampled_from(["read", "write"])),
-            clear_lock=draw(st.sampled_from(["read", "write"])),
+            clear_lock=draw(st.sampled_from(["lockless", "read", "write"])),
+            get_flush=draw(st.sampled_from(["after", "under_lock"])),
+            enable_blocks=draw(st.sampled_from(["protect", "drop"])),
             lets_go=draw(strategies()),
             get_lets_go=draw(strategies()),
             fault_lock_sections=draw(st.integers(0, 3)),
@@ -144,7 +146,7 @@ def scenarios(draw, kinds=KINDS):
 def busy_scenarios(draw):
     """A guest that makes many accesses between two things that matter to it, over hundreds of pages."""
     blocks = draw(st.booleans())
-    kind = draw(st.sampled_from(["clear_under_load", "clear_under_load", "migration", "migration", "zap"]))
+    kind = draw(st.sampled_from(["clear_under_load", "get_dirty_log", "migration", "migration", "zap"]))
     pages = 512 * draw(st.integers(1, 2)) if blocks else 64 * draw(st.integers(1, 8))
     vcpus = draw(st.integers(1, 4))
     words = pages * vcpus // 64
@@ -157,7 +159,11 @@ def busy_scenarios(draw):
     access = draw(st.sampled_from([9_000, 20_000, 70_001]))
     divided = {"clear_under_load": words, "migration": chunk or words}.get(kind, 1)
     when = draw(st.sampled_from(["lazy", "at_once", "at_get", "ring"])) if kind == "migration" else "lazy"
-    threads = [n for n in (0, 0, 1, 2) if not n or (kind != "zap" and when == "lazy" and divided % n == 0)]
+    threads = [
+        n
+        for n in (0, 0, 1, 2)
+        if not n or (kind not in ("get_dirty_log", "zap") and when == "lazy" and divided % n == 0)
+    ]
     return Scenario(
         guest=Guest(vcpus=vcpus, memory_per_vcpu=pages * 4096, backing="hugetlb_2mb" if blocks else "4k"),
         policy=Policy(

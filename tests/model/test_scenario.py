@@ -38,7 +38,7 @@ SECTIONS = {
     "policy": table(
         architecture=st.sampled_from(sorted(ARCHITECTURES)), lock=st.sampled_from(["default", "ticket", "rwlock"]),
         write_protect_fault=st.sampled_from(["default", "lockless", "read"]),
-        clear_lock=st.sampled_from(["read", "write"]),
+        clear_lock=st.sampled_from(["lockless", "read", "write"]),
         lets_go=st.sampled_from(["never", "pages >= 64", "held>=50us and (waiters > 2 or not vcpus < 1)"]),
         fault_lock_sections=st.integers(0, 8),
     ),

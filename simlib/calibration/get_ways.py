@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ways of GET on today's x86 beside each other: one hold, batches, no lock; over vCPUs, memory and write rate.
+
+Everything here is predicted. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of seed
+002's X5690. What a page takes without the lock is not known in time: either as long as with it, or the lab's ratio of
+instructions times that (`simlib.calibration.lockless.Walk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from simlib.calibration.lockless import GUESTS, Walk, get_scenario, published_costs
+from simlib.model.scenario import Scenario
+from simlib.prediction import LEVEL, evaluate
+
+DEAR, LAB = "no lock, a page as dear", "no lock, the lab's ratio"
+
+WAYS: dict[str, Mapping[str, Any]] = {
+    "one hold": {},
+    "every 4096 pages": {"get_lets_go": "pages >= 4096"},
+    "every 512 pages": {"get_lets_go": "pages >= 512"},
+    "every 64 pages": {"get_lets_go": "pages >= 64"},
+    DEAR: {"clear_lock": "lockless"},
+    LAB: {"clear_lock": "lockless"},
+}
+"""Ways of GET, as changes of a policy."""
+
+BASE: dict[str, Any] = {"vcpus": 16, "memory": "16G", "interval": "10us"}
+"""The guest from which one thing at a time is varied; `interval` is a vCPU's own work between two accesses."""
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "vcpus": (1, 4, 16, 64),
+    "memory": ("4G", "16G", "64G", "256G"),
+    "interval": ("1us", "3us", "10us", "100us"),
+}
+"""What is varied, and over what."""
+
+PAUSE, ROUNDS = "50ms", 1
+"""Userspace's sleep before GET, and how many there are: what a batch waits for is simulated fault by fault."""
+
+DRAWS = 3
+"""Draws of the costs, beside the best ones."""
+
+METRICS = ("get_time", "guest_throughput", "longest_stall")
+"""What is predicted: seconds a GET (mean over the rounds), a share, seconds."""
+
+AS_GOOD = (0.02, 1.5)
+"""A batch is as good to the guest as no lock if it costs at most so much more of the undisturbed throughput, and its
+longest stall is at most so many times as long."""
+
+
+def _points() -> list[tuple[str, dict[str, Any]]]:
+    return [(axis, BASE | {axis: value}) for axis, values in AXES.items() for value in values]
+
+
+def _cases(guest: str, point: Mapping[str, Any], walk: Walk, seed: int) -> dict[str, list[Scenario]]:
+    """By way, the scenario with the best costs and with each draw of them; draws are common to all ways."""
+    estimate, random = published_costs(), np.random.default_rng(seed)
+    best = get_scenario(guest, point["memory"], point["interval"], PAUSE, point["vcpus"], ROUNDS)
+    logs = [estimate.logs, *(estimate.draw(random) for _ in range(DRAWS))]
+    ratios = [walk.ratio[0], *random.uniform(walk.ratio[1], walk.ratio[2], DRAWS).tolist()]
+    found: dict[str, list[Scenario]] = {}
+    for way, policy in WAYS.items():
+        each = [estimate.apply(best, some).changed({"policy": policy}) for some in logs]
+        if way == LAB:
+            each = [case.with_costs(lockless_page=(case.costs.clear_page or 0) * ratio)
+                    for case, ratio in zip(each, ratios, strict=True)]  # fmt: skip
+        found[way] = each
+    return found
+
+
+def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.inf) -> tuple[float, float, float]:
+    """The best value and an interval: the draws' scatter, and the fit's discrepancy, in logarithms."""
+    logs = np.log(np.maximum(values, 1e-12))
+    spread = float(np.hypot(np.sqrt(np.mean((logs[1:] - logs[0]) ** 2)), discrepancy))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, DRAWS)) * spread
+    return float(values[0]), float(values[0] * np.exp(-half)), min(most, float(values[0] * np.exp(half)))
+
+
+def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1) -> pd.DataFrame:
+    """Every way at every point, simulated.
+
+    Parameters
+    ----------
+    walk : Walk
+    guest : str
+        One of `simlib.calibration.lockless.GUESTS`.
+    seed : int
+        Of the draws and of the simulator.
+
+    Returns
+    -------
+    DataFrame
+        ``axis``, ``value`` (as text), ``vcpus``, ``memory``, ``interval``, ``way``, ``metric``, ``estimate``, ``low``,
+        ``high``. The interval has the scatter of the costs' draws, of what a page takes without the lock, and the
+        discrepancy of the fit.
+    """
+    points = _points()
+    cases = {tuple(point.values()): _cases(guest, point, walk, seed) for _, point in points}
+    keys = [(point, way) for point, ways in cases.items() for way in ways]
+    runs = iter(evaluate([case for point, way in keys for case in cases[point][way]], pages_per_vcpu=None, seed=seed))
+    measured = {key: [next(runs).metrics for _ in range(1 + DRAWS)] for key in keys}
+    discrepancy, rows = published_costs().discrepancy, []
+    for axis, point in points:
+        for way in WAYS:
+            got = measured[tuple(point.values()), way]
+            values = {
+                "get_time": np.array([run["get_dirty_log_time"] for run in got]) / ROUNDS,
+                "guest_throughput": np.array([run["guest_throughput"] for run in got]),
+                "longest_stall": np.array([run["longest_stall"] for run in got]),
+            }
+            for metric in METRICS:
+                ends = _interval(values[metric], discrepancy, 1.0 if metric == "guest_throughput" else np.inf)
+                rows.append((axis, str(point[axis]), *point.values(), way, metric, *ends))
+    columns = ["axis", "value", *BASE, "way", "metric", "estimate", "low", "high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def verdicts(found: pd.DataFrame) -> pd.DataFrame:
+    """Which way with the lock is as good to the guest as none (`AS_GOOD`), and what GET pays for it.
+
+    Returns
+    -------
+    DataFrame
+        ``axis``, ``value``; ``as_good``: of those that are, the one with the shortest GET, or ``none``; ``get_ratio``:
+        its GET over that without the lock, a page as dear; ``whole_stall_ratio``, ``whole_throughput_loss``: one
+        hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
+        ``lockless_get_s``, ``lockless_stall_s``.
+    """
+    wide = found.pivot_table(index=["axis", "value", "way"], columns="metric", values="estimate", sort=False)
+    rows = []
+    for (axis, value), part in wide.groupby(level=["axis", "value"], sort=False):
+        ways = part.droplevel(["axis", "value"])
+        less, whole = ways.loc[DEAR], ways.loc["one hold"]
+        locked = ways.loc[[way for way in WAYS if "clear_lock" not in WAYS[way]]]
+        good = locked[(locked["guest_throughput"] >= less["guest_throughput"] - AS_GOOD[0])
+                      & (locked["longest_stall"] <= AS_GOOD[1] * less["longest_stall"])]  # fmt: skip
+        best = good["get_time"].idxmin() if len(good) else "none"
+        rows.append(
+            {"axis": axis, "value": value, "as_good": best,
+             "get_ratio": good["get_time"].min() / less["get_time"] if len(good) else np.nan,
+             "whole_stall_ratio": whole["longest_stall"] / less["longest_stall"],
+             "whole_throughput_loss": less["guest_throughput"] - whole["guest_throughput"],
+             "lockless_get_s": less["get_time"], "lockless_stall_s": less["longest_stall"]}
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def guests(walk: Walk) -> pd.DataFrame:
+    """The guests of `GUESTS` at `BASE`, with the best costs: who takes the lock decides what it matters to.
+
+    Returns
+    -------
+    DataFrame
+        ``guest``, ``way``, ``get_time_s``, ``wait_share`` (of it), ``guest_throughput``, ``longest_stall_s``,
+        ``dirty_pages`` (a GET).
+    """
+    cases = {(guest, way): each[0] for guest in GUESTS for way, each in _cases(guest, BASE, walk, 1).items()}
+    rows = []
+    for (guest, way), run in zip(cases, evaluate(list(cases.values()), pages_per_vcpu=None), strict=True):
+        m = run.metrics
+        rows.append((guest, way, m["get_dirty_log_time"] / ROUNDS, m["get_wait_time"] / m["get_dirty_log_time"],
+                     m["guest_throughput"], m["longest_stall"], m["dirty_pages"] / ROUNDS))  # fmt: skip
+    columns = ["guest", "way", "get_time_s", "wait_share", "guest_throughput", "longest_stall_s", "dirty_pages"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Seed 002's two comparisons as statistics: twelve runs of kernbench, and two means of ten GETs.
+
+Times are compared as logarithms, so that a difference is a relative one. Cells have variances of their own: every
+comparison is a contrast of cell means with the degrees of freedom of Welch (1947) and Satterthwaite (1946); for one
+pair of cells that is Welch's t test.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import optimize, stats
+
+from simlib.measurements import load
+
+POWER, ALPHA = 0.80, 0.05
+"""What a test is to notice a regression with, and how often it may cry wolf."""
+
+CONTRASTS: dict[str, dict[str, float]] = {
+    "EPT on": {"Y": 1.0},
+    "EPT off": {"N": 1.0},
+    "both, averaged": {"Y": 0.5, "N": 0.5},
+}
+"""What is compared, after with before: weights of the differences with EPT and without."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A difference of logarithms of times, after less before.
+
+    Attributes
+    ----------
+    value, error : float
+        The difference and its standard error.
+    dof : float
+        Satterthwaite's degrees of freedom.
+    """
+
+    value: float
+    error: float
+    dof: float
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of no difference."""
+        return 2 * float(stats.t.sf(abs(self.value / self.error), self.dof))
+
+    def limit(self, level: float) -> float:
+        """What the true difference is below, one-sided; a relative change."""
+        return float(np.expm1(self.value + stats.t.ppf(level, self.dof) * self.error))
+
+    def shown(self, power: float = POWER, alpha: float = ALPHA, sides: int = 1) -> float:
+        """The smallest slowdown that a test of so many sides notices with this power, as a relative change.
+
+        By the noncentral t distribution, the standard error taken for the true one.
+        """
+        critical = float(stats.t.ppf(1 - alpha / sides, self.dof))
+
+        def missing(distance: float) -> float:
+            return float(stats.nct.sf(critical, self.dof, distance)) - power
+
+        return float(np.expm1(optimize.brentq(missing, 0.0, 50.0) * self.error))
+
+    def shown_range(self, level: float = 0.90) -> tuple[float, float]:
+        """The same, with the standard error at the ends of its own interval (chi-squared)."""
+        ends = stats.chi2.ppf([0.5 + level / 2, 0.5 - level / 2], self.dof)
+        low, high = (Contrast(0.0, self.error * float(np.sqrt(self.dof / end)), self.dof).shown() for end in ends)
+        return low, high
+
+
+def runs(skip: int = 0) -> pd.DataFrame:
+    """The twelve runs: ``variant``, ``ept``, ``run``, ``real_time_s``; `skip`: without the first ones of each cell."""
+    frame = load("x86-kernbench-lockless").frame
+    return frame[frame["run"] > skip].reset_index(drop=True)
+
+
+def cells() -> pd.DataFrame:
+    """A row a cell: ``ept``, ``variant``, ``runs``, ``mean_s``, ``sd_s``, ``sd_percent``.
+
+    Examples
+    --------
+    >>> cells()["mean_s"].round(2).tolist()
+    [84.0, 83.2, 139.1, 139.19]
+    """
+    groups = runs().groupby(["ept", "variant"], sort=False)["real_time_s"]
+    frame = groups.agg(["count", "mean", "std"]).reset_index()
+    frame.columns = pd.Index(["ept", "variant", "runs", "mean_s", "sd_s"])
+    order = frame["ept"].map({"Y": 0, "N": 1}) * 2 + (frame["variant"] == "after")
+    frame = frame.iloc[order.argsort()].reset_index(drop=True)
+    return frame.assign(sd_percent=100 * frame["sd_s"] / frame["mean_s"])
+
+
+def contrast(frame: pd.DataFrame, weights: Mapping[str, float]) -> Contrast:
+    """After less before, with so much weight on each value of ``ept``.
+
+    Examples
+    --------
+    >>> found = contrast(runs(), {"Y": 1.0})
+    >>> f"{found.value:.4f}, p = {found.p_value:.2f}"
+    '-0.0095, p = 0.43'
+    """
+    value, parts = 0.0, []
+    for ept, weight in weights.items():
+        for variant, sign in (("after", 1.0), ("before", -1.0)):
+            rows = frame[(frame["ept"] == ept) & (frame["variant"] == variant)]
+            logs = np.log(rows["real_time_s"].to_numpy(dtype=float))
+            value += sign * weight * float(logs.mean())
+            parts.append((weight**2 * float(logs.var(ddof=1)) / len(logs), len(logs) - 1))
+    total = sum(part for part, _ in parts)
+    return Contrast(value, float(np.sqrt(total)), total**2 / sum(part**2 / dof for part, dof in parts))
+
+
+def comparison(skip: int = 0) -> pd.DataFrame:
+    """What the runs say of a regression, a row a comparison.
+
+    Returns
+    -------
+    DataFrame
+        ``comparison``; ``change_percent`` with the two-sided 90 % interval ``low_percent``, ``high_percent``, whose
+        upper end is the largest slowdown that a one-sided test at 5 % leaves open; ``p``, ``p_holm`` (of the three);
+        ``dof``; ``shown_percent``: the smallest slowdown that they would have shown with 80 % power, with its range
+        ``shown_low_percent``, ``shown_high_percent``; ``shown_two_sided_percent``.
+    """
+    found = {name: contrast(runs(skip), weights) for name, weights in CONTRASTS.items()}
+    holm = _holm([each.p_value for each in found.values()])
+    rows = []
+    for (name, each), adjusted in zip(found.items(), holm, strict=True):
+        low, high = each.shown_range()
+        rows.append(
+            {"comparison": name, "change_percent": 100 * np.expm1(each.value),
+             "low_percent": 100 * each.limit(ALPHA), "high_percent": 100 * each.limit(1 - ALPHA),
+             "p": each.p_value, "p_holm": adjusted, "dof": each.dof, "shown_percent": 100 * each.shown(),
+             "shown_low_percent": 100 * low, "shown_high_percent": 100 * high,
+             "shown_two_sided_percent": 100 * each.shown(sides=2)}
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _holm(values: list[float]) -> list[float]:
+    """Holm's (1979) adjusted p-values."""
+    order = np.argsort(values)
+    steps = np.array(values)[order] * np.arange(len(values), 0, -1)
+    adjusted = np.empty(len(values))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return [float(value) for value in adjusted]
+
+
+def runs_needed(percent: float, ept: str) -> int:
+    """Runs of each kernel that show a slowdown of so much, one-sided, if they scatter as those of this cell did.
+
+    Examples
+    --------
+    >>> runs_needed(1.0, "N") < runs_needed(1.0, "Y")
+    True
+    """
+    error = contrast(runs(), {ept: 1.0}).error * np.sqrt(3)  # of one run before and one after
+    enough = (
+        number
+        for number in itertools.count(2)
+        if Contrast(0.0, float(error / np.sqrt(number)), 2 * (number - 1)).shown() * 100 <= percent
+    )
+    return next(enough)
+
+
+@dataclass(frozen=True)
+class Means:
+    """Two means of as many runs, whose spread nobody states.
+
+    Attributes
+    ----------
+    before, after : float
+        Seconds.
+    runs : int
+        Behind each of them.
+    """
+
+    before: float
+    after: float
+    runs: int
+
+    @property
+    def saved(self) -> float:
+        """The difference, seconds."""
+        return self.before - self.after
+
+    @property
+    def ratio(self) -> float:
+        """After over before."""
+        return self.after / self.before
+
+    @property
+    def insignificant_sd(self) -> float:
+        """Standard deviation of a run, s, the same before and after, from which on p is 5 % or more, two-sided."""
+        return self.saved / self._quantile / float(np.sqrt(2 / self.runs))
+
+    @property
+    def insignificant_variation(self) -> float:
+        """The same as a coefficient of variation that both have."""
+        return self.saved / self._quantile / float(np.sqrt((self.before**2 + self.after**2) / self.runs))
+
+    @property
+    def outlier(self) -> float:
+        """One of the runs before that would be all of the difference, if the others were as the runs after, s."""
+        return self.runs * self.before - (self.runs - 1) * self.after
+
+    @property
+    def _quantile(self) -> float:
+        return float(stats.t.ppf(1 - ALPHA / 2, 2 * (self.runs - 1)))
+
+
+def get_means() -> Means:
+    """Seed 002's means of GET.
+
+    Examples
+    --------
+    >>> means = get_means()
+    >>> f"{1e3 * means.saved:.3f} ms saved, {means.ratio:.3f} left; an outlier of {1e3 * means.outlier:.1f} ms"
+    '4.202 ms saved, 0.534 left; an outlier of 46.8 ms'
+    """
+    frame = load("x86-get-dirty-log-lockless").frame.set_index("variant")
+    times = frame["get_dirty_log_time_ns"] * 1e-9
+    return Means(float(times["before"]), float(times["after"]), int(frame["runs"].iloc[0]))

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Seed 002's time of GET beside the model: what it can be made of, and what the lab's prototype says of the walk.
+
+The lab counts instructions (docs/lab.md), and nothing here takes them for time: of its two walks, with the lock and
+without, only the ratio of instructions a page is used. The walk without the lock is determined from cells under load,
+which are those that the lab has; the cells with the lock, of which nothing is determined, check the model.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+from simlib.calibration import kernbench, lab
+from simlib.engine import compiled
+from simlib.engine.result import LEDGER, PS
+from simlib.fits import CostEstimate, find_fit
+from simlib.measurements import load
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.scenario import Scenario
+from simlib.prediction import LEVEL, evaluate
+from simlib.workloads import build
+
+EXPERIMENT = "lockless-write-protect"
+"""The lab's cells with and without the lock, in ``data/collected/switches-*``."""
+
+GRID = (45.0, 65.0)
+"""Instructions a page at which the model is run to determine the walk without the lock."""
+
+SEEDS = range(1, 4)
+"""Seeds of the simulator, of whose results the median counts."""
+
+VCPUS = 12
+"""CPUs of seed 002's host, and vCPUs of the guest of its kernbench; GET's guest is not stated."""
+
+
+# -- the lab's prototype -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What write-protecting a page takes in the lab, instructions.
+
+    Attributes
+    ----------
+    locked : tuple of float
+        With the lock: value and interval, from cells whose vCPU is parked (`simlib.calibration.lab`).
+    lockless : tuple of float
+        Without: value and interval. One number determined from `observations`.
+    observations : int
+    deviation : float
+        Root mean square of the logarithm of lab over model that is left.
+    """
+
+    locked: tuple[float, float, float]
+    lockless: tuple[float, float, float]
+    observations: int
+    deviation: float
+
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """Without over with, and its interval."""
+        value = self.lockless[0] / self.locked[0]
+        return value, self.lockless[1] / self.locked[2], self.lockless[2] / self.locked[1]
+
+
+def lab_clears() -> pd.DataFrame:
+    """CLEAR in the lab's cells: ``lockless``, ``seed``, ``round``, ``clear_time_s`` (of instructions)."""
+    frame = load("switches-ioctls").frame
+    rows = frame[(frame["experiment"] == EXPERIMENT) & (frame["name"] == "clear")]
+    return pd.DataFrame(
+        {"lockless": rows["switches"].str.endswith("=Y"), "seed": rows["seed"].astype(int),
+         "round": rows["round"].astype(int), "clear_time_s": rows["total_time_ns"] * 1e-9}
+    ).reset_index(drop=True)  # fmt: skip
+
+
+def _lab_case() -> tuple[Scenario, CostEstimate]:
+    """The cell with the lock as a scenario, with the lab's costs."""
+    frame = load("switches-ioctls").frame
+    estimate = lab.cost_estimate(lab.instruction_costs("x86-shadow"))
+    return estimate.apply(lab.lab_case("x86-shadow", frame[frame["experiment"] == EXPERIMENT].iloc[0])), estimate
+
+
+def _medians(cases: list[Scenario], metrics: tuple[str, ...]) -> NDArray[np.float64]:
+    """Median over the seeds: a row a case, a column a metric."""
+    runs = [evaluate(cases, pages_per_vcpu=None, seed=seed) for seed in SEEDS]
+    return np.asarray(np.median([[[run.value(m) for m in metrics] for run in each] for each in runs], axis=0))
+
+
+_ROUNDS = ("clear_dirty_log_time[1]", "clear_dirty_log_time[2]")
+
+
+def fit_walk() -> Walk:
+    """Determine what the walk without the lock takes a page: least squares of logarithms over rounds and seeds.
+
+    Its interval has the scatter of the observations, and how far the model was off in the lab's other cells under
+    load (the discrepancy of the shipped fit), which all observations share.
+
+    Examples
+    --------
+    >>> walk = fit_walk()
+    >>> 45 < walk.lockless[0] < 60 and 0.2 < walk.ratio[1] < walk.ratio[2] < 0.5
+    True
+    """
+    case, _ = _lab_case()
+    locked = next(cost for cost in lab.instruction_costs("x86-shadow") if cost.name == "clear_page")
+    lockless = case.changed({"policy": {"clear_lock": "lockless"}})
+    model = np.log(_medians([lockless.with_costs(lockless_page=1000 * each) for each in GRID], _ROUNDS))
+    seen = lab_clears().query("lockless")
+    which, logs = seen["round"].to_numpy() - 1, np.log(seen["clear_time_s"].to_numpy(dtype=float))
+
+    def residuals(page: float) -> NDArray[np.float64]:
+        at = [np.interp(page, GRID, model[:, r]) for r in (0, 1)]
+        return np.asarray(logs - np.array(at)[which])
+
+    value = float(optimize.minimize_scalar(lambda p: float((residuals(p) ** 2).sum()), bounds=(GRID[0], GRID[-1])).x)
+    slope = float(np.mean(residuals(value - 1) - residuals(value + 1)) / 2)  # of the logarithm, by instruction
+    dof = len(logs) - 1
+    scatter = float((residuals(value) ** 2).sum() / dof / len(logs))
+    discrepancy = shipped_discrepancy()
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * float(np.sqrt(scatter + discrepancy**2)) / slope
+    left = float(np.sqrt((residuals(value) ** 2).mean()))
+    return Walk((locked.value, locked.low, locked.high), (value, value - half, value + half), len(logs), left)
+
+
+def shipped_discrepancy() -> float:
+    """How far the model was off in CLEAR's time under load, in the lab's other cells of the same machine."""
+    found = find_fit(lab.lab_scenario("x86-shadow"))
+    return float(found.estimate.discrepancy) if found is not None else float("nan")
+
+
+_THOUSANDS = 1e6
+"""Thousands of instructions in a second of the lab's clock, which shows a nanosecond for each."""
+
+
+def lab_comparison(walk: Walk) -> pd.DataFrame:
+    """The lab's cells beside the model.
+
+    Returns
+    -------
+    DataFrame
+        ``lock``, ``what``, ``unit`` (instructions of all CPUs), ``lab``, ``lab_low``, ``lab_high`` (median over three
+        seeds and their range),
+        ``model``, ``error``, ``determined`` (whether the walk without the lock was determined from it).
+    """
+    case, _ = _lab_case()
+    lockless = case.changed({"policy": {"clear_lock": "lockless"}}).with_costs(lockless_page=1000 * walk.lockless[0])
+    model = _medians([case, lockless], (*_ROUNDS, "longest_stall"))
+    clears, locks = lab_clears(), load("switches-locks").frame
+    stalls = load("switches-stalls").frame
+    stalls = stalls[stalls["experiment"] == EXPERIMENT]
+    rows = []
+    for number, without in enumerate((False, True)):
+        of = clears[clears["lockless"] == without]
+        mine = stalls[stalls["switches"].str.endswith("=Y") == without]
+        measured = [of.loc[of["round"] == r, "clear_time_s"] for r in (1, 2)]
+        measured.append(mine.groupby("seed")["longest_stall_in_clear_ns"].max() * 1e-9)
+        names = ("first CLEAR", "second CLEAR", "longest stall")
+        for i, (name, values) in enumerate(zip(names, measured, strict=True)):
+            rows.append(
+                {"lock": "none" if without else "mmu_lock", "what": name, "unit": "thousand instructions",
+                 "lab": _THOUSANDS * float(values.median()), "lab_low": _THOUSANDS * float(values.min()),
+                 "lab_high": _THOUSANDS * float(values.max()), "model": _THOUSANDS * float(model[number, i]),
+                 "determined": without and i < 2}
+            )  # fmt: skip
+        taken = locks[(locks["experiment"] == EXPERIMENT) & (locks["switches"].str.endswith("=Y") == without)]
+        taken = taken[(taken["phase"] == "rounds") & (taken["site"] == "clear")]
+        count = [int(taken.loc[taken["seed"] == seed, "acquisitions"].sum()) for seed in stalls["seed"].unique()]
+        rows.append(
+            {"lock": "none" if without else "mmu_lock", "what": "mmu_lock taken by CLEAR", "unit": "count",
+             "lab": float(np.median(count)), "lab_low": float(min(count)), "lab_high": float(max(count)),
+             "model": 0.0 if without else float(case.workload.iterations), "determined": False}
+        )  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return frame.assign(error=np.where(frame["lab"] == frame["model"], 0.0, frame["model"] / frame["lab"] - 1))
+
+
+# -- what 9.0 and 4.8 ms can be made of ----------------------------------------------------------------------------
+
+GUESTS: dict[str, dict[str, dict[str, str]]] = {
+    "EPT, pages": {"policy": {"architecture": "x86-shadow"}, "guest": {"backing": "4k"}},
+    "EPT, blocks at first": {"policy": {"architecture": "x86-shadow"}, "guest": {"backing": "thp"}},
+    "EPT off": {"policy": {"architecture": "x86-shadow-paging"}, "guest": {"backing": "4k"}},
+}
+"""Guests of the shadow MMU: whose faults take no lock once its blocks are split; until then; and all faults do."""
+
+BEFORE = {"lock": "ticket", "get_flush": "under_lock", "enable_blocks": "drop"}
+"""x86 in 2013 (read in 3.11): kvm_vm_ioctl_get_dirty_log and spte_write_protect; spinlocks were ticket locks."""
+
+AFTER = {"lock": "ticket", "clear_lock": "lockless", "enable_blocks": "protect"}
+"""The series of seed 002."""
+
+SETTINGS = tuple(itertools.product(("3G", "12G"), ("200ns", "2us"), ("5ms", "50ms")))
+"""Memory, a vCPU's time between two accesses, userspace's pause: the mail states none of them."""
+
+
+def get_scenario(guest: str, memory: str, interval: str, pause: str, vcpus: int = VCPUS, rounds: int = 4) -> Scenario:
+    """GET again and again from one of `GUESTS`, whose vCPUs write any page of it, with x86's published costs.
+
+    Examples
+    --------
+    >>> get_scenario("EPT off", "3G", "1us", "5ms")
+    <Scenario get_dirty_log on x86-published: 12 vCPUs, 3G, x86-shadow-paging, 0 costs given>
+    """
+    return Scenario.parse(
+        {"machine": {"name": "x86-published"}, "group": "shadow", "policy": GUESTS[guest]["policy"],
+         "guest": {"vcpus": vcpus, "memory": memory} | GUESTS[guest]["guest"],
+         "workload": {"kind": "get_dirty_log", "iterations": rounds, "pause": pause, "warm_up": "100us",
+                      "access": "uniform", "shared": True, "access_interval": interval}}
+    )  # fmt: skip
+
+
+def published_costs() -> CostEstimate:
+    """The costs of the published x86 host, calibrated (data/fits/x86-published.json)."""
+    found = find_fit(get_scenario("EPT off", "3G", "1us", "5ms"))
+    if found is None:
+        raise AssertionError("data/fits has no x86-published.json")
+    return found.estimate
+
+
+_GET = ("get_dirty_log_time", "get_wait_time", "dirty_pages")
+
+
+def witness(walk: Walk) -> pd.DataFrame:
+    """GET before and after seed 002 in the model, over `SETTINGS`: does any of them save what the mail says?
+
+    Returns
+    -------
+    DataFrame
+        ``guest``, ``memory``, ``interval``, ``pause``; ``before_s`` and ``after_s``: mean time of a GET, if a page
+        takes as long without the lock as with it; ``after_lab_s``: if it takes the lab's ratio of it; ``ratio``,
+        ``ratio_lab``: after over before; ``page_ratio``: the same for each page found dirty; ``dirty_ratio``: of the
+        pages found; ``wait_s``: mean wait of a GET for the lock, before.
+    """
+    estimate, rows = published_costs(), []
+    page = float(np.exp(estimate.logs[estimate.names.index("clear_page[shadow]")]))
+    cases, keys = [], list(itertools.product(GUESTS, SETTINGS))
+    for guest, setting in keys:
+        case = estimate.apply(get_scenario(guest, *setting))
+        lockless = case.changed({"policy": AFTER})
+        cases += [case.changed({"policy": BEFORE}), lockless, lockless.with_costs(lockless_page=walk.ratio[0] * page)]
+    runs = evaluate(cases, pages_per_vcpu=None)
+    for number, (guest, setting) in enumerate(keys):
+        before, after, less = (
+            {name: run.value(name) / run.scenario.workload.iterations for name in _GET}
+            for run in runs[3 * number : 3 * number + 3]
+        )
+        times = [each["get_dirty_log_time"] for each in (before, after, less)]
+        found = [each["dirty_pages"] for each in (before, after)]
+        rows.append(
+            {"guest": guest, **dict(zip(("memory", "interval", "pause"), setting, strict=True)),
+             "before_s": times[0], "after_s": times[1], "after_lab_s": times[2], "wait_s": before["get_wait_time"],
+             "ratio": times[1] / times[0], "ratio_lab": times[2] / times[0],
+             "page_ratio": times[1] / times[0] * found[0] / found[1], "dirty_ratio": found[1] / found[0]}
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What seed 002's two means ask of a mechanism, by arithmetic.
+
+    Attributes
+    ----------
+    means : Means
+    page : tuple of float
+        Write-protecting a page under the lock: the published host's cost and its interval, s.
+    flush : float
+        Flushing the TLBs of `VCPUS` vCPUs there, s.
+    ratio : float
+        Of the walk's time a page, without the lock over with it: the lab's, of instructions.
+    """
+
+    means: kernbench.Means
+    page: tuple[float, float, float]
+    flush: float
+    ratio: float
+
+    @property
+    def all_walk_pages(self) -> float:
+        """Dirty pages a GET if all of it before were the walk."""
+        return self.means.before / self.page[0]
+
+    @property
+    def wait_each(self) -> float:
+        """How long each vCPU would hold the lock if all were ahead of GET, each once, s."""
+        return self.means.saved / VCPUS
+
+    @property
+    def walk(self) -> float:
+        """Time of the walk before, s, if without the lock it takes `ratio` of it."""
+        return self.means.saved / (1 - self.ratio)
+
+    @property
+    def rest(self) -> float:
+        """What is neither then, s, before as after."""
+        return self.means.before - self.walk
+
+    @property
+    def walk_pages(self) -> float:
+        """Dirty pages a GET then."""
+        return self.walk / self.page[0]
+
+
+def budget(walk: Walk) -> Budget:
+    """The arithmetic of seed 002's means.
+
+    Examples
+    --------
+    >>> found = budget(Walk((155.0, 154.0, 156.0), (54.25, 40.0, 60.0), 6, 0.02))
+    >>> f"{1e3 * found.walk:.1f} ms of walk, {1e3 * found.rest:.1f} ms of rest; {1e6 * found.wait_each:.0f} µs a vCPU"
+    '6.5 ms of walk, 2.5 ms of rest; 350 µs a vCPU'
+    """
+    estimate = published_costs()
+    costs = estimate.apply(get_scenario("EPT off", "3G", "1us", "5ms")).costs
+    index = estimate.names.index("clear_page[shadow]")
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, estimate.dof)) * float(np.sqrt(estimate.covariance[index, index]))
+    value = float(np.exp(estimate.logs[index])) * PS
+    flush = ((costs.flush or 0) + VCPUS * (costs.flush_per_vcpu or 0)) * PS
+    page = (value, value * float(np.exp(-half)), value * float(np.exp(half)))
+    return Budget(kernbench.get_means(), page, flush, walk.ratio[0])
+
+
+# -- the walk that begins anew -------------------------------------------------------------------------------------
+
+
+def rewalks(scenario: Scenario, seed: int = 1, entries: int = 8_000_000) -> dict[str, float]:
+    """How often an rmap changes while GET walks it, if every fault changed one: counted, and expected.
+
+    A guest that writes any page faults on each page of a word as likely, so that one in 64 faults on the word that is
+    being walked is on the page that is.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With ``access = "uniform"``.
+    seed : int
+    entries : int
+        Room for what the engine writes down of pages.
+
+    Returns
+    -------
+    dict
+        ``walked``: pages; ``faults``: while GET walked; ``counted``: those on its word, over 64; ``expected``:
+        docs/model.md (2.6).
+    """
+    raw = compiled.run(build(scenario), seed, ledger=entries)
+    time, _, kind, page, found = raw.ledger.T
+    costs = scenario.costs
+    lockless = scenario.policy.clear_lock == "lockless" and costs.lockless_page is not None
+    each = (costs.lockless_page if lockless else costs.clear_page) or 0
+    cleared = np.flatnonzero((kind == LEDGER.index("clear")) & (found > 0))
+    faults = np.flatnonzero((kind == LEDGER.index("write")) & (found == 1))
+    begin, end = time[cleared], time[cleared] + found[cleared] * each
+    which = np.searchsorted(begin, time[faults], side="right") - 1
+    during = (which >= 0) & (time[faults] < end[which])
+    same = during & (page[faults] // WORD_PAGES == page[cleared[which]] // WORD_PAGES)
+    pages, walked = scenario.guest.pages_per_vcpu * scenario.guest.vcpus, float(found[cleared].sum())
+    rate = float(during.sum()) / max(1, int((end - begin).sum()))
+    return {"walked": walked, "faults": float(during.sum()), "counted": float(same.sum()) / WORD_PAGES,
+            "expected": walked * each * rate / pages}  # fmt: skip
