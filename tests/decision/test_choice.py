@@ -552,7 +552,7 @@ def test_every_cost_has_a_prior_with_its_source():
             assert set(prior.tables) <= published
             assert len(prior.source) > 3
             if not prior.tables:
-                assert prior.source.startswith("assumed")
+                assert prior.source.startswith(("assumed", "translated"))
                 assert prior.factor >= 2 or prior.median == 0
 
 
