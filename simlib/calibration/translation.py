@@ -60,7 +60,7 @@ def instructions(name: str) -> dict[str, Instructions]:
     own = statistics_own(name)
     hold, outside = known["fault_hold"].value, known["fault_exit"].value
     plain = {cost.name: cost.value for cost in lab.plain_costs(name)}
-    within = own["fault"]
+    within = max(0.0, own["fault"])  # none where faults take no lock
     return {
         "hold": Instructions(hold - within / 2, hold - within, hold),
         "exit": Instructions(outside - within / 2, outside - within, outside),
