@@ -111,7 +111,7 @@ def central(scenario: Scenario) -> Scenario:
     Examples
     --------
     >>> central(Scenario.parse({"policy": {"architecture": "riscv"}})).costs.fault_hold
-    600000
+    829000
     """
     costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
     filled = scenario if costs.estimate is None else costs.estimate.apply(scenario)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Costs of the published x86 hosts: the shipped fit, the parked costs against what their sources derive, the bars."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,16 @@ def test_one_set_of_costs_gives_the_three_configurations(number):
     for metric in x86.PUBLISHED_CHANGE:
         low, high = CHANGE_BARS[number, metric]
         assert low < 100 * (batch[metric] / whole[metric] - 1) < high, metric
+
+
+def test_the_readme_has_what_clear_costs_in_the_three_configurations():
+    estimate = find_fit(x86.configurations()).estimate
+    changes = []
+    for number in (1, 2, 3):
+        whole, batch = (x86.configuration_metrics(estimate, f"config-{number}", n, x86.FACTOR) for n in (0, 64))
+        changes.append(100 * (batch["clear_cpu_time"] / whole["clear_cpu_time"] - 1))
+    words = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert f"comes out as +{changes[0]:.0f}, +{changes[1]:.0f} and +{round(changes[2], -2):.0f} %)" in words
 
 
 def test_a_quarter_of_the_memory_gives_the_same():

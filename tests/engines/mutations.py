@@ -163,8 +163,8 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(WORKLOADS + "kernel.py", "program.map(action, logging)", "program.map(action, False)"),
     ],
     "enabling protects every other word": [
-        Edit(WORKLOADS + "dirty_log.py", "self._sweep(lock, WORD_PAGES, lambda",
-             "self._sweep(lock, 2 * WORD_PAGES, lambda"),
+        Edit(WORKLOADS + "dirty_log.py", "self._sweep(lock, WORD_PAGES, protect)",
+             "self._sweep(lock, 2 * WORD_PAGES, protect)"),
     ],
     "a thread that helps clears one word of its part": [
         Edit(WORKLOADS + "migration.py", "with program.extent(part) as mine",
