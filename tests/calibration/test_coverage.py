@@ -32,7 +32,7 @@ DESIGNS = {"published": only_to_16(published_design(FIT)), "unlike": UNLIKE}
 def surrogates():
     width = HALF_WIDTH * np.sqrt(np.diag(FIT.estimate.covariance))
     return {
-        name: fit_surrogate(design.problem(FIT), TRUTH, width, runs=128, checked=16, pages=1024)
+        name: fit_surrogate(design.problem(FIT), TRUTH, width, runs=256, checked=16, pages=2048)
         for name, design in DESIGNS.items()
     }
 

@@ -48,7 +48,8 @@ def test_what_it_says_is_what_it_computed(run: Any) -> None:
     assert told["work"] == pytest.approx([2.67, 2.67, 0.33], rel=0.05)
     assert told["sums"][0] < 1e-9
     for low, centre, high in told["interval"]:
-        assert low < centre < high
+        assert low <= centre <= high  # the estimate is in it, also where it is the largest
+        assert low < high
     assert told["roles"].count("predicted") == 7
     assert told["roles"][-2:] == ["not determined", "missed"]
     for first, second, third in told["sensitivity"]:  # orders of magnitude apart, whatever was chosen
