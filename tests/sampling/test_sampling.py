@@ -253,6 +253,10 @@ CASES = {
         access="zipf", shared=False),
     "read, blocks left": migration("arm64-2022", {"eager_split": False}),
 }  # fmt: skip
+FLUSHED_SPLITS = ("write zipf apart, every 512",)
+"""A fault that splits a block flushes all TLBs with the lock held: rare holds, so long that queues are longer than the
+mean-value law between two windows has them (docs/sampling.md)."""
+
 WHOLE_HOLDS = ("lockless, blocks left", "write, whole", "read zipf", "read zipf apart", "read, blocks left")
 
 
@@ -271,7 +275,7 @@ def test_sampled_and_whole_migrations_agree(name):
     for metric in ("precopy_duration", "passes", "clear_cpu_time", "clear_work_time", "lock_acquisitions"):
         assert mean[metric] == pytest.approx(truth[metric], rel=0.03), metric
     assert mean["guest_throughput"] == pytest.approx(truth["guest_throughput"], rel=0.005)
-    assert lost(mean) == pytest.approx(lost(truth), rel=0.05)
+    assert lost(mean) == pytest.approx(lost(truth), rel=0.08 if name in FLUSHED_SPLITS else 0.05)
     # Which of the most popular pages are written is chance, and the same in every part of the memory: 5 % here.
     assert mean["dirty_left"] == pytest.approx(truth["dirty_left"], rel=0.03 if case.workload.shared else 0.08)
     assert mean["contentions"] == pytest.approx(truth["contentions"], rel=0.1, abs=50)
