@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -263,6 +264,14 @@ def fit(machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 
     return WalkFit(machine, how, costs, samples, table, chi_squared)
 
 
+def _predicted(
+    problem: _Problem, kept: Sequence[int], out: int, seen: NDArray[np.float64], starts: Sequence[NDArray[np.float64]]
+) -> float:
+    """The change that was left out, by costs from those that were kept."""
+    logs, _ = problem.solve(seen, kept, starts)
+    return float(problem.by_mode(problem.costs(logs)).mean(axis=1)[out])
+
+
 def left_out(
     machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 100, seed: int = 1
 ) -> pd.DataFrame:
@@ -282,10 +291,7 @@ def left_out(
     for out, (scenario, backing) in enumerate(CASES):
         kept = [index for index in range(len(CASES)) if index != out]
 
-        def predicted(seen: NDArray[np.float64], starts: Sequence[NDArray[np.float64]], kept=kept, out=out) -> float:  # type: ignore[no-untyped-def]  # the defaults bind the loop's values
-            logs, _ = problem.solve(seen, kept, starts)
-            return float(problem.by_mode(problem.costs(logs)).mean(axis=1)[out])
-
+        predicted = partial(_predicted, problem, kept, out)
         best, _ = problem.solve(problem.seen, kept, problem.starts())
         low, high = interval(np.array([predicted(seen, [best, problem.starts()[0]]) for seen in drawn]))
         seen, deviation = problem.seen[out], problem.deviation[out]

@@ -17,8 +17,9 @@ import pandas as pd
 from scipy import stats
 
 from simlib.calibration import growth, lab
+from simlib.calibration.migrations import fit_of
 from simlib.calibration.x86 import configurations
-from simlib.fits import CostEstimate, find_fit
+from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.machine import MACHINES
 from simlib.model.scenario import load_scenario
@@ -111,9 +112,8 @@ def pairs() -> list[Pair]:
     >>> sorted({pair.kind for pair in pairs()})
     ['clear', 'exit', 'hold', 'letting go']
     """
-    fit = find_fit(configurations())
-    arm64 = find_fit(load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml"))
-    assert fit is not None and arm64 is not None  # noqa: S101, PT018  # both are shipped
+    fit = fit_of(configurations())
+    arm64 = fit_of(load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml"))
     x86, altra = _values(fit.estimate), _values(arm64.estimate)
     paging = _values(growth.growth_fit("shadow-paging-few").estimate)
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simlib import parallel
+from simlib.calibration.migrations import fit_of
 from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations
-from simlib.fits import CostEstimate, find_fit
+from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario
 from simlib.model.strategy import every
@@ -114,8 +115,7 @@ def simulate_grid(progress: parallel.Progress | None = None) -> pd.DataFrame:
         A column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before,
         named ``metric[configuration]``.
     """
-    fit = find_fit(configurations())
-    assert fit is not None  # noqa: S101  # the shipped fit of the machine that the file names
+    fit = fit_of(configurations())
     tasks = [partial(changes, settings, fit.estimate) for settings in grid()]
     found = parallel.each(tasks, "seed 001's settings", progress)
     return pd.concat([pd.DataFrame(grid()), pd.DataFrame(found, columns=[*map(column, NUMBERS)])], axis=1)

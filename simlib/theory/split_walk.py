@@ -167,13 +167,13 @@ class EagerSplit:
         return table.walked(0, pages, height, levels) + table.split_walked(0, pages, height, walk, levels)
 
 
-def time(counts: Counts, costs: Mapping[str, float]) -> float:
+def time(counts: Counts, costs: Mapping[str, float | None]) -> float:
     """What the counts take, in the unit of the costs; a cost without a value takes nothing.
 
     Parameters
     ----------
     counts : mapping of str to int
-    costs : mapping of str to float
+    costs : mapping of str to float or None
 
     Examples
     --------

@@ -169,7 +169,7 @@ def test_rows_are_met_as_python_would_meet_them(condition: Condition) -> None:
     """Python's own words on the same text, where nothing is missing; `in` is written as Python's for it."""
     frame = pd.DataFrame([(a, b) for a in (0, 1, 2) for b in (0, 1, 2)], columns=["a", "b"])
     text = str(condition).replace("in 1", "in (1,)")
-    expected = [eval(text, {}, {"a": int(a), "b": int(b)}) for a, b in frame.to_numpy()]  # noqa: S307  # its own words
+    expected = [eval(text, {}, {"a": int(a), "b": int(b)}) for a, b in frame.to_numpy()]  # noqa: S307  # a text that this test wrote
     assert condition.mask(frame).tolist() == expected
     assert parse_condition(str(condition)).columns() == condition.columns()
 

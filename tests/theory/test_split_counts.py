@@ -60,7 +60,7 @@ def test_fewer_address_bits_save_a_level():
 
 def test_a_cost_without_a_value_takes_nothing():
     counts = EagerSplit(GIB, "thp").enable()
-    assert time(counts, {"split_block": 7.0, "walk_entry": None}) == 512 * 7  # type: ignore[dict-item]  # as Costs has it
+    assert time(counts, {"split_block": 7.0, "walk_entry": None}) == 512 * 7
 
 
 @pytest.mark.parametrize(
