@@ -16,6 +16,7 @@ from scipy import stats
 from scipy.linalg import block_diag
 
 from simlib.calibration.fit import Calibrated, calibrate
+from simlib.calibration.parked import MACHINE, parked_costs
 from simlib.calibration.problem import Problem, parameters_of
 from simlib.fits import CostEstimate, Fit
 from simlib.measurements import data_dir, load
@@ -25,10 +26,6 @@ from simlib.prediction import LEVEL, PAGES_PER_VCPU
 from simlib.simulation import run_scenario
 from simlib.workloads.scaled import scaled
 
-MACHINE = "x86-published"
-"""Name of the machine, and of its fit."""
-
-BLOCKS_PER_GIB = 512
 _PAGES_PER_GIB = 262144
 
 PUBLISHED_CHANGE = {"precopy_duration": "precopy_duration_change_percent",
@@ -133,48 +130,6 @@ def remote_ratio() -> float:
     """
     table = load("core-to-core-latency").frame
     return float(table[table["processor"].str.startswith("Xeon")]["cross_ratio"].median())
-
-
-def parked_costs() -> pd.DataFrame:
-    """Costs of ioctls while the vCPUs are parked, so that nobody contends: name, value, low, high (ps), how, cells.
-
-    The interval is that of the mean of the logarithms over the rows of a table; with a single row it is the row, and
-    only the discrepancy of the whole fit says how far it may be off.
-    """
-    ioctls = load("x86-shadow-eager-split-ioctl-time").frame
-    ioctls = ioctls.assign(each=ioctls["ioctl_time_s"] / (ioctls["memory_gib"] * _PAGES_PER_GIB) * 1e12)
-    third = ioctls[ioctls["phase"] == "clear-iteration-2"]["each"]
-    unsplit = ioctls[(ioctls["phase"] == "clear-iteration-1") & (ioctls["eager_page_split"] == "N")]["each"]
-    now = load("x86-clear-dirty-log-160-vcpus").rows("variant == 'after' and iteration >= 2")
-    tdp_page = now["clear_time_s"] / (160 * _PAGES_PER_GIB) * 1e12
-    tdp = load("x86-tdp-eager-split").rows("initially_set == 'Y'").set_index(["phase", "variant"])["elapsed_time_s"]
-    gib = 96
-    tdp_unsplit = pd.Series([tdp["clear-iteration-1", "before"] / (gib * _PAGES_PER_GIB) * 1e12])
-    first = pd.Series([tdp["clear-iteration-1", "after"]]) * 1e12
-    split = (first - gib * _PAGES_PER_GIB * float(tdp_page.mean())) / (gib * BLOCKS_PER_GIB)
-    flushes = load("x86-disable-dirty-log-flushes").frame.set_index("variant")
-    saved = flushes.loc["before"] - flushes.loc["after"]
-    flush = pd.Series([saved["disable_time_s"] / saved["flushes"] / 64 * 1e12])
-    found = [
-        _mean("clear_page[shadow]", third, "CLEAR of all pages, iteration 2"),
-        _mean("clear_unsplit[shadow]", unsplit, "CLEAR of unsplit blocks, iteration 1"),
-        _mean("clear_page[tdp]", tdp_page, "CLEAR of all pages, 160 vCPUs, after the change, iterations 2 and 3"),
-        _mean("clear_unsplit[tdp]", tdp_unsplit, "CLEAR of unsplit blocks, 96 vCPUs"),
-        _mean("split_block[tdp]", split, "CLEAR that splits, 96 vCPUs, less clearing all pages"),
-        _mean("flush_per_vcpu", flush, "disabling the log: time saved by each flush saved, 64 vCPUs"),
-    ]
-    return pd.DataFrame(found)
-
-
-def _mean(name: str, values: pd.Series, how: str) -> dict[str, object]:
-    """Geometric mean with its interval."""
-    logs = np.log(values.to_numpy(dtype=float))
-    half = 0.0
-    if len(logs) > 1:
-        half = float(stats.t.ppf(0.5 + LEVEL / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
-    centre = float(logs.mean())
-    return {"name": name, "value": float(np.exp(centre)), "low": float(np.exp(centre - half)),
-            "high": float(np.exp(centre + half)), "how": how, "cells": len(logs)}  # fmt: skip
 
 
 def configurations() -> Scenario:

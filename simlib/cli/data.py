@@ -61,7 +61,8 @@ def data_costs(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Determine the costs of the published x86 hosts, which rest on several tables: writes x86-published.json."""
-    from simlib.calibration.x86 import MACHINE, x86_fit
+    from simlib.calibration.parked import MACHINE
+    from simlib.calibration.x86 import x86_fit
 
     with progress_bar() as progress:
         fit = x86_fit(progress)

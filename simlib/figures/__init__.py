@@ -15,6 +15,7 @@ from simlib.figures.lock import histogram, lock_over_time, progress, time_per_pa
 from simlib.figures.lockless import get_ratios, get_ways, regression_shown
 from simlib.figures.migration import degradation_over_time, throughput_over_time
 from simlib.figures.ownership import lock_ownership
+from simlib.figures.parked import parked_times
 from simlib.figures.prediction import over_vcpus
 from simlib.figures.split_walk import split_walk_changes, split_walk_shares
 from simlib.figures.teardown import teardown_ways, unmap_times
@@ -36,6 +37,7 @@ __all__ = [
     "lock_ownership",
     "over_vcpus",
     "pareto",
+    "parked_times",
     "progress",
     "regression_shown",
     "saturated_fault",

@@ -51,6 +51,8 @@ class Architecture:
         Mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
     splits_at_clear : bool
         Whether, by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
+    enable_by_rmap : bool
+        Whether enabling the log looks at every page's reverse mapping, also in blocks that are not split.
     data_lines : int
         Cache lines beside the lock's own that every fault under the lock changes, whoever takes it.
     split_flush : bool
@@ -78,6 +80,7 @@ class Architecture:
     split_alloc: str = "drop"
     data_lines: int = 0
     split_flush: bool = False
+    enable_by_rmap: bool = False
 
 
 _GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
@@ -107,6 +110,7 @@ ARCHITECTURES: dict[str, Architecture] = {
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
             data_lines=1,
             split_flush=True,
+            enable_by_rmap=True,  # arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access
         ),
         Architecture(
             "x86-shadow-paging", "x86, shadow paging (ept=N, npt=0)", "rwlock", "write", "write", "write", "write", 1,
@@ -115,6 +119,7 @@ ARCHITECTURES: dict[str, Architecture] = {
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_write_protect_pt_masked", _GENERIC),
             data_lines=1,
             split_flush=True,
+            enable_by_rmap=True,  # arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access
         ),
         Architecture(
             "arm64", "arm64", "rwlock", "read", "read", "read", "write", 1,

@@ -58,6 +58,7 @@ class Costs(rules.Checked):
         CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
     clear_unsplit : int
         CLEAR, for each page of a block that is not split: what looking for the page's own entry takes, under the lock.
+        Enabling the log takes it too where that looks at every page (`Architecture.enable_by_rmap`).
     clear_ioctl : int
         One CLEAR ioctl, outside the lock.
     reacquire : int

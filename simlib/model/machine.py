@@ -33,7 +33,8 @@ class Machine(rules.Checked):
         Picoseconds to move a contended cache line within a socket and between sockets. Without a value
         the calibrated cost `Costs.line_transfer` stands for the former, and `remote_ratio` times that for the latter.
     remote_ratio, cluster_ratio : float
-        How many times as long it takes between sockets, and within a cluster, as within a socket.
+        How many times as long it takes between sockets, and within a cluster, as within a socket. What a thread does to
+        page tables takes `remote_ratio` times as long where they lie on another socket.
     slowdown : tuple of (int, float)
         How many times as long the work of a vCPU takes, in the guest and in the kernel, with so many busy CPUs: what
         frequency, siblings and memory do. Between two numbers it is linear in the logarithm, beyond the last constant.

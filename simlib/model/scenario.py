@@ -29,6 +29,7 @@ from simlib.model.quantities import (
     format_size,
     parse_size,
 )
+from simlib.model.topology import far_share
 from simlib.model.workload import KINDS, Workload
 
 
@@ -73,6 +74,10 @@ class Guest(rules.Checked):
 
 _OF_THE_VCPU = ("fault_exit", "fault_hold", "split_hold", "guest_access")
 """Costs of what vCPUs do."""
+
+_OF_A_WALK = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "enable_page", "split_block", "zap_block",
+              "unmap_entry", "clean_line", "walk_entry", "protect_entry", "table_entry")  # fmt: skip
+"""Costs of what one thread does to all of the memory's page table and to what KVM keeps beside it."""
 
 
 Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
@@ -140,14 +145,28 @@ class Scenario:
                              "every socket has as many")  # fmt: skip
 
     @property
-    def busy_costs(self) -> Costs:
-        """The costs as they are while all vCPUs are busy (`Machine.slowdown`)."""
-        factor = self.machine.slowed(self.guest.vcpus)
-        if factor == 1.0:
-            return self.costs
-        given = {name: getattr(self.costs, name) for name in _OF_THE_VCPU}
+    def machine_costs(self) -> Costs:
+        """The costs as they are on this machine with this guest.
+
+        What a vCPU does takes longer while all are busy (`Machine.slowdown`). What one thread does to the memory of all
+        takes longer for the part that lies on another socket than the first (`Machine.remote_ratio`), where that thread
+        is: a vCPU's memory and its page table lie where it runs.
+
+        Examples
+        --------
+        >>> host = {"cores": 4, "sockets": 2, "remote_ratio": 3}
+        >>> costs = {"clear_page": "30ns", "fault_hold": "1us"}
+        >>> two, four = (Scenario.parse({"machine": host, "guest": {"vcpus": n}, "costs": costs}) for n in (2, 4))
+        >>> two.machine_costs.clear_page, four.machine_costs.clear_page, four.machine_costs.fault_hold
+        (30000, 60000, 1000000)
+        """
+        vcpus, machine = self.guest.vcpus, self.machine
+        far = 1 + (machine.remote_ratio - 1) * far_share(machine, vcpus)
+        factors = dict.fromkeys(_OF_THE_VCPU, machine.slowed(vcpus)) | dict.fromkeys(_OF_A_WALK, far)
+        given = self.costs.given()
         return dataclasses.replace(
-            self.costs, **{name: round(value * factor) for name, value in given.items() if value is not None}
+            self.costs,
+            **{name: round(given[name] * factor) for name, factor in factors.items() if factor != 1 and name in given},
         )
 
     def _check_workload(self) -> None:

@@ -35,3 +35,14 @@ def placement(machine: Machine, threads: int) -> Placement:
     core = order[np.arange(threads) % len(order)]
     cluster = core * machine.clusters // machine.cores if machine.clusters else None
     return Placement(sockets[core], cluster)
+
+
+def far_share(machine: Machine, vcpus: int) -> float:
+    """Share of the vCPUs, and so of the memory that they touched first, that are not on the first socket.
+
+    Examples
+    --------
+    >>> far_share(Machine(cores=96, sockets=2), 64)
+    0.25
+    """
+    return float((placement(machine, vcpus).socket > 0).mean())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import growth, x86
+from simlib.calibration import growth, parked
 from simlib.model.machine import MACHINES
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
@@ -27,6 +27,8 @@ class GrowthStudy:
         `simlib.calibration.growth.curves`.
     paging, split_beforehand : DataFrame
         Shadow paging: its observations with the model's values, and those with everything split beforehand.
+    parked : DataFrame
+        `simlib.calibration.parked.parked_times`.
     beyond : DataFrame
         `simlib.calibration.growth.beyond`.
     arm64 : Difference
@@ -37,6 +39,7 @@ class GrowthStudy:
     curves: pd.DataFrame
     paging: pd.DataFrame
     split_beforehand: pd.DataFrame
+    parked: pd.DataFrame
     beyond: pd.DataFrame
     arm64: growth.Difference
 
@@ -46,7 +49,8 @@ def study(seed: int = 1) -> GrowthStudy:
     paging = growth.growth_fit("shadow-paging-few")
     return GrowthStudy(
         growth.reading_table(), growth.curves(), paging.observations,
-        growth.split_beforehand(paging.estimate), growth.beyond(seed=seed), growth.arm64_growth(),
+        growth.split_beforehand(paging.estimate), parked.parked_times(), growth.beyond(seed=seed),
+        growth.arm64_growth(),
     )  # fmt: skip
 
 
@@ -56,9 +60,9 @@ def _percent(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 def sections(found: GrowthStudy) -> list[Section]:
     """The study as a section of a report."""
-    machine, arm64 = MACHINES[x86.MACHINE], found.arm64
+    machine, arm64 = MACHINES[parked.MACHINE], found.arm64
     crowding = growth.growth_fit(f"{growth.CHOSEN}-all").costs().set_index("name").loc["crowding"]
-    flush = x86.parked_costs().set_index("name")["value"]["flush_per_vcpu"] * 64
+    flush = parked.parked_costs().set_index("name")["value"]["flush_per_vcpu"] * 64
     paging = _percent(found.paging[["variant", "vcpus", "train", "value", "model", "error"]], "error")
     shares = ("trained", "at_32", "at_64", "tdp_at_96")
     return [
@@ -130,5 +134,61 @@ def sections(found: GrowthStudy) -> list[Section]:
                     "What is known of it",
                 ),
             ],
-        )
+        ),
+        _parked(found.parked),
     ]
+
+
+def _parked(table: pd.DataFrame) -> Section:
+    machine = MACHINES[parked.MACHINE]
+    far = ", ".join(f"{parked.far_factor(vcpus):.2f} with {vcpus}" for vcpus in (64, 96, 160))
+    held_out = table[table["role"] == "predicted"]
+    missed = table[~table["within"]]
+    each = table.assign(each=table["value"] / table["vcpus"]).set_index(["kernel", "phase", "split", "vcpus"])["each"]
+    shadow = each["shadow MMU"]
+    enabling, clearing = (shadow[phase, True, 2] for phase in ("enable-dirty-log", "clear-iteration-1"))
+    unsplit = sorted(
+        shadow[phase, False, 64] / shadow[phase, False, 32] for phase in ("enable-dirty-log", "clear-iteration-1")
+    )
+    return Section(
+        "x86: what one thread does while the vCPUs are parked",
+        [
+            Prose(
+                "Enabling the log and CLEAR, by the legacy (shadow) MMU and the TDP MMU, with and without splitting. "
+                f"{len(parked.parked_costs()) - 1} costs stand for {len(table)} published times; {len(held_out)} of "
+                f"these entered no cost. The shadow MMU's costs come from its rows with at most {parked.ONE_SOCKET} "
+                "vCPUs, which are flat a GiB. With more, a part of the page tables, and of what KVM keeps beside them, "
+                f"lies on the other socket, where a cache line takes {machine.remote_ratio} times as long: on the "
+                f"whole that makes a factor of {far} vCPUs. It comes from where the vCPUs are placed and the latency "
+                "of four published Xeons, and from none of these tables. Two costs are taken to be equal, and were not "
+                "fitted: a page in a CLEAR of the TDP MMU, before the change of March 2023, and in one of the shadow "
+                "MMU; a page when the log is enabled, and in a CLEAR."
+            ),
+            Chart(
+                figures.parked_times(table, parked.BAR),
+                f"The model's times over the published ones. {len(table) - len(missed)} of {len(table)} within "
+                f"{parked.BAR:.0%}; of those that entered no cost {int(held_out['within'].sum())} of {len(held_out)}.",
+            ),
+            Table(
+                _percent(missed[["what", "vcpus", "value", "model", "error"]], "error"),
+                f"What is missed: off by more than {parked.BAR:.0%}.",
+                digits=3,
+                headings={"value": "published, s", "model": "model, s", "error": "error, %"},
+            ),
+            Note(
+                f"Enabling that splits (shadow MMU): as published, enabling splits a GiB in {1e3 * enabling:.1f} ms, "
+                f"CLEAR in {1e3 * clearing:.1f} ms (2 vCPUs), and one cost of a split cannot be both. CLEAR splits in "
+                "a call for each 64 pages, enabling in one for all; if what a split allocates is not kept between "
+                "calls, CLEAR pays for it anew with each block. A profile of that CLEAR would decide. "
+                "Unsplit blocks with 64 vCPUs: walking the reverse mappings of a GiB takes "
+                f"{unsplit[0]:.1f} to {unsplit[1]:.1f} times as long as with 32; it runs through memory in order, and "
+                "more of that may lie on the other socket than of the page tables. `numactl --membind` for the test "
+                "would decide. "
+                "Enabling without splitting (TDP MMU, 96 vCPUs): a 1 GiB page has one entry; the model's blocks are "
+                "of 2 MiB, so that it visits 512. "
+                "160 vCPUs before the change of 2023: this host takes longer a page than the one with 96 vCPUs did in "
+                "2021, with the same code but for the version; which host it was is not stated.",
+                "Why, as far as one can tell",
+            ),
+        ],
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import migrations, unstated, x86
+from simlib.calibration import migrations, parked, unstated, x86
 from simlib.fits import Fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.parallel import portion
@@ -31,7 +31,7 @@ class MigrationStudy:
     fit : Fit
         Costs of the published x86 hosts.
     parked : DataFrame
-        `simlib.calibration.x86.parked_costs`.
+        `simlib.calibration.parked.parked_costs`.
     configurations : DataFrame
         `simlib.calibration.migrations.configuration_table`.
     dip_curves, dip_table : DataFrame
@@ -90,7 +90,7 @@ def study(seed: int = 1, progress: Callable[[str, float], None] | None = None, d
     fit, grid = migrations.fit_of(x86.configurations()), unstated.load_grid()
     return MigrationStudy(
         fit,
-        x86.parked_costs(),
+        parked.parked_costs(),
         migrations.configuration_table(draws, seed=seed, progress=portion(progress, 0.0, 0.5)),
         *migrations.dips(portion(progress, 0.5, 0.85), seed),
         *migrations.degradation_table(max(2, draws // 3), seed=seed, progress=portion(progress, 0.85, 0.93)),

@@ -234,7 +234,7 @@ class Terrain:
 
     def alone(self, dirty: Floats) -> Floats:
         """What the CLEAR of each chunk takes in which so much was found, if nobody else wants the lock, s."""
-        costs, guest = self.scenario.costs, self.scenario.guest
+        costs, guest = self.scenario.machine_costs, self.scenario.guest
 
         def cost(*names: str) -> float:
             return sum(getattr(costs, name) or 0 for name in names) * PS

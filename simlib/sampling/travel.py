@@ -88,7 +88,7 @@ def _most(scenario: Scenario, seen: Window) -> float:
     Where nobody waits, a fault at its longest draws; where a hold of somebody else decides, that hold and a fault; else
     a hold and twice everybody's fault.
     """
-    costs = scenario.costs
+    costs = scenario.machine_costs
     spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
     crossing = 2 * (costs.line_transfer or 0) + 4 * (costs.line_local or 0)
     fault = (spread * ((costs.fault_exit or 0) + (costs.fault_hold or 0)) + crossing) * PS
@@ -215,7 +215,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
 
 def first_guess(scenario: Scenario) -> Pace:
     """A pace to begin with: faults wait for each other no more than they must."""
-    costs, policy, vcpus = scenario.costs, scenario.policy.resolved(), scenario.guest.vcpus
+    costs, policy, vcpus = scenario.machine_costs, scenario.policy.resolved(), scenario.guest.vcpus
 
     def cost(*names: str) -> float:
         return sum(getattr(costs, name) or 0 for name in names) * PS

@@ -62,7 +62,7 @@ def _vcpu(kernel: DirtyLog) -> Thread:
         program.start_stopwatch()
         with program.loop() as life:
             with program.loop(until=REGION.done()):
-                program.run(kernel.busy_costs.guest_access)
+                program.run(kernel.costs.guest_access)
                 program.access(*faults)
                 with program.when(raised(_MEASURE), otherwise=program.start_stopwatch):
                     program.read_stopwatch()

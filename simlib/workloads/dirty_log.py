@@ -51,6 +51,9 @@ class DirtyLog(Kernel):
                 with program.when(mapped_by_block()):
                     program.hold(self.costs.enable_page)
                     program.map(Map.ZAP)
+            if self.policy.facts.enable_by_rmap and self.costs.clear_unsplit:
+                with program.when(mapped_by_block()):  # what CLEAR takes for a word of such a block
+                    program.hold(WORD_PAGES * self.costs.clear_unsplit + (self.costs.clear_page or 0))
             program.scan(Scan.PROTECT, self.costs.enable_page)
 
         self._sweep(lock, WORD_PAGES, protect)

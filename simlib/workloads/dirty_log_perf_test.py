@@ -77,6 +77,8 @@ METRICS = (
            "populating left out, summed over all iterations.", "proportional", rounds=True),
     Metric("populate_time", "s", "From the start until every vCPU has touched its memory once; unknown without a value "
            "for what populating costs.", "proportional"),
+    Metric("enable_time", "s", "Time of enabling the log, in which every page is write-protected unless it begins with "
+           "all of them dirty; unknown without a value for what that costs a page.", "proportional"),
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the vCPUs are parked, summed "
            "over all iterations; unknown without a value for what CLEAR costs a page.", "proportional", rounds=True),
     *LOCKS,
@@ -90,13 +92,24 @@ DEFAULT = ("dirty_memory_time", "contentions")
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
     unknown, costs, cleared = float("nan"), scenario.costs, phase_seconds(job, raw, "cleared")
+    protects = not DirtyLog(scenario).initially_set
     populated = float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS
     return {
         "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
         "populate_time": unknown if costs.populate_block is None else populated,
+        "enable_time": unknown if protects and costs.enable_page is None else sum(phase_seconds(job, raw, "enabled")),
         "clear_dirty_log_time": [unknown] * len(cleared) if costs.clear_page is None else cleared,
         **lock_metrics(scenario, raw),
     }
+
+
+_OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
+
+
+def _faults_flush(scenario: Scenario) -> bool:
+    policy, guest = scenario.policy.resolved(), scenario.guest
+    often = guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
+    return policy.facts.split_flush and often and not policy.eager_split
 
 
 def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
@@ -120,9 +133,12 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     workload, costs = scenario.workload, scenario.costs
     chunk = workload.clear_chunk or was
     if chunk > total:
-        # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike.
+        # An ioctl that covers less than before flushes less often for its pages: shrink the flush alike. Faults that
+        # split a block and flush for it come as often for their pages as before; what they flush stays as it is.
         if workload.clear_chunk is not None:
             workload = dataclasses.replace(workload, clear_chunk=total)
-        costs = dataclasses.replace(costs, flush=None if costs.flush is None else costs.flush * total // chunk)
+        if not _faults_flush(scenario):
+            given = {name: value for name, value in costs.given().items() if name in _OF_AN_IOCTL}
+            costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in given.items()})
     less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
     return less, guest.pages_per_vcpu / pages

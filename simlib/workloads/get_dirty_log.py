@@ -104,7 +104,7 @@ def check_horizon(scenario: Scenario) -> None:
     ------
     HorizonError
     """
-    workload, guest, costs = scenario.workload, scenario.guest, scenario.costs
+    workload, guest, costs = scenario.workload, scenario.guest, scenario.machine_costs
     pages = guest.pages_per_vcpu * guest.vcpus
     each = workload.pause + pages * max(costs.clear_page or 0, costs.lockless_page or 0)
     less = "take less memory, fewer iterations or a shorter pause"

@@ -17,7 +17,7 @@ from simlib.model.policy import Policy
 from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Whose
-from simlib.model.topology import placement
+from simlib.model.topology import Placement, placement
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
@@ -51,8 +51,8 @@ class Kernel:
     scenario: Scenario
     program: Program = field(default_factory=Program)
     stamps: list[Stamp] = field(default_factory=list)
-    busy_costs: Costs = field(init=False)
-    """What actions of a vCPU cost."""
+    costs: Costs = field(init=False)
+    """What actions cost on the scenario's machine."""
     first_batch: int = 64
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
 
@@ -60,12 +60,7 @@ class Kernel:
         """Resolve what the scenario leaves to the architecture."""
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
-        self.busy_costs = self.scenario.busy_costs
-
-    @property
-    def costs(self) -> Costs:
-        """What actions cost."""
-        return self.scenario.costs
+        self.costs = self.scenario.machine_costs
 
     @property
     def slot_pages(self) -> int:
@@ -116,7 +111,7 @@ class Kernel:
 
     def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
         """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
-        costs, policy = self.busy_costs, self.policy
+        costs, policy = self.costs, self.policy
         hold = costs.fault_hold or 0
         split = costs.split_hold if costs.split_hold is not None else hold
         slow, fast = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
@@ -143,7 +138,7 @@ class Kernel:
 
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
         program, lock = self.program, self.lock(mode, regions=True)
-        program.run(self.busy_costs.fault_exit, _JITTER)
+        program.run(self.costs.fault_exit, _JITTER)
         for section in range(sections):
             with program.holding(lock):
                 program.hold(hold // sections, _JITTER)
@@ -172,7 +167,7 @@ class Kernel:
 
     def slow_fault(self) -> None:
         """A fault that takes the lock whatever the log says, and changes nothing that the log knows of."""
-        program, costs = self.program, self.busy_costs
+        program, costs = self.program, self.costs
         program.start_stopwatch()
         program.run(costs.fault_exit, _JITTER)
         with program.holding(self.lock(self.policy.translation_fault, regions=True)):
@@ -181,7 +176,7 @@ class Kernel:
 
     def touch_region(self, logging: bool) -> None:
         """Touch every page of the region once; the first time, the host finds the memory block by block."""
-        program, costs = self.program, self.busy_costs
+        program, costs = self.program, self.costs
         faults = self.faults(logging)
 
         def touch(extent: Extent) -> None:
@@ -255,7 +250,7 @@ class Kernel:
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu
         threads = guest.vcpus + 1 + len(helpers)
         near, far = self._transfers()
-        where = placement(machine, threads)
+        where = self._placement(threads)
         locks = self._locks(threads)
         return Job(
             steps=self.program.steps(),
@@ -292,6 +287,15 @@ class Kernel:
             clock=Clock[machine.clock.upper()],
             notes=self.program.notes(),
         )
+
+    def _placement(self, threads: int) -> Placement:
+        """Where every thread runs: the vCPUs socket after socket, userspace's others from the first socket on."""
+        machine, vcpus = self.scenario.machine, self.scenario.guest.vcpus
+        guest, others = placement(machine, vcpus), placement(machine, threads - vcpus)
+        cluster = None
+        if guest.cluster is not None and others.cluster is not None:
+            cluster = np.concatenate([guest.cluster, others.cluster])
+        return Placement(np.concatenate([guest.socket, others.socket]), cluster)
 
     def _transfers(self) -> tuple[int, int]:
         """Time to move a cache line within a socket, and between sockets."""

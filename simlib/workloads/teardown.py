@@ -166,6 +166,6 @@ def check_horizon(scenario: Scenario) -> None:
     ------
     HorizonError
     """
-    time = counts(scenario).time_ps(scenario.costs, scenario.guest.vcpus)
+    time = counts(scenario).time_ps(scenario.machine_costs, scenario.guest.vcpus)
     less = "take less memory, or count it (simlib.workloads.teardown.counts)"
     within_horizon("the teardown would take {}", time, less, beside=scenario.workload.warm_up)

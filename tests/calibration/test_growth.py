@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from simlib.calibration import growth, x86
+from simlib.calibration import growth, parked, x86
 from simlib.calibration.fit import calibrate
 from simlib.model.machine import MACHINES
 
@@ -12,7 +12,7 @@ KEPT = sorted(path.stem for path in growth.folder().glob("*.json"))
 
 
 def test_the_machine_is_what_the_tables_say():
-    machine = MACHINES[x86.MACHINE]
+    machine = MACHINES[parked.MACHINE]
     assert machine.remote_ratio == x86.remote_ratio()
     known = dict(x86.lock_free_pass())
     assert dict(machine.slowdown) == pytest.approx(known, abs=5e-4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simlib.calibration import find_fit, x86
+from simlib.calibration import find_fit, parked, x86
 from simlib.calibration.fit import calibrate
 from simlib.calibration.migrations import CHANGE_BARS
 from simlib.workloads.scaled import unscaled
@@ -18,19 +18,9 @@ def test_the_shipped_fit_is_what_the_tables_give():
     faults = calibrate(x86.fault_problem(), profile=False)
     n = len(faults.estimate.logs)
     assert shipped.estimate.logs[:n] == pytest.approx(faults.estimate.logs, abs=1e-4)
-    parked = x86.parked_costs()
-    assert np.exp(shipped.estimate.logs[n:-1]) == pytest.approx(parked["value"].to_numpy(), rel=1e-6)
+    alone = parked.parked_costs()
+    assert np.exp(shipped.estimate.logs[n:-1]) == pytest.approx(alone["value"].to_numpy(), rel=1e-6)
     assert len(shipped.observations) > 2 * n
-
-
-def test_parked_costs_are_what_the_published_tables_say():
-    """Against the arithmetic on published digits: 30 to 42, 43 ns a page; 73 us a flush of 64 vCPUs."""
-    costs = x86.parked_costs().set_index("name")["value"] * 1e-3
-    assert 29.8 < costs["clear_page[shadow]"] < 41.5
-    assert costs["clear_page[tdp]"] == pytest.approx(42.7, abs=0.1)
-    assert 64 * costs["flush_per_vcpu"] == pytest.approx(72_800, rel=1e-3)
-    gib = 262144 * costs["clear_page[tdp]"] + 512 * costs["split_block[tdp]"]
-    assert gib == pytest.approx(1.667811687e9 / 96, rel=1e-6)  # CLEAR that splits, a GiB
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
