@@ -96,7 +96,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
         "x86-growth-readings": grown.readings, "x86-growth-curves": grown.curves,
-        "x86-growth-shadow-paging": grown.paging,
+        "x86-growth-shadow-paging": grown.paging, "x86-parked-times": grown.parked,
         "x86-growth-split-beforehand": grown.split_beforehand, "x86-growth-beyond": grown.beyond,
         "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,

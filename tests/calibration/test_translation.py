@@ -30,7 +30,7 @@ def test_the_statistics_take_as_much_wherever_the_lock_is_taken(name):
 def test_each_architecture_left_out(table):
     """CLEAR and the exit translate within a factor of 2; holds do not: arm64's barriers are few instructions."""
     worst = table.groupby("kind")["factor"].max()
-    assert worst["clear"] < 1.3
+    assert worst["clear"] < 1.7
     assert worst["exit"] < 1.1
     assert 2 < worst["hold"] < 3
     assert np.isnan(worst["letting go"])

@@ -20,6 +20,8 @@ json.dumps({
     "flat": parked[parked["memory_gib"] <= 32].groupby("what")["ms a GiB"].agg(lambda v: v.max() / v.min()).max(),
     "jump": (parked[parked["memory_gib"] == 64].set_index("what")["ms a GiB"]
              / parked[parked["memory_gib"] == 32].set_index("what")["ms a GiB"]).min(),
+    "missed": sorted(alone[~alone["within"]]["what"].unique()),
+    "half": parked[parked["memory_gib"] == 2].set_index("what")["ms a GiB"].to_dict(),
 })
 """
 
@@ -32,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_it_runs_and_is_kept_clean(run: Any) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
-    assert len(figures_of(run)) == 1
+    assert len(figures_of(run)) == 2
 
 
 def test_its_prose_says_what_it_computes(run: Any) -> None:
@@ -45,3 +47,7 @@ def test_its_prose_says_what_it_computes(run: Any) -> None:
     assert told["flat"] < 1.1 < told["jump"]
     without = ("constant", "busy", "sockets", "clusters-of-4", "clusters-of-8")
     assert min(told["errors"][name] for name in without) > 0.12 > told["errors"]["chosen"]
+    for what in ("enabling that splits", "of unsplit blocks", "160 vCPUs"):
+        assert any(what in missed for missed in told["missed"]), what
+    half = told["half"]
+    assert half["enable-dirty-log, eager split Y"] < half["clear-iteration-1, eager split Y"] / 2

@@ -62,15 +62,15 @@ def test_batches_are_as_good_to_the_guest_and_get_pays(found):
     """Predicted: at every point some batch is; GET takes longer the more the lock is wanted."""
     verdicts = found.verdicts.set_index(["axis", "value"]).sort_index()
     assert (verdicts["as_good"].str.startswith("every")).all()
-    assert (verdicts["get_ratio"] > 1.3).all()
+    assert (verdicts["get_ratio"] > 1.2).all()
     assert verdicts.loc[("vcpus", "64"), "get_ratio"] > 10 > verdicts.loc[("vcpus", "16"), "get_ratio"]
     assert (verdicts["whole_stall_ratio"] > 15).all()
 
 
 def test_a_dense_get_is_counted(found, page):
-    """256 GiB at 32 ns a page."""
-    assert found.budget.page[0] * 2**26 == pytest.approx(2.15, abs=0.01)
-    assert "2 µs for 64 pages, 16 µs for 512 pages, 131 µs for 4096 pages, and in one hold 2.2 s for 256 GiB" in page
+    """256 GiB at 30.4 ns a page."""
+    assert found.budget.page[0] * 2**26 == pytest.approx(2.04, abs=0.01)
+    assert "2 µs for 64 pages, 16 µs for 512 pages, 125 µs for 4096 pages, and in one hold 2.0 s for 256 GiB" in page
 
 
 def test_walks_that_would_begin_anew_are_few(found):
