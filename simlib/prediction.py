@@ -51,7 +51,11 @@ STEP = 0.02
 
 
 def evaluate(
-    scenarios: Sequence[Scenario], *, pages_per_vcpu: int | None = PAGES_PER_VCPU, seed: int = 1
+    scenarios: Sequence[Scenario],
+    *,
+    pages_per_vcpu: int | None = PAGES_PER_VCPU,
+    seed: int = 1,
+    progress: Progress | None = None,
 ) -> list[SimulationResult]:
     """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python).
 
@@ -62,7 +66,7 @@ def evaluate(
     [True, True]
     """
     jobs = [(scenario, pages_per_vcpu, seed) for scenario in scenarios]
-    return _evaluate_each(jobs, _simulated)
+    return _evaluate_each(jobs, _simulated, progress)
 
 
 def _simulated(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> SimulationResult:

@@ -18,6 +18,7 @@ from scipy import stats
 
 from simlib.calibration.lockless import GUESTS, Walk, get_scenario, published_costs
 from simlib.model.scenario import Scenario
+from simlib.parallel import Progress
 from simlib.prediction import LEVEL, evaluate
 
 DEAR, LAB = "no lock, a page as dear", "no lock, the lab's ratio"
@@ -84,7 +85,7 @@ def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.
     return float(values[0]), float(values[0] * np.exp(-half)), min(most, float(values[0] * np.exp(half)))
 
 
-def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1) -> pd.DataFrame:
+def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
     """Every way at every point, simulated.
 
     Parameters
@@ -94,6 +95,8 @@ def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1) -> pd.DataFra
         One of `simlib.calibration.lockless.GUESTS`.
     seed : int
         Of the draws and of the simulator.
+    progress : callable, optional
+        Called with (what, share done).
 
     Returns
     -------
@@ -105,7 +108,8 @@ def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1) -> pd.DataFra
     points = _points()
     cases = {tuple(point.values()): _cases(guest, point, walk, seed) for _, point in points}
     keys = [(point, way) for point, ways in cases.items() for way in ways]
-    runs = iter(evaluate([case for point, way in keys for case in cases[point][way]], pages_per_vcpu=None, seed=seed))
+    flat = [case for point, way in keys for case in cases[point][way]]
+    runs = iter(evaluate(flat, pages_per_vcpu=None, seed=seed, progress=progress))
     measured = {key: [next(runs).metrics for _ in range(1 + DRAWS)] for key in keys}
     discrepancy, rows = published_costs().discrepancy, []
     for axis, point in points:

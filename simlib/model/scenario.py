@@ -13,6 +13,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -144,7 +145,7 @@ class Scenario:
             raise InputError("machine.clusters", self.machine.clusters, "must be a multiple of the sockets",
                              "every socket has as many")  # fmt: skip
 
-    @property
+    @cached_property
     def machine_costs(self) -> Costs:
         """The costs as they are on this machine with this guest.
 

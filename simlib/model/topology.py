@@ -45,4 +45,4 @@ def far_share(machine: Machine, vcpus: int) -> float:
     >>> far_share(Machine(cores=96, sockets=2), 64)
     0.25
     """
-    return float((placement(machine, vcpus).socket > 0).mean())
+    return float((placement(machine, vcpus).socket > 0).mean()) if machine.sockets > 1 else 0.0

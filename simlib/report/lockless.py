@@ -12,6 +12,7 @@ from simlib.calibration import get_ways, kernbench, lockless
 from simlib.calibration.lockless import VCPUS, Budget, Walk
 from simlib.measurements import load
 from simlib.model.quantities import parse_size
+from simlib.parallel import Progress
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
@@ -48,10 +49,10 @@ class LocklessStudy:
     verdicts: pd.DataFrame
 
 
-def study(seed: int = 1) -> LocklessStudy:
+def study(seed: int = 1, progress: Progress | None = None) -> LocklessStudy:
     """Test, determine, read, predict."""
     walk = lockless.fit_walk()
-    predictions = get_ways.predictions(walk, seed=seed)
+    predictions = get_ways.predictions(walk, seed=seed, progress=progress)
     return LocklessStudy(
         kernbench.cells(),
         kernbench.comparison(),
