@@ -112,7 +112,9 @@ def sections(found: MigrationStudy) -> list[Section]:
 
 def _costs(found: MigrationStudy) -> Section:
     costs = found.fit.parameters[["name", "value", "low", "high", "determined"]].copy()
-    costs[["value", "low", "high"]] /= 1000
+    ratio = costs["name"] == "fault_jitter"
+    costs.loc[~ratio, ["value", "low", "high"]] /= 1000
+    costs["name"] = costs["name"].mask(ratio, "fault_jitter (a ratio)")
     return Section(
         "Migration: what the published x86 hosts cost",
         [
@@ -182,12 +184,13 @@ def _configurations(found: MigrationStudy) -> Section:
                 digits=3,
             ),
             Table(
-                found.nine,
+                found.nine.drop(columns=["effective"]),
                 "Which of the nine are predictions: each with the interval that all combinations allow (before), and "
                 "what the other eight numbers make of it. `predicted`: the interval holds the number, and the settings "
                 "widen it to no more than twice what the model's own spread makes it. Nine intervals, no correction "
                 "for their number.",
                 digits=3,
+                headings={"published_percent": "published, %", "model_percent": "model, %"},
             ),
         ],
     )
@@ -218,7 +221,7 @@ def _degradation(found: MigrationStudy) -> Section:
     measured = found.seconds.rename(columns={"published_s": "seconds"})[["series", "level_percent", "seconds"]]
     missed = "; ".join(found.missed) or "none"
     gap = migrations.published_migration().workload.access_interval
-    bound = format_duration(x86.split_access_bound())
+    bound = f"{x86.split_access_bound() / 1000:.1f} ns"
     published = found.one_guest[found.one_guest["access_interval"] == "published"].set_index("case")
     gaps = published["above_10"] - published["above_50"]
     most = found.one_guest.set_index(["case", "access_interval"])["above_99"]

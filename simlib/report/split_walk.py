@@ -173,9 +173,17 @@ def _readings(found: SplitWalkStudy) -> Section:
             ),
             Table(
                 found.readings,
-                "Readings: sum of squared errors in published deviations, changes that are missed, and spreads of "
-                "memory that is split already, points.",
+                "Readings: sum of squared errors in published deviations (χ²), changes that are missed, and spreads of "
+                "memory that is split already, points: at enabling and at CLEAR, by the model and published.",
                 digits=3,
+                headings={
+                    "observations": "numbers",
+                    "chi_squared": "χ²",
+                    "spread_enable_4k": "enable",
+                    "spread_clear_4k": "CLEAR",
+                    "published_enable_4k": "enable, published",
+                    "published_clear_4k": "CLEAR, published",
+                },
             ),
             Note(
                 "Eager splitting is off unless the VM is given a chunk size (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE; the "
