@@ -21,7 +21,7 @@ from scipy import stats
 from simlib import parallel
 from simlib.calibration.fit import Calibrated, calibrate
 from simlib.calibration.problem import Problem, build_problem, parameters_of
-from simlib.calibration.x86 import fault_problem
+from simlib.calibration.x86 import fault_problem, guest_access
 from simlib.fits import CostEstimate, Fit, load_fit
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import load_scenario
@@ -301,6 +301,8 @@ def _curve(seen: pd.DataFrame, panel: str, reading: str, measured: bool) -> list
 def split_beforehand(estimate: CostEstimate) -> pd.DataFrame:
     """Shadow paging with everything split beforehand: each write to a page faults once, under the write lock.
 
+    Reads do not, and take what they take with ept=Y (`simlib.calibration.x86.guest_access`).
+
     Returns
     -------
     DataFrame
@@ -310,8 +312,9 @@ def split_beforehand(estimate: CostEstimate) -> pd.DataFrame:
     base = paging_problem(growth_fit(f"{CHOSEN}-all").estimate).scenario.changed({"policy": {"eager_split": True}})
     cases = [
         estimate.apply(base.changed({"workload": {"write_percent": int(share)}, "guest": {"vcpus": int(vcpus)}}))
+        .with_costs(guest_access=guest_access(share))
         for share, vcpus in zip(rows["write_percent"], rows["vcpus"], strict=True)
-    ]
+    ]  # fmt: skip
     found = rows[["write_percent", "vcpus"]].reset_index(drop=True)
     found["value"] = rows["dirty_memory_time_s"].to_numpy(dtype=float)
     found["model"] = [run.metrics["dirty_memory_time"] for run in evaluate(cases)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import growth, parked
+from simlib.calibration import growth, parked, x86
 from simlib.model.machine import MACHINES
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
@@ -110,8 +110,8 @@ def sections(found: GrowthStudy) -> list[Section]:
                 Table(
                     _percent(found.split_beforehand, "error"),
                     "Held out altogether: shadow paging with everything split beforehand, so that each write to a "
-                    "page faults once, for write. The model has one cost for an access, that of a write; with few "
-                    "vCPUs and 5 % written, where reads decide, it is too slow.",
+                    "page faults once, for write. A page that is read takes what it takes with ept=Y, "
+                    f"{x86.split_access_bound() / 1000:.0f} ns.",
                     digits=3,
                     headings={"value": "published, s", "model": "model, s", "error": "error, %"},
                 ),
