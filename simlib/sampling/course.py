@@ -95,7 +95,8 @@ class Pace(NamedTuple):
 
     Times in seconds. `vcpus`; `interval`: from one access of a vCPU to its next, if none faults. `faulting`: shares of
     the accesses that fault, ascending, at which are known `delay`: what a fault loses besides waiting in queues, and
-    `service`: for how long each fault keeps the others waiting. `clear`: duration of a CLEAR over what it takes alone
+    `service`: for how long each fault keeps the others waiting. `flush`: what a fault that splits a block takes of all
+    vCPUs' time besides, flushing their TLBs. `clear`: duration of a CLEAR over what it takes alone
     (`Terrain.alone`). `working`: accesses of the guest during a CLEAR and for `drain` after it, over those of the same
     time undisturbed.
     """
@@ -108,9 +109,12 @@ class Pace(NamedTuple):
     clear: float = 1.0
     working: float = 1.0
     drain: float = 0.0
+    flush: float = 0.0
 
-    def between(self, faulting: float) -> float:
+    def between(self, faulting: float, splitting: float = 0.0) -> float:
         """Time from one access of a vCPU to its next while so large a share of them faults, s.
+
+        `splitting`: the share that splits a block, among these.
 
         Examples
         --------
@@ -121,7 +125,7 @@ class Pace(NamedTuple):
         """
         delay, service = (float(np.interp(faulting, self.faulting, one)) for one in (self.delay, self.service))
         waiting: float = _waiting(self.vcpus, self.interval, faulting, delay, service)
-        return self.interval + faulting * delay + waiting
+        return self.interval + faulting * delay + splitting * self.flush + waiting
 
 
 @machine_code
@@ -260,7 +264,7 @@ class Terrain:
         at_get = self.clean_now() if self.passes else np.zeros_like(self.clean)
         law = _Law(
             self.touches.share, self.touches.rate, self.written, self.splitting, pace.vcpus, pace.interval,
-            np.array(pace.faulting), np.array(pace.delay), np.array(pace.service), pace.working,
+            np.array(pace.faulting), np.array(pace.delay), np.array(pace.service), pace.working, pace.flush,
         )  # fmt: skip
         weights = self.chunks / self.chunks.sum()
         _walk(law, weights, self.passes == 0, at_get, self.clean, self.since, self.whole_since, self.accesses,
@@ -284,6 +288,7 @@ class _Law(NamedTuple):
     delay: Floats
     service: Floats
     working: float
+    flush: float
 
 
 class _Memory(NamedTuple):
@@ -347,7 +352,7 @@ def _send(
     if time <= 0:
         return accesses
     _shares(law, memory, now)
-    between = _between(law, now.sum())
+    between = _between(law, now)
     left, begun = 0.0, 0.0
     for part in range(PARTS):
         length = (ENDS[part] - begun) * time
@@ -357,7 +362,7 @@ def _send(
             moved = min(left / between, FADES * now.sum() / max(_fading(law, memory), 1e-300))
             _fade(law, memory, 0.5 * moved)
             _shares(law, memory, now)
-            between = _between(law, now.sum())
+            between = _between(law, now)
             _fade(law, memory, 0.5 * moved)
             left -= moved * between
             shares[1 + part] += now * moved
@@ -370,12 +375,13 @@ def _send(
 
 
 @machine_code
-def _between(law: _Law, faulting: float) -> float:
+def _between(law: _Law, shares: Floats) -> float:
     """Time from one access of the guest to its next, s, as in `Pace.between`."""
+    faulting = shares.sum()
     delay = np.interp(faulting, law.faulting, law.delay)
     service = np.interp(faulting, law.faulting, law.service)
     waiting = _waiting(law.vcpus, law.interval, faulting, delay, service)
-    return float((law.interval + faulting * delay + waiting) / law.vcpus)
+    return float((law.interval + faulting * delay + shares[1] * law.flush + waiting) / law.vcpus)
 
 
 @machine_code

@@ -55,9 +55,11 @@ def image(
             part.blocks[:] = Block.WRITABLE if by_block else Block.TABLE
     first = -(-pages // size)
     protected, whole, missing = faulting.tolist()
-    order = np.random.default_rng(seed).permutation(blocks - first)
-    found.blocks[first + order[: round(whole / terrain.written * len(order))]] = Block.PROTECTED
-    _background(found, pages, size, protected / terrain.written, missing, whole / terrain.written, percent, seed)
+    random = np.random.default_rng(seed)
+    order = random.permutation(blocks - first)
+    unsplit = int(whole / terrain.written * len(order) + random.random())  # on average as many as there should be
+    found.blocks[first + order[:unsplit]] = Block.PROTECTED
+    _background(found, pages, size, protected / terrain.written, missing, unsplit / len(order), percent, seed)
     return found
 
 

@@ -16,6 +16,7 @@ from simlib.model.scenario import Scenario
 from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, service_of
 from simlib.sampling.window import Check, Window, window
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
+from simlib.workloads.kernel import split_at_once
 from simlib.workloads.migration import page_time
 
 SETTLE, LOOK, DRAIN = 16, 48, 32
@@ -226,11 +227,20 @@ def first_guess(scenario: Scenario) -> Pace:
     if policy.facts.fault_flush == "broadcast":
         alone, service = alone + cost("tlb_invalidate"), max(service, cost("tlb_invalidate"))
     interval = vcpus / undisturbed_rate(scenario)
-    return Pace(vcpus, interval, (1.0,), (alone,), (service,))
+    return Pace(vcpus, interval, (1.0,), (alone,), (service,), flush=_flush_of_a_split(scenario))
+
+
+def _flush_of_a_split(scenario: Scenario) -> float:
+    """Time of all vCPUs that a fault takes besides if it splits a block (`Architecture.split_flush`), s."""
+    if not scenario.policy.resolved().facts.split_flush:
+        return 0.0
+    costs, vcpus = scenario.machine_costs, scenario.guest.vcpus
+    once = (costs.flush or 0) + vcpus * ((costs.flush_per_vcpu or 0) + (costs.kick or 0))
+    return once * PS / split_at_once(scenario.guest)
 
 
 def _look_at_clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None) -> Window:
-    between = max(pace.between(float(shares.sum())) for shares in cycles.faulting[chunk])
+    between = max(pace.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
     times = SETTLE * between, LOOK * between, min(DRAIN * between, float(cycles.send[chunk]))
     accesses = float(cycles.accesses[chunk, 0])
     return window(terrain, chunk, cycles.faulting[chunk, 0], times=times, accesses=accesses, seed=seed, check=check)
@@ -248,7 +258,7 @@ def _look_at_sending(
     found = []
     for part, share in parts:
         frequency = float(share.sum())
-        between = pace.between(frequency)
+        between = pace.between(frequency, float(share[1]))
         accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
         times = SETTLE * between, 0.0, accesses * between
         found.append(_Sent(window(terrain, None, share, times=times, seed=seed, check=check), part))
@@ -281,7 +291,8 @@ def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alo
         if spell.faults < FEW_FAULTS:
             continue
         queued = spell.queued / spell.faults
-        point = share, max(0.0, spell.lost / spell.faults - queued), queued
+        besides = (spell.lost - spell.splits * pace.flush) / spell.faults
+        point = share, max(0.0, besides - queued), queued
         if points and share - points[-1][0] < ALIKE * share:  # too near to tell what makes the difference
             point = tuple(np.mean([points.pop(), point], axis=0).tolist())
         points.append(point)

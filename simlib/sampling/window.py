@@ -9,6 +9,7 @@ so many changes its page there, since each page stands for that many: the backgr
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,11 +34,16 @@ from simlib.workloads.kernel import PLACES
 BACKGROUND = 64
 """Blocks, at least, that stand for the memory around a chunk."""
 
+UNSPLIT, MOST_BACKGROUND = 4, 1024
+"""Blocks that are not split, of those, if accesses meet any; but no more in all than that, or than the memory has."""
+
 PROFILE = 33
 """Moments at which a window says how many of its accesses were made."""
 
 _MEASURE = 1
 _HOLD_MAX = LOCK_COLUMNS.index("hold_max_ps")
+_SPLITS = 2
+"""Which of the four kinds of fault meets a block that is not split (`Step.ACCESS`)."""
 _WORK, _WAIT, _LINE, _QUEUE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "broadcast", "idle"))
 
 Check = Callable[[int, int], None]
@@ -47,15 +53,16 @@ Check = Callable[[int, int], None]
 class Spell(NamedTuple):
     """What happened between two stamps of a window.
 
-    `seconds`; `accesses` of the guest and `faults`; `lost`: time of all vCPUs that was no access, s, `queued`: what of
-    it they spent in queues; of the migration
-    thread, s: `work` under the lock, `wait` for it and its cache line, and the `rest` of its CPU time; `acquisitions`
+    `seconds`; `accesses` of the guest, `faults`, and how many of these split a block (`splits`); `lost`: time of all
+    vCPUs that was no access, s, `queued`: what of it they spent in queues; of the migration thread, s: `work` under the
+    lock, `wait` for it and its cache line, and the `rest` of its CPU time; `acquisitions`
     of mmu_lock, and how many were `contended`.
     """
 
     seconds: float
     accesses: float
     faults: float
+    splits: float
     lost: float
     queued: float
     work: float
@@ -183,7 +190,10 @@ def window(
     scenario, guest = terrain.scenario, terrain.scenario.guest
     counts = pages_of_classes(terrain, chunk, random)
     pages, block = int(counts.sum()), terrain.block_pages
-    blocks = -(-(-(-pages // block) + BACKGROUND) // guest.vcpus) * guest.vcpus
+    whole = float(faulting[1]) / terrain.written if terrain.written else 0.0
+    most = max(BACKGROUND, min(MOST_BACKGROUND, int(terrain.chunks.sum()) // block))
+    around = BACKGROUND if not whole else min(most, max(BACKGROUND, math.ceil(UNSPLIT / whole)))
+    blocks = -(-(-(-pages // block) + around) // guest.vcpus) * guest.vcpus
     total = blocks * block
     memory = float(terrain.chunks.sum())
     owners = guest.vcpus if scenario.workload.shared else max(1, -(-pages // guest.pages_per_vcpu))
@@ -245,6 +255,7 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
             seconds=float(times[last] - times[first]) * PS,
             accesses=float(sums[-1]),
             faults=float(sums[len(ACTIVITIES) : -1].sum()),
+            splits=float(sums[len(ACTIVITIES) + _SPLITS]),
             lost=float(sums[: len(ACTIVITIES)].sum() * PS - own.sum() - sums[-1] * interval),
             queued=float(sums[_WAIT] + sums[_QUEUE]) * PS - float(own[_WAIT] + own[_QUEUE]),
             work=work,

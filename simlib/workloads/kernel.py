@@ -15,7 +15,7 @@ from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread
-from simlib.model.scenario import Scenario
+from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Whose
 from simlib.model.topology import Placement, placement
 
@@ -29,6 +29,17 @@ PLACES = 1
 """Distribution of the places that the guest touches, where it is not uniform."""
 
 _FAULTS = ("missing page", "write-protected page", "write-protected block", "missing block")
+
+
+def split_at_once(guest: Guest) -> int:
+    """Blocks of 2 MiB (with pages of 4 KiB) that are one mapping until a fault splits it.
+
+    Examples
+    --------
+    >>> split_at_once(Guest(backing="hugetlb_1gb")), split_at_once(Guest())
+    (512, 1)
+    """
+    return PageTable(guest.page_size).entries if guest.backing == "hugetlb_1gb" else 1
 
 
 @dataclass
@@ -160,9 +171,7 @@ class Kernel:
 
         Source: arch/x86/kvm/mmu/mmu.c __link_shadow_page (6.12), drop_large_spte before.
         """
-        table = PageTable(self.scenario.guest.page_size)
-        split_at_once = table.entries if self.scenario.guest.backing == "hugetlb_1gb" else 1
-        with self.program.every(split_at_once):
+        with self.program.every(split_at_once(self.scenario.guest)):
             self.flush(held=True)
 
     def slow_fault(self) -> None:

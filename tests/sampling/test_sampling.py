@@ -187,7 +187,9 @@ def test_as_large_a_share_of_the_background_faults_as_it_should():
     found = image(terrain, None, 128, shares, 0.0, 1)
     whole = np.repeat(found.blocks == Block.PROTECTED, 512)
     write = written(128 * 512)
-    assert (whole & write).mean() == pytest.approx(shares[1], abs=0.5 * 0.5 / 128 + 1e-9)
+    assert (whole & write).mean() == pytest.approx(shares[1], abs=0.5 / 128 + 1e-9)  # to one block
+    often = [(image(terrain, None, 128, shares, 0.0, seed).blocks == Block.PROTECTED).mean() for seed in range(200)]
+    assert 0.5 * np.mean(often) == pytest.approx(shares[1], abs=4e-4)
     assert (~whole & (found.pages == Page.ABSENT)).mean() == pytest.approx(shares[2], abs=1e-3)
     assert (~whole & write & (found.pages == Page.PROTECTED)).mean() == pytest.approx(shares[0], abs=1e-3)
     nothing = image(terrain, None, 128, np.zeros(3), 0.0, 1)
@@ -241,6 +243,15 @@ def test_only_what_happens_while_a_window_is_open_is_counted():
         assert abs(seen.laps.sum() - seen.measured.faults) <= 16
 
 
+def test_few_blocks_that_are_not_split_are_there_as_often_as_they_should():
+    """One access in a thousand meets one: in 64 blocks of background not even one would be there."""
+    terrain = Terrain(migration("x86-shadow", guest={"memory": "64G"}))
+    faulting, times = np.array([0.0, 0.001, 0.03]), (3e-4, 0.0, 1e-2)
+    seen = [window(terrain, None, faulting, times=times, seed=seed).measured for seed in range(20)]
+    splits, accesses = (sum(getattr(one, name) for one in seen) for name in ("splits", "accesses"))
+    assert splits / accesses == pytest.approx(0.001, rel=0.2)
+
+
 CASES = {
     "lockless uniform": migration(),
     "lockless, blocks left": migration(policy={"eager_split": False}),
@@ -253,10 +264,6 @@ CASES = {
         access="zipf", shared=False),
     "read, blocks left": migration("arm64-2022", {"eager_split": False}),
 }  # fmt: skip
-FLUSHED_SPLITS = ("write zipf apart, every 512",)
-"""A fault that splits a block flushes all TLBs with the lock held: rare holds, so long that queues are longer than the
-mean-value law between two windows has them (docs/sampling.md)."""
-
 WHOLE_HOLDS = ("lockless, blocks left", "write, whole", "read zipf", "read zipf apart", "read, blocks left")
 
 
@@ -266,16 +273,16 @@ def lost(metrics):
 
 @pytest.mark.parametrize("name", CASES)
 def test_sampled_and_whole_migrations_agree(name):
-    """Four whole runs, and eight walks twice. Of all of it only a few windows are simulated."""
+    """Four whole runs, and eight walks four times. Of all of it only a few windows are simulated."""
     case = CASES[name]
     runs = [run_scenario(case, seed=seed) for seed in range(1, 5)]
     truth = pd.DataFrame([run.metrics for run in runs]).mean()
-    found = [sample_migration(case, seed=seed) for seed in (1, 2)]
+    found = [sample_migration(case, seed=seed) for seed in (1, 2, 3, 4)]
     mean = pd.DataFrame([one.metrics for one in found]).mean()
     for metric in ("precopy_duration", "passes", "clear_cpu_time", "clear_work_time", "lock_acquisitions"):
         assert mean[metric] == pytest.approx(truth[metric], rel=0.03), metric
     assert mean["guest_throughput"] == pytest.approx(truth["guest_throughput"], rel=0.005)
-    assert lost(mean) == pytest.approx(lost(truth), rel=0.08 if name in FLUSHED_SPLITS else 0.05)
+    assert lost(mean) == pytest.approx(lost(truth), rel=0.05)
     # Which of the most popular pages are written is chance, and the same in every part of the memory: 5 % here.
     assert mean["dirty_left"] == pytest.approx(truth["dirty_left"], rel=0.03 if case.workload.shared else 0.08)
     assert mean["contentions"] == pytest.approx(truth["contentions"], rel=0.1, abs=50)
