@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What moving cache lines costs: within a socket the near price, between sockets the far one, everywhere."""
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,21 @@ def test_a_saturated_spinlock_moves_three_lines_a_round(engine, sockets, hand_ov
     trace = engine.run(contended("spin", sockets, 100 * NS, 300 * NS), trace=10_000).trace
     got = trace[trace[:, 2] == EVENTS.index("acquired"), 0][6:-6]
     assert set(np.diff(got).tolist()) == {hand_over * NS}
+
+
+@ENGINES
+@pytest.mark.parametrize("threads", [2, 3, 4, 6])
+def test_a_hand_over_grows_with_those_who_go_on_waiting(engine, threads):
+    """By 40 ns for each doubling of them and the one who takes it; with two threads nobody waits on."""
+    job = dataclasses.replace(contended("spin", [0] * threads, 100 * NS, 300 * NS), crowding_ps=40 * NS)
+    plain = engine.run(contended("spin", [0] * threads, 100 * NS, 300 * NS), trace=10_000).trace
+    grown = engine.run(job, trace=10_000).trace
+    each = [
+        np.diff(trace[trace[:, 2] == EVENTS.index("acquired"), 0][threads:-threads]).tolist()
+        for trace in (plain, grown)
+    ]
+    more = round(40 * NS * math.log2(threads - 1))
+    assert {late - early for early, late in zip(*each, strict=True)} == {more}
 
 
 @ENGINES
