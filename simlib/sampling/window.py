@@ -192,7 +192,8 @@ def window(
     pages, block = int(counts.sum()), terrain.block_pages
     whole = float(faulting[1]) / terrain.written if terrain.written else 0.0
     most = max(BACKGROUND, min(MOST_BACKGROUND, int(terrain.chunks.sum()) // block))
-    around = BACKGROUND if not whole else min(most, max(BACKGROUND, math.ceil(UNSPLIT / whole)))
+    wanted = math.ceil(UNSPLIT / whole) if whole * most >= 1 else 0  # else chance has one now and then
+    around = min(most, max(BACKGROUND, wanted))
     blocks = -(-(-(-pages // block) + around) // guest.vcpus) * guest.vcpus
     total = blocks * block
     memory = float(terrain.chunks.sum())

@@ -250,6 +250,7 @@ def test_few_blocks_that_are_not_split_are_there_as_often_as_they_should():
     seen = [window(terrain, None, faulting, times=times, seed=seed).measured for seed in range(20)]
     splits, accesses = (sum(getattr(one, name) for one in seen) for name in ("splits", "accesses"))
     assert splits / accesses == pytest.approx(0.001, rel=0.2)
+    assert window(terrain, None, np.array([0.0, 5e-324, 0.03]), times=times).measured.splits == 0
 
 
 CASES = {
