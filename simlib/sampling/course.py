@@ -95,10 +95,10 @@ class Pace(NamedTuple):
 
     Times in seconds. `vcpus`; `interval`: from one access of a vCPU to its next, if none faults. `faulting`: shares of
     the accesses that fault, ascending, at which are known `delay`: what a fault loses besides waiting in queues, and
-    `service`: for how long each fault keeps the others waiting. `flush`: what a fault that splits a block takes of all
-    vCPUs' time besides, flushing their TLBs. `clear`: duration of a CLEAR over what it takes alone
-    (`Terrain.alone`). `working`: accesses of the guest during a CLEAR and for `drain` after it, over those of the same
-    time undisturbed.
+    `service`: for how long each fault keeps the others waiting. `flush`: what one that splits a block takes of all
+    vCPUs' time besides, flushing their TLBs, and `held`: for how long it keeps the others waiting for that. `clear`:
+    duration of a CLEAR over what it takes alone (`Terrain.alone`). `working`: accesses of the guest during a CLEAR and
+    for `drain` after it, over those of the same time undisturbed.
     """
 
     vcpus: int
@@ -110,6 +110,7 @@ class Pace(NamedTuple):
     working: float = 1.0
     drain: float = 0.0
     flush: float = 0.0
+    held: float = 0.0
 
     def between(self, faulting: float, splitting: float = 0.0) -> float:
         """Time from one access of a vCPU to its next while so large a share of them faults, s.
@@ -124,8 +125,10 @@ class Pace(NamedTuple):
         100
         """
         delay, service = (float(np.interp(faulting, self.faulting, one)) for one in (self.delay, self.service))
+        part = splitting / faulting if faulting else 0.0
+        delay, service = delay + part * self.flush, service + part * self.held
         waiting: float = _waiting(self.vcpus, self.interval, faulting, delay, service)
-        return self.interval + faulting * delay + splitting * self.flush + waiting
+        return self.interval + faulting * delay + waiting
 
 
 @machine_code
@@ -265,6 +268,7 @@ class Terrain:
         law = _Law(
             self.touches.share, self.touches.rate, self.written, self.splitting, pace.vcpus, pace.interval,
             np.array(pace.faulting), np.array(pace.delay), np.array(pace.service), pace.working, pace.flush,
+            pace.held,
         )  # fmt: skip
         weights = self.chunks / self.chunks.sum()
         _walk(law, weights, self.passes == 0, at_get, self.clean, self.since, self.whole_since, self.accesses,
@@ -289,6 +293,7 @@ class _Law(NamedTuple):
     service: Floats
     working: float
     flush: float
+    held: float
 
 
 class _Memory(NamedTuple):
@@ -380,8 +385,10 @@ def _between(law: _Law, shares: Floats) -> float:
     faulting = shares.sum()
     delay = np.interp(faulting, law.faulting, law.delay)
     service = np.interp(faulting, law.faulting, law.service)
+    part = shares[1] / faulting if faulting > 0 else 0.0
+    delay, service = delay + part * law.flush, service + part * law.held
     waiting = _waiting(law.vcpus, law.interval, faulting, delay, service)
-    return float((law.interval + faulting * delay + shares[1] * law.flush + waiting) / law.vcpus)
+    return float((law.interval + faulting * delay + waiting) / law.vcpus)
 
 
 @machine_code

@@ -14,7 +14,7 @@ from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.scenario import Scenario
 from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, service_of
-from simlib.sampling.window import Check, Window, window
+from simlib.sampling.window import Check, Spell, Window, window
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
 from simlib.workloads.kernel import split_at_once
 from simlib.workloads.migration import page_time
@@ -227,16 +227,16 @@ def first_guess(scenario: Scenario) -> Pace:
     if policy.facts.fault_flush == "broadcast":
         alone, service = alone + cost("tlb_invalidate"), max(service, cost("tlb_invalidate"))
     interval = vcpus / undisturbed_rate(scenario)
-    return Pace(vcpus, interval, (1.0,), (alone,), (service,), flush=_flush_of_a_split(scenario))
+    return Pace(vcpus, interval, (1.0,), (alone,), (service,), **_flush_of_a_split(scenario))
 
 
-def _flush_of_a_split(scenario: Scenario) -> float:
-    """Time of all vCPUs that a fault takes besides if it splits a block (`Architecture.split_flush`), s."""
+def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
+    """What a fault that splits a block takes besides (`Architecture.split_flush`), as `Pace` has it, s."""
     if not scenario.policy.resolved().facts.split_flush:
-        return 0.0
-    costs, vcpus = scenario.machine_costs, scenario.guest.vcpus
-    once = (costs.flush or 0) + vcpus * ((costs.flush_per_vcpu or 0) + (costs.kick or 0))
-    return once * PS / split_at_once(scenario.guest)
+        return {}
+    costs, vcpus, blocks = scenario.machine_costs, scenario.guest.vcpus, split_at_once(scenario.guest)
+    held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0)) * PS / blocks
+    return {"flush": held + vcpus * (costs.kick or 0) * PS / blocks, "held": held}
 
 
 def _look_at_clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None) -> Window:
@@ -286,26 +286,38 @@ def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alo
         float(frequent[0]),
         *(float(frequent[1:].mean() if s.part is None else frequent[1 + s.part]) for s in sent),
     ]
-    points: list[tuple[float, float, float]] = []  # share, what a fault loses besides waiting, and what it waits
+    points: list[tuple[float, float, float]] = []  # share, what a fault loses besides waiting, and keeps others waiting
     for share, spell in sorted(zip(shares, [clearing.before, *(one.window.measured for one in sent)], strict=True)):
         if spell.faults < FEW_FAULTS:
             continue
         queued = spell.queued / spell.faults
-        besides = (spell.lost - spell.splits * pace.flush) / spell.faults
-        point = share, max(0.0, besides - queued), queued
+        part = spell.splits / spell.faults
+        delay = max(0.0, spell.lost / spell.faults - queued)
+        service = service_of(pace.vcpus, pace.interval, share, delay, queued) - part * pace.held
+        point = share, max(0.0, delay - part * pace.flush), max(0.0, service)
         if points and share - points[-1][0] < ALIKE * share:  # too near to tell what makes the difference
             point = tuple(np.mean([points.pop(), point], axis=0).tolist())
         points.append(point)
     if points:
-        faulting, delay, _ = zip(*points, strict=True)
-        service = tuple(service_of(pace.vcpus, pace.interval, *point) for point in points)
-        pace = pace._replace(faulting=faulting, delay=delay, service=service)
+        faulting, delays, services = zip(*points, strict=True)
+        pace = pace._replace(faulting=faulting, delay=delays, service=services)
     measured = clearing.measured
     return pace._replace(
         clear=clearing.clear / alone,
-        working=max(0.0, 1 - measured.lost / (pace.vcpus * measured.seconds)),
+        working=_working(pace, measured),
         drain=measured.seconds - clearing.clear,
     )
+
+
+def _working(pace: Pace, seen: Spell) -> float:
+    """Accesses over those of the same time undisturbed.
+
+    By what was lost, which is known more finely; but who still waits at the end has lost more than is written down.
+    """
+    whole = pace.vcpus * seen.seconds
+    unseen = whole - seen.accesses * pace.interval - seen.lost
+    lost = seen.lost + (unseen if unseen > pace.vcpus * pace.interval else 0.0)
+    return min(1.0, max(0.0, 1 - lost / whole))
 
 
 def _journey(
