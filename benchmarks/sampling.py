@@ -8,6 +8,8 @@ build/sampling; ``--quick`` takes the small ones only, ``--write`` puts the tabl
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import hashlib
 import json
 import time
 from functools import partial
@@ -106,8 +108,9 @@ def with_lost(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def path_of(case: Case) -> Path:
-    """Where the whole simulation of a case is kept."""
-    return DONE / ("-".join(map(str, case)).replace(" ", "_").replace(",", "") + ".json")
+    """Where the whole simulation of a case is kept: under its name, and a digest of its costs and all else."""
+    digest = hashlib.sha256(repr(dataclasses.asdict(scenario_of(*case))).encode()).hexdigest()[:12]
+    return DONE / ("-".join(map(str, case)).replace(" ", "_").replace(",", "") + f"-{digest}.json")
 
 
 def run(case: Case, check: parallel.Check) -> None:
