@@ -159,8 +159,10 @@ def _parked(table: pd.DataFrame) -> Section:
                 f"these entered no cost. The shadow MMU's costs come from its rows with at most {parked.ONE_SOCKET} "
                 "vCPUs, which are flat a GiB. With more, a part of the page tables, and of what KVM keeps beside them, "
                 f"lies on the other socket, where a cache line takes {machine.remote_ratio} times as long: on the "
-                f"whole that makes a factor of {far} vCPUs. It comes from where the vCPUs are placed and the latency "
-                "of four published Xeons, and from none of these tables. Two costs are taken to be equal, and were not "
+                f"whole that makes a factor of {far} vCPUs. Its ratio is that of four published Xeons and was not "
+                "fitted. But that there are two sockets of fewer than 64 CPUs was read from the jump in these tables, "
+                "and the form was chosen knowing its size: what it meets is a consistency, not a blind test. "
+                "Two costs are taken to be equal, and were not "
                 "fitted: a page in a CLEAR of the TDP MMU, before the change of March 2023, and in one of the shadow "
                 "MMU; a page when the log is enabled, and in a CLEAR."
             ),
@@ -186,8 +188,9 @@ def _parked(table: pd.DataFrame) -> Section:
                 "would decide. "
                 "Enabling without splitting (TDP MMU, 96 vCPUs): a 1 GiB page has one entry; the model's blocks are "
                 "of 2 MiB, so that it visits 512. "
-                "160 vCPUs before the change of 2023: this host takes longer a page than the one with 96 vCPUs did in "
-                "2021, with the same code but for the version; which host it was is not stated.",
+                "160 vCPUs before the change of 2023: longer a page than with 96 vCPUs in 2021. Kernels differ by more "
+                "than a year, and hosts may; neither is stated. The same test of both kernels on one host would "
+                "decide.",
                 "Why, as far as one can tell",
             ),
         ],
