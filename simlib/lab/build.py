@@ -157,9 +157,10 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     _configure(make, objects, _fragment(what, kernel), progress)
     progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
     _run([*make, os.path.basename(what.image)], objects / "build.log")
-    programs = _selftests(what, tree.tree, make, progress)
+    progress(f"{target}: compiling the selftests")
+    programs = compile_selftests(what, tree.tree, lab_dir() / "objects")
     init = _compile_init(what, objects)
-    files = {"init": init, **programs}
+    files = {"init": init, **{name: path.read_bytes() for name, path in programs.items()}}
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)
     shutil.copyfile(objects / what.image, folder / "image")
@@ -270,29 +271,48 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
         raise SimlibError(f"the kernel's configuration refused {', '.join(lost)}: a dependency is missing in configs/")
 
 
-def _selftests(target: Target, tree: Path, make: Sequence[str], progress: Callable[[str], None]) -> dict[str, bytes]:
-    """Compile the selftests, statically, against the tree's own headers."""
-    out = lab_dir() / "objects" / f"{target.name}-selftests"
-    headers = lab_dir() / "objects" / f"{target.name}-headers"
-    progress(f"{target.name}: compiling the selftests")
-    own = [word if not word.startswith("O=") else f"O={headers}" for word in make]
-    _run([*own, "headers"], headers / "build.log")
+def compile_selftests(
+    target: Target, tree: Path, folder: Path, programs: Sequence[str] = PROGRAMS, link: str = "-static"
+) -> dict[str, Path]:
+    """Compile selftests against the tree's own headers.
+
+    Parameters
+    ----------
+    target : Target
+    tree : Path
+        Kernel source, with the series' selftests.
+    folder : Path
+        Where the headers and the objects go: folders that begin with the target's name.
+    programs : sequence of str
+    link : str
+        Flags for the linker: static for an initramfs that holds no library.
+
+    Returns
+    -------
+    dict of str to Path
+        The programs, stripped.
+
+    Raises
+    ------
+    SimlibError
+        If a compilation fails; the log is named.
+    """
+    out, headers = folder / f"{target.name}-selftests", folder / f"{target.name}-headers"
+    _run([*_make(target, tree, headers), "headers"], headers / "build.log")
     out.mkdir(parents=True, exist_ok=True)
     _run(
         [
             *("make", "-C", str(tree / "tools/testing/selftests/kvm"), f"ARCH={target.kernel_arch}"),
-            *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", "LDFLAGS=-static", "--no-print-directory"),
+            *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", f"LDFLAGS={link}", "--no-print-directory"),
             *(f"KHDR_INCLUDES=-isystem {headers}/usr/include", f"-j{len(os.sched_getaffinity(0))}"),
-            *(str(out / name) for name in PROGRAMS),
+            *(str(out / name) for name in programs),
         ],
         out / "build.log",
     )
-    programs = {}
-    for name in PROGRAMS:
-        stripped = out / f"{name}.stripped"
-        _run([f"{target.compiler}strip", "-o", str(stripped), str(out / name)], out / "strip.log")
-        programs[name] = stripped.read_bytes()
-    return programs
+    stripped = {name: out / f"{name}.stripped" for name in programs}
+    for name, path in stripped.items():
+        _run([f"{target.compiler}strip", "-o", str(path), str(out / name)], out / "strip.log")
+    return stripped
 
 
 def _compile_init(target: Target, objects: Path) -> bytes:

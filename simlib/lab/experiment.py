@@ -42,6 +42,8 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "protect_at_enable": ("-i", bool),
         "ring_entries": ("-R", int),
         "check": ("-k", bool),
+        "probe": ("-q", bool),
+        "user": ("-u", bool),
         "bucket_ns": ("-B", int),
         "pause_us": ("-D", int),
     },
@@ -156,7 +158,7 @@ class Cell:
             f"{key}={value}"
             for table, own in ((spec.parameters, self.parameters), (spec.test, self.test))
             for key, value in own.items()
-            if len(table[key]) > 1
+            if len(table.get(key, ())) > 1
         ]
         return " ".join([spec.name, *varied])
 

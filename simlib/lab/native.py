@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
             LOCK_STAT.write_text("0")
         _trace(output / "contention.txt", undo)
         begun = time.monotonic()
-        out = _run(cell, [str(program), *words])
+        out = run_test(cell, [str(program), *words])
         wall = time.monotonic() - begun
         if locks:
             (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
@@ -95,11 +96,18 @@ def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
     return Outcome(outputs, digest, " ".join([program.name, *words]), wall, wall)
 
 
-def _run(cell: Cell, command: list[str]) -> str:
-    """Run the test to its end or its time; return what it printed."""
+def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] = lambda seconds: None) -> str:
+    """Run the test to its end or its time; return what it printed.
+
+    Raises
+    ------
+    SimlibError
+        If it fails, skips itself or does not end.
+    """
     limit = cell.experiment.timeout_s
 
     def check(seconds: float) -> None:
+        progress(seconds)
         if seconds > limit:
             raise SimlibError(f"{cell.label}: no end after {limit} s: raise timeout_s, or test less memory")
 

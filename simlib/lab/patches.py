@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
@@ -57,6 +57,17 @@ class Series:
     def touched(self) -> list[str]:
         """Files that the series changes or adds, relative to the kernel tree."""
         return sorted({name for patch in self.patches for name in _TOUCHED.findall(patch.read_text("utf-8"))})
+
+    def within(self, folder: str) -> Series:
+        """The patches that touch nothing outside of a folder of the kernel tree.
+
+        Examples
+        --------
+        >>> [patch.name[:4] for patch in read_series().within("tools/testing/selftests/").patches]
+        ['0018', '0019']
+        """
+        ours = (p for p in self.patches if all(n.startswith(folder) for n in _TOUCHED.findall(p.read_text("utf-8"))))
+        return replace(self, patches=tuple(ours))
 
 
 def patch_dir() -> Path:

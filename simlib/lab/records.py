@@ -119,8 +119,16 @@ KEYS = (
 """Columns that every table begins with; together with a table's own key they identify a row."""
 
 
-def save_record(path: Path, cell: Cell, outcomes: Sequence[Outcome], provenance: Mapping[str, object]) -> Record:
+def save_record(
+    path: Path,
+    cell: Cell,
+    outcomes: Sequence[Outcome],
+    provenance: Mapping[str, object],
+    noise: Mapping[str, object] | None = None,
+) -> Record:
     """Check a cell's output, then write its record, beside and renamed.
+
+    `noise` is a row of `NOISE`, of a run on a real host.
 
     Raises
     ------
@@ -149,6 +157,7 @@ def save_record(path: Path, cell: Cell, outcomes: Sequence[Outcome], provenance:
             "wall_s": first.wall_s,
             "outputs": list(first.outputs),
         }
+        | ({"noise": dict(noise)} if noise else {})
     )
     try:
         warnings = record.imported.warnings
@@ -232,7 +241,7 @@ def lock_rows(record: Record) -> pd.DataFrame:
 
 
 IOCTLS = (
-    Column("name", "text", "populate, write, enable, get, clear, reset, disable, teardown"),
+    Column("name", "text", "populate, write, enable, get, clear, reset, disable, teardown, probe, probe_idle"),
     Column("round", "whole", "round of GET and CLEAR, from 1; 0: before them"),
     Column("calls", "whole", "ioctls", unit="count"),
     Column("range_pages", "whole", "pages of their ranges together"),
@@ -247,10 +256,10 @@ def ioctl_rows(record: Record) -> pd.DataFrame:
     found = record.imported.tables.get("ioctls")
     if found is None:
         return pd.DataFrame()
-    frame = found.frame.fillna({"dirty_pages": 0})
+    frame = found.frame.fillna({"dirty_pages": 0, "calls": 1})
     grouped = frame.groupby(["name", "round"], sort=False)
     return grouped.agg(
-        calls=("duration_ns", "size"),
+        calls=("calls", "sum"),
         range_pages=("range_pages", "sum"),
         dirty_pages=("dirty_pages", "sum"),
         total_time_ns=("duration_ns", "sum"),
@@ -292,11 +301,46 @@ def stall_rows(record: Record) -> pd.DataFrame:
     return frame[[column.name for column in STALLS]]
 
 
+ROUNDS = (
+    Column("vcpu", "whole", "the vCPU, from 0", unit="1"),
+    Column("round", "whole", "round of GET and CLEAR, from 1"),
+    Column("longest_stall_ns", "whole", "longest time between two of its accesses while the round's ioctls ran"),
+    Column("longest_pause_ns", "whole", "the same between its last ioctl and the next round: what else holds it up"),
+)
+
+
+def round_rows(record: Record) -> pd.DataFrame:
+    """What the vCPUs saw in each round, if they ran through it: one row a vCPU and round."""
+    found = record.imported.tables.get("rounds")
+    if found is None or record.keys["parked"] == "true":
+        return pd.DataFrame()
+    return found.frame[[column.name for column in ROUNDS]]
+
+
+NOISE = (
+    Column("repeat", "whole", "which repeat of the whole set it was, from 1", unit="count"),
+    Column("place", "whole", "when in the repeat it was run, from 1", unit="count"),
+    Column("wall_s", "number", "time that the run took"),
+    Column("steal_percent", "number", "time that the hypervisor gave to others, of all CPUs that were used"),
+    Column("foreign_percent", "number", "time that other programs ran on them"),
+    Column("frequency_percent", "number", "by how much their clock changed meanwhile; empty: not known", optional=True),
+    Column("quiet", "text", "true: within the limits, and used; false: noisy"),
+)
+
+
+def noise_rows(record: Record) -> pd.DataFrame:
+    """One row: what else went on during a run on a real host."""
+    found = record.content.get("noise")
+    return pd.DataFrame([found]) if found else pd.DataFrame()
+
+
 TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Record], pd.DataFrame]]] = {
     "runs": ("cells of the experiments, and whether they repeat themselves", RUNS, (), run_rows),
     "locks": ("mmu_lock by phase, call site and mode", LOCKS, ("phase", "site", "lock_mode"), lock_rows),
     "ioctls": ("phases and ioctls of the test", IOCTLS, ("name", "round"), ioctl_rows),
     "stalls": ("what the vCPUs saw", STALLS, ("vcpu",), stall_rows),
+    "rounds": ("what the vCPUs saw in each round", ROUNDS, ("vcpu", "round"), round_rows),
+    "noise": ("what else went on", NOISE, (), noise_rows),
 }
 """Tables that are made of records: title, columns beside `KEYS`, own key, and the rows of one record."""
 
@@ -365,13 +409,12 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
             "mediatype": "text/csv",
             "encoding": "utf-8",
             "kind": "measured",
-            "source": {"subject": "simlib lab collect", "author": "simlib"},
+            "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
             "hardware": _hardware(records),
             "command": records[0].content["command"],
             "setup": setup,
             "notes": [
-                "Repeat it: simlib lab collect on the experiment file of this name; docs/lab.md.",
-                "Times are a host's own." if native else "Times are instructions: 1 ns each, summed over all CPUs.",
+                *(_NATIVE_NOTES if native else _NOTES),
             ],
             "caveats": _native_caveats(records) if native else ["Emulated: no caches, no line transfers, no IPI cost."],
             "schema": {
@@ -385,6 +428,13 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
     for stale in {f"{name}-{table}{suffix}" for table in TABLES for suffix in (".csv", ".json")} - texts.keys():
         (folder / stale).unlink(missing_ok=True)  # none of an earlier collection may stand beside the new ones
     return [path for path in written if path.suffix == ".csv"]
+
+
+_NOTES = (
+    "Repeat it: simlib lab collect on the experiment file of this name; docs/lab.md.",
+    "Times are instructions: 1 ns each, summed over all CPUs.",
+)
+_NATIVE_NOTES = ("Repeat it: simlib host measure; docs/on-a-real-host.md.", "Times are a host's own.")
 
 
 def _native_caveats(records: Sequence[Record]) -> list[str]:

@@ -113,7 +113,7 @@ def prepare_source(
         for old in (pristine, folder / "source", folder / "objects"):  # make would trust objects by their dates
             shutil.rmtree(old, ignore_errors=True)
         if given is None:
-            _unpack(archive, pristine)
+            unpack(archive, pristine)
         else:
             copy_tree(given, pristine, folder, shutil.copy2)
         copy_tree(pristine, folder / "source", folder)
@@ -180,13 +180,33 @@ def _tree_sha256(given: Path, folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _unpack(archive: Path, pristine: Path) -> None:
-    """Unpack beside, then rename: an interrupted run leaves nothing that looks whole."""
+def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None:
+    """Unpack beside, then rename: an interrupted run leaves nothing that looks whole.
+
+    Parameters
+    ----------
+    archive : Path
+        A source package's.
+    pristine : Path
+        Where the tree is to lie.
+    only : tuple of str
+        What the paths within the tree begin with. Default: all of it.
+
+    Raises
+    ------
+    SimlibError
+        If the archive is damaged.
+    """
+
+    def chosen(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        within = member.name.partition("/")[2]
+        return tarfile.tar_filter(member, path) if within.startswith(only) else None
+
     part = pristine.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         with tarfile.open(archive, "r:xz") as packed:
-            packed.extractall(part, filter="tar")
+            packed.extractall(part, filter=chosen)  # noqa: S202  # which is tarfile's own, for a part of the tree
         roots = list(part.iterdir())
         os.rename(roots[0] if len(roots) == 1 else part, pristine)
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:

@@ -28,13 +28,19 @@ _VCPU = Column("vcpu", "whole", "the vCPU, from 0", unit="1")
 IOCTLS = (
     _RUN,
     Column("event", "whole", "place among the run's ioctls and phases, from 1"),
-    Column("name", "text", "populate, enable, get, clear, reset, disable, teardown; write: the vCPUs' phase"),
+    Column(
+        "name",
+        "text",
+        "populate, enable, get, clear, reset, disable, teardown; write: the vCPUs' phase; probe: empty CLEARs all "
+        "the while; probe_idle: after it",
+    ),
     Column("round", "whole", "round of GET and CLEAR, from 1; 0: before the first"),
     Column("thread", "whole", "clear thread, from 0", unit="1"),
     Column("first_page", "whole", "first page of its range"),
     Column("range_pages", "whole", "pages of its range"),
     Column("dirty_pages", "whole", "bits set in the bitmap that was given or returned; ioctls of the log", True),
     Column("writes", "whole", "writes of all vCPUs; phases in which they write", True),
+    Column("calls", "whole", "ioctls that it stands for; probes of the lock", True),
     Column("start_ns", "whole", "when it began, since the start of the test"),
     Column("duration_ns", "whole", "how long it took"),
 )
@@ -52,6 +58,13 @@ LONGEST = (
     Column("rank", "whole", "1: the longest", unit="1"),
     Column("start_ns", "whole", "when the gap began"),
     Column("gap_ns", "whole", "how long it was"),
+)
+ROUNDS = (
+    _RUN,
+    _VCPU,
+    Column("round", "whole", "round of GET and CLEAR, from 1"),
+    Column("longest_stall_ns", "whole", "longest of the gaps that began, or lasted, while its ioctls ran"),
+    Column("longest_pause_ns", "whole", "longest of those that began between its last ioctl and the next round"),
 )
 GAPS = (
     _RUN,
@@ -80,6 +93,7 @@ class Log:
     ioctls: Rows = field(default_factory=lambda: Rows(IOCTLS))
     vcpus: Rows = field(default_factory=lambda: Rows(VCPUS))
     longest: Rows = field(default_factory=lambda: Rows(LONGEST))
+    rounds: Rows = field(default_factory=lambda: Rows(ROUNDS))
     gaps: Rows = field(default_factory=lambda: Rows(GAPS))
     progress: Rows = field(default_factory=lambda: Rows(PROGRESS))
     statistics: Statistics = field(default_factory=Statistics)
@@ -107,7 +121,7 @@ class Log:
             self.ioctls.add(
                 len(self.configs), self.events, text_of(lines, item, "name"),
                 *(whole_of(lines, item, n) for n in ("round", "thread", "first_page", "pages")),
-                *(whole_of(lines, item, n) if n in item else None for n in ("dirty", "writes")),
+                *(whole_of(lines, item, n) if n in item else None for n in ("dirty", "writes", "calls")),
                 *(whole_of(lines, item, n) for n in ("start_ns", "duration_ns")),
             )  # fmt: skip
         elif kind == "vcpu":
@@ -139,6 +153,13 @@ class Log:
         for rank, pair in enumerate(longest, 1):
             start, gap = _pair(lines, pair)
             self.longest.add(*who, rank, start, gap)
+        stalls, pauses = (_wholes(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
+        if len(stalls) != len(pauses):
+            raise lines.fault(
+                f"{len(stalls)} and {len(pauses)}", "rounds must have a stall and a pause each", "correct it"
+            )
+        for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
+            self.rounds.add(*who, number, stall, pause)
         progress = _wholes(lines, item, "progress")
         start, width = (whole_of(lines, item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
         if start + width * len(progress) > LARGEST:
@@ -153,6 +174,7 @@ class Log:
             self.ioctls.table("ioctls", "mmu_lock_contention_test: ioctls and phases", ("run", "event")),
             self.vcpus.table("vcpus", "mmu_lock_contention_test: what each vCPU did", who),
             self.longest.table("longest", "mmu_lock_contention_test: each vCPU's longest gaps", (*who, "rank")),
+            self.rounds.table("rounds", "mmu_lock_contention_test: longest gaps round by round", (*who, "round")),
             self.gaps.table("gaps", "mmu_lock_contention_test: gaps between accesses", (*who, "bucket")),
             self.progress.table("progress", "mmu_lock_contention_test: writes over time", (*who, "bucket")),
             *self.statistics.tables(histograms),
@@ -187,8 +209,8 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
     Returns
     -------
     Contents
-        Tables ``ioctls``, ``vcpus``, ``longest``, ``gaps``, ``progress``, and those of `read_kvm_stats`. The
-        options of the test are the setup.
+        Tables ``ioctls``, ``vcpus``, ``longest``, ``rounds``, ``gaps``, ``progress``, and those of `read_kvm_stats`.
+        The options of the test are the setup.
 
     Raises
     ------

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``simlib host``: measure this host, calibrate the model to it, and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import simlib
+from simlib.cli.output import progress_bar, say
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Your own host: measure it, calibrate the model to it, and see how good that is. docs/on-a-real-host.md has "
+    "every step.",
+)
+
+
+@app.command("measure")
+def host_measure(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for what is measured; a begun one is continued.")],
+    duration: Annotated[str, typer.Option(help="About how long to measure, e.g. 90s.")] = "300s",
+    cpus: Annotated[str, typer.Option(metavar="LIST", help="CPUs to use, e.g. 0-3,8. Default: all.")] = "",
+    numa: Annotated[int | None, typer.Option(metavar="NODE", help="Use this node's CPUs, and so its memory.")] = None,
+    hugepages: Annotated[
+        bool, typer.Option("--hugepages", help="Back guests with huge pages that are set aside.")
+    ] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A Linux tree to build the selftest from. Default: the source package."),
+    ] = None,
+    program: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The built selftest (mmu_lock_contention_test).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the order of the runs.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever the folder holds.")] = False,
+    noisy: Annotated[bool, typer.Option("--noisy", help="Measure although other programs run.")] = False,
+) -> None:
+    """Measure this host's own /dev/kvm, on its kernel as it is; no rights are needed beyond those for /dev/kvm.
+
+    Builds one selftest (half a minute), then runs small guests: faults, parked GET and CLEAR, CLEAR under load.
+    A run that was cut off goes on where it stopped. Next: simlib host calibrate DIR
+
+    Example: simlib host measure --out host
+    """
+    from simlib.model.quantities import PS_PER_S, parse_duration
+
+    with progress_bar() as progress:
+        found = simlib.host.measure_host(
+            out, source=source, program=program, cpus=cpus, numa=numa, hugepages=hugepages,
+            duration_s=parse_duration(duration) / PS_PER_S, seed=seed, fresh=fresh, noisy=noisy, progress=progress,
+        )  # fmt: skip
+    say(f"{found.facts.cpu}, {len(found.facts.cpus)} CPUs, Linux {found.facts.kernel}: {found.facts.page_tables}")
+    say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")
+    for path in found.tables:
+        say(f"{path}")

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A real host: measuring it, and watching a guest that it runs. It knows nothing of the model.
+
+``docs/on-a-real-host.md`` goes from a stock kernel to a decision.
+"""
+
+from simlib.host.facts import HostFacts, read_facts
+from simlib.host.measure import Measured, measure_host
+
+__all__ = ["HostFacts", "Measured", "measure_host", "read_facts"]

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a host is: its CPUs, its kernel, and how its KVM translates guest addresses. Nothing is changed to find out."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simlib.errors import InputError
+
+KVM_PARAMETERS = (
+    "tdp_mmu", "eager_page_split", "nx_huge_pages", "ept", "npt", "pml", "dirty_log_clear_batch", "vgic_mode",
+)  # fmt: skip
+"""Parameters of KVM's modules that decide how it logs; others are not kept."""
+
+VENDORS = ("kvm_intel", "kvm_amd", "kvm_pvm")
+"""Modules of x86 that run guests; the first that is loaded is the one."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """A host, as far as its kernel tells.
+
+    Attributes
+    ----------
+    machine : str
+        As ``uname -m`` says.
+    kernel : str
+        As ``uname -r`` says.
+    cpu : str
+        Model name.
+    cpus : tuple of int
+        Numbers of the CPUs that may be used.
+    cores, sockets, threads_per_core : int
+        Of these: cores, sockets, and most threads of a core.
+    nodes : dict of str to tuple of int
+        Those CPUs by NUMA node.
+    memory_bytes : int
+    governor : str
+        Frequency policy of the first CPU; "not stated" without one.
+    hypervisor : bool
+        Whether the host is itself a guest, as far as it can tell.
+    transparent_huge_pages : str
+        always, madvise, never, or "not stated".
+    modules : dict of str to str
+        KVM's modules' parameters that decide how it logs, as ``module.parameter``.
+    architecture : str
+        Name in `simlib.model.architectures`: how its KVM takes mmu_lock.
+    page_tables : str
+        The same in words.
+    patched : bool
+        Whether the kernel has the patch series of ``kernel-patches/``.
+    """
+
+    machine: str
+    kernel: str
+    cpu: str
+    cpus: tuple[int, ...]
+    cores: int
+    sockets: int
+    threads_per_core: int
+    nodes: Mapping[str, tuple[int, ...]]
+    memory_bytes: int
+    governor: str
+    hypervisor: bool
+    transparent_huge_pages: str
+    modules: Mapping[str, str] = field(default_factory=dict)
+    architecture: str = ""
+    page_tables: str = ""
+    patched: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The facts as JSON holds them."""
+        return {**asdict(self), "cpus": list(self.cpus), "nodes": {name: list(own) for name, own in self.nodes.items()}}
+
+
+def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
+    """Look at a host.
+
+    Parameters
+    ----------
+    cpus : sequence of int
+        Numbers of the CPUs that are to be used.
+    root : Path
+        Where its ``proc`` and ``sys`` lie.
+
+    Returns
+    -------
+    HostFacts
+
+    Examples
+    --------
+    >>> import os
+    >>> facts = read_facts(sorted(os.sched_getaffinity(0)))
+    >>> facts.sockets <= facts.cores <= len(facts.cpus)
+    True
+    """
+    system = root / "sys"
+    places = {cpu: _place(system, cpu) for cpu in cpus}
+    cores = set(places.values())
+    modules = _modules(system)
+    machine, kernel = platform.machine(), platform.release()
+    architecture, words = page_tables(machine, kernel, modules)
+    info = _text(root / "proc/cpuinfo")
+    return HostFacts(
+        machine=machine,
+        kernel=kernel,
+        cpu=_cpu_model(info),
+        cpus=tuple(cpus),
+        cores=len(cores),
+        sockets=len({socket for socket, _ in cores}),
+        threads_per_core=max(list(places.values()).count(core) for core in cores),
+        nodes=_nodes(system, cpus),
+        memory_bytes=_memory(root),
+        governor=_text(system / f"devices/system/cpu/cpu{cpus[0]}/cpufreq/scaling_governor") or "not stated",
+        hypervisor=" hypervisor" in info or (system / "hypervisor/type").exists(),
+        transparent_huge_pages=_chosen(_text(system / "kernel/mm/transparent_hugepage/enabled")),
+        modules=modules,
+        architecture=architecture,
+        page_tables=words,
+        patched="kvm.dirty_log_clear_batch" in modules,
+    )
+
+
+def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[str, str]:
+    """How a host's KVM takes mmu_lock, by the name of `simlib.model.architectures`, and in words.
+
+    Sources: arch/x86/kvm/mmu/mmu.c kvm_configure_mmu and is_tdp_mmu_enabled; arm64 takes an rwlock since 5.18 and
+    handles all faults under its read lock since 6.2 (arch/arm64/kvm/mmu.c user_mem_abort); riscv took a spinlock at
+    least until 6.12.
+
+    Raises
+    ------
+    InputError
+        If the machine is none that is modelled, or its KVM does not say.
+
+    Examples
+    --------
+    >>> page_tables("x86_64", "6.12.1", {"kvm.tdp_mmu": "Y", "kvm_intel.ept": "Y"})
+    ('x86-tdp', 'two-dimensional paging (EPT), TDP MMU')
+    >>> page_tables("x86_64", "6.18.0", {"kvm.tdp_mmu": "N", "kvm_pvm": ""})[0]
+    'x86-shadow-paging'
+    """
+    version = kernel_version(kernel)
+    if machine == "x86_64":
+        return _x86(modules)
+    if machine == "aarch64":
+        name = "arm64" if version >= (6, 2) else "arm64-2022" if version >= (5, 18) else "arm64-spinlock"
+        return name, f"stage 2, as of Linux {version[0]}.{version[1]}"
+    if machine == "riscv64":
+        name = "riscv-spinlock" if version < (7, 0) else "riscv"
+        return name, f"G-stage, as of Linux {version[0]}.{version[1]}"
+    raise InputError("this host", machine, "is not modelled", "known: x86_64, aarch64, riscv64")
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """The first two numbers of a release.
+
+    Examples
+    --------
+    >>> kernel_version("6.18.44-generic")
+    (6, 18)
+    """
+    found = re.match(r"(\d+)\.(\d+)", release)
+    if found is None:
+        raise InputError("kernel", release, "has no version", "it must begin as 6.12 does")
+    return int(found[1]), int(found[2])
+
+
+def _x86(modules: Mapping[str, str]) -> tuple[str, str]:
+    """Two-dimensional paging with one of its two MMUs, or shadow paging."""
+    for vendor, switch, name in (("kvm_intel", "ept", "EPT"), ("kvm_amd", "npt", "NPT")):
+        if vendor in modules:
+            if modules.get(f"{vendor}.{switch}", "Y") in ("N", "0"):
+                return "x86-shadow-paging", f"shadow paging ({name} is off)"
+            if modules.get("kvm.tdp_mmu", "Y") == "N":
+                return "x86-shadow", f"two-dimensional paging ({name}), shadow MMU"
+            return "x86-tdp", f"two-dimensional paging ({name}), TDP MMU"
+    if "kvm_pvm" in modules:
+        return "x86-shadow-paging", "shadow paging (PVM: guests run without virtualisation hardware)"
+    raise InputError("this host", "x86_64", f"none of {', '.join(VENDORS)} is loaded", "load the one of its vendor")
+
+
+def _modules(system: Path) -> dict[str, str]:
+    """KVM's modules that are there, and those of their parameters that decide how it logs."""
+    found = {}
+    for module in ("kvm", *VENDORS):
+        folder = system / "module" / module
+        if not folder.is_dir():
+            continue
+        found[module] = _text(folder / "version")
+        for name in KVM_PARAMETERS:
+            if value := _text(folder / "parameters" / name):
+                found[f"{module}.{name}"] = value
+    return found
+
+
+def _place(system: Path, cpu: int) -> tuple[int, int]:
+    """Socket and core of a CPU; a core of its own where nothing is said."""
+    folder = system / f"devices/system/cpu/cpu{cpu}/topology"
+    socket, core = (_text(folder / name) for name in ("physical_package_id", "core_id"))
+    return (max(int(socket), 0) if socket else 0, int(core) if core else cpu)
+
+
+def _nodes(system: Path, cpus: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """CPUs by NUMA node; one node where the kernel knows none."""
+    found = {}
+    for folder in sorted((system / "devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        own = tuple(cpu for cpu in parse_cpus(_text(folder / "cpulist")) if cpu in cpus)
+        if own:
+            found[folder.name[4:]] = own
+    return found or {"0": tuple(cpus)}
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Numbers of CPUs, as the kernel and taskset write them.
+
+    Examples
+    --------
+    >>> parse_cpus("0-2,8")
+    (0, 1, 2, 8)
+    """
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise InputError("CPUs", text, "must be numbers and ranges", "write 0-3,8", flag="--cpus")
+        numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return tuple(sorted(numbers))
+
+
+def _memory(root: Path) -> int:
+    """Bytes of the host's memory."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _cpu_model(info: str) -> str:
+    """The CPU's model, as /proc/cpuinfo has it."""
+    for line in info.splitlines():
+        if line.startswith(("model name", "CPU part", "uarch")):
+            return line.partition(":")[2].strip()
+    return "not stated"
+
+
+def _chosen(text: str) -> str:
+    """The word that the kernel shows in brackets."""
+    found = re.search(r"\[(\w+)\]", text)
+    return found[1] if found else "not stated"
+
+
+def _text(path: Path) -> str:
+    """What a file says; empty if it cannot be read."""
+    try:
+        return path.read_text("utf-8", errors="replace").strip()
+    except OSError:
+        return ""

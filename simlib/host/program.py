@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The selftest that measures a host: built from the kernel's source without building a kernel, or given by its path."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from simlib.errors import InputError
+from simlib.files import write_text
+from simlib.lab.build import compile_selftests
+from simlib.lab.cache import lab_dir, need_space
+from simlib.lab.native import native_target
+from simlib.lab.patches import Series, apply_series, read_series
+from simlib.lab.source import copy_tree, file_sha256, find_archive, unpack
+from simlib.lab.targets import Target, find_target
+
+NAME = "mmu_lock_contention_test"
+"""The selftest, which ``kernel-patches/`` adds."""
+
+OPTIONS = ("-q", "-u")
+"""Options that a program of an older series does not have."""
+
+NEEDED = ("Makefile", "Kbuild", "scripts/", "include/", "tools/", "usr/")
+"""What a selftest is built from, beside the architecture's folder."""
+
+SPACE_GIB = 0.4
+"""Room that the part of the kernel's source takes that selftests are built from, GiB."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The selftest, ready to run.
+
+    Attributes
+    ----------
+    path : Path
+    provenance : dict
+        What it was built from: source, series, compiler, or the hash of the given file.
+    """
+
+    path: Path
+    provenance: dict[str, object]
+
+
+def find_given(path: Path) -> Program:
+    """A program that was built elsewhere.
+
+    Raises
+    ------
+    InputError
+        If it cannot be run, or is another program or too old.
+    """
+    path = path.absolute()
+    try:
+        done = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user's own program
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = getattr(error, "strerror", None) or "does not end"
+        raise InputError(
+            "program", str(path), f"cannot be run ({why})", f"give a built {NAME}", flag="--program"
+        ) from None
+    if done.returncode or "Usage:" not in done.stdout or "mmu_lock" not in done.stdout:
+        raise InputError("program", str(path), f"is not {NAME}", "leave it out to build one", flag="--program")
+    lacks = [option for option in OPTIONS if f"\n {option} " not in done.stdout]
+    if lacks:
+        raise InputError(
+            "program", str(path), f"has no option {', '.join(lacks)}", "build it from this version's patch series",
+            flag="--program",
+        )  # fmt: skip
+    return Program(path, {"program": "given", "program_sha256": file_sha256(path)})
+
+
+def build_program(source: Path | None = None, progress: Callable[[str], None] = lambda text: None) -> Program:
+    """Build the selftest for this host: half a minute the first time, nothing afterwards.
+
+    Only those folders of the source package are unpacked that a selftest needs, and only the series' selftests are
+    applied.
+
+    Parameters
+    ----------
+    source : Path, optional
+        A kernel tree of one's own; it is only read. Default: the distribution's source package.
+    progress : callable
+        Told what is being done.
+
+    Returns
+    -------
+    Program
+
+    Raises
+    ------
+    InputError
+        If a tool or the source is missing, and how to get it; or this host's machine has no target.
+    SimlibError
+        If the patches do not apply or a compilation fails.
+    """
+    target = replace(find_target(native_target()), compiler="")
+    _need_tools()
+    series = read_series().within("tools/testing/selftests/")
+    origin = file_sha256(find_archive(series)) if source is None else str(source.absolute())
+    folder = lab_dir() / "host"
+    said = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=False)  # noqa: S607  # on the path
+    compiler = said.stdout.partition("\n")[0]
+    provenance: dict[str, object] = {
+        "origin": "directory" if source else find_archive(series).name,
+        "series_sha256": series.sha256,
+        "compiler": compiler,
+    }
+    key = hashlib.sha256(json.dumps([origin, provenance, target.name]).encode()).hexdigest()
+    stamp, program = folder / "built.key", folder / f"{target.name}-selftests" / f"{NAME}.stripped"
+    if source or not (stamp.is_file() and stamp.read_text("utf-8") == key and program.is_file()):
+        stamp.unlink(missing_ok=True)
+        tree = _tree(folder, series, target, source, progress)
+        progress("compiling the selftest")
+        program = compile_selftests(target, tree, folder, [NAME], link="-pthread -no-pie")[NAME]
+        write_text(stamp, key)
+    return Program(program, {**provenance, "program_sha256": file_sha256(program)})
+
+
+def _need_tools() -> None:
+    """Refuse to begin without a compiler."""
+    missing = [command for command in ("make", "patch", "gcc", "strip") if shutil.which(command) is None]
+    if missing:
+        raise InputError(
+            "building the selftest",
+            ", ".join(missing),
+            "not found",
+            "apt-get install make patch gcc libc6-dev binutils, or give --program a built one",
+        )
+
+
+def _tree(folder: Path, series: Series, target: Target, source: Path | None, progress: Callable[[str], None]) -> Path:
+    """A part of a kernel tree with the series' selftests in it."""
+    tree, stage = folder / "source", folder / "stage"
+    need_space(folder, SPACE_GIB, "the kernel's source")
+    for old in (tree, *folder.glob("*-selftests"), *folder.glob("*-headers")):
+        shutil.rmtree(old, ignore_errors=True)
+    arch = {"x86_64": "x86"}.get(target.kernel_arch, target.kernel_arch)
+    folder.mkdir(parents=True, exist_ok=True)
+    if source is None:
+        progress("unpacking what selftests need")
+        unpack(
+            find_archive(series),
+            tree,
+            (*NEEDED, f"arch/{arch}/"),
+        )
+    else:
+        progress(f"copying {source}")
+        copy_tree(source, tree, folder, shutil.copy2)
+    progress("adding the selftest")
+    for name in apply_series(tree, series, stage):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(stage / name, tree / name)
+    shutil.rmtree(stage, ignore_errors=True)
+    return tree
