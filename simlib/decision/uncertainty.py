@@ -32,7 +32,7 @@ def needed_costs(scenario: Scenario) -> tuple[str, ...]:
     """
     policy, blocks = scenario.policy.resolved(), scenario.guest.mapped_as_blocks
     names = {*used_costs(scenario), *CLEARING, "line_local", "crowding", "clear_word", "clear_ioctl", "flush",
-             "flush_per_vcpu", "kick", "fault_jitter"}  # fmt: skip
+             "flush_per_vcpu", "interrupt", "kick", "fault_jitter"}  # fmt: skip
     if blocks:
         names |= {"split_block", "split_alloc"} if policy.eager_split else {"split_hold", "clear_unsplit"}
     if not scenario.workload.initially_set:

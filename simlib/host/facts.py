@@ -140,7 +140,7 @@ def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[
 
     Examples
     --------
-    >>> page_tables("x86_64", "6.12.1", {"kvm.tdp_mmu": "Y", "kvm_intel.ept": "Y"})
+    >>> page_tables("x86_64", "6.12.1", {"kvm.tdp_mmu": "Y", "kvm_intel": "", "kvm_intel.ept": "Y"})
     ('x86-tdp', 'two-dimensional paging (EPT), TDP MMU')
     >>> page_tables("x86_64", "6.18.0", {"kvm.tdp_mmu": "N", "kvm_pvm": ""})[0]
     'x86-shadow-paging'

@@ -69,6 +69,9 @@ class Costs(rules.Checked):
         One remote TLB flush, whatever the number of vCPUs.
     flush_per_vcpu : int
         What it takes longer for each vCPU that is interrupted.
+    interrupt : int
+        What it takes longer if any vCPU is in the guest, where an interrupt has to reach it; without a value that is
+        part of `flush`.
     kick : int
         What a vCPU loses that is interrupted by it: out of the guest and in again.
     split_block : int
@@ -111,6 +114,7 @@ class Costs(rules.Checked):
     enable_page: int | None = _cost("500ps", "2us")
     flush: int | None = _cost("100ns", "10ms")
     flush_per_vcpu: int | None = _cost("10ns", "100us")
+    interrupt: int | None = _cost("100ns", "1ms")
     kick: int | None = _cost("100ns", "100us")
     split_block: int | None = _cost("100ns", "1ms")
     split_alloc: int | None = _cost("10ns", "1ms")

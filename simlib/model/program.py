@@ -186,6 +186,11 @@ def mapped_by_block() -> Condition:
     return AtLeast(Quantity.BLOCK, 1)
 
 
+def in_guest(least: int) -> Condition:
+    """At least so many vCPUs are in the guest."""
+    return AtLeast(Quantity.GUESTS, least)
+
+
 class Lock(NamedTuple):
     """Which lock, in which mode, and whose it is."""
 

@@ -201,6 +201,7 @@ class Quantity(IntEnum):
     FLAG = 9, "1 if the flag was raised", _FLAG
     BLOCK = 10, "1 if the current page is mapped by a block", None
     DIRTY = 11, "pages from here to the extent's end that stand in KVM's dirty log", _ANY_EXTENT
+    GUESTS = 12, "vCPUs in the guest: awake, and not between an ACCESS that faults and its MAP", None
 
     def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
         """A number that knows what it means."""

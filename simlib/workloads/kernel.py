@@ -14,7 +14,7 @@ from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
-from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread
+from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread, in_guest
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Whose
 from simlib.model.topology import Placement, placement
@@ -205,10 +205,19 @@ class Kernel:
         program.back(REGION)
 
     def flush(self, held: bool = False) -> None:
-        """Flush all TLBs: it takes the caller's time, and interrupts the vCPUs; `held`: with the lock held."""
+        """Flush all TLBs: it takes the caller's time, and interrupts the vCPUs; `held`: with the lock held.
+
+        A vCPU that is not in the guest flushes before it enters it again, and is sent no interrupt.
+
+        Source: virt/kvm/kvm_main.c kvm_make_vcpu_request (kvm_request_needs_ipi), 6.12.
+        """
         costs = self.costs
         time = (costs.flush or 0) + self.scenario.guest.vcpus * (costs.flush_per_vcpu or 0)
-        (self.program.hold if held else self.program.run)(time)
+        spend = self.program.hold if held else self.program.run
+        spend(time)
+        if costs.interrupt:
+            with self.program.when(in_guest(1)):
+                spend(costs.interrupt)
         if costs.kick:
             self.program.kick(costs.kick)
 

@@ -13,7 +13,18 @@ from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, Discipline
 from simlib.model.machine import Machine
 from simlib.model.policy import Policy
-from simlib.model.program import ALL, REGION, Lock, Program, clock_shows, held, in_bitmap, mapped_by_block, raised
+from simlib.model.program import (
+    ALL,
+    REGION,
+    Lock,
+    Program,
+    clock_shows,
+    held,
+    in_bitmap,
+    in_guest,
+    mapped_by_block,
+    raised,
+)
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import FLAGS, Adapt, Block, Clock, Map, Mode, Page, Scan, Stamp, Whose
 from simlib.model.workload import Workload
@@ -153,8 +164,8 @@ def busy_scenarios(draw):
     chunk = draw(st.sampled_from([None, words // 2])) if words > 1 else None
     short = st.sampled_from([0, 1_000, 3_700, 50_001])
     costs = {cost: draw(short) for cost in ("fault_exit", "fault_hold", "tlb_invalidate", "flush", "reacquire", "kick",
-                                            "split_alloc", "split_block", "split_hold", "zap_block", "line_transfer",
-                                            "line_local", "clear_ioctl")}  # fmt: skip
+                                            "interrupt", "split_alloc", "split_block", "split_hold",
+                                            "zap_block", "line_transfer", "line_local", "clear_ioctl")}  # fmt: skip
     costs["clear_page"], costs["enable_page"] = draw(st.sampled_from([0, 700, 3_000])), draw(st.sampled_from([0, 900]))
     access = draw(st.sampled_from([9_000, 20_000, 70_001]))
     divided = {"clear_under_load": words, "migration": chunk or words}.get(kind, 1)
@@ -285,7 +296,8 @@ class _Writer:
         """What a thread may ask within a hold."""
         p = st.sampled_from([hold.pages(64), hold.pages(128), hold.beyond_batch(), held(self.draw(TIMES)),
                              lock.waiters(1), lock.vcpus(1), clock_shows(self.draw(TIMES)), mapped_by_block(),
-                             in_bitmap(3), raised(0), hold.dirty(), hold.collected()])  # fmt: skip
+                             in_bitmap(3), raised(0), hold.dirty(), hold.collected(), in_guest(1),
+                             in_guest(2)])  # fmt: skip
         found = self.draw(p)
         for _ in range(self.draw(st.integers(0, 2))):
             other = self.draw(p)
@@ -305,6 +317,8 @@ class _Writer:
                     with p.loop(until=chunk.done()), p.extent(ALL) as hold:
                         self.clear(hold)
                     if self.draw(st.booleans()):
+                        with p.when(in_guest(1)):
+                            p.run(self.draw(TIMES))
                         p.kick(self.draw(TIMES))
                     p.back(chunk)
                     late = clock_shows(self.draw(TIMES))

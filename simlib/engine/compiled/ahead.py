@@ -90,7 +90,7 @@ def bits_of(steps, pc, blocks, inside):
     elif kind == Step.TEST:
         if step.b == Quantity.COLLECTED:
             bits = _SCANS | _COUNTS
-        elif step.b == Quantity.DIRTY or step.b == Quantity.BLOCK:
+        elif step.b == Quantity.DIRTY or step.b == Quantity.BLOCK or step.b == Quantity.GUESTS:
             bits = _CHANGES
     asks = kind == Step.TEST and step.b == Quantity.BLOCK
     if inside[pc] == 0 and (asks or kind == Step.ACCESS or kind == Step.MAP):

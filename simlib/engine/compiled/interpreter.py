@@ -39,7 +39,17 @@ def quantity(pages, thread, step, time):
 
 
 @small
-def shared_quantity(world, queues, waiting, pages, blocks, thread, step):
+def in_guest(threads, vcpus):
+    """How many vCPUs are in the guest."""
+    found = 0
+    for j in range(vcpus):
+        if threads[j].asleep == 0 and threads[j].outside == 0:
+            found += 1
+    return found
+
+
+@small
+def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step):
     """What a thread asks for with TEST and others change."""
     asked, argument = step.b, step.c
     if asked == Quantity.FLAG:
@@ -48,6 +58,8 @@ def shared_quantity(world, queues, waiting, pages, blocks, thread, step):
         return memory.mapped_by_block(world, blocks, thread)
     if asked == Quantity.CLOCK:
         return clock.shown(world, world.now)
+    if asked == Quantity.GUESTS:
+        return in_guest(threads, world.vcpus)
     if asked == Quantity.DIRTY:
         return memory.any_ahead(pages, thread, argument, Page.DIRTY, step.d)
     lock = argument if argument >= 0 else thread.region_lock
@@ -185,7 +197,7 @@ def shared_step(run, thread, number, step, now):
     if kind == Step.SCAN:
         return memory.scan(world, books.trace, books.ledger, pages, blocks, thread, number, step)
     if kind == Step.TEST:
-        found = shared_quantity(world, run.locks, run.waiting, pages, blocks, thread, step)
+        found = shared_quantity(world, run.threads, run.locks, run.waiting, pages, blocks, thread, step)
         thread.pc = thread.pc + 1 if found >= step.d else step.a
         return now
     if kind == Step.TOUCH:

@@ -45,6 +45,7 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
     """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock."""
     page = thread.page
     fault = fault_of(world, pages, blocks, page)
+    thread.outside = int(fault != _NO_FAULT)
     if fault == _NO_FAULT:
         thread.pc += 1
         if ledger is not None and writes(world, page):
@@ -78,6 +79,7 @@ def fill_table(pages, block, block_shift, state):
 def map_page(world, trace, ledger, pages, blocks, thread, number, step):
     """Change the entry of the current page, and mark the page dirty; the access that faulted is made by that."""
     page, action = thread.page, step.a
+    thread.outside = 0
     block = page >> world.block_shift
     written = writes(world, page)
     if action == Map.BLOCK:

@@ -257,6 +257,9 @@ class Simulation:
                 return int(self.flags[argument])
             case Quantity.BLOCK:
                 return int(self.memory.mapped_by_block(thread.page))
+            case Quantity.GUESTS:
+                vcpus = self.threads[: self.job.vcpus]
+                return sum(not (vcpu.asleep or vcpu.outside) for vcpu in vcpus)
         assert lock is not None  # noqa: S101  # what remains is asked of a lock
         only = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
         return sum(other.number < only for other in lock.waiting)
@@ -375,6 +378,7 @@ class Simulation:
             thread.faults[fault] += 1
             self.note(self.now, thread, "fault", fault)
             thread.pc = faults[fault]
+        thread.outside = fault is not None
         kick, thread.kick = thread.kick, 0
         thread.spent[RUN] += kick
         return self.now + kick
@@ -382,6 +386,7 @@ class Simulation:
     def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
         """Change the entry of the current page."""
         self.memory.map(thread.page, Map(action), bool(logging))
+        thread.outside = False
         if self.memory.writes(thread.page) and action not in (Map.ZAP, Map.EAGER):
             self.enter(thread, "write", thread.page, 1)
         self.note(self.now, thread, "mapped", thread.page)

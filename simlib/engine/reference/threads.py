@@ -40,6 +40,7 @@ class Thread:
     bitmap: int = 0
     kick: int = 0
     asleep: bool = False
+    outside: bool = False
     lap_from: int = 0
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
