@@ -30,6 +30,7 @@ from simlib.model.quantities import (
     format_size,
     parse_size,
 )
+from simlib.model.steps import FLAGS
 from simlib.model.topology import far_share
 from simlib.model.workload import KINDS, Workload
 
@@ -211,8 +212,20 @@ class Scenario:
                 "policy.lock_regions", self.policy.lock_regions, f"{workload.kind} takes the one lock of all memory",
                 "leave it out",
             )  # fmt: skip
+        if workload.preempted_vcpus:
+            self._check_preempted()
         if workload.kind == "teardown":
             self._check_teardown()
+
+    def _check_preempted(self) -> None:
+        workload, most = self.workload, FLAGS - 2
+        key, given = "workload.preempted_vcpus", workload.preempted_vcpus
+        if workload.kind != "clear_under_load" or workload.clear_threads:
+            raise InputError(key, given, "only the one thread of clear_under_load takes a vCPU's CPU", "leave it out")
+        if given > self.guest.vcpus:
+            raise InputError(key, given, f"the guest has {self.guest.vcpus}", "give fewer")
+        if workload.iterations > most:
+            raise InputError("workload.iterations", workload.iterations, f"must be at most {most} with preempted vCPUs")
 
     def _check_teardown(self) -> None:
         policy, workload = self.policy, self.workload

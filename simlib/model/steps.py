@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-FLAGS = 4
+FLAGS = 16
 """Flags that `Step.SIGNAL` may raise."""
 
 EXTENTS = 6

@@ -46,6 +46,7 @@ KINDS = {
     "dirty_log_perf_test": Facts(),
     "eager_split": Facts(regions=False),
     "get_dirty_log": Facts(works_on=True, manual=False),
+    "lock_probe": Facts(regions=False),
     "migration": Facts(works_on=True, clear_threads=True, by_chunk=True),
     "teardown": Facts(regions=False),
     "zap": Facts(works_on=True, regions=False),
@@ -63,6 +64,7 @@ class Workload(rules.Checked):
         ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
         ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
         ``get_dirty_log``: they keep writing while GET, without manual protection, write-protects what it finds;
+        ``lock_probe``: the selftest, with empty CLEARs while the vCPUs write (option -q of mmu_lock_contention_test);
         ``migration``: they keep writing while passes over the memory collect, clear and send it;
         ``zap``: they keep writing while all of it is unmapped once;
         ``teardown``: an arm64 stage 2 is unmapped entry by entry, once the guest has ended or while it runs.
@@ -112,6 +114,9 @@ class Workload(rules.Checked):
     parked : bool
         Whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it is
         over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
+    preempted_vcpus : int
+        vCPUs of ``clear_under_load``, the last ones, that share a CPU with the thread that clears: once an access and
+        its fault are over, each of them waits from when that thread wakes until it sleeps again.
     slow_fault_every : int
         Accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever the log says, as
         those of NX huge pages do; 0: none.
@@ -140,6 +145,7 @@ class Workload(rules.Checked):
     parked: bool = rules.rule(rules.flag, True)
     slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
     guest_runs: bool = rules.rule(rules.flag, False)
+    preempted_vcpus: int = rules.rule(rules.whole(0, 64), 0)
 
     @property
     def facts(self) -> Facts:

@@ -5,7 +5,8 @@ Each vCPU populates its own region. From then on, beginning at a random page of 
 page after page, round and round, until the rounds are over, and looks at its stopwatch after every access; what
 enabling the log made it wait for is not counted.
 The main thread enables dirty logging; in every round it sleeps for a while, then does
-GET and CLEAR, or has other threads CLEAR a part of the slot each. At the end every vCPU makes one more access.
+GET and CLEAR, or has other threads CLEAR a part of the slot each. A vCPU that shares a CPU with the main thread waits
+from when that wakes until it sleeps again. At the end every vCPU makes one more access.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from __future__ import annotations
 from simlib.engine.result import PS, EngineResult
 from simlib.errors import InputError
 from simlib.model.job import Job
-from simlib.model.program import REGION, Thread, raised
+from simlib.model.program import REGION, Condition, Thread, raised
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
 
-_POPULATED, _GO, _CLEARED = range(3)
-_STOP, _MEASURE = 0, 1
+_POPULATED, _GO, _CLEARED, _AWAY, _BACK = range(5)
+_STOP, _MEASURE, _WAKES = range(3)
+"""Flags; `_WAKES` is that of the first round."""
 
 
 def build(scenario: Scenario) -> Job:
@@ -45,36 +47,46 @@ def build(scenario: Scenario) -> Job:
             "costs.guest_access", scenario.costs.guest_access, "must be given, and more than 0, for clear_under_load"
         )
     kernel = DirtyLog(scenario)
-    vcpu = _vcpu(kernel)
+    away = scenario.workload.preempted_vcpus
+    vcpu = [_vcpu(kernel)] * (scenario.guest.vcpus - away) + ([_vcpu(kernel, preempted=True)] * away if away else [])
     main = _main(kernel)
     threads = scenario.workload.clear_threads
     helpers = [_helper(kernel)] * threads if threads else []
-    return kernel.job(vcpu, main, barriers=3, helpers=helpers, parts=max(1, threads))
+    return kernel.job(vcpu, main, barriers=5, helpers=helpers, parts=max(1, threads))
 
 
-def _vcpu(kernel: DirtyLog) -> Thread:
-    program, guest = kernel.program, kernel.scenario.guest
+def _vcpu(kernel: DirtyLog, preempted: bool = False) -> Thread:
+    program, guest, workload = kernel.program, kernel.scenario.guest, kernel.scenario.workload
+    parties = 1 + workload.preempted_vcpus
     with program.thread() as vcpu:
         kernel.touch_region(logging=False)
         program.barrier(_POPULATED, guest.vcpus + 1)
         faults = kernel.faults(logging=True)
         program.seek()
         program.start_stopwatch()
-        with program.loop() as life:
-            with program.loop(until=REGION.done()):
-                program.run(kernel.costs.guest_access)
-                program.access(*faults)
-                with program.when(raised(_MEASURE), otherwise=program.start_stopwatch):
-                    program.read_stopwatch()
-                life.leave_if(raised(_STOP))
-                program.advance(1)
-            program.back(REGION)
+
+        def work(until: Condition) -> None:
+            with program.loop() as life:
+                with program.loop(until=REGION.done()):
+                    program.run(kernel.costs.guest_access)
+                    program.access(*faults)
+                    with program.when(raised(_MEASURE), otherwise=program.start_stopwatch):
+                        program.read_stopwatch()
+                    life.leave_if(until)
+                    program.advance(1)
+                program.back(REGION)
+
+        for number in range(workload.iterations if preempted else 0):
+            work(until=raised(_WAKES + number))
+            program.barrier(_AWAY, parties)
+            program.barrier(_BACK, parties)
+        work(until=raised(_STOP))
     return vcpu
 
 
 def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
-    threads = workload.clear_threads
+    threads, parties = workload.clear_threads, 1 + workload.preempted_vcpus
     with program.thread() as main:
         kernel.stamp("start")
         program.barrier(_POPULATED, kernel.scenario.guest.vcpus + 1)
@@ -84,6 +96,9 @@ def _main(kernel: DirtyLog) -> Thread:
         for number in range(1, workload.iterations + 1):
             program.sleep(workload.pause)
             program.signal(_MEASURE)
+            if workload.preempted_vcpus:
+                program.signal(_WAKES + number - 1)
+                program.barrier(_AWAY, parties)
             kernel.stamp("rested", number)
             kernel.get_log(anew=True)
             if threads:
@@ -92,6 +107,8 @@ def _main(kernel: DirtyLog) -> Thread:
             else:
                 kernel.clear_log()
             kernel.stamp("cleared", number)
+            if workload.preempted_vcpus:
+                program.barrier(_BACK, parties)
         program.signal(_STOP)
     return main
 

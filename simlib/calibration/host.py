@@ -1,0 +1,503 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A measured host to costs: what `simlib.host` measured, the costs that follow, and what was held out beside the model.
+
+Costs come from one vCPU alone: slopes over memory and over ioctls while it is parked or only reads, and the probe of
+the lock. Nothing that is held out is among it: CLEAR while vCPUs write, and faults of more than one vCPU.
+
+Every time is the median over a run's rounds; what a cost is uncertain by comes from the repeats, resampled as a whole.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from scipy import stats
+
+from simlib.engine.result import PS
+from simlib.errors import CalibrationError, InputError
+from simlib.fits import CostEstimate, Fit
+from simlib.fits.estimate import BOUNDS
+from simlib.measurements.table import read
+from simlib.model.quantities import parse_size
+from simlib.model.scenario import Scenario
+from simlib.prediction import LEVEL, evaluate
+from simlib.simulation import run_scenario
+
+NAME = "host"
+"""First part of the names of a host's tables, unless told otherwise."""
+
+PAGE = 4096
+RESAMPLES = 500
+"""Times that the repeats are resampled."""
+
+LEAST_REPEATS = 3
+"""Fewest repeats of a cell that were quiet."""
+
+STUDIES = ("parked", "chunks", "enable", "blocks", "probe", "reads", "faults", "load", "batches", "reacquire")
+
+_CELL = ["experiment", "switches", "vcpus", "memory_per_vcpu", "backing", "protection", "chunk_pages"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HostData:
+    """What was measured on a host.
+
+    Attributes
+    ----------
+    folder : Path
+    name : str
+        First part of the tables' names.
+    facts : dict
+        The host, as `simlib.host.HostFacts` has it.
+    pilot : dict
+        Options that every run had, and the pause before each round under load.
+    ioctls, rounds : DataFrame
+        Rows of the quiet runs; columns as in the tables.
+    noise : DataFrame
+        A row a run, quiet or not.
+    """
+
+    folder: Path
+    name: str
+    facts: Mapping[str, Any]
+    pilot: Mapping[str, Any]
+    ioctls: pd.DataFrame
+    rounds: pd.DataFrame
+    noise: pd.DataFrame
+
+    @property
+    def repeats(self) -> list[int]:
+        """Repeats of which any run was quiet."""
+        return sorted(set(self.ioctls["seed"].tolist()))
+
+    @cached_property
+    def medians(self) -> pd.DataFrame:
+        """Times of each cell, repeat and phase: columns of the cell, ``seed``, ``name``, ``late``, ``time``, ``calls``.
+
+        ``late``: whether it is of a round after the first; then the median over these. Times in seconds.
+        """
+        frame = self.ioctls.assign(late=self.ioctls["round"] > 1, time=self.ioctls["total_time_ns"] * 1000 * PS)
+        keys = [*_CELL, "seed", "name", "late"]
+        return frame.groupby(keys, as_index=False, dropna=False)[["time", "calls"]].median()
+
+    def cells(self, study: str, name: str, late: bool) -> pd.DataFrame:
+        """Rows of `medians` of one study and phase, with their ``pages`` in all."""
+        frame = self.medians
+        frame = frame[(frame["experiment"] == study) & (frame["name"] == name) & (frame["late"] == late)]
+        pages = frame["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE) * frame["vcpus"]
+        return frame.assign(pages=pages).reset_index(drop=True)
+
+
+def load_host(folder: str | Path, name: str = NAME) -> HostData:
+    """Read what `simlib host measure` wrote.
+
+    Parameters
+    ----------
+    folder : str or Path
+    name : str
+        First part of the tables' names.
+
+    Raises
+    ------
+    InputError
+        If a table is missing or damaged, or too few runs were quiet.
+    """
+    folder = Path(folder)
+    tables = {}
+    for part in ("ioctls", "rounds", "noise"):
+        path = folder / f"{name}-{part}.csv"
+        if not path.is_file():
+            raise InputError(
+                "host", str(path), "is not there", f"measure first: simlib host measure --out {folder}", flag="DIR"
+            )
+        tables[part] = read(path)
+    try:
+        kernels = tables["ioctls"].descriptor["setup"]["kernels"]
+        setup = next(iter(kernels.values()))
+        facts, pilot = setup["host"], setup["pilot"]
+    except (KeyError, StopIteration, TypeError):
+        raise InputError("host", f"{name}-ioctls.json", "does not say which host it is of", "measure it again") from None
+    noise = tables["noise"].frame
+    keys = [column for column in tables["noise"].key if column in tables["ioctls"].frame.columns]
+    quiet = noise[noise["quiet"].astype(str).str.lower() == "true"][keys]
+    data = HostData(
+        folder,
+        name,
+        facts,
+        pilot,
+        tables["ioctls"].frame.merge(quiet, on=keys),
+        tables["rounds"].frame.merge(quiet, on=keys),
+        noise,
+    )
+    if len(data.repeats) < LEAST_REPEATS:
+        raise CalibrationError(
+            f"{len(quiet)} of {len(noise)} runs were quiet, in {len(data.repeats)} repeats; at least {LEAST_REPEATS} are "
+            "needed: measure for longer (--duration), or when the host has nothing else to do"
+        )
+    return data
+
+
+def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = None) -> Scenario:
+    """The host as a scenario, with CLEAR while its guest writes; its costs are in its fit."""
+    facts = data.facts
+    hugetlb = data.pilot["base"].get("backing", "").startswith("anonymous_hugetlb")
+    blocks = hugetlb and facts["architecture"] != "x86-shadow-paging"
+    size = memory_per_vcpu or max(parse_size(text) for text in data.ioctls["memory_per_vcpu"])
+    return Scenario.parse(
+        {
+            "machine": {
+                "name": machine_name(facts),
+                "cores": facts["cores"],
+                "sockets": facts["sockets"],
+                "threads_per_core": facts["threads_per_core"],
+            },
+            "guest": {
+                "vcpus": vcpus,
+                "memory_per_vcpu": size,
+                "backing": "hugetlb_2mb" if blocks else "4k",
+            },
+            "policy": {"architecture": facts["architecture"]},
+            "workload": {"kind": "clear_under_load", "iterations": 1, "pause": f"{data.pilot['pause_us']}us"},
+        }
+    )
+
+
+def machine_name(facts: Mapping[str, Any]) -> str:
+    """A name for a host, of its CPU and how many it has.
+
+    Examples
+    --------
+    >>> machine_name({"cpu": "AMD EPYC", "cpus": [0, 1]})
+    'host-amd-epyc-2'
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", str(facts["cpu"]).lower()).strip("-") or "unknown"
+    return f"host-{words}-{len(facts['cpus'])}"
+
+
+# -- costs -----------------------------------------------------------------------------------------------
+
+
+def calibrate_host(data: HostData, seed: int = 1) -> Fit:
+    """The costs of a host with their intervals.
+
+    Parameters
+    ----------
+    data : HostData
+    seed : int
+        Of the resampling, and of the simulated probe.
+
+    Returns
+    -------
+    Fit
+        As a fit file holds it: ``write_fit`` saves it.
+
+    Raises
+    ------
+    CalibrationError
+        If too few cells were quiet to determine what every prediction needs.
+    """
+    random = np.random.default_rng(seed)
+    repeats = np.array(data.repeats)
+    best = _values(data, repeats)
+    probe = _Probe(data, best, seed)
+    found = best | probe.solve(best)
+    draws = []
+    for _ in range(RESAMPLES):
+        values = _values(data, random.choice(repeats, len(repeats)))
+        draws.append(values | probe.near(values))
+    names = tuple(name for name in found if name in BOUNDS and all(_known(draw.get(name)) for draw in draws))
+    bounds = {name: BOUNDS[name] for name in names}
+    centre = np.array([_within(found[name], bounds[name]) for name in names])
+    logs = np.log([[_within(draw[name], bounds[name]) for name in names] for draw in draws])
+    dof = max(len(repeats) - 1, 1)
+    covariance = np.atleast_2d(np.cov(logs, rowvar=False)) * len(repeats) / dof
+    low, high = np.exp(np.quantile(logs, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], axis=0))
+    estimate = CostEstimate(names, np.log(centre), covariance, dof, 0.0, {})
+    at_bound = [not bounds[n][0] < c < bounds[n][1] for n, c in zip(names, centre, strict=True)]
+    parameters = pd.DataFrame(
+        {"name": names, "value": centre, "low": np.minimum(low, centre), "high": np.maximum(high, centre),
+         "at_bound": at_bound, "determined": ~np.array(at_bound)}
+    )  # fmt: skip
+    held = held_out(data, estimate, seed)
+    seen = held.assign(variant="", train=False, error=held["model"] / held["value"] - 1)
+    clear = seen[seen["metric"] == "clear_dirty_log_time"]["error"]
+    stall = seen[seen["metric"] == "longest_stall"]["error"]
+    discrepancy = _deviation(clear)
+    spread = {"longest_stall": _deviation(stall) / discrepancy} if discrepancy else {}
+    meta = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "dataset": f"{data.name}: {data.facts['cpu']}, {len(data.facts['cpus'])} CPUs, Linux {data.facts['kernel']}",
+        "train": "one vCPU, parked or reading, and the probe of the lock; no observation below",
+        "seed": seed,
+        "pages_per_vcpu": None,
+        "level": LEVEL,
+        "valid": {"all_determined": not any(at_bound), "repeats": len(repeats)},
+    }
+    return Fit(host_scenario(data), replace(estimate, discrepancy=discrepancy, spread=spread), parameters, seen, meta)
+
+
+def _deviation(errors: pd.Series) -> float:
+    """Root mean square of the logarithms of model over measured."""
+    return float(np.sqrt(np.mean(np.log1p(errors) ** 2))) if len(errors) else 0.0
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and np.isfinite(value)
+
+
+def _within(value: float, bounds: tuple[float, float]) -> float:
+    """A value, or the bound that it lies beyond."""
+    return float(np.clip(value, *bounds))
+
+
+def _values(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
+    """Costs and what the probe saw, of some repeats: picoseconds, counts."""
+    weights = pd.Series(repeats).value_counts()
+
+    def level(study: str, name: str, late: bool, where: Callable[[pd.DataFrame], pd.Series] | None = None) -> pd.DataFrame:
+        """Medians over the repeats: ``pages``, ``ioctls``, ``time`` (ps), a row a cell."""
+        rows = data.cells(study, name, late)
+        rows = rows[rows["seed"].isin(weights.index)]
+        if where is not None:
+            rows = rows[where(rows)]
+        rows = rows.loc[rows.index.repeat(rows["seed"].map(weights).astype(int))]
+        grouped = rows.groupby(["pages", "chunk_pages"], as_index=False)[["time", "calls"]].median()
+        return grouped.assign(time=grouped["time"] / PS)
+
+    values: dict[str, float] = {}
+    first, later = level("parked", "write", False), level("parked", "write", True)
+    values["guest_access"] = _slope(first["pages"], first["time"])
+    fault = _slope(later["pages"], later["time"])
+    values["fault"] = fault
+    values["populate_block"] = _of(level("parked", "populate", False)) - fault
+    values["clear_page"] = _of(level("parked", "clear", True))
+    values["enable_page"] = _of(level("enable", "enable", False))
+    pages = data.cells("chunks", "clear", True)["pages"].median()
+    whole = level("parked", "clear", True, lambda rows: rows["pages"] == pages)
+    values["ioctl"] = _of(pd.concat([level("chunks", "clear", True), whole]), "calls")
+    running = _of(level("reads", "clear", False), "calls")
+    probes, idle = (level("probe", name, True) for name in ("probe", "probe_idle"))
+    if len(probes) and len(idle):
+        values["probe_ioctl"] = float((idle["time"] / idle["calls"]).iloc[0])
+        values["probes"] = float(probes["calls"].iloc[0])
+        values["probe_time"] = float(probes["time"].iloc[0])
+        values["probe_pages"] = float(probes["pages"].iloc[0])
+        values["clear_ioctl"] = values["probe_ioctl"]
+        values["flush"] = values["ioctl"] - values["probe_ioctl"]
+    values["interrupt"] = running - values["ioctl"]
+    stalls = data.rounds[(data.rounds["experiment"] == "reads") & (data.rounds["chunk_pages"] == 0)]
+    stalls = stalls[stalls["seed"].isin(weights.index)]
+    if len(stalls):
+        values["kick"] = float(np.median(np.repeat(
+            stalls["longest_stall_ns"].to_numpy(), stalls["seed"].map(weights).to_numpy()
+        ))) * 1000 - values["guest_access"]  # fmt: skip
+    return values
+
+
+def _of(rows: pd.DataFrame, over: str = "pages") -> float:
+    return _slope(rows[over], rows["time"]) if len(rows) else float("nan")
+
+
+def _slope(x: pd.Series, y: pd.Series) -> float:
+    """Slope of a line through times whose relative deviations are alike; the only value over its x, if it is one."""
+    if len(set(x)) < 2:  # noqa: PLR2004  # a line needs two points
+        return float("nan")
+    weights = 1 / y.to_numpy(dtype=float)
+    return float(np.polyfit(x.to_numpy(dtype=float), y.to_numpy(dtype=float), 1, w=weights)[0])
+
+
+@dataclass
+class _Probe:
+    """The probe of the lock: which hold, and which transfer of a cache line, give as many probes in as long a time."""
+
+    data: HostData
+    best: Mapping[str, float]
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not all(_known(self.best.get(name)) for name in ("probes", "fault", "guest_access", "probe_ioctl")):
+            raise CalibrationError(
+                "no quiet run of the probe of the lock, or of parked vCPUs: measure for longer (--duration), or when the "
+                "host has nothing else to do"
+            )
+
+    def solve(self, values: Mapping[str, float]) -> dict[str, float]:
+        """`fault_hold`, `line_transfer` and `fault_exit`, by Newton's method on the simulated probe."""
+        x = np.log(self._guess(values))
+        for _ in range(6):
+            seen, slopes = self._linear(x, values)
+            self.x, self.seen, self.slopes = x, seen, slopes
+            step = np.linalg.lstsq(slopes, self._target(values) - seen, rcond=0.02)[0]
+            x = self._clipped(x + np.clip(step, -0.7, 0.7), values)
+            if np.abs(step).max() < 0.002:  # noqa: PLR2004  # far below what repeats differ by
+                break
+        self.solved, self.solved_target = x, self._target(values)
+        return self._costs(x, values)
+
+    def near(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The same for values that differ little, to first order."""
+        step = np.linalg.lstsq(self.slopes, self._target(values) - self.solved_target, rcond=0.02)[0]
+        return self._costs(self._clipped(self.solved + step, values), values)
+
+    def _guess(self, values: Mapping[str, float]) -> Floats:
+        """The time in which the prober did not probe, for each fault."""
+        blocked = (values["probe_time"] - values["probes"] * values["probe_ioctl"]) / values["probe_pages"]
+        most = 0.9 * (values["fault"] - values["guest_access"])
+        return np.array([np.clip(blocked, 0.05 * most, most), 50e3])
+
+    def _target(self, values: Mapping[str, float]) -> Floats:
+        """Logarithms of what was seen: probes and time for each page."""
+        return np.log([values["probes"] / values["probe_pages"], values["probe_time"] / values["probe_pages"]])
+
+    def _clipped(self, x: Floats, values: Mapping[str, float]) -> Floats:
+        most = 0.98 * (values["fault"] - values["guest_access"])
+        low = np.log([BOUNDS["fault_hold"][0], BOUNDS["line_transfer"][0]])
+        return np.asarray(np.clip(x, low, np.log([most, BOUNDS["line_transfer"][1]])))
+
+    def _costs(self, x: Floats, values: Mapping[str, float]) -> dict[str, float]:
+        hold, transfer = np.exp(x).tolist()
+        outside = values["fault"] - values["guest_access"] - hold
+        return {"fault_hold": hold, "line_transfer": transfer, "fault_exit": outside}
+
+    def _linear(self, x: Floats, values: Mapping[str, float]) -> tuple[Floats, Floats]:
+        """What the model sees, and by how much each unknown changes it."""
+        points = [x, x + [0.05, 0], x + [0, 0.05]]
+        seen = np.array([self._simulated(point, values) for point in points])
+        return seen[0], ((seen[1:] - seen[0]) / 0.05).T
+
+    def _simulated(self, x: Floats, values: Mapping[str, float]) -> Floats:
+        pages = 4096
+        case = host_scenario(self.data, 1, pages * PAGE).changed({"workload": {"kind": "lock_probe", "iterations": 2}})
+        costs = self._costs(x, values) | {"guest_access": values["guest_access"], "clear_ioctl": values["probe_ioctl"]}
+        costs["fault_exit"] = max(costs["fault_exit"], 1000.0)
+        run = run_scenario(case.with_costs(**{name: round(value) for name, value in costs.items()}), seed=self.seed)
+        return np.log([run.value("lock_probes[2]") / pages, run.value("dirty_memory_time[2]") / PS / pages])
+
+
+# -- what was held out ---------------------------------------------------------------------------------------
+
+SEEDS = 25
+"""Replications of each cell that is held out, each with costs drawn from the estimate."""
+
+
+def preempted(cpus: int, vcpus: int) -> int:
+    """vCPUs that share a CPU with the clearing thread: the test pins that first, and begins again with the first CPU.
+
+    Examples
+    --------
+    >>> preempted(2, 1), preempted(2, 2), preempted(8, 8)
+    (0, 1, 1)
+    """
+    return 1 if vcpus >= cpus else 0
+
+
+def held_out(data: HostData, estimate: CostEstimate, seed: int = 1) -> pd.DataFrame:
+    """What was measured and not calibrated to, beside the model.
+
+    Returns
+    -------
+    DataFrame
+        ``study``, ``vcpus``, ``chunk_pages``, ``metric``; ``value`` (median over rounds and repeats, s), ``value_low``
+        and ``value_high`` (its interval of `LEVEL`, of the median); ``model`` (median over replications with drawn costs),
+        ``model_low`` and ``model_high`` (between which `LEVEL` of them lie).
+    """
+    random = np.random.default_rng([seed, 7])
+    cells = _measured(data)
+    if not len(cells):
+        return pd.DataFrame(columns=["study", "vcpus", "chunk_pages", "metric", "value", "value_low", "value_high",
+                                     "model", "model_low", "model_high"])  # fmt: skip
+    cases, places = [], []
+    keys = list(dict.fromkeys(zip(cells["study"], cells["vcpus"], cells["chunk_pages"], cells["memory"], strict=True)))
+    for place, (study, vcpus, chunk, memory) in enumerate(keys):
+        case = _case(data, study, vcpus, chunk, memory)
+        for _ in range(SEEDS):
+            cases.append(estimate.apply(case, estimate.draw(random)))
+            places.append(place)
+    runs = [
+        run
+        for number in range(SEEDS)
+        for run in evaluate(cases[number::SEEDS], pages_per_vcpu=None, seed=seed + number)
+    ]
+    by_key = {key: [runs[number * len(keys) + place] for number in range(SEEDS)] for place, key in enumerate(keys)}
+    out = []
+    for row in cells.itertuples():
+        found = [run.value(_METRIC[row.metric]) for run in by_key[row.study, row.vcpus, row.chunk_pages, row.memory]]
+        low, middle, high = np.quantile(found, [0.5 - LEVEL / 2, 0.5, 0.5 + LEVEL / 2])
+        out.append((row.study, row.vcpus, row.chunk_pages, row.metric, row.value, row.low, row.high, middle, low, high))
+    columns = ["study", "vcpus", "chunk_pages", "metric", "value", "value_low", "value_high",
+               "model", "model_low", "model_high"]  # fmt: skip
+    return pd.DataFrame(out, columns=columns)
+
+
+_METRIC = {
+    "clear_dirty_log_time": "clear_dirty_log_time",
+    "longest_stall": "longest_stall",
+    "dirty_memory_time": "dirty_memory_time[2]",
+}
+
+
+def _case(data: HostData, study: str, vcpus: int, chunk: int, memory: int) -> Scenario:
+    """The scenario of a cell that is held out."""
+    case = host_scenario(data, vcpus, memory)
+    if study == "faults":
+        return case.changed({"workload": {"kind": "dirty_log_perf_test", "iterations": 2}})
+    workload: dict[str, object] = {"preempted_vcpus": preempted(len(data.facts["cpus"]), vcpus)}
+    if chunk:
+        workload["clear_chunk"] = chunk * PAGE
+    return case.changed({"workload": workload})
+
+
+def _measured(data: HostData) -> pd.DataFrame:
+    """Medians of the cells that are held out: ``study``, ``vcpus``, ``chunk_pages``, ``memory``, ``metric``, ``value``."""
+    ioctls, out = data.ioctls, []
+    known = ["vcpus", "chunk_pages", "memory_per_vcpu"]
+    clears = ioctls[(ioctls["experiment"] == "load") & (ioctls["name"] == "clear")]
+    full = clears[clears["dirty_pages"] == clears["range_pages"]]  # as the model's: every page was written again
+    stalls = data.rounds[data.rounds["experiment"] == "load"]
+    stalls = stalls.groupby([*known, "seed", "round"], as_index=False)["longest_stall_ns"].max()
+    stalls = stalls.merge(full[[*known, "seed", "round"]], on=[*known, "seed", "round"])
+    several = ioctls[(ioctls["experiment"] == "faults") & (ioctls["name"] == "write") & (ioctls["round"] > 1)]
+    several = several[several["vcpus"] > 1]
+    parts = (
+        ("load", "clear_dirty_log_time", full, "total_time_ns"),
+        ("load", "longest_stall", stalls, "longest_stall_ns"),
+        ("faults", "dirty_memory_time", several, "total_time_ns"),
+    )
+    for study, metric, frame, column in parts:
+        for (vcpus, chunk, memory), rows in frame.groupby(known):
+            values = rows[column].to_numpy(dtype=float) * 1000 * PS
+            low, high = median_interval(values)
+            out.append((study, int(vcpus), int(chunk), parse_size(memory), metric, float(np.median(values)), low, high))
+    columns = ["study", "vcpus", "chunk_pages", "memory", "metric", "value", "low", "high"]
+    return pd.DataFrame(out, columns=columns)
+
+
+def median_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
+    """Between which of the values their median lies with probability `LEVEL`, whatever their distribution.
+
+    Source: the binomial distribution of how many lie below it.
+
+    Examples
+    --------
+    >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+    (2.0, 8.0)
+    """
+    from scipy import stats
+
+    ordered = np.sort(np.asarray(values, dtype=float))
+    below = max(int(stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5)), 1)
+    return float(ordered[below - 1]), float(ordered[len(ordered) - below])
+
+
