@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-
 from scipy import stats
 
 from simlib.engine.result import PS
@@ -30,7 +29,7 @@ from simlib.fits.estimate import BOUNDS
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
-from simlib.prediction import LEVEL, evaluate
+from simlib.prediction import LEVEL, Progress, evaluate
 from simlib.simulation import run_scenario
 
 NAME = "host"
@@ -44,6 +43,8 @@ LEAST_REPEATS = 3
 """Fewest repeats of a cell that were quiet."""
 
 STUDIES = ("parked", "chunks", "enable", "blocks", "probe", "reads", "faults", "load", "batches", "reacquire")
+
+_CURE = "measure for longer (--duration), or when the host has nothing else to do"
 
 _CELL = ["experiment", "switches", "vcpus", "memory_per_vcpu", "backing", "protection", "chunk_pages"]
 
@@ -128,7 +129,9 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
         setup = next(iter(kernels.values()))
         facts, pilot = setup["host"], setup["pilot"]
     except (KeyError, StopIteration, TypeError):
-        raise InputError("host", f"{name}-ioctls.json", "does not say which host it is of", "measure it again") from None
+        raise InputError(
+            "host", f"{name}-ioctls.json", "does not say which host it is of", "measure it again"
+        ) from None
     noise = tables["noise"].frame
     keys = [column for column in tables["noise"].key if column in tables["ioctls"].frame.columns]
     quiet = noise[noise["quiet"].astype(str).str.lower() == "true"][keys]
@@ -143,8 +146,8 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
     )
     if len(data.repeats) < LEAST_REPEATS:
         raise CalibrationError(
-            f"{len(quiet)} of {len(noise)} runs were quiet, in {len(data.repeats)} repeats; at least {LEAST_REPEATS} are "
-            "needed: measure for longer (--duration), or when the host has nothing else to do"
+            f"{len(quiet)} of {len(noise)} runs were quiet, in {len(data.repeats)} repeats; at least {LEAST_REPEATS} "
+            f"are needed: {_CURE}"
         )
     return data
 
@@ -189,14 +192,16 @@ def machine_name(facts: Mapping[str, Any]) -> str:
 # -- costs -----------------------------------------------------------------------------------------------
 
 
-def calibrate_host(data: HostData, seed: int = 1) -> Fit:
+def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda text, share: None) -> Fit:
     """The costs of a host with their intervals.
 
     Parameters
     ----------
     data : HostData
     seed : int
-        Of the resampling, and of the simulated probe.
+        Of the resampling, of the simulated probe and of the replications.
+    progress : callable
+        Told what is being done, and the share of it that is done.
 
     Returns
     -------
@@ -230,7 +235,7 @@ def calibrate_host(data: HostData, seed: int = 1) -> Fit:
         {"name": names, "value": centre, "low": np.minimum(low, centre), "high": np.maximum(high, centre),
          "at_bound": at_bound, "determined": ~np.array(at_bound)}
     )  # fmt: skip
-    held = held_out(data, estimate, seed)
+    held = held_out(data, estimate, seed, progress)
     seen = held.assign(variant="", train=False, error=held["model"] / held["value"] - 1)
     clear = seen[seen["metric"] == "clear_dirty_log_time"]["error"]
     stall = seen[seen["metric"] == "longest_stall"]["error"]
@@ -266,7 +271,9 @@ def _values(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
     """Costs and what the probe saw, of some repeats: picoseconds, counts."""
     weights = pd.Series(repeats).value_counts()
 
-    def level(study: str, name: str, late: bool, where: Callable[[pd.DataFrame], pd.Series] | None = None) -> pd.DataFrame:
+    def level(
+        study: str, name: str, late: bool, where: Callable[[pd.DataFrame], pd.Series] | None = None
+    ) -> pd.DataFrame:
         """Medians over the repeats: ``pages``, ``ioctls``, ``time`` (ps), a row a cell."""
         rows = data.cells(study, name, late)
         rows = rows[rows["seed"].isin(weights.index)]
@@ -312,7 +319,7 @@ def _of(rows: pd.DataFrame, over: str = "pages") -> float:
 
 def _slope(x: pd.Series, y: pd.Series) -> float:
     """Slope of a line through times whose relative deviations are alike; the only value over its x, if it is one."""
-    if len(set(x)) < 2:  # noqa: PLR2004  # a line needs two points
+    if len(set(x)) < 2:  # a line needs two points
         return float("nan")
     weights = 1 / y.to_numpy(dtype=float)
     return float(np.polyfit(x.to_numpy(dtype=float), y.to_numpy(dtype=float), 1, w=weights)[0])
@@ -328,10 +335,7 @@ class _Probe:
 
     def __post_init__(self) -> None:
         if not all(_known(self.best.get(name)) for name in ("probes", "fault", "guest_access", "probe_ioctl")):
-            raise CalibrationError(
-                "no quiet run of the probe of the lock, or of parked vCPUs: measure for longer (--duration), or when the "
-                "host has nothing else to do"
-            )
+            raise CalibrationError(f"no quiet run of the probe of the lock, or of parked vCPUs: {_CURE}")
 
     def solve(self, values: Mapping[str, float]) -> dict[str, float]:
         """`fault_hold`, `line_transfer` and `fault_exit`, by Newton's method on the simulated probe."""
@@ -341,7 +345,7 @@ class _Probe:
             self.x, self.seen, self.slopes = x, seen, slopes
             step = np.linalg.lstsq(slopes, self._target(values) - seen, rcond=0.02)[0]
             x = self._clipped(x + np.clip(step, -0.7, 0.7), values)
-            if np.abs(step).max() < 0.002:  # noqa: PLR2004  # far below what repeats differ by
+            if np.abs(step).max() < 0.002:  # far below what repeats differ by
                 break
         self.solved, self.solved_target = x, self._target(values)
         return self._costs(x, values)
@@ -373,7 +377,7 @@ class _Probe:
 
     def _linear(self, x: Floats, values: Mapping[str, float]) -> tuple[Floats, Floats]:
         """What the model sees, and by how much each unknown changes it."""
-        points = [x, x + [0.05, 0], x + [0, 0.05]]
+        points = x + np.array([[0, 0], [0.05, 0], [0, 0.05]])
         seen = np.array([self._simulated(point, values) for point in points])
         return seen[0], ((seen[1:] - seen[0]) / 0.05).T
 
@@ -403,15 +407,17 @@ def preempted(cpus: int, vcpus: int) -> int:
     return 1 if vcpus >= cpus else 0
 
 
-def held_out(data: HostData, estimate: CostEstimate, seed: int = 1) -> pd.DataFrame:
+def held_out(
+    data: HostData, estimate: CostEstimate, seed: int = 1, progress: Progress = lambda text, share: None
+) -> pd.DataFrame:
     """What was measured and not calibrated to, beside the model.
 
     Returns
     -------
     DataFrame
         ``study``, ``vcpus``, ``chunk_pages``, ``metric``; ``value`` (median over rounds and repeats, s), ``value_low``
-        and ``value_high`` (its interval of `LEVEL`, of the median); ``model`` (median over replications with drawn costs),
-        ``model_low`` and ``model_high`` (between which `LEVEL` of them lie).
+        and ``value_high`` (its interval of `LEVEL`, of the median); ``model`` (median over replications with drawn
+        costs), ``model_low`` and ``model_high`` (between which `LEVEL` of them lie).
     """
     random = np.random.default_rng([seed, 7])
     cells = _measured(data)
@@ -425,17 +431,16 @@ def held_out(data: HostData, estimate: CostEstimate, seed: int = 1) -> pd.DataFr
         for _ in range(SEEDS):
             cases.append(estimate.apply(case, estimate.draw(random)))
             places.append(place)
-    runs = [
-        run
-        for number in range(SEEDS)
-        for run in evaluate(cases[number::SEEDS], pages_per_vcpu=None, seed=seed + number)
-    ]
+    runs = []
+    for number in range(SEEDS):
+        progress(f"predicting what was held out, replication {number + 1} of {SEEDS}", number / SEEDS)
+        runs += evaluate(cases[number::SEEDS], pages_per_vcpu=None, seed=seed + number)
     by_key = {key: [runs[number * len(keys) + place] for number in range(SEEDS)] for place, key in enumerate(keys)}
     out = []
-    for row in cells.itertuples():
-        found = [run.value(_METRIC[row.metric]) for run in by_key[row.study, row.vcpus, row.chunk_pages, row.memory]]
+    for study, vcpus, chunk, memory, metric, *measured in cells.to_numpy().tolist():
+        found = [run.value(_METRIC[metric]) for run in by_key[study, vcpus, chunk, memory]]
         low, middle, high = np.quantile(found, [0.5 - LEVEL / 2, 0.5, 0.5 + LEVEL / 2])
-        out.append((row.study, row.vcpus, row.chunk_pages, row.metric, row.value, row.low, row.high, middle, low, high))
+        out.append((study, vcpus, chunk, metric, *measured, middle, low, high))
     columns = ["study", "vcpus", "chunk_pages", "metric", "value", "value_low", "value_high",
                "model", "model_low", "model_high"]  # fmt: skip
     return pd.DataFrame(out, columns=columns)
@@ -460,14 +465,14 @@ def _case(data: HostData, study: str, vcpus: int, chunk: int, memory: int) -> Sc
 
 
 def _measured(data: HostData) -> pd.DataFrame:
-    """Medians of the cells that are held out: ``study``, ``vcpus``, ``chunk_pages``, ``memory``, ``metric``, ``value``."""
+    """Medians of the cells that are held out, with their intervals."""
     ioctls, out = data.ioctls, []
     known = ["vcpus", "chunk_pages", "memory_per_vcpu"]
     clears = ioctls[(ioctls["experiment"] == "load") & (ioctls["name"] == "clear")]
     full = clears[clears["dirty_pages"] == clears["range_pages"]]  # as the model's: every page was written again
     stalls = data.rounds[data.rounds["experiment"] == "load"]
-    stalls = stalls.groupby([*known, "seed", "round"], as_index=False)["longest_stall_ns"].max()
-    stalls = stalls.merge(full[[*known, "seed", "round"]], on=[*known, "seed", "round"])
+    longest = stalls.groupby([*known, "seed", "round"])["longest_stall_ns"].max().reset_index()
+    stalls = longest.merge(full[[*known, "seed", "round"]], on=[*known, "seed", "round"])
     several = ioctls[(ioctls["experiment"] == "faults") & (ioctls["name"] == "write") & (ioctls["round"] > 1)]
     several = several[several["vcpus"] > 1]
     parts = (
@@ -476,7 +481,8 @@ def _measured(data: HostData) -> pd.DataFrame:
         ("faults", "dirty_memory_time", several, "total_time_ns"),
     )
     for study, metric, frame, column in parts:
-        for (vcpus, chunk, memory), rows in frame.groupby(known):
+        for cell, rows in frame.groupby(known):
+            vcpus, chunk, memory = str(cell[0]), str(cell[1]), str(cell[2])
             values = rows[column].to_numpy(dtype=float) * 1000 * PS
             low, high = median_interval(values)
             out.append((study, int(vcpus), int(chunk), parse_size(memory), metric, float(np.median(values)), low, high))
@@ -494,10 +500,7 @@ def median_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
     >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
     (2.0, 8.0)
     """
-    from scipy import stats
 
     ordered = np.sort(np.asarray(values, dtype=float))
     below = max(int(stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5)), 1)
     return float(ordered[below - 1]), float(ordered[len(ordered) - below])
-
-

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import simlib
-from simlib.cli.output import progress_bar, say
+from simlib.cli.output import Format, FormatOption, progress_bar, say, show
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,3 +56,52 @@ def host_measure(
     say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")
     for path in found.tables:
         say(f"{path}")
+
+
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What simlib host measure wrote.")]
+NameOption = Annotated[str, typer.Option(help="First part of the tables' names.")]
+
+
+@app.command("calibrate")
+def host_calibrate(
+    folder: FolderArgument,
+    name: NameOption = "host",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FIT.json", help="Where to write the fit. Default: DIR/fit.json.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the resampling and of the replications.")] = 1,
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Determine what actions cost on a measured host, with intervals, and predict what was held out.
+
+    Example: simlib host calibrate host, then: simlib choose --fit host/fit.json
+    """
+    from simlib.calibration.host import calibrate_host, load_host
+
+    with progress_bar() as progress:
+        fit = calibrate_host(load_host(folder, name), seed, progress=progress)
+    path = out or folder / "fit.json"
+    simlib.fits.write_fit(fit, path)
+    show(fit.costs().drop(columns="fit"), how)
+    seen = fit.observations
+    for metric, rows in seen.groupby("metric", sort=False):
+        ratio = (rows["model"] / rows["value"]).median()
+        say(f"held out, {metric}: {len(rows)} cells, median of predicted / measured {ratio:.2f}")
+    say(f"written to {path}; simlib host report {folder} shows all of it")
+
+
+@app.command("report")
+def host_report(
+    folder: FolderArgument,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Where to write it. Default: DIR/report.html.")
+    ] = None,
+) -> None:
+    """Write one HTML page: what was measured, the costs, and what was held out beside its prediction.
+
+    Example: simlib host report host
+    """
+    from simlib.report.host import host_report as page
+
+    path = page(folder).write(out or folder / "report.html")
+    say(f"{path}")

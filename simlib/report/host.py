@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One page on a measured host: what was measured, what follows from it, and what was held out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from simlib import figures
+from simlib.calibration.host import HostData, load_host
+from simlib.errors import InputError
+from simlib.figures.host import chunk_name, clear_under_load
+from simlib.fits import Fit, load_fit
+from simlib.host.noise import FOREIGN_PERCENT, FREQUENCY_PERCENT, STEAL_PERCENT
+from simlib.model.quantities import format_seconds, format_size
+from simlib.prediction import LEVEL
+from simlib.report.block import Block, Chart, Note, Table
+from simlib.report.page import Report, Section
+from simlib.version import __version__
+
+CLEAR_BAR, STALL_BAR = 0.15, 1.5
+"""What is asked of a prediction: CLEAR time within this share, longest stall within this factor."""
+
+MEANING = {
+    "guest_access": "an access of the guest that needs no fault",
+    "fault_exit": "a fault outside of the lock",
+    "fault_hold": "a fault under the lock",
+    "line_transfer": "a cache line from one CPU to another",
+    "populate_block": "what the host spends on a page at first touch",
+    "clear_page": "CLEAR, for each page",
+    "clear_ioctl": "a CLEAR ioctl, outside of the lock",
+    "enable_page": "enabling the log, for each page",
+    "flush": "a TLB flush while no vCPU is in the guest",
+    "interrupt": "what it takes longer if one is",
+    "kick": "what that costs the vCPU",
+}
+"""Costs in words."""
+
+
+def host_report(folder: str | Path, fit: Fit | None = None) -> Report:
+    """The page on a host.
+
+    Parameters
+    ----------
+    folder : str or Path
+        What `simlib host measure` wrote.
+    fit : Fit, optional
+        By default the folder's own ``fit.json``.
+
+    Raises
+    ------
+    InputError
+        If a table is missing or damaged, or there is no fit.
+    """
+    data = load_host(folder)
+    path = Path(folder) / "fit.json"
+    if fit is None:
+        if not path.is_file():
+            raise InputError("fit", str(path), "is not there", f"calibrate first: simlib host calibrate {folder}")
+        fit = load_fit(path)
+    seen = judged(fit)
+    sections = [
+        Section("What was held out", _held_out(seen)),
+        Section("Costs of this host", _costs(fit)),
+        Section("What was measured", _measured(data)),
+    ]
+    facts = data.facts
+    known = {
+        "CPU": f"{facts['cpu']}, {len(facts['cpus'])} CPUs, {facts['sockets']} sockets",
+        "kernel": f"Linux {facts['kernel']}{', patched' if facts['patched'] else ''}",
+        "page tables": facts["page_tables"],
+        "simlib": __version__,
+        "calibrated": fit.meta["date"],
+        "seed": fit.meta["seed"],
+    }
+    title = "A host: measured, calibrated, predicted"
+    return Report(title, "KVM's dirty log on this machine, and how well the model knows it", sections, known)
+
+
+def judged(fit: Fit) -> pd.DataFrame:
+    """What was held out, with ``ratio`` (model over measured), ``bar`` in words and ``within``."""
+    seen = fit.observations.copy()
+    seen["ratio"] = seen["model"] / seen["value"]
+    stall = seen["metric"] == "longest_stall"
+    seen["bar"] = np.where(stall, f"factor {STALL_BAR:g}", f"±{CLEAR_BAR:.0%}")
+    inside = np.where(stall, np.abs(np.log(seen["ratio"])) <= np.log(STALL_BAR), np.abs(seen["ratio"] - 1) <= CLEAR_BAR)
+    return seen.assign(within=inside)
+
+
+_WORDS = {
+    "clear_dirty_log_time": "CLEAR of all memory",
+    "longest_stall": "longest stall",
+    "dirty_memory_time": "writing all memory, page by page",
+}
+
+
+def _held_out(seen: pd.DataFrame) -> list[Block | str]:
+    """The verdict, the picture and the table."""
+    if not len(seen):
+        return ["Nothing that could be predicted was measured in quiet."]
+    lines = []
+    for metric, rows in seen.groupby("metric", sort=False):
+        error = np.abs(np.log(rows["ratio"]))
+        lines.append(
+            f"- {_WORDS[str(metric)]}: {int(rows['within'].sum())} of {len(rows)} cells within {rows['bar'].iloc[0]}; "
+            f"median factor {np.exp(error.median()):.2f}, largest {np.exp(error.max()):.2f}"
+        )
+    blocks: list[Block | str] = [
+        "The costs below come from one vCPU that is parked or only reads. Everything here was measured, too, but not "
+        "calibrated to: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + "\n".join(lines)
+    ]
+    clears = seen[seen["study"] == "load"]
+    if len(clears):
+        blocks.append(
+            Chart(clear_under_load(clears), "Held-out cells: filled circles were measured, diamonds predicted.")
+        )
+    table = pd.DataFrame(
+        {
+            "what": seen["metric"].map(_WORDS),
+            "vCPUs": seen["vcpus"].astype(int),
+            "pages of a CLEAR": [
+                chunk_name(int(c)) if s == "load" else "–"
+                for c, s in zip(seen["chunk_pages"], seen["study"], strict=True)
+            ],
+            "measured": _times(seen, "value"),
+            "predicted": _times(seen, "model"),
+            "predicted / measured": seen["ratio"].round(3),
+            "asked": seen["bar"],
+            "within": seen["within"],
+        }
+    )
+    blocks.append(Table(table, f"Medians, with the {LEVEL:.0%} interval of the median, and of the replications."))
+    return blocks
+
+
+def _times(seen: pd.DataFrame, name: str) -> list[str]:
+    """A median and its ends in words."""
+    ends = zip(seen[name], seen[f"{name}_low"], seen[f"{name}_high"], strict=True)
+    return [f"{format_seconds(m)} ({format_seconds(a)} to {format_seconds(b)})" for m, a, b in ends]
+
+
+def _costs(fit: Fit) -> list[Block | str]:
+    costs = fit.costs()
+    table = pd.DataFrame(
+        {
+            "cost": costs["name"],
+            "what": costs["name"].map(MEANING).fillna(""),
+            "value": [f"{v:.4g} ns" for v in costs["value"]],
+            "from": [f"{v:.4g} ns" for v in costs["low"]],
+            "to": [f"{v:.4g} ns" for v in costs["high"]],
+            "determined": fit.parameters["determined"].tolist(),
+        }
+    )
+    blocks: list[Block | str] = [Table(table, f"Costs with {LEVEL:.0%} intervals, from resampling the repeats.")]
+    bounded = fit.parameters[~fit.parameters["determined"].astype(bool)]["name"].tolist()
+    if bounded:
+        blocks.append(
+            Note(
+                f"At the end of what is physically possible, so not determined: {', '.join(bounded)}.", level="warning"
+            )
+        )
+    return [*blocks, Chart(figures.cost_intervals(costs), "The same as a picture.")]
+
+
+def _measured(data: HostData) -> list[Block | str]:
+    noise = data.noise
+    quiet = noise["quiet"].astype(str).str.lower() == "true"
+    names = noise["experiment"]
+    table = pd.DataFrame({"study": list(dict.fromkeys(names))})
+    table["cells"] = [
+        noise[names == s].drop_duplicates(["vcpus", "memory_per_vcpu", "chunk_pages"]).shape[0] for s in table["study"]
+    ]
+    table["runs"] = [int((names == s).sum()) for s in table["study"]]
+    table["quiet"] = [int((quiet & (names == s)).sum()) for s in table["study"]]
+    blocks: list[Block | str] = [
+        f"{len(noise)} runs in {int(noise['repeat'].max())} repeats, each repeat in an order of its own; "
+        f"{int(quiet.sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, {FOREIGN_PERCENT:g} % by other "
+        f"programs, {FREQUENCY_PERCENT:g} % change of the clock. Only those are used. Memory of the host: "
+        f"{format_size(int(data.facts['memory_bytes']) // 2**20 * 2**20)}; frequency policy: {data.facts['governor']}."
+    ]
+    emulated = float(data.pilot["emulated_instructions_per_access"])
+    if emulated > 1:
+        blocks.append(
+            Note(
+                f"This KVM emulates privileged guest code ({emulated:.0f} instructions an access), which then faults "
+                "nowhere: the guest's code ran in user mode.",
+                "How the guest ran",
+            )
+        )
+    return [*blocks, Table(table, "Studies; `simlib/host/design.py` says what each is for.")]
