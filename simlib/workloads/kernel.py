@@ -217,8 +217,10 @@ class Kernel:
         spend(time)
         if costs.interrupt:
             with self.program.when(in_guest(1)):
+                if costs.kick:
+                    self.program.kick(costs.kick)  # both begin as it is sent: the vCPU leaves, the caller waits
                 spend(costs.interrupt)
-        if costs.kick:
+        elif costs.kick:
             self.program.kick(costs.kick)
 
     def adapt(self, condition: Condition, lock: Lock) -> None:

@@ -167,9 +167,10 @@ def rare_step(run, thread, number, step):
         thread.alarm = clock.shown(world, now) + step.a
         clock.starts(world, now, -1)
     elif kind == Step.KICK:
-        for j in range(run.threads.shape[0]):
-            if j != number and run.threads[j].asleep == 0:
-                run.threads[j].kick = step.a
+        for j in range(world.vcpus):
+            other = run.threads[j]
+            if j != number and other.asleep == 0 and other.outside == 0:
+                other.kick = step.a
         statistics.note(world, run.books.trace, now, number, statistics.KICK, step.a)
     else:  # END
         thread.ended = now

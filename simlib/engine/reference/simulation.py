@@ -258,8 +258,7 @@ class Simulation:
             case Quantity.BLOCK:
                 return int(self.memory.mapped_by_block(thread.page))
             case Quantity.GUESTS:
-                vcpus = self.threads[: self.job.vcpus]
-                return sum(not (vcpu.asleep or vcpu.outside) for vcpu in vcpus)
+                return sum(vcpu.in_guest for vcpu in self.threads[: self.job.vcpus])
         assert lock is not None  # noqa: S101  # what remains is asked of a lock
         only = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
         return sum(other.number < only for other in lock.waiting)
@@ -457,9 +456,9 @@ class Simulation:
         return self.now
 
     def kick(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
-        """Interrupt every thread that is awake."""
-        for other in self.threads:
-            if other is not thread and not other.asleep:
+        """Interrupt every vCPU that is in the guest."""
+        for other in self.threads[: self.job.vcpus]:
+            if other is not thread and other.in_guest:
                 other.kick = time
         self.note(self.now, thread, "kick", time)
         thread.pc += 1

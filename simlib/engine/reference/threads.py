@@ -47,6 +47,11 @@ class Thread:
     ended: int = -1
     roused: simpy.Event | None = None
 
+    @property
+    def in_guest(self) -> bool:
+        """Whether it is awake and in no fault."""
+        return not (self.asleep or self.outside)
+
 
 def first_state(job: Job, number: int, key: int) -> Thread:
     """A thread before its first step."""
