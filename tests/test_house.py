@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ORDER = [
     "interruption", "errors", "version", "parallel", "files", "results", "model", "engine", "workloads", "sampling",
-    "measurements", "fits", "simulation", "theory", "lab", "prediction", "comparison", "calibration", "decision",
-    "sweep", "figures", "explorer", "report", "cli",
+    "measurements", "fits", "simulation", "theory", "lab", "prediction", "comparison", "calibration", "host",
+    "decision", "sweep", "figures", "explorer", "report", "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
 UPWARDS = {("results", "figures")}
