@@ -25,6 +25,11 @@ KIND_OF = {
     "perf-lock-x.txt": "perf-lock",
     "perf-lock-addresses.txt": "perf-lock",
     "dirty_log_perf_test.log": "dirty-log-perf-test",
+    "perf-kvm.txt": "perf-kvm",
+    "perf-trace.txt": "perf-trace",
+    "kvm_stat-1.txt": "kvm-stat",
+    "kvm_stat-log.txt": "kvm-stat",
+    "kvm_stat-log.csv": "kvm-stat",
     "kvm_stats.txt": "kvm-stats",
     "contention_test.jsonl": "contention-test",
 }

@@ -4,8 +4,8 @@
 The statistics ``mmu_lock_<site>_<mode>_…`` are those of simlib's kernel patches (``virt/kvm/mmu_lock_stat.c``). They
 come as JSON lines of the selftest ``mmu_lock_contention_test`` (its ``print_stats()``), which reads
 ``KVM_GET_STATS_FD``, or as text, ``name: value``, as tools for that file descriptor print them. debugfs shows all
-others (``vm_stat_fops`` in ``virt/kvm/kvm_main.c``), and so does ``kvm_stat -1`` (``batch()`` in
-``tools/kvm/kvm_stat/kvm_stat``: name, value, value per second).
+others (``vm_stat_fops`` in ``virt/kvm/kvm_main.c``), and so does ``kvm_stat -d -1``. What the tool
+``kvm_stat`` prints of tracepoints is read by ``kvm_stat.py``.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ _TEXT = re.compile(
     r"\s*(?:\S*/)?(?P<name>[A-Za-z_]\w*)(?:\s*\([^)]*\))?(?:\s*[:=]\s*|\s+)(?P<values>\[?-?\d+(?:[\s,]+-?\d+)*\]?)\s*",
     re.ASCII,
 )
+_CHILD = re.compile(r"\w+\([A-Z0-9]\w*\)\s", re.ASCII)
+"""What the tool kvm_stat prints of the reason of an exit."""
+
 _KNOWN = re.compile(
     r"mmu_\w+|kvm_\w+|pf_\w+|pages_\w+|halt_\w+|remote_tlb_flush\w*|insn_emulation\w*|\w*exits?(?:_stat)?", re.ASCII
 )
@@ -221,6 +224,8 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
             elif item.get("type") == "stat":
                 known, used = True, used + 1
                 take_json(lines, statistics, run, item)
+        elif _CHILD.match(text):
+            raise ForeignText("KVM statistics, and no tracepoints")
         elif found := _TEXT.fullmatch(line):
             known, used = known or _KNOWN.fullmatch(found["name"]) is not None, used + 1
             statistics.take(lines, run, "end", "vm", found["name"], _values(lines, found["name"], found["values"]))
