@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 import simlib
 from simlib import interruption
-from simlib.cli import data, decide, lab
+from simlib.cli import data, decide, host, lab
 from simlib.cli.output import Format, FormatOption, interruptible, progress_bar, say, show, whole_numbers
 from simlib.cli.policies import policies
 from simlib.errors import SimlibError
@@ -47,6 +47,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
+app.add_typer(host.app, name="host")
 app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
 app.command()(policies)

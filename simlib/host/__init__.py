@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What this host and its guests say of themselves: `watch` samples a running QEMU."""
+"""What a real host and its guests say of themselves."""
+
+from simlib.host.watch import Watched, watch
+
+__all__ = ["Watched", "watch"]

@@ -18,20 +18,20 @@ from typing import Any
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
-_WHAT = ("acquired", "contended", "wait_ns", "hold_ns")
+WHAT = ("acquired", "contended", "wait_ns", "hold_ns")
 _RUN = Column("run", "whole", "which of the runs in the file, from 1")
 _WHEN = (
     _RUN,
     Column("when", "text", "moment of the reading: populated, enabled or end of the test"),
     Column("scope", "text", "vm, or vcpu: summed over all of them"),
 )
-_PLACE = (
+PLACE = (
     Column("site", "text", "call site's class (clear, fault_slow …)"),
     Column("mode", "text", "write or read"),
 )
 LOCKS = (
     *_WHEN,
-    *_PLACE,
+    *PLACE,
     Column("acquired", "whole", "times that the lock was taken", optional=True),
     Column("contended", "whole", "times that it was not free", optional=True),
     Column("wait_ns", "whole", "all waits together", optional=True),
@@ -39,7 +39,7 @@ LOCKS = (
 )
 HISTOGRAMS = (
     *_WHEN,
-    *_PLACE,
+    *PLACE,
     Column("quantity", "text", "wait (of contended acquisitions) or hold"),
     Column("bucket", "whole", "number of the bucket, from 0"),
     Column("low_ns", "whole", "least time of the bucket"),
@@ -52,7 +52,7 @@ OTHERS = (
     Column("value", "whole", "its value, in the unit that KVM gives it", unit="not stated"),
 )
 
-_LOCK = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>acquired|contended|wait_ns|hold_ns)")
+LOCK = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>acquired|contended|wait_ns|hold_ns)")
 _HISTOGRAM = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>wait|hold)_hist")
 _TEXT = re.compile(
     r"\s*(?:\S*/)?(?P<name>[A-Za-z_]\w*)(?:\s*\([^)]*\))?(?:\s*[:=]\s*|\s+)(?P<values>\[?-?\d+(?:[\s,]+-?\d+)*\]?)\s*",
@@ -108,7 +108,7 @@ class Statistics:
             if name.startswith("mmu_lock_"):
                 raise lines.fault(f"{len(values)} values", f"{name} must be one number", "is the line complete?")
             return  # another statistic's histogram
-        if found := _LOCK.fullmatch(name):
+        if found := LOCK.fullmatch(name):
             if values[0] < 0:
                 raise lines.fault(str(values[0]), f"{name} must not be negative", "is the number right?")
             row = self.locks.setdefault((*snapshot, found["site"], found["mode"]), {})
@@ -136,7 +136,7 @@ class Statistics:
         """The tables ``locks``, ``histograms`` if asked for, and ``others``."""
         locks, buckets, others = Rows(LOCKS), Rows(HISTOGRAMS), Rows(OTHERS)
         for key, row in self.locks.items():
-            locks.add(*key, *(row.get(what) for what in _WHAT))
+            locks.add(*key, *(row.get(what) for what in WHAT))
         for key, counts in self.histograms.items() if histograms else ():
             for bucket, count in enumerate(counts):
                 buckets.add(*key, bucket, *bounds(bucket, len(counts)), count)
