@@ -40,12 +40,12 @@ def host_watch(
 
     simlib host watch 4095 --duration 30 --events ''
     """
-    from simlib.host import watch
+    from simlib.host import watch_guest
     from simlib.host.tracing import EVENTS
 
     chosen = EVENTS if events is None else [one.strip() for one in events.split(",") if one.strip()]
     with progress_bar() as progress:
-        watched = watch(qmp, pid, interval=interval, duration=duration or None, events=chosen, progress=progress)
+        watched = watch_guest(qmp, pid, interval=interval, duration=duration or None, events=chosen, progress=progress)
         files = [] if out is None else watched.write(out, name)
         for warning in watched.imported.warnings:
             say(warning)

@@ -85,7 +85,7 @@ class Tracing:
         _remove_stale(root / "instances")
         try:
             with Held():
-                self.folder.mkdir()
+                _make(self.folder)
             self.enabled = self._start(list(events), list(tids))
         except BaseException as error:
             self.close()
@@ -169,6 +169,11 @@ class Tracing:
         if self.left:
             warnings.append("the trace was not read to its end: its last events are missing")
         return Contents(found.tables, tuple(warnings))
+
+
+def _make(folder: Path) -> None:
+    """Make an instance; the kernel fills it."""
+    folder.mkdir()
 
 
 def _remove_stale(instances: Path) -> None:

@@ -72,7 +72,7 @@ class Watched:
         return write_imported(self.imported, folder, name)
 
 
-def watch(
+def watch_guest(
     qmp: str | Path | None = None,
     pid: int | None = None,
     *,
@@ -110,7 +110,7 @@ def watch(
 
     Examples
     --------
-    >>> watch()
+    >>> watch_guest()
     Traceback (most recent call last):
     simlib.errors.InputError: qmp = None: a socket or a process must be named; give qmp=PATH or pid=NUMBER
     """
