@@ -15,10 +15,11 @@ from pathlib import Path
 from types import TracebackType
 
 from simlib.errors import InputError
+from simlib.host.record import Record
 from simlib.interruption import Held
 from simlib.measurements.importers.lines import Lines
 from simlib.measurements.importers.tables import Contents
-from simlib.measurements.importers.trace import Trace
+from simlib.measurements.importers.trace import ACQUIRED, RELEASED, WAITS, Episodes, Trace
 
 TRACING = Path("/sys/kernel/tracing")
 
@@ -75,7 +76,8 @@ class Tracing:
     """
 
     def __init__(self, events: Iterable[str], tids: Iterable[int], root: Path = TRACING) -> None:
-        self.trace, self.lines, self.unreadable, self.left = Trace(), Lines.of("", "trace_pipe"), 0, False
+        self.trace = Trace(Episodes(Record(WAITS)), Record(ACQUIRED), Record(RELEASED))
+        self.lines, self.unreadable, self.left = Lines.of("", "trace_pipe"), 0, False
         self.folder, self._tail, self._pipe = root / "instances" / f"{_NAME}{os.getpid()}", "", -1
         if not os.access(root / "instances", os.W_OK):
             raise InputError(

@@ -65,7 +65,7 @@ def running(
     """A QEMU with two QMP sockets, one for whoever watches and one for whoever steers."""
     watched, steered = str(folder / f"{name}.qmp"), str(folder / f"{name}.steer")
     command = [
-        program, "-accel", accelerator, "-machine", "q35", "-m", str(memory_mib), "-nodefaults", "-display", "none",
+        program, "-accel", accelerator, "-machine", "pc", "-m", str(memory_mib), "-nodefaults", "-display", "none",
         "-drive", f"file={folder / 'boot.img'},format=raw,if=ide,snapshot=on",
         "-qmp", f"unix:{watched},server=on,wait=off", "-qmp", f"unix:{steered},server=on,wait=off", *more,
     ]  # fmt: skip
