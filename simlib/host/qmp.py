@@ -19,8 +19,8 @@ from simlib.errors import InputError
 TIMEOUT = 5.0
 """Seconds that an answer may take."""
 
-MOST_BYTES = 2**22
-"""Longest message that is read, bytes."""
+MOST_BYTES = 2**24
+"""Longest message that is read, bytes: statistics of thousands of vCPUs."""
 
 _CURE = (
     "a QMP socket serves one client at a time: end the other one (libvirt holds its own), or give QEMU another "
@@ -152,7 +152,7 @@ class Monitor:
             raise InputError(self.path, refusal("qmp_capabilities", answer["error"]), "must accept queries", _CURE)
 
     def _message(self, awaited: str) -> dict[str, Any]:
-        """The next object that the other side sends."""
+        """The next object that the other side sends; after each comes a newline."""
         while True:
             text = self._received.decode("utf-8", errors="surrogateescape").lstrip()
             if text and not text.startswith("{"):
@@ -160,13 +160,14 @@ class Monitor:
                     self.path, one_line(text), "is not what QMP says",
                     "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor",
                 )  # fmt: skip
-            try:
-                value, end = json.JSONDecoder().raw_decode(text)
-            except (ValueError, RecursionError):  # not all of it has come
-                pass
-            else:
-                self._received = text[end:].encode("utf-8", errors="surrogateescape")
-                return dict(value)
+            if b"\n" in self._received:  # each message ends with one; looking at every piece of a long one takes time
+                try:
+                    value, end = json.JSONDecoder().raw_decode(text)
+                except (ValueError, RecursionError):  # a line of a message, not all of it
+                    pass
+                else:
+                    self._received = text[end:].lstrip().encode("utf-8", errors="surrogateescape")
+                    return dict(value)
             if len(self._received) > MOST_BYTES:
                 rule = "is too long for a reply of QMP"
                 raise InputError(self.path, f"more than {MOST_BYTES} bytes", rule)

@@ -267,12 +267,12 @@ class _Watch:
         number = self.samples + 1
         try:
             self._sample_qemu(number)
-        except MonitorError as error:
-            if error.lost:
-                self.ended = "QEMU closed the connection"
-                self.note(f"after sample {self.samples}: {error.what} = {error.value}: {error.rule}")
-            else:
+        except InputError as error:
+            if isinstance(error, MonitorError) and not error.lost:
                 self.unanswered += 1
+            else:
+                self.ended = "QEMU closed the connection" if isinstance(error, MonitorError) else "no QMP any more"
+                self.note(f"after sample {self.samples}: {error.what} = {error.value}: {error.rule}")
         if self.threads is not None and not self._sample_threads(number):
             self.ended = self.ended or "the process ended"
         if self.tracing is not None:
