@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simlib import decision as decision
     from simlib import figures, measurements
     from simlib import fits as fits
+    from simlib import host as host
     from simlib import lab as lab
     from simlib.calibration import Calibrated, calibrate, save_fit
     from simlib.comparison import Comparison, compare
@@ -75,7 +76,7 @@ _HOMES = {
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_PARTS = ("calibration", "decision", "figures", "fits", "lab", "measurements")
+_PARTS = ("calibration", "decision", "figures", "fits", "host", "lab", "measurements")
 
 
 def __getattr__(name: str) -> object:
