@@ -4,6 +4,10 @@
 They are those of ``KVM_GET_STATS_FD`` (Documentation/virt/kvm/api.rst, 4.133), which QEMU hands on by name
 (qapi/stats.json, since QEMU 7.1) with a description of each (``query-stats-schemas``). With simlib's kernel patches the
 counters of mmu_lock are among them; debugfs and the tool kvm_stat do not show those.
+
+QEMU gives a histogram's last bucket first: ``add_kvmstat_entry()`` in its accel/kvm/kvm-all.c puts each count before
+those that it has (7.1; 10.0.2 does so too). A later QEMU may not, so the order is judged by the statistic that is the
+sum of the histogram's values, where there is one.
 """
 
 from __future__ import annotations
@@ -79,6 +83,8 @@ class Statistics:
         Time over which the sums are.
     fallen : int
         Cumulative statistics that fell, which were left out.
+    last_first : bool
+        Whether histograms come with their last bucket first.
 
     Examples
     --------
@@ -102,7 +108,9 @@ class Statistics:
     lock_totals: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     buckets: dict[tuple[str, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     fallen: int = 0
+    last_first: bool = True
     seconds: float = 0.0
+    _judged: bool = False
     _before: dict[tuple[str, str, str], Any] = field(default_factory=dict)
     _times: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -143,12 +151,28 @@ class Statistics:
             interval_s = 0.0 if before_s is None else round(time_s - before_s, 6)
             self.seconds += interval_s if scope == "vm" else 0.0
             locks: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-            for stat in _objects(one.get("stats")):
-                self._one((sample, time_s, interval_s), (scope, who, str(stat.get("name"))), stat.get("value"), locks)
+            values = {str(stat.get("name")): stat.get("value") for stat in _objects(one.get("stats"))}
+            self._judge_order(scope, values)
+            for name, value in values.items():
+                self._one((sample, time_s, interval_s), (scope, who, name), value, locks)
             for (site, mode), row in locks.items():
                 self.lock_totals[site, mode].update(row)
                 if any(row.values()):
                     self.locks.add(sample, time_s, interval_s, site, mode, *(row.get(what) for what in WHAT))
+
+    def _judge_order(self, scope: str, values: dict[str, Any]) -> None:
+        """Judge the order of buckets by the first histogram whose sum fits one order alone."""
+        if self._judged:
+            return
+        for name, counts in values.items():
+            total = values.get(f"{name.removesuffix('_hist')}_ns")
+            if not name.endswith("_hist") or not isinstance(counts, list) or not isinstance(total, int):
+                continue
+            about = self.described.get((scope, name), Description())
+            last, first = fits(counts[::-1], total, about), fits(counts, total, about)
+            if last != first:
+                self.last_first, self._judged = last, True
+                return
 
     def _one(self, when: tuple[int, float, float], key: tuple[str, str, str], value: Any, locks: Any) -> None:
         """Take one statistic of a reply."""
@@ -156,8 +180,8 @@ class Statistics:
         before = self._before.get(key)
         if isinstance(value, list):
             if all(type(count) is int for count in value):
-                self._before[key] = value
-                self._histogram(when, key, before, value)
+                self._before[key] = counts = value[::-1] if self.last_first else value
+                self._histogram(when, key, before, counts)
             return
         if not isinstance(value, int):
             return
@@ -226,6 +250,21 @@ def span(bucket: int, buckets: int, about: Description) -> tuple[int, int | None
         return bounds(bucket, buckets)
     low = bucket * about.bucket_size
     return low, None if bucket == buckets - 1 else low + about.bucket_size
+
+
+def fits(counts: list[int], total: int, about: Description) -> bool:
+    """Whether a histogram's values can have a sum.
+
+    Examples
+    --------
+    >>> fits([0, 0, 3], 7, Description()), fits([0, 0, 3], 2, Description())
+    (True, False)
+    """
+    spans = [(count, *span(bucket, len(counts), about)) for bucket, count in enumerate(counts) if count]
+    least = sum(count * low for count, low, _ in spans)
+    return least <= total and (
+        total <= sum(count * (high or 0) for count, _, high in spans) or any(high is None for _, _, high in spans)
+    )
 
 
 def unit_of(described: dict[str, Any]) -> str:

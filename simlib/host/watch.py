@@ -158,12 +158,12 @@ class _Watch:
     def _connect(self, path: str | None, pid: int | None, stack: ExitStack) -> Monitor | None:
         """The monitor: at the given socket, or at one that the process's command line names."""
         if path is not None:
-            return stack.enter_context(Monitor(path))
+            return stack.enter_context(Monitor(path, TIMEOUT))
         assert pid is not None  # noqa: S101  # _check has seen to it
         faults = []
         for found in qmp_sockets(pid):
             try:
-                return stack.enter_context(Monitor(found))
+                return stack.enter_context(Monitor(found, TIMEOUT))
             except InputError as error:
                 faults.append(str(error))
         cure = "give QEMU another QMP socket (-qmp unix:PATH,server=on,wait=off; docs/on-a-real-host.md), and name it"

@@ -37,6 +37,7 @@ def serving(path: Path, answer: Answer) -> Iterator[list[str]]:
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             thread.join(10)
+            path.unlink()
 
 
 def _serve(listening: socket.socket, answer: Answer, asked: list[str]) -> None:

@@ -80,6 +80,7 @@ class Guest:
         histogram = [0] * 32
         histogram[13] = 7 * n
         histogram[31] = int(n == 4)
+        histogram.reverse()  # as QEMU gives it
         values = {"remote_tlb_flush": 100 + 3 * n, "pages_4k": 512 if n else 0, "mmu_lock_clear_write_acquired": 8 * n,
                   "mmu_lock_clear_write_contended": 2 * n, "mmu_lock_clear_write_wait_ns": 1000 * n,
                   "mmu_lock_clear_write_hold_ns": 50_000 * n, "mmu_lock_clear_write_hold_hist": histogram}  # fmt: skip
@@ -87,7 +88,7 @@ class Guest:
 
     @staticmethod
     def vcpu(n):
-        values = {"pf_taken": 1000 * n * n, "guest_mode": n == 2, "linear": [n, 0, 2 * n]}
+        values = {"pf_taken": 1000 * n * n, "guest_mode": n == 2, "linear": [2 * n, 0, n]}
         return {"provider": "kvm", "qom-path": "/machine/device[0]",
                 "stats": [{"name": name, "value": value} for name, value in values.items()]}  # fmt: skip
 
@@ -179,6 +180,20 @@ def test_histograms_are_differences_by_bucket(watched):
     ]
     highs = found.imported.tables[name].frame["high"].iloc[-4:]
     assert (highs.iloc[0], highs.isna().tolist()) == (8192, [False, True, False, True])
+
+
+def test_a_qemu_that_gives_the_first_bucket_first_is_known_by_the_sum(watched):
+    def stats(sample):
+        found = Guest.stats(sample)
+        found["stats"][-1]["value"].reverse()
+        return found
+
+    turned = Guest()
+    turned.replies["query-stats"] = lambda sample: [stats(sample)]
+    columns = ("sample", "bucket", "low", "count")
+    mine = [row for row in rows(watched(turned), "histograms", *columns, "scope") if row[-1] == "vm"]
+    assert mine == [row for row in rows(watched(Guest()), "histograms", *columns, "scope") if row[-1] == "vm"]
+    assert mine[0] == (2, 13, 4096, 7, "vm")
 
 
 def test_the_vcpus_thread_is_known_by_its_number(watched):
