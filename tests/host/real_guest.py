@@ -17,6 +17,31 @@ FIRST = MIB
 """First byte that is written: above firmware and the boot sector."""
 
 
+def four(number: int) -> bytes:
+    """A number as x86 stores it."""
+    return number.to_bytes(4, "little")
+
+
+def writing(pages: int, pause: int) -> bytes:
+    """Instructions of protected mode that add 1 to the first word of each page, over and over."""
+    return (
+        b"\x66\xb8\x10\x00\x8e\xd8"  # mov ax, 16; mov ds, ax
+        b"\xbf" + four(FIRST) +  # again: mov edi, FIRST
+        b"\xff\x07"  # page: inc dword [edi]
+        b"\xb9" + four(pause) + b"\xe2\xfe"  # mov ecx, pause; loop to itself
+        b"\x81\xc7" + four(PAGE) +  # add edi, PAGE
+        b"\x81\xff" + four(FIRST + pages * PAGE) +  # cmp edi, behind the last
+        b"\x72\xe9"  # jb page
+        b"\xeb\xe2"  # jmp again
+    )  # fmt: skip
+
+
+def segments(place: int) -> bytes:
+    """Descriptors of segments at an address: none, code and data of 4 GiB from 0; behind them what lgdt reads."""
+    flat = bytes.fromhex("ffff0000009acf00 ffff00000092cf00")
+    return bytes(8) + flat + (23).to_bytes(2, "little") + four(place)
+
+
 def boot_sector(pages: int, pause: int) -> bytes:
     """A boot sector that adds 1 to the first word of so many pages from `FIRST`, over and over.
 
@@ -26,11 +51,6 @@ def boot_sector(pages: int, pause: int) -> bytes:
     base = 0x7C00
     start = base + 0x20
     table = base + 0x60
-    end = FIRST + pages * PAGE
-
-    def four(number: int) -> bytes:
-        return number.to_bytes(4, "little")
-
     real_mode = (
         b"\xfa"  # cli
         b"\x31\xc0\x8e\xd8"  # xor ax, ax; mov ds, ax
@@ -38,22 +58,11 @@ def boot_sector(pages: int, pause: int) -> bytes:
         b"\x0f\x20\xc0\x0c\x01\x0f\x22\xc0"  # mov eax, cr0; or al, 1; mov cr0, eax
         b"\xea" + start.to_bytes(2, "little") + b"\x08\x00"  # jmp 8:start
     )  # fmt: skip
-    protected_mode = (
-        b"\x66\xb8\x10\x00\x8e\xd8"  # mov ax, 16; mov ds, ax
-        b"\xbf" + four(FIRST) +  # again: mov edi, FIRST
-        b"\xff\x07"  # page: inc dword [edi]
-        b"\xb9" + four(pause) + b"\xe2\xfe"  # mov ecx, pause; loop to itself
-        b"\x81\xc7" + four(PAGE) +  # add edi, PAGE
-        b"\x81\xff" + four(end) +  # cmp edi, end
-        b"\x72\xe9"  # jb page
-        b"\xeb\xe2"  # jmp again
-    )  # fmt: skip
-    flat = bytes.fromhex("ffff0000009acf00 ffff00000092cf00")  # code and data: base 0, limit 4 GiB
-    descriptors = bytes(8) + flat + (23).to_bytes(2, "little") + four(table)
     image = bytearray(512)
     image[: len(real_mode)] = real_mode
-    image[start - base : start - base + len(protected_mode)] = protected_mode
-    image[table - base : table - base + len(descriptors)] = descriptors
+    code = writing(pages, pause)
+    image[start - base : start - base + len(code)] = code
+    image[table - base : table - base + len(segments(table))] = segments(table)
     image[510:] = b"\x55\xaa"
     return bytes(image)
 
