@@ -68,6 +68,8 @@ def commands(folder: Path) -> list[Command]:
     out = folder / "out"
     jupyter = {name: str(folder / "jupyter") for name in
                ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}  # fmt: skip
+    Path("/proc/self/comm").write_text("CPU 0/KVM")  # a process to watch: this one
+    watch = ("host", "watch", os.getpid(), "--interval", "0.05", "--out", out / "watch")
     fit = ("calibrate", ARM64, "arm64-dirty-memory-time", "--train", "vcpus <= 8", "--out", out / "fit.json")
     return [
         Command("imports", ("predict", ARM64, "--vcpus", "16,32,48"), 0.0, 0.6),
@@ -88,6 +90,7 @@ def commands(folder: Path) -> list[Command]:
         Command("reproduce", ("reproduce", "--out", out), 0.3, 15.0),
         Command("lab costs", ("lab", "costs", "--out", out), 0.2, 2.0),
         Command("lab run", ("lab", "run", folder / "one.toml"), 0.4, 3.0, qemu),
+        Command("host watch", watch, 0.2, 4.0),
         Command("explore", ("explore", "--no-browser"), 0.2, 10.0, jupyter, "simlib: "),
     ]  # fmt: skip
 

@@ -13,10 +13,8 @@ import json
 import math
 import os
 import re
-import socket
 import stat
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +24,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from simlib.errors import InputError
+from simlib.host.qmp import TIMEOUT, Monitor, one_line, refusal
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import PS_PER_S, format_bandwidth
 from simlib.model.scenario import Scenario
@@ -39,9 +38,6 @@ ARCHITECTURES = {
     "ppc64": "ppc-radix", "s390x": "s390",
 }  # fmt: skip
 """Names of `simlib.model.architectures`, by QEMU's target."""
-
-TIMEOUT = 5.0
-"""Seconds that an answer over a socket may take in all."""
 
 _LIMIT = 2**22
 _MIB = 2**20
@@ -183,13 +179,14 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
     if not replies:
         if human is not None:
             raise InputError(
-                where, _short(human[0]), "is the human monitor's text, which rounds, and differs between versions", _ASK
-            )
-        first = _short(text)
+                where, one_line(human[0]),
+                "is the human monitor's text, which rounds, and differs between versions", _ASK,
+            )  # fmt: skip
+        first = one_line(text)
         rule = f"has no reply to {', '.join(QUERIES[:-1])} or {QUERIES[-1]}"
         raise InputError(where, first or "empty", "; ".join([rule, *notes]), _ASK)
     if human is not None:
-        notes.append(f"not read: the human monitor's text ({_short(human[0])!r}); only JSON is")
+        notes.append(f"not read: the human monitor's text ({one_line(human[0])!r}); only JSON is")
     return _guest(replies, notes)
 
 
@@ -371,7 +368,7 @@ def _cpus(replies: Sequence[Any], measured: int | None, notes: list[str]) -> tup
     if not targets:
         notes.append(f"architecture not known: no target in {CPUS}")
         return vcpus, None
-    target = _short(targets.pop())
+    target = one_line(targets.pop())
     name = ARCHITECTURES.get(target)
     if name is None:
         notes.append(f"architecture not known: target {target} of {CPUS} is none that is modelled")
@@ -396,19 +393,19 @@ def _dirty_rate(replies: Sequence[Any], notes: list[str]) -> _Rate:
         raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)
     unit = reply.get("calc-time-unit", "second")
     if unit not in ("second", "millisecond"):
-        raise InputError(f"{DIRTY_RATE} calc-time-unit", _short(unit), "must be second or millisecond", _AS_IT_CAME)
+        raise InputError(f"{DIRTY_RATE} calc-time-unit", one_line(unit), "must be second or millisecond", _AS_IT_CAME)
     if not count:
         raise InputError(
             f"{DIRTY_RATE} calc-time", "0", "must be more than 0 (whole seconds are rounded down)",
             'ask with "arguments": {"calc-time-unit": "millisecond"}',
         )  # fmt: skip
     seconds = count / (1000 if unit == "millisecond" else 1)
-    mode = _short(reply.get("mode", "page-sampling"))
+    mode = one_line(reply.get("mode", "page-sampling"))
     each = reply.get("vcpu-dirty-rate")
     shown = f"{rate:g}" if rate else "less than 1"
     said = f"{shown} MiB/s dirtied over {seconds:g} s: dirty-rate and calc-time of {DIRTY_RATE}, mode {mode}"
     about = {
-        "page-sampling": f": changed contents among {_short(reply.get('sample-pages', 'some'))} pages of each GiB",
+        "page-sampling": f": changed contents among {one_line(reply.get('sample-pages', 'some'))} pages of each GiB",
         "dirty-bitmap": ": writes faulted",
         "dirty-ring": ": migrations of this guest use the ring, too (workload.clear_when)",
     }  # fmt: skip
@@ -453,7 +450,7 @@ def _link(migration: Any, notes: list[str]) -> int | None:
     if migration is None:
         notes.append(f"link not known: no reply of {MIGRATE}")
         return None
-    status = _short(migration.get("status", "none"))
+    status = one_line(migration.get("status", "none"))
     mbps = _number(_ram(migration), "mbps", MIGRATE, "ram.", whole=False)
     bits = round(mbps * 1e6) if mbps else 0
     if status not in _SENDING or bits < 1:
@@ -490,7 +487,7 @@ def _rate_of_migration(migration: Any, page_size: int | None, notes: list[str]) 
 def _ram(migration: Any) -> dict[str, Any]:
     ram = migration.get("ram", {})
     if not isinstance(ram, dict):
-        raise InputError(f"{MIGRATE} ram", _short(ram), "must be an object", _AS_IT_CAME)
+        raise InputError(f"{MIGRATE} ram", one_line(ram), "must be an object", _AS_IT_CAME)
     return ram
 
 
@@ -502,7 +499,7 @@ def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whol
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 2**62:
         rule = f"must be a {'whole ' if whole else ''}number, at least 0 and below 2**62"
-        raise InputError(f"{query} {prefix}{key}", _short(value), rule, _AS_IT_CAME)
+        raise InputError(f"{query} {prefix}{key}", one_line(value), rule, _AS_IT_CAME)
     return value
 
 
@@ -531,7 +528,7 @@ def _replies(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, Any
             if isinstance(row, dict) and "execute" in row:
                 asked = str(row["execute"])
             elif isinstance(row, dict) and isinstance(row.get("error"), dict) and "class" in row["error"]:
-                notes.append(_refused(asked, row["error"]))
+                notes.append(refusal(asked, row["error"]))
                 asked = ""
             elif not isinstance(row, dict) or not {"event", "QMP"} & row.keys():
                 wrapped = isinstance(row, dict) and "return" in row
@@ -540,11 +537,6 @@ def _replies(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, Any
                 if query:
                     yield query, reply
                 asked = ""
-
-
-def _refused(query: str, error: dict[str, Any]) -> str:
-    """QEMU gave no answer to a query."""
-    return f"QEMU refused {query or 'a query'}: {_short(error.get('desc', error.get('class')), 200)}"
 
 
 def _is_cpus(value: Any) -> bool:
@@ -597,18 +589,6 @@ def _values(text: str, where: str) -> Iterator[tuple[Any, str]]:
         end = stop
 
 
-def _short(value: Any, most: int = 60) -> str:
-    """The first line of something foreign, without what a terminal would obey.
-
-    Examples
-    --------
-    >>> _short(" QEMU\\x1b[1m\\r\\nmonitor"), _short({"a": [1]})
-    ('QEMU [1m', "{'a': [1]}")
-    """
-    first = next(iter(str(value).strip().splitlines()), "")
-    return "".join(letter if letter.isprintable() else " " for letter in first).strip()[:most]
-
-
 def _line(text: str, position: int, where: str) -> str:
     number = text.count("\n", 0, position) + 1
     return f"{where}, line {number}"
@@ -625,18 +605,7 @@ def _text(data: bytes, where: str) -> str:
 
 def _ask(path: str) -> RunningGuest:
     """Connect to QEMU, and send the queries."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with connection:
-        connection.settimeout(TIMEOUT)
-        try:
-            connection.connect(path)
-        except OSError as error:
-            raise InputError(
-                path, error.strerror or str(error), "must be a QMP socket that accepts connections",
-                "check that QEMU still runs, and that you may use it",
-            ) from None  # fmt: skip
-        monitor = _Monitor(connection, path)
-        monitor.greet()
+    with Monitor(path, TIMEOUT) as monitor:
         replies, notes = [], []
         for query in QUERIES:
             answer = monitor.ask(query)
@@ -644,7 +613,7 @@ def _ask(path: str) -> RunningGuest:
             if query == DIRTY_RATE and isinstance(reply, dict) and reply.get("calc-time-unit") == "second":
                 answer = monitor.ask(query, {"calc-time-unit": "millisecond"})  # exact, where QEMU knows units
             if "error" in answer:
-                notes.append(_refused(query, answer["error"]))
+                notes.append(refusal(query, answer["error"]))
             else:
                 replies.append((query, _of_form(query, answer["return"], path)))
     if not replies:
@@ -656,75 +625,4 @@ def _of_form(query: str, reply: Any, path: str) -> Any:
     """A reply that is what its query gives."""
     if _query_of(reply, query, True) == query or (query != CPUS and isinstance(reply, dict)):
         return reply
-    raise InputError(f"{path}, {query}", _short(reply), "is no reply to it", _ASK)
-
-
-class _Monitor:
-    """QMP over a connection, until a deadline."""
-
-    def __init__(self, connection: socket.socket, path: str) -> None:
-        self.connection, self.path, self.received = connection, path, b""
-        self.deadline = time.monotonic() + TIMEOUT
-        self.number = 0
-
-    def greet(self) -> None:
-        """Read the greeting, and leave negotiation of capabilities."""
-        greeting = self._message("its greeting")
-        if "QMP" not in greeting:
-            raise InputError(self.path, _short(greeting), "must greet as QMP does", "name the QMP socket")
-        answer = self.ask("qmp_capabilities")
-        if "error" in answer:
-            raise InputError(self.path, _refused("qmp_capabilities", answer["error"]), "must accept queries", _ASK)
-
-    def ask(self, query: str, arguments: dict[str, str] | None = None) -> dict[str, Any]:
-        """The answer to a command, events left out: an object with ``return`` or ``error``."""
-        self.number += 1
-        mine = f"simlib-{self.number}"
-        command: dict[str, Any] = {"execute": query, "id": mine}
-        if arguments:
-            command["arguments"] = arguments
-        try:
-            self.connection.settimeout(max(0.01, self.deadline - time.monotonic()))
-            self.connection.sendall(json.dumps(command).encode() + b"\n")
-        except OSError as error:
-            raise self._silent(query, error.strerror or "no answer") from None
-        while True:
-            message = self._message(query)
-            if message.get("id") == mine and ("return" in message or isinstance(message.get("error"), dict)):
-                return message
-
-    def _message(self, awaited: str) -> dict[str, Any]:
-        """The next object that the other side sends."""
-        while True:
-            text = self.received.decode("utf-8", errors="surrogateescape").lstrip()
-            if text and not text.startswith("{"):
-                raise InputError(
-                    self.path, _short(text), "is not what QMP says",
-                    "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor",
-                )  # fmt: skip
-            try:
-                value, end = json.JSONDecoder().raw_decode(text)
-            except (ValueError, RecursionError):  # not all of it has come
-                if len(self.received) > _LIMIT:
-                    raise InputError(self.path, f"more than {_LIMIT} bytes", "is too long for a reply of QMP") from None
-            else:
-                self.received = text[end:].encode("utf-8", errors="surrogateescape")
-                return dict(value)
-            left = self.deadline - time.monotonic()
-            if left <= 0:
-                raise self._silent(awaited, "no answer")
-            self.connection.settimeout(left)
-            try:
-                data = self.connection.recv(65536)
-            except OSError as error:
-                raise self._silent(awaited, error.strerror or "no answer") from None
-            if not data:
-                raise self._silent(awaited, "hung up")
-            self.received += data
-
-    def _silent(self, awaited: str, how: str) -> InputError:
-        """QEMU did not answer."""
-        return InputError(
-            self.path, how, f"must answer within {TIMEOUT:g} s; waited for {awaited}",
-            "a QMP socket serves one client at a time: end the other one (libvirt holds its own), or paste the replies",
-        )  # fmt: skip
+    raise InputError(f"{path}, {query}", one_line(reply), "is no reply to it", _ASK)

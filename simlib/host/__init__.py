@@ -6,5 +6,6 @@
 
 from simlib.host.facts import HostFacts, read_facts
 from simlib.host.measure import Measured, measure_host
+from simlib.host.watch import Watched, watch_guest
 
-__all__ = ["HostFacts", "Measured", "measure_host", "read_facts"]
+__all__ = ["HostFacts", "Measured", "Watched", "measure_host", "read_facts", "watch_guest"]

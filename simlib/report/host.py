@@ -176,8 +176,9 @@ def _measured(data: HostData) -> list[Block | str]:
     table["quiet"] = [int((quiet & (names == s)).sum()) for s in table["study"]]
     blocks: list[Block | str] = [
         f"{len(noise)} runs in {int(noise['repeat'].max())} repeats, each repeat in an order of its own; "
-        f"{int(quiet.sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, {FOREIGN_PERCENT:g} % by other "
-        f"programs, {FREQUENCY_PERCENT:g} % change of the clock. Only those are used. Memory of the host: "
+        f"{int(quiet.sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, "
+        f"{FOREIGN_PERCENT:g} % by other programs, {FREQUENCY_PERCENT:g} % change of the clock. Only those are used. "
+        "Memory of the host: "
         f"{format_size(int(data.facts['memory_bytes']) // 2**20 * 2**20)}; frequency policy: {data.facts['governor']}."
     ]
     emulated = float(data.pilot["emulated_instructions_per_access"])

@@ -25,6 +25,11 @@ KIND_OF = {
     "perf-lock-x.txt": "perf-lock",
     "perf-lock-addresses.txt": "perf-lock",
     "dirty_log_perf_test.log": "dirty-log-perf-test",
+    "perf-kvm.txt": "perf-kvm",
+    "perf-trace.txt": "perf-trace",
+    "kvm_stat-1.txt": "kvm-stat",
+    "kvm_stat-log.txt": "kvm-stat",
+    "kvm_stat-log.csv": "kvm-stat",
     "kvm_stats.txt": "kvm-stats",
     "contention_test.jsonl": "contention-test",
 }
@@ -156,9 +161,22 @@ def test_trace_cmd_and_simlibs_own_events():
     assert rows(acquired, "site", "mode", "contended", "wait_ns") == [
         ("fault_slow", "write", 1, 851),
         ("clear", "read", 0, 0),
+        ("clear", "write", 1, 77),  # fields that are not known stand before, between and behind
     ]
-    assert rows(released, "site", "mode", "hold_ns") == [("fault_slow", "write", 1903)]
+    assert rows(released, "site", "mode", "hold_ns") == [("fault_slow", "write", 1903), ("clear", "write", 900)]
+    assert (acquired["vm"].tolist(), released["vm"].tolist()) == (["", "", "4101-12"], ["", "4101-12"])
     assert [w.partition(" ")[0] for w in imported.warnings] == ["204600", "1"]
+
+
+def test_kvms_other_events_are_counted_by_thread_and_reason():
+    events = import_log("trace-cmd", SAMPLES / "trace-cmd.txt").tables["events"].frame
+    assert rows(events, "event", "reason", "task", "pid", "events", "first_s", "last_s") == [
+        ("kvm_exit", "DABT_LOW", "CPU 1/KVM", 4102, 1, 127.24037, 127.24037),  # arm64 says it otherwise
+        ("kvm_exit", "EPT_VIOLATION", "CPU 1/KVM", 4102, 2, 127.240366001, 127.2403679),
+        ("kvm_page_fault", "none", "CPU 1/KVM", 4102, 1, 127.24036642, 127.24036642),
+    ]
+    alone = import_text("trace-cmd", " a-1 [000] 1.5: kvm_entry: vcpu 0\n")
+    assert rows(alone.main.frame, "event", "events") == [("kvm_entry", 1)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("be"), st.integers(1, 2), st.sampled_from("ab")), max_size=30))

@@ -48,7 +48,7 @@ def test_it_writes_a_package(capsys, tmp_path):
     assert code == 0
     assert "one.csv and its descriptor written" in err
     assert "warning: 204600 events were lost" in err
-    assert sorted(p.stem for p in tmp_path.glob("*.csv")) == ["one", "one-acquired", "one-released"]
+    assert sorted(p.stem for p in tmp_path.glob("*.csv")) == ["one", "one-acquired", "one-events", "one-released"]
     for path in tmp_path.glob("*.csv"):
         assert run(capsys, "check", path)[0] == 0
     assert json.loads((tmp_path / "one.json").read_text())["caveats"][0].startswith("204600 events were lost")

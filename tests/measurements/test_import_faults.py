@@ -86,6 +86,8 @@ DIRTY = (SAMPLES / "dirty_log_perf_test.log").read_text()
 CONFIG = '{"type": "config", "version": 1}\n'
 STAT = '{"type": "stat", "name": "x", "value": 1}\n'
 VCPU = '{"type": "vcpu", "id": 0, "writes": 1, "reads": 0, "longest_ns": 5, "gap_hist": []}\n'
+EXITS = "   VM-EXIT    Samples  Samples%     Time%    Min Time    Max Time         Avg time\n"
+CALLS = " Summary of events:\n   syscall            calls  errors  total       min       avg       max       stddev\n"
 BAD = {
     "lock-stat": [
         (LOCK_STAT.replace("0.4\n", "0.3\n", 1), "line 1 = 'lock_stat version 0.3': must be version 0.4"),
@@ -111,6 +113,27 @@ BAD = {
         (PERF + " 7 77.48 us 16.09 us\n", "line 3 = '7 77.48 us 16.09 us': must hold contended, total wait"),
         (PERF + " 1 9999999999.00 h 1 ns 1 ns mutex f\n", "line 3 = '9999999999.00 h': total wait must be at most"),
         (PERF.replace("caller", "cellar"), "= a text that begins with"),
+    ],
+    "perf-kvm": [
+        (EXITS + "  HLT  12\n", "line 2 = 'HLT  12': must be NAME SAMPLES"),
+        (EXITS, "line 1 = 'the end': a table must end with a line Total Samples"),
+        (EXITS + EXITS, "line 2 = 'VM-EXIT"),
+        ("Total Samples:1, Total events handled time:1.00us.\n", "line 1 = 'Total Samples:1, Total"),
+        ("hello\n", "= a text that begins with 'hello': must be the table of perf kvm stat report"),
+    ],
+    "perf-trace": [
+        (CALLS + "   ioctl   12  x\n", "line 3 = 'ioctl   12  x': must be SYSCALL CALLS"),
+        (CALLS, "line 2 = 'the end': a thread's table must have rows"),
+        ("hello\n", "= a text that begins with 'hello': must be what perf trace prints"),
+    ],
+    "kvm-stat": [
+        ("kvm_exit kvm_fpu \n2026-01-05 10:00:00  3\n", "line 2 = '2026-01-05 10:00:00  3': must have 2 numbers"),
+        ("timestamp,kvm_exit\n2026-01-05 10:00:00,1x\n", "line 2 = '2026-01-05 10:00:00,1x': must be a time and"),
+        ("2026-01-05 10:00:00,3\n", "line 1 = '2026-01-05 10:00:00,3': must have 0 numbers"),
+        ("kvm_exit  12  3\nkvm_exit  12  3\n", "line 2 = 'kvm_exit': must occur once"),
+        ("kvm_exit  12  3\n%%\n", "line 2 = '%%': is no line of kvm_stat"),
+        ("a a \n2026-01-05 10:00:00 1 2\n", "line 1 = 'a a': each name must occur once"),
+        ("hello%\n", "= a text that begins with 'hello%': must be what kvm_stat -1, -l or -c -l prints"),
     ],
     "dirty-log-perf-test": [
         (DIRTY.replace("Disabling", "Iteration 1 dis", 1), "line 14 = 'Iteration 1 dis dirty"),

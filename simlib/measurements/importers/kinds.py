@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from simlib.errors import InputError, nearest
-from simlib.measurements.importers import contention_test, dirty_log, kvm_stats, lock_stat, perf_lock, trace
+from simlib.measurements.importers import (
+    contention_test,
+    dirty_log,
+    kvm_stat,
+    kvm_stats,
+    lock_stat,
+    perf_kvm,
+    perf_lock,
+    perf_trace,
+    trace,
+)
 from simlib.measurements.importers.lines import ForeignText, Lines, Progress
 from simlib.measurements.importers.tables import Contents, Imported
 
@@ -42,6 +52,8 @@ KINDS = {
     "lock-stat": Kind("/proc/lock_stat", lock_stat.read_lock_stat, lock_stat.looks_like, ("lock",)),
     "trace-cmd": Kind("trace-cmd report, or /sys/kernel/tracing/trace", trace.read_trace, trace.looks_like),
     "perf-lock": Kind("perf lock contention, with or without -x", perf_lock.read_perf_lock, perf_lock.looks_like),
+    "perf-kvm": Kind("perf kvm stat report", perf_kvm.read_perf_kvm, perf_kvm.looks_like),
+    "perf-trace": Kind("perf trace, its lines, its summary or both", perf_trace.read_perf_trace, perf_trace.looks_like),
     "dirty-log-perf-test": Kind(
         "the log of the selftest dirty_log_perf_test", dirty_log.read_dirty_log, dirty_log.looks_like
     ),
@@ -51,6 +63,7 @@ KINDS = {
         contention_test.looks_like,
         ("histograms",),
     ),
+    "kvm-stat": Kind("the tool kvm_stat: -1, -l, or -c -l", kvm_stat.read_kvm_stat, kvm_stat.looks_like),
     "kvm-stats": Kind(
         "KVM statistics: JSON lines, or NAME: VALUE", kvm_stats.read_kvm_stats, kvm_stats.looks_like, ("histograms",)
     ),
@@ -115,7 +128,7 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
     >>> import_log("lock-stats", "lock_stat.txt")
     Traceback (most recent call last):
     simlib.errors.InputError: kind = lock-stats: is no kind of log; did you mean 'lock-stat'? known: contention-test,
-    dirty-log-perf-test, kvm-stats, lock-stat, perf-lock, trace-cmd
+    dirty-log-perf-test, kvm-stat, kvm-stats, lock-stat, perf-kvm, perf-lock, perf-trace, trace-cmd
     """
     _check(kind, options)
     where = str(path)

@@ -4,8 +4,8 @@
 The statistics ``mmu_lock_<site>_<mode>_…`` are those of simlib's kernel patches (``virt/kvm/mmu_lock_stat.c``). They
 come as JSON lines of the selftest ``mmu_lock_contention_test`` (its ``print_stats()``), which reads
 ``KVM_GET_STATS_FD``, or as text, ``name: value``, as tools for that file descriptor print them. debugfs shows all
-others (``vm_stat_fops`` in ``virt/kvm/kvm_main.c``), and so does ``kvm_stat -1`` (``batch()`` in
-``tools/kvm/kvm_stat/kvm_stat``: name, value, value per second).
+others (``vm_stat_fops`` in ``virt/kvm/kvm_main.c``), and so does ``kvm_stat -d -1``. What the tool
+``kvm_stat`` prints of tracepoints is read by ``kvm_stat.py``.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
-_WHAT = ("acquired", "contended", "wait_ns", "hold_ns")
+WHAT = ("acquired", "contended", "wait_ns", "hold_ns")
 _RUN = Column("run", "whole", "which of the runs in the file, from 1")
 _WHEN = (
     _RUN,
     Column("when", "text", "moment of the reading: populated, enabled or end of the test"),
     Column("scope", "text", "vm, or vcpu: summed over all of them"),
 )
-_PLACE = (
+PLACE = (
     Column("site", "text", "call site's class (clear, fault_slow …)"),
     Column("mode", "text", "write or read"),
 )
 LOCKS = (
     *_WHEN,
-    *_PLACE,
+    *PLACE,
     Column("acquired", "whole", "times that the lock was taken", optional=True),
     Column("contended", "whole", "times that it was not free", optional=True),
     Column("wait_ns", "whole", "all waits together", optional=True),
@@ -39,7 +39,7 @@ LOCKS = (
 )
 HISTOGRAMS = (
     *_WHEN,
-    *_PLACE,
+    *PLACE,
     Column("quantity", "text", "wait (of contended acquisitions) or hold"),
     Column("bucket", "whole", "number of the bucket, from 0"),
     Column("low_ns", "whole", "least time of the bucket"),
@@ -52,12 +52,15 @@ OTHERS = (
     Column("value", "whole", "its value, in the unit that KVM gives it", unit="not stated"),
 )
 
-_LOCK = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>acquired|contended|wait_ns|hold_ns)")
+LOCK = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>acquired|contended|wait_ns|hold_ns)")
 _HISTOGRAM = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>wait|hold)_hist")
 _TEXT = re.compile(
     r"\s*(?:\S*/)?(?P<name>[A-Za-z_]\w*)(?:\s*\([^)]*\))?(?:\s*[:=]\s*|\s+)(?P<values>\[?-?\d+(?:[\s,]+-?\d+)*\]?)\s*",
     re.ASCII,
 )
+_CHILD = re.compile(r"\w+\([A-Z0-9]\w*\)\s", re.ASCII)
+"""What the tool kvm_stat prints of the reason of an exit."""
+
 _KNOWN = re.compile(
     r"mmu_\w+|kvm_\w+|pf_\w+|pages_\w+|halt_\w+|remote_tlb_flush\w*|insn_emulation\w*|\w*exits?(?:_stat)?", re.ASCII
 )
@@ -105,7 +108,7 @@ class Statistics:
             if name.startswith("mmu_lock_"):
                 raise lines.fault(f"{len(values)} values", f"{name} must be one number", "is the line complete?")
             return  # another statistic's histogram
-        if found := _LOCK.fullmatch(name):
+        if found := LOCK.fullmatch(name):
             if values[0] < 0:
                 raise lines.fault(str(values[0]), f"{name} must not be negative", "is the number right?")
             row = self.locks.setdefault((*snapshot, found["site"], found["mode"]), {})
@@ -133,7 +136,7 @@ class Statistics:
         """The tables ``locks``, ``histograms`` if asked for, and ``others``."""
         locks, buckets, others = Rows(LOCKS), Rows(HISTOGRAMS), Rows(OTHERS)
         for key, row in self.locks.items():
-            locks.add(*key, *(row.get(what) for what in _WHAT))
+            locks.add(*key, *(row.get(what) for what in WHAT))
         for key, counts in self.histograms.items() if histograms else ():
             for bucket, count in enumerate(counts):
                 buckets.add(*key, bucket, *bounds(bucket, len(counts)), count)
@@ -221,6 +224,8 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
             elif item.get("type") == "stat":
                 known, used = True, used + 1
                 take_json(lines, statistics, run, item)
+        elif _CHILD.match(text):
+            raise ForeignText("KVM statistics, and no tracepoints")
         elif found := _TEXT.fullmatch(line):
             known, used = known or _KNOWN.fullmatch(found["name"]) is not None, used + 1
             statistics.take(lines, run, "end", "vm", found["name"], _values(lines, found["name"], found["values"]))

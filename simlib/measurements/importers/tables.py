@@ -87,6 +87,8 @@ class Table:
         Columns that together identify a row.
     frame : pandas.DataFrame
         The rows.
+    csv : str
+        The same as CSV, if they were written so as they came; else empty.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Table:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     frame: pd.DataFrame
+    csv: str = ""
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -182,13 +185,15 @@ class Imported:
     source : str
         Name of its file, without folders.
     sha256 : str
-        Checksum of the file.
+        Checksum of the file; empty if there was none.
     tables : dict of str to Table
         By name, the main one first; none is empty.
     warnings : tuple of str
         What was lost, dropped or odd.
     setup : dict
         What the log says of how it was made.
+    hardware, command : str
+        On what, and by which command, if that is known.
     """
 
     kind: str
@@ -197,6 +202,8 @@ class Imported:
     tables: dict[str, Table]
     warnings: tuple[str, ...]
     setup: Mapping[str, Any]
+    hardware: str = "not stated"
+    command: str = "not stated"
 
     @property
     def main(self) -> Table:
@@ -243,7 +250,7 @@ class Imported:
                 frame.insert(at, column.name, value)
             columns = tuple(column for column, _ in added)
             keys = tuple(column.name for column in columns)
-            tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=keys + table.key)
+            tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=keys + table.key, csv="")
         return replace(self, tables=tables)
 
 
@@ -308,7 +315,8 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
         _refuse_foreign(folder / f"{stem}.csv")
     texts = {}
     for table, stem in stems.items():
-        texts[f"{stem}.csv"] = imported.tables[table].frame.to_csv(index=False, lineterminator="\n")
+        rows = imported.tables[table]
+        texts[f"{stem}.csv"] = rows.csv or rows.frame.to_csv(index=False, lineterminator="\n")
         described = descriptor(imported, table, f"{stem}.csv")
         texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]
@@ -370,9 +378,9 @@ def descriptor(imported: Imported, name: str, path: str) -> dict[str, Any]:
         "mediatype": "text/csv",
         "encoding": "utf-8",
         "kind": "measured",
-        "source": {"subject": imported.source, "sha256": imported.sha256},
-        "hardware": "not stated",
-        "command": "not stated",
+        "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
+        "hardware": imported.hardware,
+        "command": imported.command,
         "import": {
             "kind": imported.kind,
             "table": name,

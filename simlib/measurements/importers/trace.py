@@ -3,7 +3,8 @@
 
 The line is printed by ``trace_print_context()`` in ``kernel/trace/trace_output.c``, respectively by
 ``trace_show_data()`` in trace-cmd's ``tracecmd/trace-read.c``; what an event says by its ``TP_printk`` in
-``include/trace/events/lock.h`` and, with simlib's kernel patches, ``include/trace/events/kvm.h``; lost events by
+``include/trace/events/lock.h`` and, with simlib's kernel patches, ``include/trace/events/kvm.h``; why a guest was left
+(``kvm_exit``) by ``arch/x86/kvm/trace.h`` and ``arch/arm64/kvm/trace_arm.h``; lost events by
 ``print_trace_line()`` in ``kernel/trace/trace.c`` (``CPU:3 [LOST 12 EVENTS]``), respectively ``trace_show_data()``
 (``CPU:3 [12 EVENTS DROPPED]``).
 """
@@ -43,6 +44,7 @@ ACQUIRED = (
     Column("mode", "text", "write or read"),
     Column("contended", "whole", "1 if the lock was not free, else 0"),
     Column("wait_ns", "whole", "time waited"),
+    Column("vm", "text", "which virtual machine, where the event says", optional=True),
 )
 RELEASED = (
     Column("event", "whole", "number of the event, from 1"),
@@ -51,6 +53,15 @@ RELEASED = (
     Column("site", "text", "call site's class (clear, fault_slow …)"),
     Column("mode", "text", "write or read"),
     Column("hold_ns", "whole", "time held"),
+    Column("vm", "text", "which virtual machine, where the event says", optional=True),
+)
+EVENTS = (
+    Column("event", "text", "name of the event, one of KVM's other than those of mmu_lock"),
+    Column("reason", "text", "why the guest was left, of kvm_exit; none for other events"),
+    *_WHO[:2],
+    Column("events", "whole", "how many"),
+    Column("first_s", "number", "when the first one was, on the trace's clock"),
+    Column("last_s", "number", "when the last one was"),
 )
 
 _EVENT = re.compile(
@@ -62,9 +73,18 @@ _BEGIN = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(flags=(?P<flags>[\w|]
 _END = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(ret=(?P<ret>-?\d{1,9})\)\s*", re.ASCII)
 _LOST = re.compile(r".*?(?:CPU:(?P<cpu>\d+) )?\[(?:LOST (?P<lost>\d+ )?EVENTS|(?P<dropped>\d+ )?EVENTS DROPPED)\]\s*")
 _WRITTEN = re.compile(r"# entries-in-buffer/entries-written: (\d+)/(\d+)\b.*")
-_PLACE = r"site (?P<site>\w+) mode (?P<mode>read|write)"
-_ACQUIRED = re.compile(rf"{_PLACE} contended (?P<contended>[01]) wait (?P<wait>\d+) ns\s*", re.ASCII)
-_RELEASED = re.compile(rf"{_PLACE} hold (?P<hold>\d+) ns\s*", re.ASCII)
+_SITE = re.compile(r"\bsite (\w+)(?=\s)", re.ASCII)
+_MODE = re.compile(r"\bmode (read|write)(?=\s)", re.ASCII)
+_CONTENDED = re.compile(r"\bcontended ([01])(?=\s)", re.ASCII)
+_WAIT = re.compile(r"\bwait (\d+) ns(?!\S)", re.ASCII)
+_HOLD = re.compile(r"\bhold (\d+) ns(?!\S)", re.ASCII)
+_VM = re.compile(r"\bvm\w*[ =:]\s*(\S+)", re.ASCII)
+_KVM = re.compile(
+    r"kvm_\w+|fast_page_fault|(?:handle_mmio_page_fault|vcpu_match_mmio|mark_mmio_spte|check_mmio_spte)|vgic_\w+",
+    re.ASCII,
+)
+"""Events of the systems ``kvm`` and ``kvmmmu``: neither tracefs nor trace-cmd prints the system."""
+_REASON = re.compile(r"\breason ([\w-]+)|HSR_EC: 0x[0-9a-fA-F]+ \((\w+)\)", re.ASCII)
 _MARKS = ("contention_begin:", "contention_end:", "kvm_mmu_lock_acquired:", "kvm_mmu_lock_released:")
 _TRACE = "a trace as `trace-cmd report` or /sys/kernel/tracing/trace prints it"
 
@@ -141,6 +161,83 @@ class Episodes:
         self.open.clear()
 
 
+@dataclass
+class Trace:
+    """A trace while it is read, line by line.
+
+    Attributes
+    ----------
+    episodes : Episodes
+        Waits, from both of their ends.
+    acquired, released : Rows
+        The events of simlib's kernel patches.
+    counts : dict
+        By event, reason, task and thread: how many of KVM's other events, when the first and last one was, ns.
+    lost : Counter
+        Events that the ring buffer lost, by CPU.
+    unknown : int
+        How often events were lost without their number being said.
+    overwritten : int
+        Events that were no longer in the buffer.
+    """
+
+    episodes: Episodes = field(default_factory=Episodes)
+    acquired: Rows = field(default_factory=lambda: Rows(ACQUIRED))
+    released: Rows = field(default_factory=lambda: Rows(RELEASED))
+    counts: dict[tuple[str, str, str, int], list[int]] = field(default_factory=dict)
+    lost: Counter[str] = field(default_factory=Counter)
+    unknown: int = 0
+    overwritten: int = 0
+
+    @property
+    def used(self) -> bool:
+        """Whether any event was of use so far, if only as one end of a wait."""
+        waits = self.episodes
+        return bool(waits.rows or waits.open or waits.left_out or self.acquired or self.released or self.counts)
+
+    def take(self, lines: Lines, line: str) -> None:
+        """Take the next line; `lines` says where it stands if it has a fault."""
+        if "EVENTS" in line and (found := _LOST.fullmatch(line)):
+            count = found["lost"] or found["dropped"]
+            self.unknown += count is None
+            if count is not None:
+                self.lost[found["cpu"] or "?"] += lines.whole(count.strip(), "lost events")
+            self.episodes.lose(None if found["cpu"] is None else int(found["cpu"]))
+        elif any(mark in line for mark in _MARKS):
+            _event(lines, line, self)
+        elif found := _EVENT.fullmatch(line):
+            self._count(lines, found)
+        elif found := _WRITTEN.fullmatch(line):
+            written, there = lines.whole(found[2], "entries written"), lines.whole(found[1], "entries")
+            self.overwritten += max(0, written - there)
+
+    def contents(self) -> Contents:
+        """What was found, when all lines were taken."""
+        self.episodes.close()
+        events = Rows(EVENTS)
+        for (event, reason, task, pid), (count, first, last) in sorted(self.counts.items()):
+            events.add(event, reason, task, pid, count, first / 1e9, last / 1e9)
+        tables = (
+            self.episodes.rows.table("waits", "Trace: waiting episodes", ("episode",)),
+            self.acquired.table("acquired", "Trace: acquisitions of mmu_lock", ("event",)),
+            self.released.table("released", "Trace: releases of mmu_lock", ("event",)),
+            events.table("events", "Trace: KVM's other events, counted", ("event", "reason", "task", "pid")),
+        )
+        return Contents(tables, tuple(_warnings(self.lost, self.unknown, self.overwritten, self.episodes.left_out)))
+
+    def _count(self, lines: Lines, found: re.Match[str]) -> None:
+        """Count one of KVM's other events."""
+        name = found["event"].rpartition(":")[2]
+        if not _KVM.fullmatch(name) or found["fraction"] is None:
+            return
+        reason = _REASON.search(found["rest"]) if name == "kvm_exit" else None
+        task, pid, _ = _who(lines, found)
+        key = (sys.intern(name), "none" if reason is None else sys.intern(reason[1] or reason[2]), task, pid)
+        now = _time_ns(lines, found)
+        count = self.counts.setdefault(key, [0, now, now])
+        count[0], count[1], count[2] = count[0] + 1, min(count[1], now), max(count[2], now)
+
+
 def looks_like(head: list[str]) -> bool:
     """Tell whether the first lines of a text are a trace's.
 
@@ -155,12 +252,13 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_trace(lines: Lines) -> Contents:
-    """Read a trace: each ``contention_begin`` with its ``contention_end``, and simlib's own two events.
+    """Read a trace: each ``contention_begin`` with its ``contention_end``, simlib's own two events, and KVM's others.
 
     The events are ``lock:contention_begin`` and ``lock:contention_end`` (``TP_printk`` in
     ``include/trace/events/lock.h``) and ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released`` of simlib's kernel
-    patches; all others are passed over. The line around them is printed by ``trace_print_context()`` in
-    ``kernel/trace/trace_output.c`` or by trace-cmd's ``trace_show_data()``.
+    patches, which may say more than is read here. KVM's other events are counted, the rest is passed over. The line
+    around them is printed by ``trace_print_context()`` in ``kernel/trace/trace_output.c`` or by trace-cmd's
+    ``trace_show_data()``.
 
     An end without a beginning, a beginning without an end, and a beginning whose end may be among lost events are
     counted and reported, never guessed.
@@ -173,7 +271,8 @@ def read_trace(lines: Lines) -> Contents:
     Returns
     -------
     Contents
-        Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row).
+        Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row), and ``events`` (KVM's other
+        events, a row for each event, reason of an exit, and thread).
 
     Raises
     ------
@@ -190,35 +289,21 @@ def read_trace(lines: Lines) -> Contents:
             task   pid  cpu  wait_ns       flags
     0  CPU 0/KVM  1234    2   626000  SPIN|WRITE
     """
-    episodes, acquired, released = Episodes(), Rows(ACQUIRED), Rows(RELEASED)
-    lost, unknown, overwritten = Counter[str](), 0, 0
+    trace = Trace()
     for line in lines:
-        if "EVENTS" in line and (found := _LOST.fullmatch(line)):
-            count = found["lost"] or found["dropped"]
-            unknown += count is None
-            if count is not None:
-                lost[found["cpu"] or "?"] += lines.whole(count.strip(), "lost events")
-            episodes.lose(None if found["cpu"] is None else int(found["cpu"]))
-        elif any(mark in line for mark in _MARKS):
-            _event(lines, line, episodes, acquired, released)
-        elif found := _WRITTEN.fullmatch(line):
-            overwritten += max(0, lines.whole(found[2], "entries written") - lines.whole(found[1], "entries"))
-    if not (episodes.rows or episodes.open or episodes.left_out or acquired or released):
+        trace.take(lines, line)
+    if not trace.used:
         if looks_like(lines.head):
             cure = "record them: trace-cmd record -e lock:contention_begin -e lock:contention_end COMMAND"
-            raise InputError(lines.where, "a trace without lock events", f"must hold {', '.join(_MARKS[:2])} …", cure)
+            rule = f"must hold {', '.join(_MARKS[:2])} … or events of KVM"
+            raise InputError(lines.where, "a trace without lock events", rule, cure)
         raise ForeignText(_TRACE)
-    episodes.close()
-    tables = (
-        episodes.rows.table("waits", "Trace: waiting episodes", ("episode",)),
-        acquired.table("acquired", "Trace: acquisitions of mmu_lock", ("event",)),
-        released.table("released", "Trace: releases of mmu_lock", ("event",)),
-    )
-    if not any(map(len, tables)):
-        counts = ", ".join(f"{count} {what}" for what, count in episodes.left_out.items() if count)
+    contents = trace.contents()
+    if not any(map(len, contents.tables)):
+        counts = ", ".join(f"{count} {what}" for what, count in trace.episodes.left_out.items() if count)
         cure = "record both events, with larger buffers: trace-cmd record -b 20000"
         raise InputError(lines.where, counts, "one wait must be complete", cure)
-    return Contents(tables, tuple(_warnings(lost, unknown, overwritten, episodes.left_out)))
+    return contents
 
 
 def _warnings(lost: Counter[str], unknown: int, overwritten: int, left_out: Counter[str]) -> list[str]:
@@ -233,22 +318,25 @@ def _warnings(lost: Counter[str], unknown: int, overwritten: int, left_out: Coun
     return said
 
 
-def _event(lines: Lines, line: str, episodes: Episodes, acquired: Rows, released: Rows) -> None:
+def _event(lines: Lines, line: str, trace: Trace) -> None:
     """Take one line that names one of the four events."""
     found = _EVENT.fullmatch(line)
     if found is None:
         cure = "is the line complete? print it without the option latency-format (trace-cmd: without -l)"
         raise lines.fault(line, "must be TASK-PID [CPU] SECONDS: EVENT: …", cure)
-    name = found["event"].rpartition(":")[2]
-    reader = _READERS.get(name)
+    reader = _READERS.get(found["event"].rpartition(":")[2])
     if reader is None:
         return  # the mark stands in what another event says
     if found["fraction"] is None:
         cure = "record with a clock that counts time: echo mono > /sys/kernel/tracing/trace_clock"
         raise lines.fault(line, "its time must be in seconds, with decimals", cure)
+    reader(lines, found, _time_ns(lines, found), trace)
+
+
+def _time_ns(lines: Lines, found: re.Match[str]) -> int:
+    """When an event was, ns on the trace's clock."""
     seconds = lines.whole(found["seconds"], "seconds")
-    time_ns = lines.whole(f"{seconds}{found['fraction']:0<9}", "the time in ns")
-    reader(lines, found, time_ns, episodes, acquired, released)
+    return lines.whole(f"{seconds}{found['fraction']:0<9}", "the time in ns")
 
 
 def _who(lines: Lines, found: re.Match[str]) -> tuple[str, int, int]:
@@ -257,41 +345,52 @@ def _who(lines: Lines, found: re.Match[str]) -> tuple[str, int, int]:
     return task, lines.whole(found["pid"], "pid"), lines.whole(found["cpu"], "CPU")
 
 
-def _begin(lines: Lines, found: re.Match[str], time_ns: int, episodes: Episodes, _a: Rows, _r: Rows) -> None:
+def _begin(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
     said = _BEGIN.fullmatch(found["rest"])
     if said is None:
         raise lines.fault(found["rest"], "contention_begin must say LOCK (flags=…)", "is the line complete?")
     _, pid, cpu = _who(lines, found)
-    episodes.begin(pid, cpu, time_ns, said["lock"], said["flags"])
+    trace.episodes.begin(pid, cpu, time_ns, said["lock"], said["flags"])
 
 
-def _end(lines: Lines, found: re.Match[str], time_ns: int, episodes: Episodes, _a: Rows, _r: Rows) -> None:
+def _end(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
     said = _END.fullmatch(found["rest"])
     if said is None:
         raise lines.fault(found["rest"], "contention_end must say LOCK (ret=…)", "is the line complete?")
-    episodes.end(*_who(lines, found), time_ns, said["lock"], int(said["ret"]))
+    trace.episodes.end(*_who(lines, found), time_ns, said["lock"], int(said["ret"]))
 
 
-def _acquired(lines: Lines, found: re.Match[str], time_ns: int, _e: Episodes, acquired: Rows, _r: Rows) -> None:
-    said = _ACQUIRED.fullmatch(found["rest"])
-    if said is None:
+def _acquired(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
+    said = [pattern.search(found["rest"]) for pattern in (_SITE, _MODE, _CONTENDED, _WAIT)]
+    site, mode, contended, wait = (None if one is None else sys.intern(one[1]) for one in said)
+    if site is None or mode is None or contended is None or wait is None:
         rule = "kvm_mmu_lock_acquired must say site … mode … contended … wait … ns"
         raise lines.fault(found["rest"], rule, "is the line complete?")
-    wait_ns = lines.whole(said["wait"], "wait")
-    place = (sys.intern(said["site"]), sys.intern(said["mode"]), int(said["contended"]))
-    acquired.add(len(acquired) + 1, *_who(lines, found), time_ns / 1e9, *place, wait_ns)
+    trace.acquired.add(
+        len(trace.acquired) + 1, *_who(lines, found), time_ns / 1e9, site, mode, int(contended),
+        lines.whole(wait, "wait"), _vm(found["rest"]),
+    )  # fmt: skip
 
 
-def _released(lines: Lines, found: re.Match[str], time_ns: int, _e: Episodes, _a: Rows, released: Rows) -> None:
-    said = _RELEASED.fullmatch(found["rest"])
-    if said is None:
+def _released(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
+    said = [pattern.search(found["rest"]) for pattern in (_SITE, _MODE, _HOLD)]
+    site, mode, hold = (None if one is None else sys.intern(one[1]) for one in said)
+    if site is None or mode is None or hold is None:
         rule = "kvm_mmu_lock_released must say site … mode … hold … ns"
         raise lines.fault(found["rest"], rule, "is the line complete?")
-    place = (sys.intern(said["site"]), sys.intern(said["mode"]))
-    released.add(len(released) + 1, *_who(lines, found), time_ns / 1e9, *place, lines.whole(said["hold"], "hold"))
+    trace.released.add(
+        len(trace.released) + 1, *_who(lines, found), time_ns / 1e9, site, mode, lines.whole(hold, "hold"),
+        _vm(found["rest"]),
+    )  # fmt: skip
 
 
-_READERS: dict[str, Callable[[Lines, re.Match[str], int, Episodes, Rows, Rows], None]] = {
+def _vm(rest: str) -> str:
+    """Which virtual machine, where the event says."""
+    found = _VM.search(rest)
+    return sys.intern(found[1]) if found else ""
+
+
+_READERS: dict[str, Callable[[Lines, re.Match[str], int, Trace], None]] = {
     "contention_begin": _begin,
     "contention_end": _end,
     "kvm_mmu_lock_acquired": _acquired,

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A QEMU process: which QMP sockets its command line names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from simlib.errors import InputError
+from simlib.host.threads import PROC
+
+
+def command_of(pid: int) -> list[str]:
+    """Words of a process's command line.
+
+    Raises
+    ------
+    InputError
+        If there is no such process, or it does not say.
+
+    Examples
+    --------
+    >>> command_of(2**30)
+    Traceback (most recent call last):
+    simlib.errors.InputError: PID = 1073741824: is no process; name that of QEMU: pgrep -a qemu
+    """
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        raise InputError("PID", pid, "is no process", "name that of QEMU: pgrep -a qemu") from None
+    except OSError as error:
+        raise InputError("PID", pid, f"cannot be looked at ({error.strerror})", "run as root, or its user") from None
+    return words[:-1]
+
+
+def qmp_sockets(pid: int) -> list[str]:
+    """Unix domain sockets at which a QEMU process speaks QMP, as far as its command line says.
+
+    libvirt hands its monitor over as a file descriptor: then there is no path.
+    """
+    try:
+        folder = os.readlink(PROC / str(pid) / "cwd")
+    except OSError:
+        folder = "/"
+    return [str(Path(folder, path)) for path in sockets_in(command_of(pid))]
+
+
+def sockets_in(command: Sequence[str]) -> list[str]:
+    """Paths of the QMP sockets that a command line names.
+
+    Examples
+    --------
+    >>> sockets_in(["qemu", "-qmp", "unix:/run/a.sock,server=on,wait=off", "-monitor", "unix:/run/hmp.sock,server"])
+    ['/run/a.sock']
+    >>> sockets_in(["qemu", "-chardev", "socket,id=m,path=/run/b,server=on", "-mon", "chardev=m,mode=control"])
+    ['/run/b']
+    """
+    paths = dict(_chardevs(command))
+    found = []
+    for option, value in pairwise(command):
+        name = option.lstrip("-")
+        if name in ("qmp", "qmp-pretty"):
+            head = value.split(",", 1)[0]
+            if head.startswith("unix:"):
+                found.append(head.removeprefix("unix:"))
+            elif head.startswith("chardev:") and head.removeprefix("chardev:") in paths:
+                found.append(paths[head.removeprefix("chardev:")])
+        elif name == "mon":
+            keys = _keys(value)
+            device = keys.get("chardev", value.split(",", 1)[0])
+            if keys.get("mode") == "control" and device in paths:
+                found.append(paths[device])
+    return found
+
+
+def _chardevs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Name and path of each listening socket."""
+    for option, value in pairwise(command):
+        keys = _keys(value)
+        if option.lstrip("-") == "chardev" and value.startswith("socket,") and {"id", "path"} <= keys.keys():
+            yield keys["id"], keys["path"]
+
+
+def _keys(value: str) -> dict[str, str]:
+    """Keys of an option such as ``socket,id=m,path=/run/b``."""
+    return {key: found for key, equals, found in (part.partition("=") for part in value.split(",")) if equals}

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``perf kvm stat report``: why guests were left, how often, and how long each time.
+
+The table is printed by ``print_result()`` and ``print_vcpu_info()`` in ``tools/perf/builtin-kvm.c``; the first column
+is ``VM-EXIT``, or what ``--event`` asked for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.tables import Column, Contents, Rows
+
+EXITS = (
+    Column("report", "whole", "number of the table in the text, from 1: perf kvm stat live prints one a second"),
+    Column("target", "text", "whose events: all VMs, or pids"),
+    Column("vcpu", "text", "number of the vCPU, or all"),
+    Column("what", "text", "what is counted: VM-EXIT, MMIO Access, IO Port Access …"),
+    Column("name", "text", "reason of the exit, address or port"),
+    Column("samples", "whole", "how many"),
+    Column("samples_percent", "number", "share of all samples"),
+    Column("time_percent", "number", "share of the time of all"),
+    Column("min_us", "number", "shortest"),
+    Column("max_us", "number", "longest"),
+    Column("mean_us", "number", "mean"),
+    Column("error_percent", "number", "relative standard error of the mean, as perf computes it", optional=True),
+)
+TOTALS = (
+    *EXITS[:4],
+    Column("samples", "whole", "samples of all reasons"),
+    Column("handled_us", "number", "time of all together: from an exit to the next entry"),
+)
+
+_TARGET = re.compile(r"Analyze events for (?P<target>.*), (?:all VCPUs|VCPU (?P<vcpu>\d+)):\s*", re.ASCII)
+_HEAD = re.compile(r"\s*(?P<what>\S.*?)\s+Samples\s+Samples%\s+Time%\s+Min Time\s+Max Time\s+Avg time\s*", re.ASCII)
+_NUMBER = r"\d+(?:\.\d+)?"
+_ROW = re.compile(
+    rf"\s*(?P<name>\S.*?)\s+(?P<samples>\d+)\s+(?P<share>{_NUMBER})%\s+(?P<time>{_NUMBER})%\s+(?P<min>{_NUMBER})us\s+"
+    rf"(?P<max>{_NUMBER})us\s+(?P<mean>{_NUMBER})us\s+\(\s*\+-\s*(?P<error>{_NUMBER}|-?nan|-?inf)%\s*\)\s*",
+    re.ASCII,
+)
+_TOTAL = re.compile(rf"Total Samples:(?P<samples>\d+), Total events handled time:(?P<time>{_NUMBER})us\.\s*", re.ASCII)
+_LOST = re.compile(r"Lost events: (\d+)\s*", re.ASCII)
+_WHAT = "the table of perf kvm stat report"
+
+
+def looks_like(head: list[str]) -> bool:
+    """Tell whether the first lines of a text are a report of ``perf kvm stat``.
+
+    Examples
+    --------
+    >>> looks_like(["", "Analyze events for all VMs, all VCPUs:"]), looks_like(["VM-EXIT"])
+    (True, False)
+    """
+    return any(_TARGET.fullmatch(line) or _HEAD.fullmatch(line) for line in head)
+
+
+def read_perf_kvm(lines: Lines) -> Contents:
+    """Read the tables that ``perf kvm stat report`` prints, one or several after each other.
+
+    Parameters
+    ----------
+    lines : Lines
+        The text.
+
+    Returns
+    -------
+    Contents
+        Tables ``exits`` (a row a reason) and ``totals`` (a row a report).
+
+    Raises
+    ------
+    InputError
+        If a row cannot be read, or a table has no end.
+
+    Examples
+    --------
+    >>> text = '''Analyze events for all VMs, all VCPUs:
+    ...              VM-EXIT    Samples  Samples%     Time%    Min Time    Max Time         Avg time
+    ...       EPT_VIOLATION       1200    80.00%    60.00%      0.90us    310.25us      4.50us ( +-   1.20% )
+    ... Total Samples:1500, Total events handled time:9000.00us.
+    ... '''
+    >>> read_perf_kvm(Lines.of(text)).tables[0].frame[["name", "samples", "mean_us"]]
+                name  samples  mean_us
+    0  EPT_VIOLATION     1200      4.5
+    """
+    exits, totals, warnings = Rows(EXITS), Rows(TOTALS), []
+    report, target, what = 0, ("not stated", "all"), ""
+    for line in lines:
+        if found := _TARGET.fullmatch(line):
+            target = (found["target"], found["vcpu"] or "all")
+        elif found := _HEAD.fullmatch(line):
+            if what:
+                raise lines.fault(line, "the table before has no line Total Samples", "save the report again")
+            report, what = report + 1, found["what"]
+        elif found := _TOTAL.fullmatch(line):
+            if not what:
+                raise lines.fault(line, "a table must stand before its total", "save the report again")
+            samples = lines.whole(found["samples"], "samples")
+            totals.add(report, *target, what, samples, lines.decimal(found["time"], "time"))
+            what = ""
+        elif found := _LOST.fullmatch(line.strip()):
+            warnings.append(f"{lines.whole(found[1], 'lost events')} events were lost while recording")
+        elif what and line.strip():
+            _row(lines, line, exits, (report, *target, what))
+    if not report:
+        raise ForeignText(_WHAT)
+    if what:
+        raise lines.end_fault("the end", "a table must end with a line Total Samples")
+    if not len(exits):
+        warnings.append("no event: was the guest running, and was perf kvm stat record given its process?")
+    key = ("report", "target", "vcpu", "what")
+    return Contents(
+        (
+            exits.table("exits", "perf kvm stat: reasons for which guests were left", (*key, "name")),
+            totals.table("totals", "perf kvm stat: all reasons together", key),
+        ),
+        tuple(warnings),
+    )
+
+
+def _row(lines: Lines, line: str, exits: Rows, place: tuple[int, str, str, str]) -> None:
+    """Take one row of a table."""
+    found = _ROW.fullmatch(line)
+    if found is None:
+        raise lines.fault(line, "must be NAME SAMPLES % % MIN MAX MEAN ( +- % )", "is the line complete?")
+    error = found["error"]
+    exits.add(
+        *place, found["name"], lines.whole(found["samples"], "samples"),
+        *(lines.decimal(found[name], name) for name in ("share", "time", "min", "max", "mean")),
+        float("nan") if error.endswith(("nan", "inf")) else lines.decimal(error, "error"),
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``perf trace``: system calls with the time that each took, and its summary.
+
+A call's line is printed by ``trace__sys_exit()`` in ``tools/perf/builtin-trace.c``, its beginning by
+``trace__fprintf_entry_head()``; one that is interrupted by other output is printed in two
+(``trace__printf_interrupted_entry()``). The summary, ``-s`` or ``-S``, is that of ``trace__fprintf_thread_summary()``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.tables import Column, Contents, Rows
+
+CALLS = (
+    Column("call", "whole", "number of the call, in the order of the lines, from 1"),
+    Column("start_ms", "number", "when it began: since the trace did, or on the trace's clock (-T)"),
+    Column("task", "text", "the thread's task, at most 14 letters; empty if one thread is traced", optional=True),
+    Column("tid", "whole", "the thread's number", optional=True, unit="1"),
+    Column("syscall", "text", "the system call"),
+    Column("request", "text", "an ioctl's request (KVM_CLEAR_DIRTY_LOG …)", optional=True),
+    Column("took_ms", "number", "from entry to exit; to a microsecond"),
+    Column("result", "text", "what it returned"),
+)
+SUMMARY = (
+    Column("task", "text", "name of the thread's task"),
+    Column("tid", "whole", "the thread's number; 0 if all threads are summed", unit="1"),
+    Column("syscall", "text", "the system call"),
+    Column("calls", "whole", "how many"),
+    Column("errors", "whole", "how many of them failed"),
+    Column("total_ms", "number", "time of all together"),
+    Column("min_ms", "number", "shortest"),
+    Column("mean_ms", "number", "mean"),
+    Column("max_ms", "number", "longest"),
+    Column("error_percent", "number", "relative standard error of the mean, as perf computes it"),
+)
+
+_HEAD = r"\s*(?P<start>\d+\.\d{3}) \((?:\s*(?P<took>\d+\.\d{3}) ms|\s+)\): (?:(?P<task>\S.*?)/(?P<tid>\d+) )?"
+_LINE = re.compile(rf"{_HEAD}(?P<continued>\s*\.\.\. \[continued\]: )?(?P<call>[a-z]\w*)\((?P<rest>.*)", re.ASCII)
+_EXIT = re.compile(r"(?P<arguments>.*)\)\s+= (?P<result>\S.*)")
+_UNFINISHED = re.compile(r"(?P<arguments>.*)\)\s+\.\.\.\s*")
+_REQUEST = re.compile(r"\bcmd: (?P<request>\(?[\w, ()]*?\w+\)?)(?=, arg:|$)", re.ASCII)
+_THREAD = re.compile(r" (?:(?P<task>.*) \((?P<tid>\d+)\)|total), \d+ events(?:, .*)?", re.ASCII)
+_ROW = re.compile(
+    r"   (?P<call>\w+) +(?P<calls>\d+) +(?P<errors>\d+) +(?P<total>\d+\.\d{3}) +(?P<min>\d+\.\d{3}) +"
+    r"(?P<mean>\d+\.\d{3}) +(?P<max>\d+\.\d{3}) +(?P<error>\d+\.\d{2})%\s*",
+    re.ASCII,
+)
+_LOST = re.compile(r"LOST (\d+) events!\s*", re.ASCII)
+_COLOUR = re.compile(r"\\x1b\[[\d;]*m")
+_TABLE = re.compile(r"   syscall +calls +errors +total +min +avg +max +stddev\s*")
+
+
+def looks_like(head: list[str]) -> bool:
+    """Tell whether the first lines of a text are what ``perf trace`` prints.
+
+    Examples
+    --------
+    >>> looks_like(["     0.000 ( 0.031 ms): qemu/351 ioctl(fd: 9, cmd: KVM_GET_DIRTY_LOG, arg: 0x1)   = 0"])
+    True
+    >>> looks_like(["", " Summary of events:"])
+    True
+    """
+    return any(line.strip() == "Summary of events:" or _LINE.fullmatch(_COLOUR.sub("", line)) for line in head)
+
+
+def read_perf_trace(lines: Lines) -> Contents:
+    """Read what ``perf trace`` prints: a line a call, a summary, or both.
+
+    A call whose beginning was not seen has no time, and one whose end was not has no result: both are counted and left
+    out. Lines of other events are passed over.
+
+    Parameters
+    ----------
+    lines : Lines
+        The text.
+
+    Returns
+    -------
+    Contents
+        Tables ``calls`` (a row a call) and ``summary`` (a row a thread and system call).
+
+    Raises
+    ------
+    InputError
+        If a row of a summary cannot be read.
+
+    Examples
+    --------
+    >>> text = '''  124.437 ( 2.016 ms): migration/351 ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG, arg: 0x7ffd0a0)    = 0
+    ...   126.910 ( 0.750 ms): migration/351 ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG, arg: 0x7ffd0a0)    = 0
+    ... '''
+    >>> read_perf_trace(Lines.of(text)).tables[0].frame[["task", "request", "took_ms"]]
+            task              request  took_ms
+    0  migration  KVM_CLEAR_DIRTY_LOG    2.016
+    1  migration  KVM_CLEAR_DIRTY_LOG    0.750
+    """
+    reader, looks = _Reader(), False
+    for raw in lines:
+        line = _COLOUR.sub("", raw)
+        looks = reader.take(lines, line) or looks
+    if not looks:
+        raise ForeignText("what perf trace prints")
+    if reader.in_table:
+        raise lines.end_fault("the end", "a thread's table must have rows")
+    warnings = [f"{reader.lost} events were lost while recording: calls are missing"] if reader.lost else []
+    unfinished = len(reader.unfinished)
+    warnings += [f"{unfinished} calls have no end, left out"] if unfinished else []
+    warnings += [f"{reader.unknown} calls began before the trace did, left out"] if reader.unknown else []
+    return Contents(
+        (
+            reader.calls.table("calls", "perf trace: system calls", ("call",)),
+            reader.summary.table("summary", "perf trace: system calls by thread", ("task", "tid", "syscall")),
+        ),
+        tuple(warnings),
+    )
+
+
+class _Reader:
+    """Lines of calls and of summaries, as they come."""
+
+    def __init__(self) -> None:
+        self.calls, self.summary, self.lost, self.unknown = Rows(CALLS), Rows(SUMMARY), 0, 0
+        self.unfinished: dict[tuple[str | None, str], str] = {}
+        self.thread, self.in_table = ("total", 0), False
+
+    def take(self, lines: Lines, line: str) -> bool:
+        """Take a line; whether it is one that perf trace prints."""
+        if found := _LINE.fullmatch(line):
+            return self._call(lines, found)
+        if found := _THREAD.fullmatch(line):
+            self.thread = (found["task"], lines.whole(found["tid"], "tid")) if found["tid"] else ("total", 0)
+        elif _TABLE.fullmatch(line):
+            self.in_table = True
+        elif found := _ROW.fullmatch(line):
+            self._row(lines, found)
+        elif self.in_table and line.startswith("   ") and not line.strip().startswith(("(msec)", "-")):
+            raise lines.fault(line, "must be SYSCALL CALLS ERRORS TOTAL MIN AVG MAX STDDEV%", "is the line complete?")
+        elif found := _LOST.fullmatch(line):
+            self.lost += lines.whole(found[1], "lost events")
+        return line.strip() == "Summary of events:"
+
+    def _call(self, lines: Lines, found: re.Match[str]) -> bool:
+        """A call's line: all of it, its beginning, or its end."""
+        key = (found["tid"], found["call"])
+        if unfinished := _UNFINISHED.fullmatch(found["rest"]):
+            self.unfinished[key] = unfinished["arguments"]
+            return True
+        ended = _EXIT.fullmatch(found["rest"])
+        if ended is None:
+            return False
+        arguments = self.unfinished.pop(key, "") if found["continued"] else ended["arguments"]
+        if found["took"] is None:
+            self.unknown += 1
+            return True
+        request = _REQUEST.search(arguments)
+        self.calls.add(
+            len(self.calls) + 1, lines.decimal(found["start"], "time"), sys.intern(found["task"] or ""),
+            None if found["tid"] is None else lines.whole(found["tid"], "tid"), sys.intern(found["call"]),
+            "" if request is None else sys.intern(request["request"]), lines.decimal(found["took"], "time"),
+            sys.intern(ended["result"].strip()),
+        )  # fmt: skip
+        return True
+
+    def _row(self, lines: Lines, found: re.Match[str]) -> None:
+        """A row of a summary."""
+        self.in_table = False
+        self.summary.add(
+            *self.thread, found["call"], lines.whole(found["calls"], "calls"), lines.whole(found["errors"], "errors"),
+            *(lines.decimal(found[name], name) for name in ("total", "min", "mean", "max", "error")),
+        )  # fmt: skip
