@@ -101,7 +101,7 @@ def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: b
     counts = vcpu_counts(len(facts.cpus))
     one, sizes = _size(unit), [_size(unit * n // 4) for n in (1, 2, 4, 8)]
     parked = {"vcpus": 1, "rounds": 4, "parked": True}
-    load = {"vcpus": list(counts), "memory_per_vcpu": one, "rounds": ROUNDS, "pause_us": pause_us}
+    load = {"vcpus": list(counts), "memory_per_vcpu": one, "rounds": ROUNDS, "pause_us": pause_us, "yield": True}
     tables: dict[str, dict[str, Any]] = {
         "parked": {**parked, "memory_per_vcpu": sizes},
         "chunks": {**parked, "memory_per_vcpu": one, "chunk_pages": [n for n in CHUNKS if n]},

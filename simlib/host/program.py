@@ -24,7 +24,7 @@ from simlib.lab.targets import Target, find_target
 NAME = "mmu_lock_contention_test"
 """The selftest, which ``kernel-patches/`` adds."""
 
-OPTIONS = ("-q", "-u")
+OPTIONS = ("-q", "-u", "-y")
 """Options that a program of an older series does not have."""
 
 NEEDED = ("Makefile", "Kbuild", "scripts/", "include/", "tools/", "usr/")

@@ -44,6 +44,7 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "check": ("-k", bool),
         "probe": ("-q", bool),
         "user": ("-u", bool),
+        "yield": ("-y", bool),
         "bucket_ns": ("-B", int),
         "pause_us": ("-D", int),
     },
