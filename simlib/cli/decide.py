@@ -17,7 +17,7 @@ import simlib
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show
 from simlib.errors import InputError
 from simlib.files import write_together
-from simlib.model.quantities import format_seconds, parse_bandwidth, parse_duration, parse_size
+from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,9 +112,11 @@ def choose(
     simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
 
     simlib choose --from-qemu /run/qemu/qmp.sock
+
+    simlib choose --fit host/fit.json
     """
     cases = _cases("choose", scenario, architecture, everything, guest, from_qemu,
-                   _Numbers(vcpus, memory, write_interval, link, chunk))  # fmt: skip
+                   _Numbers(vcpus, memory, write_interval, link, chunk), fit)  # fmt: skip
     options = _options(fit, weight, zone, confidence, max_stall, seed) | {"among": among or None}
     choices = _choose(cases, partial(simlib.choose, **options))
     if out is not None:
@@ -176,7 +178,7 @@ def choose_batch(
     simlib choose-batch --all
     """
     cases = _cases("choose-batch", scenario, architecture, everything, guest, from_qemu,
-                   _Numbers(vcpus, memory, write_interval, link, chunk))  # fmt: skip
+                   _Numbers(vcpus, memory, write_interval, link, chunk), fit)  # fmt: skip
     options = _options(fit, weight, zone, confidence, max_stall, seed) | {"objective": objective}
     choices = _choose(cases, partial(simlib.choose_batch, **options))
     if out is not None:
@@ -231,7 +233,7 @@ def _options(
 
 def _cases(
     command: str, scenario: Path | None, architecture: str, everything: bool, guest: str, from_qemu: str,
-    numbers: _Numbers,
+    numbers: _Numbers, fit: Path | None,
 ) -> dict[str, Scenario]:  # fmt: skip
     """The scenarios that are asked about, by name."""
     decision, changes = simlib.decision, numbers.changes()
@@ -239,11 +241,15 @@ def _cases(
     if from_qemu:
         running = _running(from_qemu, numbers)
         architecture = architecture or ("" if scenario is not None or everything else running.architecture or "")
+    host = None
+    if fit is not None and scenario is None and not architecture and not everything:
+        host = simlib.load_fit(fit).scenario
+        architecture = host.policy.architecture
     if (scenario is not None) + bool(architecture) + everything != 1:
         given = " ".join([*([str(scenario)] if scenario else []), *(["--architecture"] if architecture else []),
                           *(["--all"] if everything else [])])  # fmt: skip
         raise InputError(command, given or "nothing", "give one of SCENARIO.toml, --architecture NAME, --all",
-                         "such as --architecture x86-tdp")  # fmt: skip
+                         "such as --architecture x86-tdp, or a --fit, which knows its own")  # fmt: skip
     if scenario is not None:
         if guest:
             raise InputError("--guest", guest, "a scenario has its own guest", "give --architecture instead of a file")
@@ -254,12 +260,25 @@ def _cases(
             say(f"guest {named.name}: {named.title}")
         names = decision.standard_architectures() if everything else (architecture,)
         cases = {name: named.in_place_of(decision.standard_scenario(name)) for name in names}
+        if host is not None:
+            cases = {name: _on_host(case, host, numbers, from_qemu) for name, case in cases.items()}
     if running is not None:
         for note in running.notes:
             say(note)
         cases = {name: decision.apply_running(running, case) for name, case in cases.items()}
         changes = {"guest": {}, "workload": {k: v for k, v in changes["workload"].items() if k != "link"}}
     return {name: decision.with_guest(case, changes) for name, case in cases.items()}
+
+
+def _on_host(case: Scenario, host: Scenario, numbers: _Numbers, from_qemu: str) -> Scenario:
+    """The guest on the host that was calibrated: of its size, unless a size is given."""
+    case = dataclasses.replace(case, machine=host.machine)
+    cpus, vcpus = host.machine.cores * host.machine.threads_per_core, case.guest.vcpus
+    if numbers.vcpus or from_qemu or vcpus <= cpus:
+        return case
+    memory = case.guest.pages_per_vcpu * case.guest.page_size * cpus
+    say(f"as many vCPUs as {host.machine.name} has CPUs, {cpus}, and a memory of {format_size(memory)} to match")
+    return simlib.decision.with_guest(case, {"guest": {"vcpus": cpus, "memory": numbers.memory or format_size(memory)}})
 
 
 def _running(source: str, numbers: _Numbers) -> Any:

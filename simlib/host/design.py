@@ -33,9 +33,6 @@ MIB = 2**20
 MEMORY_SHARE = 4
 """A cell uses at most this part of the host's memory: one in so many bytes."""
 
-CHUNKS = (0, 4096, 512, 64)
-"""Pages of one CLEAR ioctl; 0: the whole slot."""
-
 BATCHES = (0, 512, 64)
 """Pages per hold of the lock on a patched kernel; 0: a whole ioctl."""
 
@@ -55,6 +52,17 @@ def vcpu_counts(cpus: int) -> tuple[int, ...]:
     while 2 * counts[-1] <= cpus:
         counts.append(2 * counts[-1])
     return (*counts, cpus) if cpus > counts[-1] else tuple(counts)
+
+
+def chunks(pages: int) -> tuple[int, ...]:
+    """Pages of one CLEAR ioctl: all (0), a quarter of a vCPU's, 512, 64.
+
+    Examples
+    --------
+    >>> chunks(16384), chunks(2048)
+    ((0, 4096, 512, 64), (0, 512, 64))
+    """
+    return (0, *sorted({pages // 4, 512, 64}, reverse=True))
 
 
 def memory_per_vcpu(facts: HostFacts) -> int:
@@ -98,20 +106,21 @@ def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: b
     (['parked', 'chunks', 'enable', 'blocks', 'probe', 'reads', 'faults', 'load'], 28)
     """
     unit = memory_per_vcpu(facts)
+    parts = chunks(unit // PAGE)
     counts = vcpu_counts(len(facts.cpus))
     one, sizes = _size(unit), [_size(unit * n // 4) for n in (1, 2, 4, 8)]
     parked = {"vcpus": 1, "rounds": 4, "parked": True}
     load = {"vcpus": list(counts), "memory_per_vcpu": one, "rounds": ROUNDS, "pause_us": pause_us, "yield": True}
     tables: dict[str, dict[str, Any]] = {
         "parked": {**parked, "memory_per_vcpu": sizes},
-        "chunks": {**parked, "memory_per_vcpu": one, "chunk_pages": [n for n in CHUNKS if n]},
+        "chunks": {**parked, "memory_per_vcpu": one, "chunk_pages": list(parts[1:])},
         "enable": {**parked, "memory_per_vcpu": sizes[1:], "protect_at_enable": True},
         "blocks": {**parked, "memory_per_vcpu": sizes[1:], "backing": "anonymous_thp"},
         "probe": {**parked, "memory_per_vcpu": one, "probe": True},
         "reads": {"vcpus": 1, "memory_per_vcpu": one, "rounds": 1, "write_percent": 0, "pause_us": 5000,
-                  "chunk_pages": list(CHUNKS)},
+                  "chunk_pages": list(parts)},
         "faults": {**parked, "vcpus": list(counts), "memory_per_vcpu": one},
-        "load": {**load, "chunk_pages": list(CHUNKS)},
+        "load": {**load, "chunk_pages": list(parts)},
     }  # fmt: skip
     if facts.transparent_huge_pages in ("never", "not stated") or "backing" in base:
         del tables["blocks"]

@@ -334,7 +334,7 @@ class _Session:
         if path.is_file():
             return load_record(path), False
         spent = time.monotonic() - begun
-        share = min(spent / self.duration_s, 0.999)
+        share = min(spent / max(self.duration_s, 1.0), 0.999)
         left = max(self.duration_s - spent, 0.0)
         text = f"repeat {repeat}, {cell.label}; {left / 60:.0f} min left"
         self.progress(text, share)

@@ -261,7 +261,7 @@ class Step(IntEnum):
     SIGNAL = 18, "Raise a flag, for good.", _FLAG
     SLEEP = 19, "Fall asleep until the clock shows so much more; WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep on until the clock shows that time; then awake."
-    KICK = 21, "Make every vCPU in the guest (GUESTS) leave it and enter it again, at its next ACCESS.", \
+    KICK = 21, "Make every vCPU in the guest leave and enter it before its next ACCESS, unless it is about to.", \
         Argument("time_ps")  # fmt: skip
     TOUCH = 22, "Change a cache line that threads share, beside the locks' own.", Argument("line", 0, "lines")
     END = 23, "The thread is done."

@@ -169,7 +169,7 @@ def rare_step(run, thread, number, step):
     elif kind == Step.KICK:
         for j in range(world.vcpus):
             other = run.threads[j]
-            if j != number and other.asleep == 0 and other.outside == 0:
+            if j != number and other.asleep == 0 and other.outside == 0 and other.interrupted == 0:
                 other.kick = step.a
         statistics.note(world, run.books.trace, now, number, statistics.KICK, step.a)
     else:  # END

@@ -42,7 +42,17 @@ def fault_of(world, pages, blocks, page):
 
 @small
 def access(world, trace, ledger, pages, blocks, thread, number, step):
-    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock."""
+    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock.
+
+    An access that is interrupted is made afterwards.
+    """
+    if thread.kick and not thread.interrupted:
+        kick = thread.kick
+        thread.spent[RUN] += kick
+        thread.kick = 0
+        thread.interrupted = 1
+        return world.now + kick
+    thread.interrupted = 0
     page = thread.page
     fault = fault_of(world, pages, blocks, page)
     thread.outside = int(fault != _NO_FAULT)
@@ -61,10 +71,7 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
             thread.pc = step.c
         else:
             thread.pc = step.d
-    kick = thread.kick
-    thread.spent[RUN] += kick
-    thread.kick = 0
-    return world.now + kick
+    return world.now
 
 
 @apart

@@ -367,7 +367,12 @@ class Simulation:
             at = owned
 
     def access(self, thread: Thread, *faults: int) -> int:
-        """The guest touches its page: a hit goes on, a fault jumps."""
+        """The guest touches its page: a hit goes on, a fault jumps. One that is interrupted is made afterwards."""
+        if thread.kick and not thread.interrupted:
+            kick, thread.kick, thread.interrupted = thread.kick, 0, True
+            thread.spent[RUN] += kick
+            return self.now + kick
+        thread.interrupted = False
         fault = self.memory.fault(thread.page)
         if fault is None:
             thread.pc += 1
@@ -378,9 +383,7 @@ class Simulation:
             self.note(self.now, thread, "fault", fault)
             thread.pc = faults[fault]
         thread.outside = fault is not None
-        kick, thread.kick = thread.kick, 0
-        thread.spent[RUN] += kick
-        return self.now + kick
+        return self.now
 
     def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
         """Change the entry of the current page."""
@@ -456,9 +459,9 @@ class Simulation:
         return self.now
 
     def kick(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
-        """Interrupt every vCPU that is in the guest."""
+        """Interrupt every vCPU that is in the guest, and not on its way back from the last time."""
         for other in self.threads[: self.job.vcpus]:
-            if other is not thread and other.in_guest:
+            if other is not thread and other.in_guest and not other.interrupted:
                 other.kick = time
         self.note(self.now, thread, "kick", time)
         thread.pc += 1

@@ -41,6 +41,7 @@ class Thread:
     kick: int = 0
     asleep: bool = False
     outside: bool = False
+    interrupted: bool = False
     lap_from: int = 0
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measuring a host, calibrating to it, and its page: on a host that is simulated, whose costs are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from simulated_host import COSTS, FACTS, SimulatedHost
+
+import simlib
+from simlib import cli
+from simlib.calibration import host as calibration
+from simlib.errors import CalibrationError, InputError
+from simlib.host import measure, noise
+from simlib.host.facts import page_tables, parse_cpus, read_facts
+from simlib.host.program import Program
+from simlib.lab.boot import Outcome
+from simlib.model.quantities import parse_duration
+
+CELLS = 21
+"""Runs of a repeat on so small a host."""
+QUIET = noise.Snapshot(0.0, 0.0, 0.0, 0.0, ())
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    """A host of which nothing is real; `measure_host` works on it."""
+    simulated = SimulatedHost()
+
+    def outcome(cell, program, check=None):
+        lines = cell.script().splitlines()
+        out = simulated.output(dict(cell.test))
+        return Outcome(tuple(out if line.startswith("run ") else "" for line in lines), "5e", "test", 1.0, 1.0)
+
+    monkeypatch.setenv("SIMLIB_LAB", str(tmp_path / "lab"))
+    monkeypatch.setattr(measure, "native_target", lambda: "x86_64")
+    monkeypatch.setattr(measure, "read_facts", lambda cpus: FACTS)
+    monkeypatch.setattr(measure, "build_program", lambda source, progress: Program(tmp_path / "test", {"program": "x"}))
+    monkeypatch.setattr(measure, "_outcome", outcome)
+    monkeypatch.setattr(noise, "look", lambda cpus: QUIET)
+    monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
+    return simulated
+
+
+def measured(folder, **options):
+    return measure.measure_host(folder, duration_s=0.0, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A host that was measured and calibrated."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("host")
+        host.__wrapped__(patch, place)
+        found = measured(place / "host")
+        assert (found.repeats, found.noisy, len(found.records)) == (3, 0, 3 * CELLS)
+        patch.setattr(calibration, "SEEDS", 16)
+        fit = calibration.calibrate_host(calibration.load_host(found.folder))
+    simlib.fits.write_fit(fit, found.folder / "fit.json")
+    return found.folder
+
+
+def test_known_costs_come_back(folder):
+    fit = simlib.load_fit(folder / "fit.json")
+    found = fit.parameters.set_index("name")
+    assert set(COSTS) == set(found.index)
+    for name, text in COSTS.items():
+        truth, row = parse_duration(text), found.loc[name]
+        tolerance = {"line_transfer": 1.0, "fault_hold": 0.08, "flush": 0.3, "populate_block": 0.1}.get(name, 0.05)
+        assert row["value"] == pytest.approx(truth, rel=tolerance), name
+        assert row["low"] <= row["value"] <= row["high"], name
+
+
+def test_what_was_held_out_is_predicted(folder):
+    seen = simlib.load_fit(folder / "fit.json").observations
+    assert sorted(set(zip(seen["metric"], seen["vcpus"], strict=True))) == [
+        ("clear_dirty_log_time", 1), ("clear_dirty_log_time", 2), ("dirty_memory_time", 2), ("longest_stall", 1),
+        ("longest_stall", 2),
+    ]  # fmt: skip
+    assert not seen["train"].any()
+    ratio = seen["model"] / seen["value"]
+    assert ratio[seen["metric"] != "longest_stall"].between(0.8, 1.25).all()
+    assert ratio.between(0.4, 2.5).all()
+
+
+def test_the_page_and_the_choice_take_the_folder_alone(folder, capsys, monkeypatch):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["host", "report", str(folder)])
+    assert end.value.code == 0
+    page = (folder / "report.html").read_text("utf-8")
+    for text in ("What was held out", "Simulated CPU, 2 CPUs", "shadow paging (NPT is off)", "fault_hold"):
+        assert text in page
+    asked = {}
+
+    def choose(case, **options):
+        asked["case"] = case
+        raise InputError("enough", "", "seen")
+
+    monkeypatch.setattr(simlib, "choose", choose, raising=False)
+    with pytest.raises(SystemExit):
+        cli.main(["choose", "--fit", str(folder / "fit.json")])
+    case = asked["case"]
+    assert (case.policy.architecture, case.machine.cores, case.guest.vcpus) == ("x86-shadow-paging", 2, 2)
+
+
+def test_what_is_there_is_not_run_again(host, tmp_path):
+    measured(tmp_path / "h")
+    before = len(host.runs)
+    (removed := next((tmp_path / "h" / "runs").glob("02-*-load.json"))).unlink()
+    measured(tmp_path / "h")
+    assert len(host.runs) == before + 1
+    assert removed.is_file()
+    seeds = {run["seed"] for run in host.runs if "seed" in run}
+    assert seeds == {1, 2, 3}
+
+
+def test_a_folder_of_another_host_is_left_as_it_is(host, tmp_path, monkeypatch):
+    measured(tmp_path / "h")
+    monkeypatch.setattr(measure, "read_facts", lambda cpus: replace(FACTS, kernel="6.19.0"))
+    with pytest.raises(InputError, match="holds a measurement with other facts; choose another folder, or --fresh"):
+        measured(tmp_path / "h")
+    assert measured(tmp_path / "h", fresh=True).facts.kernel == "6.19.0"
+
+
+def test_a_guest_that_is_emulated_runs_in_user_mode(host, tmp_path):
+    host.emulated = 50.0
+    found = measured(tmp_path / "h")
+    assert all(run.get("user") for run in host.runs[1:])
+    state = json.loads((tmp_path / "h" / "host.json").read_text("utf-8"))
+    assert state["emulated_instructions_per_access"] == pytest.approx(50.0, rel=0.01)
+    assert found.records[0].content["provenance"]["pilot"]["base"] == {"user": True}
+
+
+def test_noise_is_flagged_and_not_used(host, tmp_path, monkeypatch):
+    busy = iter(range(10**9))
+    monkeypatch.setattr(noise, "look", lambda cpus: noise.Snapshot(*(float(next(busy)),) * 3, 0.0, ()))
+    with pytest.raises(InputError, match=r"other programs ran for 50\.0 % of the time"):
+        measured(tmp_path / "h")
+    found = measured(tmp_path / "h", noisy=True)
+    assert found.noisy == len(found.records)
+    with pytest.raises(
+        CalibrationError, match=f"0 of {3 * CELLS} runs were quiet, in 0 repeats; at least 3 are needed: measure"
+    ):
+        calibration.load_host(tmp_path / "h")
+
+
+def test_a_folder_without_a_measurement_says_how_to_make_one(tmp_path):
+    with pytest.raises(InputError, match=r"host-ioctls.csv: is not there; measure first: simlib host measure --out"):
+        calibration.load_host(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("modules", "name"),
+    [
+        ({"kvm_intel": "", "kvm_intel.ept": "Y", "kvm.tdp_mmu": "Y"}, "x86-tdp"),
+        ({"kvm_amd": "", "kvm_amd.npt": "1", "kvm.tdp_mmu": "N"}, "x86-shadow"),
+        ({"kvm_amd": "", "kvm_amd.npt": "0", "kvm.tdp_mmu": "Y"}, "x86-shadow-paging"),
+        ({"kvm_pvm": "", "kvm.tdp_mmu": "N"}, "x86-shadow-paging"),
+    ],
+)
+def test_how_kvm_translates_is_read_from_its_modules(modules, name):
+    assert page_tables("x86_64", "6.12.1", modules)[0] == name
+
+
+def test_facts_of_a_host_with_two_sockets(tmp_path):
+    for cpu in range(4):
+        place = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        place.mkdir(parents=True)
+        (place / "physical_package_id").write_text(f"{cpu // 2}\n")
+        (place / "core_id").write_text("0\n")
+    for node in range(2):
+        place = tmp_path / f"sys/devices/system/node/node{node}"
+        place.mkdir(parents=True)
+        (place / "cpulist").write_text(f"{2 * node}-{2 * node + 1}\n")
+    for name, text in {"kvm/parameters/tdp_mmu": "Y", "kvm_intel/parameters/ept": "Y"}.items():
+        (path := tmp_path / "sys/module" / name).parent.mkdir(parents=True)
+        path.write_text(text + "\n")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("model name\t: A CPU\nflags\t\t: fpu hypervisor\n")
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       1024 kB\n")
+    facts = read_facts([0, 1, 2, 3], tmp_path)
+    assert (facts.cores, facts.sockets, facts.threads_per_core) == (2, 2, 2)
+    assert (facts.nodes, facts.cpu, facts.memory_bytes) == ({"0": (0, 1), "1": (2, 3)}, "A CPU", 2**20)
+    assert facts.hypervisor
+    assert facts.architecture == "x86-tdp"
+
+
+@pytest.mark.parametrize("text", ["a", "3-1", "1;2"])
+def test_bad_lists_of_cpus(text):
+    with pytest.raises(InputError, match="must be numbers and ranges; write 0-3,8"):
+        parse_cpus(text)
