@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,11 +42,7 @@ RESAMPLES = 500
 LEAST_REPEATS = 3
 """Fewest repeats of a cell that were quiet."""
 
-STUDIES = ("parked", "chunks", "enable", "blocks", "probe", "reads", "faults", "load", "batches", "reacquire")
-
 _CURE = "measure for longer (--duration), or when the host has nothing else to do"
-
-_CELL = ["experiment", "switches", "vcpus", "memory_per_vcpu", "backing", "protection", "chunk_pages"]
 
 Floats = NDArray[np.float64]
 
@@ -84,21 +80,53 @@ class HostData:
         return sorted(set(self.ioctls["seed"].tolist()))
 
     @cached_property
-    def medians(self) -> pd.DataFrame:
-        """Times of each cell, repeat and phase: columns of the cell, ``seed``, ``name``, ``late``, ``time``, ``calls``.
+    def _medians(self) -> dict[tuple[str, str, bool], Cells]:
+        """`Cells` by study, phase, and whether they are of rounds after the first, over which the median is taken."""
+        pages = self.ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE) * self.ioctls["vcpus"]
+        frame = self.ioctls.assign(
+            late=self.ioctls["round"] > 1, time=self.ioctls["total_time_ns"] * 1000.0, pages=pages
+        )
+        found = {}
+        for (study, name, late), rows in frame.groupby(["experiment", "name", "late"]):
+            index = ["pages", "chunk_pages", "vcpus", "switches"]
+            wide = rows.fillna({"switches": ""}).pivot_table(["time", "calls"], index, "seed", aggfunc="median")
+            each = wide.index.to_frame()
+            time, calls = (wide[what].T.reindex(self.repeats).T.to_numpy(dtype=float) for what in ("time", "calls"))
+            sizes = (each[what].to_numpy(dtype=float) for what in ("pages", "chunk_pages"))
+            found[str(study), str(name), bool(late)] = Cells(*sizes, time, calls)
+        return found
 
-        ``late``: whether it is of a round after the first; then the median over these. Times in seconds.
-        """
-        frame = self.ioctls.assign(late=self.ioctls["round"] > 1, time=self.ioctls["total_time_ns"] * 1000 * PS)
-        keys = [*_CELL, "seed", "name", "late"]
-        return frame.groupby(keys, as_index=False, dropna=False)[["time", "calls"]].median()
+    @cached_property
+    def read_stalls(self) -> Floats:
+        """Longest gap of a vCPU that only reads while all of its memory is cleared in one ioctl, by repeat, ps."""
+        rows = self.rounds[(self.rounds["experiment"] == "reads") & (self.rounds["chunk_pages"] == 0)]
+        longest = rows.groupby("seed")["longest_stall_ns"].median().reindex(self.repeats)
+        return longest.to_numpy(dtype=float) * 1000
 
-    def cells(self, study: str, name: str, late: bool) -> pd.DataFrame:
-        """Rows of `medians` of one study and phase, with their ``pages`` in all."""
-        frame = self.medians
-        frame = frame[(frame["experiment"] == study) & (frame["name"] == name) & (frame["late"] == late)]
-        pages = frame["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE) * frame["vcpus"]
-        return frame.assign(pages=pages).reset_index(drop=True)
+    def cells(self, study: str, name: str, late: bool) -> Cells:
+        """Medians of a study's phase, by cell and repeat."""
+        nothing = np.empty((0, len(self.repeats)))
+        return self._medians.get((study, name, late), Cells(np.empty(0), np.empty(0), nothing, nothing))
+
+
+class Cells(NamedTuple):
+    """What a phase took: pages in all and pages of an ioctl, of each cell; times (ps) and ioctls, by cell and repeat.
+
+    NaN: that run was noisy.
+    """
+
+    pages: Floats
+    chunk_pages: Floats
+    time: Floats
+    calls: Floats
+
+    def level(self, repeats: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> Cells:
+        """Medians over some of the repeats, by their places; cells without any are left out."""
+        time, calls = self.time[:, repeats], self.calls[:, repeats]
+        seen = np.isfinite(time).any(axis=1)
+        seen = seen if where is None else seen & where
+        middle = np.nanmedian(time[seen], axis=1), np.nanmedian(calls[seen], axis=1)
+        return Cells(self.pages[seen], self.chunk_pages[seen], *middle)
 
 
 def load_host(folder: str | Path, name: str = NAME) -> HostData:
@@ -214,7 +242,7 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
         If too few cells were quiet to determine what every prediction needs.
     """
     random = np.random.default_rng(seed)
-    repeats = np.array(data.repeats)
+    repeats = np.arange(len(data.repeats))
     best = _values(data, repeats)
     probe = _Probe(data, seed)
     found = best | probe.solve(best)
@@ -268,61 +296,53 @@ def _within(value: float, bounds: tuple[float, float]) -> float:
 
 
 def _values(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
-    """Costs and what the probe saw, of some repeats: picoseconds, counts."""
-    weights = pd.Series(repeats).value_counts()
+    """Costs and what the probe saw, of some repeats by their places: picoseconds, counts."""
 
-    def level(
-        study: str, name: str, late: bool, where: Callable[[pd.DataFrame], pd.Series] | None = None
-    ) -> pd.DataFrame:
-        """Medians over the repeats: ``pages``, ``ioctls``, ``time`` (ps), a row a cell."""
-        rows = data.cells(study, name, late)
-        rows = rows[rows["seed"].isin(weights.index)]
-        if where is not None:
-            rows = rows[where(rows)]
-        rows = rows.loc[rows.index.repeat(rows["seed"].map(weights).astype(int))]
-        grouped = rows.groupby(["pages", "chunk_pages"], as_index=False)[["time", "calls"]].median()
-        return grouped.assign(time=grouped["time"] / PS)
+    def level(study: str, name: str, late: bool) -> Cells:
+        return data.cells(study, name, late).level(repeats)
 
     values: dict[str, float] = {}
-    first, later = level("parked", "write", False), level("parked", "write", True)
-    values["guest_access"] = _slope(first["pages"], first["time"])
-    fault = _slope(later["pages"], later["time"])
-    values["fault"] = fault
-    values["populate_block"] = _of(level("parked", "populate", False)) - fault
-    values["clear_page"] = _of(level("parked", "clear", True))
-    values["enable_page"] = _of(level("enable", "enable", False))
-    pages = data.cells("chunks", "clear", True)["pages"].median()
-    whole = level("parked", "clear", True, lambda rows: rows["pages"] == pages)
-    values["ioctl"] = _of(pd.concat([level("chunks", "clear", True), whole]), "calls")
-    running = _of(level("reads", "clear", False), "calls")
+    first, later, clear = (
+        level("parked", "write", False),
+        level("parked", "write", True),
+        level("parked", "clear", True),
+    )
+    values["guest_access"] = slope(first.pages, first.time)
+    values["fault"] = slope(later.pages, later.time)
+    populated, enabled = level("parked", "populate", False), level("enable", "enable", False)
+    values["populate_block"] = slope(populated.pages, populated.time) - values["fault"]
+    values["clear_page"] = slope(clear.pages, clear.time)
+    values["enable_page"] = slope(enabled.pages, enabled.time)
+    chunks, reads = level("chunks", "clear", True), level("reads", "clear", False)
+    whole = clear.pages == (chunks.pages[0] if len(chunks.pages) else 0)
+    calls, times = np.append(chunks.calls, clear.calls[whole]), np.append(chunks.time, clear.time[whole])
+    values["ioctl"] = slope(calls, times)
+    values["interrupt"] = slope(reads.calls, reads.time) - values["ioctl"]
     probes, idle = (level("probe", name, True) for name in ("probe", "probe_idle"))
-    if len(probes) and len(idle):
-        values["probe_ioctl"] = float((idle["time"] / idle["calls"]).iloc[0])
-        values["probes"] = float(probes["calls"].iloc[0])
-        values["probe_time"] = float(probes["time"].iloc[0])
-        values["probe_pages"] = float(probes["pages"].iloc[0])
-        values["clear_ioctl"] = values["probe_ioctl"]
+    if len(probes.pages) and len(idle.pages):
+        values["probe_ioctl"] = values["clear_ioctl"] = float(idle.time[0] / idle.calls[0])
+        values["probes"], values["probe_time"] = float(probes.calls[0]), float(probes.time[0])
+        values["probe_pages"] = float(probes.pages[0])
         values["flush"] = values["ioctl"] - values["probe_ioctl"]
-    values["interrupt"] = running - values["ioctl"]
-    stalls = data.rounds[(data.rounds["experiment"] == "reads") & (data.rounds["chunk_pages"] == 0)]
-    stalls = stalls[stalls["seed"].isin(weights.index)]
-    if len(stalls):
-        values["kick"] = float(np.median(np.repeat(
-            stalls["longest_stall_ns"].to_numpy(), stalls["seed"].map(weights).to_numpy()
-        ))) * 1000 - values["guest_access"]  # fmt: skip
+    stalls = data.read_stalls[repeats]
+    if np.isfinite(stalls).any():
+        values["kick"] = float(np.nanmedian(stalls)) - values["guest_access"]
     return values
 
 
-def _of(rows: pd.DataFrame, over: str = "pages") -> float:
-    return _slope(rows[over], rows["time"]) if len(rows) else float("nan")
+def slope(x: Floats, y: Floats) -> float:
+    """Slope of a line through times whose relative deviations are alike; NaN without two different `x`.
 
-
-def _slope(x: pd.Series, y: pd.Series) -> float:
-    """Slope of a line through times whose relative deviations are alike; the only value over its x, if it is one."""
-    if len(set(x)) < 2:  # a line needs two points
+    Examples
+    --------
+    >>> round(slope(np.array([1.0, 2.0, 4.0]), np.array([12.0, 14.0, 18.0])), 9)
+    2.0
+    """
+    if len(set(x.tolist())) < 2:
         return float("nan")
-    weights = 1 / y.to_numpy(dtype=float)
-    return float(np.polyfit(x.to_numpy(dtype=float), y.to_numpy(dtype=float), 1, w=weights)[0])
+    weights = 1 / y**2
+    x_mean, y_mean = np.average(x, weights=weights), np.average(y, weights=weights)
+    return float(np.sum(weights * (x - x_mean) * (y - y_mean)) / np.sum(weights * (x - x_mean) ** 2))
 
 
 JITTER = 0.3
