@@ -93,7 +93,7 @@ class HostData:
             each = wide.index.to_frame()
             time, calls = (wide[what].T.reindex(self.repeats).T.to_numpy(dtype=float) for what in ("time", "calls"))
             sizes = (each[what].to_numpy(dtype=float) for what in ("pages", "chunk_pages"))
-            found[str(study), str(name), bool(late)] = Cells(*sizes, time, calls)
+            found[str(study), str(name), bool(late)] = Cells(next(sizes), next(sizes), time, calls)
         return found
 
     @cached_property
