@@ -103,7 +103,11 @@ def find_built(target: str, kernel: str) -> Built:
 
 
 def build(
-    target: str, kernel: str = "statistics", source: Path | None = None, progress: Callable[[str], None] = print
+    target: str,
+    kernel: str = "statistics",
+    source: Path | None = None,
+    progress: Callable[[str], None] = print,
+    skip: Sequence[str] = (),
 ) -> Built:
     """Build a kernel, the selftests and the initramfs of one target.
 
@@ -120,6 +124,8 @@ def build(
         A kernel tree of one's own. Default: the distribution's source package.
     progress : callable
         Told what is being done.
+    skip : sequence of str
+        Patches to leave out, by number or file name.
 
     Returns
     -------
@@ -136,7 +142,7 @@ def build(
     if kernel not in KERNELS:
         raise InputError("kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
     need_compiler(what)
-    series = read_series()
+    series = read_series().without(skip)
     with at_work(alone=True):
         tree = prepare_source(lab_dir(), series, source, progress)
         key = _key(tree, series, what, _fragment(what, kernel))
@@ -157,7 +163,7 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     _configure(make, objects, _fragment(what, kernel), progress)
     progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
     _run([*make, os.path.basename(what.image)], objects / "build.log")
-    programs = _selftests(what, tree.tree, make, progress)
+    programs = _selftests(what, tree.tree, progress)
     init = _compile_init(what, objects)
     files = {"init": init, **programs}
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,8 +196,15 @@ def find_program(target: str, name: str) -> Path:
     return program
 
 
-def compile_kvm(target: Target, kernel: str, tree: Path) -> str:
-    """Compile all of KVM with warnings turned up (W=1), in an object tree of its own; return what make said.
+def check_objects(target: Target, tree: Path) -> Path:
+    """Where `compile_kvm` puts the objects."""
+    return lab_dir() / "objects" / f"{target.name}-check-{tree.name}"
+
+
+def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> str:
+    """Compile all of KVM with warnings turned up (W=1, and sparse if it is there); return what make said.
+
+    The objects go into a tree of their own, with all parts of KVM that the fragment ``TARGET-check.config`` names.
 
     Parameters
     ----------
@@ -200,6 +213,8 @@ def compile_kvm(target: Target, kernel: str, tree: Path) -> str:
         Name in `KERNELS`.
     tree : Path
         Kernel source.
+    again : bool
+        Compile everything, for all warnings; else without sparse, and only what changed.
 
     Raises
     ------
@@ -209,15 +224,18 @@ def compile_kvm(target: Target, kernel: str, tree: Path) -> str:
         If the compilation fails.
     """
     need_compiler(target)
-    objects = lab_dir() / "objects" / f"{target.name}-check-{tree.name}"
+    objects = check_objects(target, tree)
     need_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
-    _configure(make, objects, _fragment(target, kernel), lambda text: None)
+    more = _HERE / "configs" / f"{target.name}-check.config"
+    fragment = _fragment(target, kernel) + (more.read_text("utf-8") if more.is_file() else "")
+    _configure(make, objects, fragment, lambda text: None)
     # What is compiled already would not be compiled again, and so would not warn again.
-    for old in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")):
+    for old in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")) if again else ():
         old.unlink()
+    sparse = ["C=2"] if again and shutil.which("sparse") else []
     log = objects / "check.log"
-    _run([*make, "W=1", f"{target.kvm}/"], log)
+    _run([*make, "W=1", *sparse, f"{target.kvm}/"], log)
     return log.read_text("utf-8", errors="replace")
 
 
@@ -270,12 +288,21 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
         raise SimlibError(f"the kernel's configuration refused {', '.join(lost)}: a dependency is missing in configs/")
 
 
-def _selftests(target: Target, tree: Path, make: Sequence[str], progress: Callable[[str], None]) -> dict[str, bytes]:
-    """Compile the selftests, statically, against the tree's own headers."""
-    out = lab_dir() / "objects" / f"{target.name}-selftests"
+def compile_selftests(target: Target, tree: Path, programs: Sequence[str], out: Path) -> str:
+    """Compile selftests of KVM, statically, against the tree's own headers; return what make said.
+
+    Parameters
+    ----------
+    target : Target
+    tree : Path
+        Kernel source.
+    programs : sequence of str
+        Relative to the folder of KVM's selftests.
+    out : Path
+        Where the programs go.
+    """
     headers = lab_dir() / "objects" / f"{target.name}-headers"
-    progress(f"{target.name}: compiling the selftests")
-    own = [word if not word.startswith("O=") else f"O={headers}" for word in make]
+    own = _make(target, tree, headers)
     _run([*own, "headers"], headers / "build.log")
     out.mkdir(parents=True, exist_ok=True)
     _run(
@@ -283,10 +310,18 @@ def _selftests(target: Target, tree: Path, make: Sequence[str], progress: Callab
             *("make", "-C", str(tree / "tools/testing/selftests/kvm"), f"ARCH={target.kernel_arch}"),
             *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", "LDFLAGS=-static", "--no-print-directory"),
             *(f"KHDR_INCLUDES=-isystem {headers}/usr/include", f"-j{len(os.sched_getaffinity(0))}"),
-            *(str(out / name) for name in PROGRAMS),
+            *(str(out / name) for name in programs),
         ],
         out / "build.log",
     )
+    return (out / "build.log").read_text("utf-8", errors="replace")
+
+
+def _selftests(target: Target, tree: Path, progress: Callable[[str], None]) -> dict[str, bytes]:
+    """Compile the selftests that are built in, and strip them."""
+    out = lab_dir() / "objects" / f"{target.name}-selftests"
+    progress(f"{target.name}: compiling the selftests")
+    compile_selftests(target, tree, PROGRAMS, out)
     programs = {}
     for name in PROGRAMS:
         stripped = out / f"{name}.stripped"

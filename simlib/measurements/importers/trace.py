@@ -62,7 +62,7 @@ _BEGIN = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(flags=(?P<flags>[\w|]
 _END = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(ret=(?P<ret>-?\d{1,9})\)\s*", re.ASCII)
 _LOST = re.compile(r".*?(?:CPU:(?P<cpu>\d+) )?\[(?:LOST (?P<lost>\d+ )?EVENTS|(?P<dropped>\d+ )?EVENTS DROPPED)\]\s*")
 _WRITTEN = re.compile(r"# entries-in-buffer/entries-written: (\d+)/(\d+)\b.*")
-_PLACE = r"site (?P<site>\w+) mode (?P<mode>read|write)"
+_PLACE = r"(?:vm -?\d+-\d+ )?site (?P<site>\w+) mode (?P<mode>read|write)"
 _ACQUIRED = re.compile(rf"{_PLACE} contended (?P<contended>[01]) wait (?P<wait>\d+) ns\s*", re.ASCII)
 _RELEASED = re.compile(rf"{_PLACE} hold (?P<hold>\d+) ns\s*", re.ASCII)
 _MARKS = ("contention_begin:", "contention_end:", "kvm_mmu_lock_acquired:", "kvm_mmu_lock_released:")
