@@ -59,13 +59,17 @@ class Renames:
             places = [at for at, known in enumerate(lines) if re.match(rf"{variable}\s*\+?=", known)]
             if line not in lines:
                 added.setdefault(places[-1] if places else len(lines) - 1, []).append(line)
-        hunks, shift = [], 0
-        for at, new_lines in sorted(added.items()):
-            sizes = f"@@ -{at + 1},1 +{at + 1 + shift},{1 + len(new_lines)} @@"
-            hunks.append("\n".join([sizes, f" {lines[at]}", *(f"+{line}" for line in new_lines)]) + "\n")
-            shift += len(new_lines)
+        if not added:
+            return ""
+        # One hunk, with a line before and after: patch takes one that ends with added lines for the file's end.
+        first, last = min(added), min(max(added) + 1, len(lines) - 1)
+        body = []
+        for at in range(first, last + 1):
+            body += [f" {lines[at]}", *(f"+{line}" for line in added.get(at, []))]
+        old = last - first + 1
+        sizes = f"@@ -{first + 1},{old} +{first + 1},{len(body)} @@"
         head = f"diff --git a/{self.listing} b/{self.listing}\n--- a/{self.listing}\n+++ b/{self.listing}\n"
-        return head + "".join(hunks) if hunks else ""
+        return head + "\n".join([sizes, *body]) + "\n"
 
 
 def find_renames(tree: Path) -> Renames:
