@@ -66,8 +66,7 @@ class Renames:
         body = []
         for at in range(first, last + 1):
             body += [f" {lines[at]}", *(f"+{line}" for line in added.get(at, []))]
-        old = last - first + 1
-        sizes = f"@@ -{first + 1},{old} +{first + 1},{len(body)} @@"
+        sizes = f"@@ -{first + 1},{last - first + 1} +{first + 1},{len(body)} @@"
         head = f"diff --git a/{self.listing} b/{self.listing}\n--- a/{self.listing}\n+++ b/{self.listing}\n"
         return head + "\n".join([sizes, *body]) + "\n"
 

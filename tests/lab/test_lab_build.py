@@ -305,9 +305,8 @@ def test_what_nothing_compiled_is_not_checked(lab, tmp_path):
     (objects / "arch/x86/kvm").mkdir(parents=True)
     (objects / "arch/x86/kvm/b.nvhe.o").touch()
     text = series_check._all_compiled([X86], found, series_check._compiled(X86, tree, found.touched()))
-    assert text.startswith("2 source files") and text.endswith(
-        "left out, being of other architectures: arch/arm64/kvm/c.c"
-    )
+    assert text.startswith("2 source files")
+    assert text.endswith("left out, being of other architectures: arch/arm64/kvm/c.c")
 
 
 def test_each_patch_is_compiled_for_what_it_can_break(lab, tmp_path, monkeypatch):
@@ -329,7 +328,8 @@ def test_each_patch_is_compiled_for_what_it_can_break(lab, tmp_path, monkeypatch
         return tree
 
     def compile_fake(target, kernel, where, again=True):
-        assert where == tree and not again
+        assert where == tree
+        assert not again
         done.append((target.name, kernel))
         return ""
 

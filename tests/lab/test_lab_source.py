@@ -86,7 +86,7 @@ def test_a_series_is_its_patches_and_their_order(tmp_path):
 
 def test_what_is_no_kernel_tree_is_refused_before_anything_is_copied(tmp_path, lab):
     (tmp_path / "tree").mkdir()
-    with pytest.raises(InputError, match="source = .*: is no Linux source tree; name the folder"):
+    with pytest.raises(InputError, match=r"source = .*: is no Linux source tree; name the folder"):
         prepare_source(lab, series(tmp_path / "s", one=CHANGE), tmp_path / "tree")
     assert not lab.exists()
 
