@@ -14,7 +14,7 @@ from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab.process import refuse_full
-from simlib.lab.renames import find_renames
+from simlib.lab.renames import Renames, find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
 _CURE = (
@@ -200,28 +200,34 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     renames = find_renames(pristine)
-    texts = {patch: renames.patch(patch.read_text("utf-8")) for patch in series.patches}
-    touched = sorted({name for text in texts.values() for name in _TOUCHED.findall(text)})
+    touched = sorted({name for patch in series.patches for name in _touched(renames, patch)})
     for name in touched:
         if (pristine / name).is_file():
             _copy(pristine / name, stage / name)
     failures = []
-    for patch, text in texts.items():
-        before = {name: (stage / name).read_bytes() for name in _TOUCHED.findall(text) if (stage / name).is_file()}
+    for patch in series.patches:
+        text = renames.within(stage).patch(patch.read_text("utf-8"))
+        names = _touched(renames, patch)
+        before = {name: (stage / name).read_bytes() for name in names if (stage / name).is_file()}
         output = _apply(text, stage)
         if output is None:
             continue
         refuse_full(output)
         failures.append(_failure(patch.name, output))
-        for name in _TOUCHED.findall(text):  # as if it had not been tried
+        for name in names:  # as if it had not been tried
             if name in before:
                 (stage / name).write_bytes(before[name])
             else:
                 (stage / name).unlink(missing_ok=True)
     if failures:
         shutil.rmtree(stage, ignore_errors=True)
-        raise SimlibError(_report(failures, len(texts)))
+        raise SimlibError(_report(failures, len(series.patches)))
     return touched
+
+
+def _touched(renames: Renames, patch: Path) -> list[str]:
+    """Files that a patch touches, by the tree's names."""
+    return _TOUCHED.findall(renames.patch(patch.read_text("utf-8")))
 
 
 def _apply(text: str, stage: Path) -> str | None:

@@ -8,7 +8,7 @@ and ``s390/``, and list them in ``Makefile.kvm``. Which of the two a tree is, is
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _SELFTESTS = "tools/testing/selftests/kvm/"
@@ -33,6 +33,11 @@ class Renames:
     folders: dict[str, str]
     listing: str
     text: str
+
+    def within(self, stage: Path) -> Renames:
+        """The same with the list as earlier patches left it."""
+        listing = stage / self.listing
+        return replace(self, text=listing.read_text("utf-8") if listing.is_file() else self.text)
 
     def patch(self, text: str) -> str:
         """A patch as this tree needs it."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
-from simlib.lab.build import check_objects, compile_kvm, compile_selftests
+from simlib.lab.build import check_objects, compile_kvm, compile_selftests, has_sparse
 from simlib.lab.cache import at_work, lab_dir
 from simlib.lab.patches import Series, read_series
 from simlib.lab.source import prepare_source, prepare_step
@@ -81,25 +81,28 @@ def _check(
     for patch in series.patches:
         _checkpatch(tree.tree, patch)
     good.append("checkpatch.pl --strict: no errors, warnings or checks")
-    tools = "W=1 and sparse" if shutil.which("sparse") else "W=1"
-    if "sparse" not in tools:
+    if shutil.which("sparse") is None:
         good.append("sparse is not installed, so nothing was checked with it: apt-get install sparse")
     compiled = set[str]()
     for target in targets:
-        _compile(target, tree.tree, tools, progress)
-        compiled |= _compiled(target, tree.tree, series.touched())
+        tools = "W=1 and sparse" if has_sparse(target) else "W=1"
+        compiled |= _compile(target, tree.tree, tools, series.touched(), progress)
         good.append(f"{target.name}: KVM compiles with {tools}, with and without statistics, without new warnings")
     good.append(_all_compiled(targets, series, compiled))
     good.append(_each_compiles(targets, series, progress))
     return good
 
 
-def _compile(target: Target, tree: Path, tools: str, progress: Callable[[str], None]) -> None:
-    """Compile all of KVM, with and without the statistics, and refuse warnings that are new."""
+def _compile(
+    target: Target, tree: Path, tools: str, touched: Sequence[str], progress: Callable[[str], None]
+) -> set[str]:
+    """Compile all of KVM, with and without the statistics; refuse new warnings, return which files were compiled."""
+    compiled = set[str]()
     before: set[tuple[str, str]] | None = None
     for kernel in ("statistics", "plain"):
         progress(f"{target.name}-{kernel}: compiling KVM with {tools}")
         warnings = _warnings(compile_kvm(target, kernel, tree))
+        compiled |= _compiled(target, tree, touched)
         if warnings and before is None:  # which of them are the series' own?
             progress(f"{target.name}: compiling KVM without the series")
             before = _warnings(compile_kvm(target, "plain", tree.with_name("pristine")))
@@ -107,6 +110,7 @@ def _compile(target: Target, tree: Path, tools: str, progress: Callable[[str], N
         if warnings:
             first = ": ".join(min(warnings))
             raise SimlibError(f"{target.name}-{kernel}: {len(warnings)} new warnings, the first: {first}")
+    return compiled
 
 
 def _compiled(target: Target, tree: Path, touched: Sequence[str]) -> set[str]:

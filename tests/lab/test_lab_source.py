@@ -177,6 +177,10 @@ def test_the_selftests_names_in_newer_trees(tmp_path):
     staged = contents(tmp_path / "stage")
     assert staged[f"{folder}/Makefile.kvm"] == "\n".join([*wanted, "", "LIBS += x"]) + "\n"
     assert staged[f"{folder}/x86/new_test.c"] == "int x86_64;\n"
+    more = LISTED.replace("new_test", "more_test").replace("+TEST_GEN_PROGS_aarch64 += other_test\n", "")
+    apply_series(kernel, series(tmp_path / "t", one=LISTED, two=more), tmp_path / "stage")  # after the same line
+    lines = contents(tmp_path / "stage")[f"{folder}/Makefile.kvm"].splitlines()
+    assert lines[2:4] == ["TEST_GEN_PROGS_x86 += x86/new_test", "TEST_GEN_PROGS_x86 += x86/more_test"]
     (tests / "Makefile.kvm").write_text("\n".join(wanted) + "\n")  # listed there already
     assert apply_series(kernel, found, tmp_path / "stage") == [f"{folder}/x86/new_test.c"]
 
