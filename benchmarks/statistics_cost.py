@@ -4,7 +4,8 @@
 ``virt/kvm/mmu_lock_stat.c`` of the patched tree, as it is, is compiled for userspace with a thin stand-in for the
 kernel primitives that it uses (``mmu_lock_stat/shim.h`` says what each is). Two threads on two CPUs take and release
 locks, with the statistics and without in turns. A second build, in which every store of the accessors is seen, shows
-where they write. Needs x86-64, a compiler, and the kernel's source package.
+where they write. Needs x86-64, a compiler, and the kernel's source package. ``--write`` puts what it prints into
+docs/lab.md.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ import numpy as np
 import pandas as pd
 
 from simlib.errors import InputError, SimlibError
+from simlib.files import write_text
 from simlib.lab.cache import at_work, lab_dir
 from simlib.lab.patches import read_series
 from simlib.lab.source import prepare_source
 
 HERE = Path(__file__).parent / "mmu_lock_stat"
+PAGE = Path(__file__).parents[1] / "docs" / "lab.md"
+BEGIN, END = "<!-- statistics cost: begin -->", "<!-- statistics cost: end -->"
 ACCESSORS = "virt/kvm/mmu_lock_stat.c"
 HEADERS = ("linux/kvm_types.h", "linux/kvm_mmu_lock.h")
 """Of the patched tree; every other header is empty, its content is in the shim."""
@@ -56,13 +60,21 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=31, help="how often each case is measured (default: 31)")
     parser.add_argument("--acquisitions", type=int, default=500_000, help="of each thread (default: 500000)")
     parser.add_argument("--tree", type=Path, help="a patched kernel tree (default: the lab's)")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/lab.md")
     given = parser.parse_args()
     try:
         tree = given.tree or lab_tree()
-        return measure(tree, Path("build") / "statistics_cost", given.repeats, given.acquisitions)
+        text, good = measure(tree, Path("build") / "statistics_cost", given.repeats, given.acquisitions)
     except (InputError, SimlibError) as error:
         print(f"statistics_cost: {error}", file=sys.stderr)
         return 2
+    print(text)
+    if given.write:
+        page = PAGE.read_text("utf-8")
+        before, _, rest = page.partition(BEGIN)
+        after = rest.partition(END)[2]
+        write_text(PAGE, f"{before}{BEGIN}\n```\n{text}\n```\n{END}{after}")
+    return 0 if good else 1
 
 
 def lab_tree() -> Path:
@@ -71,8 +83,8 @@ def lab_tree() -> Path:
         return prepare_source(lab_dir(), read_series(), None, lambda text: print(text, file=sys.stderr)).tree
 
 
-def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> int:
-    """Run all builds and say what came out; 1 if something shared is written or a count is wrong."""
+def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> tuple[str, bool]:
+    """Run all builds; what came out, and whether nothing shared is written and all is counted."""
     if platform.machine() != "x86_64":
         raise InputError("machine", platform.machine(), "the stand-ins are x86-64's", "run it on an x86-64 host")
     cpus = sorted(os.sched_getaffinity(0))[:2]
@@ -82,17 +94,32 @@ def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> int:
     tables = {
         name: run(program, repeats, acquisitions, cpus) for name, program in programs.items() if name != "checked"
     }
-    print(f"ns an acquisition and release, {repeats} repetitions of {acquisitions}; median and 5th to 95th percentile;")
-    print(f"'more' is the median of the differences of a repetition, with its {LEVEL:.0%} interval (bootstrap).\n")
-    print(costs(tables["whole"]).to_string(index=False))
-    print("\nThe parts, of the same:\n")
-    print(parts(tables).to_string(index=False))
     checked = output(programs["checked"], 1, 10_000, cpus)
-    own, stack, foreign = (int(word) for word in re.search(r"^stores - (\d+) (\d+) (\d+)$", checked, re.M).groups())  # type: ignore[union-attr]  # the program always prints it
-    print(f"\nStores of the accessors: {own} to the CPU's own area, {stack} to the stack, {foreign} elsewhere.")
+    found = re.search(r"^stores - (\d+) (\d+) (\d+)$", checked, re.MULTILINE)
+    assert found is not None  # the program always prints it
+    own, stack, foreign = map(int, found.groups())
     right = all(words[2] == words[3] for words in map(str.split, checked.splitlines()) if words[0] == "counted")
-    print("Every acquisition was counted." if right else "Acquisitions were NOT all counted.")
-    return 0 if right and not foreign else 1
+    lines = [
+        f"{cpu_model()}, CPUs {cpus[0]} and {cpus[1]}; {repeats} repetitions of {acquisitions} acquisitions a thread.",
+        "ns an acquisition and release: median (5th to 95th percentile). 'more': median of the differences within a",
+        f"repetition, with its {LEVEL:.0%} interval (bootstrap).",
+        "",
+        costs(tables["whole"]).to_string(index=False),
+        "",
+        f"The parts. An acquisition should take at most {BAR_NS:g} ns more: does it without the clock?",
+        "",
+        parts(tables).to_string(index=False),
+        "",
+        f"Stores of the accessors: {own} to the CPU's own area, {stack} to the stack, {foreign} elsewhere.",
+        "Every acquisition was counted." if right else "Acquisitions were NOT all counted.",
+    ]
+    return "\n".join(lines), right and not foreign
+
+
+def cpu_model() -> str:
+    """What the CPU calls itself."""
+    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
+    return found[1] if found else "unknown CPU"
 
 
 def build(tree: Path, folder: Path, name: str) -> Path:
