@@ -16,7 +16,8 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce test conservation mutations interruptions coverage bench picture pins clean check-patches lab-smoke lab
+.PHONY: help env python reproduce test conservation mutations interruptions coverage bench picture pins clean
+.PHONY: check-patches claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
@@ -26,7 +27,10 @@ help:
 	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (4 minutes)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
-	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches (10 minutes)"
+	@echo "make check-patches  apply the patch series, run checkpatch and sparse, compile each patch (30 minutes)"
+	@echo "make claims      compare the numbers in the patches' messages with the collected data"
+	@echo "make statistics-cost  measure what the series' lock statistics add to an acquisition, natively (1 minute)"
+	@echo "make dirty-log-stress  run the series' stress test 200 times under emulation (10 minutes; builds a kernel first)"
 	@echo "make env         only set up .venv from requirements/dev.txt (reproduce and test do it by themselves)"
 	@echo "make sampling    compare sampled migrations with whole ones; writes the table of docs/sampling.md (15 minutes)"
 	@echo "make coverage    see that 90 % intervals cover 85 to 95 % of synthetic data sets; writes docs/statistics.md (5 minutes)"
@@ -108,7 +112,18 @@ interruptions: .venv/.simlib
 
 # What these need (compilers, the kernel's source, QEMU) is named, package by package, by "simlib lab check".
 check-patches: .venv/.simlib
-	@.venv/bin/simlib lab check-series --arch x86_64 --arch arm64
+	@.venv/bin/simlib lab check-series
+
+claims: .venv/.simlib
+	@.venv/bin/python tests/lab/claims.py
+
+statistics-cost: .venv/.simlib
+	@.venv/bin/python benchmarks/statistics_cost.py
+
+dirty-log-stress: .venv/.simlib
+	@.venv/bin/simlib lab qemu --arch x86_64 --if-needed
+	@.venv/bin/simlib lab build --arch x86_64 --kernel plain
+	@.venv/bin/python benchmarks/dirty_log_stress.py --runs 200
 
 lab-smoke: .venv/.simlib
 	@.venv/bin/simlib lab qemu --arch x86_64 --if-needed

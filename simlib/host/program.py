@@ -14,7 +14,7 @@ from pathlib import Path
 
 from simlib.errors import InputError
 from simlib.files import write_text
-from simlib.lab.build import compile_selftests
+from simlib.lab.build import build_selftests
 from simlib.lab.cache import lab_dir, need_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
@@ -118,7 +118,7 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
         stamp.unlink(missing_ok=True)
         tree = _tree(folder, series, target, source, progress)
         progress("compiling the selftest")
-        program = compile_selftests(target, tree, folder, [NAME], link="-pthread -no-pie")[NAME]
+        program = build_selftests(target, tree, folder, [NAME], link="-pthread -no-pie")[NAME]
         write_text(stamp, key)
     return Program(program, {**provenance, "program_sha256": file_sha256(program)})
 

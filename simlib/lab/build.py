@@ -103,7 +103,11 @@ def find_built(target: str, kernel: str) -> Built:
 
 
 def build(
-    target: str, kernel: str = "statistics", source: Path | None = None, progress: Callable[[str], None] = print
+    target: str,
+    kernel: str = "statistics",
+    source: Path | None = None,
+    progress: Callable[[str], None] = print,
+    skip: Sequence[str] = (),
 ) -> Built:
     """Build a kernel, the selftests and the initramfs of one target.
 
@@ -120,6 +124,8 @@ def build(
         A kernel tree of one's own. Default: the distribution's source package.
     progress : callable
         Told what is being done.
+    skip : sequence of str
+        Patches to leave out, by number or file name.
 
     Returns
     -------
@@ -136,7 +142,7 @@ def build(
     if kernel not in KERNELS:
         raise InputError("kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
     need_compiler(what)
-    series = read_series()
+    series = read_series().without(skip)
     with at_work(alone=True):
         tree = prepare_source(lab_dir(), series, source, progress)
         key = _key(tree, series, what, _fragment(what, kernel))
@@ -158,7 +164,7 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
     _run([*make, os.path.basename(what.image)], objects / "build.log")
     progress(f"{target}: compiling the selftests")
-    programs = compile_selftests(what, tree.tree, lab_dir() / "objects")
+    programs = build_selftests(what, tree.tree, lab_dir() / "objects")
     init = _compile_init(what, objects)
     files = {"init": init, **{name: path.read_bytes() for name, path in programs.items()}}
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,8 +197,20 @@ def find_program(target: str, name: str) -> Path:
     return program
 
 
-def compile_kvm(target: Target, kernel: str, tree: Path) -> str:
-    """Compile all of KVM with warnings turned up (W=1), in an object tree of its own; return what make said.
+def check_objects(target: Target, tree: Path) -> Path:
+    """Where `compile_kvm` puts the objects."""
+    return lab_dir() / "objects" / f"{target.name}-check-{tree.name}"
+
+
+def has_sparse(target: Target) -> bool:
+    """Whether sparse is there and knows the target: for riscv it (0.6.4) ends at the compiler's -march."""
+    return shutil.which("sparse") is not None and target.kernel_arch != "riscv"
+
+
+def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> str:
+    """Compile all of KVM with warnings turned up (W=1, and sparse if it is there); return what make said.
+
+    The objects go into a tree of their own, with all parts of KVM that the fragment ``TARGET-check.config`` names.
 
     Parameters
     ----------
@@ -201,6 +219,8 @@ def compile_kvm(target: Target, kernel: str, tree: Path) -> str:
         Name in `KERNELS`.
     tree : Path
         Kernel source.
+    again : bool
+        Compile everything, for all warnings; else without sparse, and only what changed.
 
     Raises
     ------
@@ -210,15 +230,18 @@ def compile_kvm(target: Target, kernel: str, tree: Path) -> str:
         If the compilation fails.
     """
     need_compiler(target)
-    objects = lab_dir() / "objects" / f"{target.name}-check-{tree.name}"
+    objects = check_objects(target, tree)
     need_space(objects, OBJECTS_GIB, "the object tree")
     make = _make(target, tree, objects)
-    _configure(make, objects, _fragment(target, kernel), lambda text: None)
+    more = _HERE / "configs" / f"{target.name}-check.config"
+    fragment = _fragment(target, kernel) + (more.read_text("utf-8") if more.is_file() else "")
+    _configure(make, objects, fragment, lambda text: None)
     # What is compiled already would not be compiled again, and so would not warn again.
-    for old in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")):
+    for old in (*(objects / target.kvm).rglob("*.o"), *objects.glob("virt/**/*.o")) if again else ():
         old.unlink()
+    sparse = ["C=2"] if again and has_sparse(target) else []
     log = objects / "check.log"
-    _run([*make, "W=1", f"{target.kvm}/"], log)
+    _run([*make, "W=1", *sparse, f"{target.kvm}/"], log)
     return log.read_text("utf-8", errors="replace")
 
 
@@ -272,32 +295,30 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
 
 
 def compile_selftests(
-    target: Target, tree: Path, folder: Path, programs: Sequence[str] = PROGRAMS, link: str = "-static"
-) -> dict[str, Path]:
-    """Compile selftests against the tree's own headers.
+    target: Target, tree: Path, programs: Sequence[str], out: Path, headers: Path | None = None, link: str = "-static"
+) -> str:
+    """Compile selftests of KVM against the tree's own headers; return what make said.
 
     Parameters
     ----------
     target : Target
     tree : Path
-        Kernel source, with the series' selftests.
-    folder : Path
-        Where the headers and the objects go: folders that begin with the target's name.
+        Kernel source.
     programs : sequence of str
+        Relative to the folder of KVM's selftests.
+    out : Path
+        Where the programs go.
+    headers : Path, optional
+        Where the headers go. Default: the lab's folder for them.
     link : str
         Flags for the linker: static for an initramfs that holds no library.
-
-    Returns
-    -------
-    dict of str to Path
-        The programs, stripped.
 
     Raises
     ------
     SimlibError
         If a compilation fails; the log is named.
     """
-    out, headers = folder / f"{target.name}-selftests", folder / f"{target.name}-headers"
+    headers = headers or lab_dir() / "objects" / f"{target.name}-headers"
     _run([*_make(target, tree, headers), "headers"], headers / "build.log")
     out.mkdir(parents=True, exist_ok=True)
     _run(
@@ -309,6 +330,26 @@ def compile_selftests(
         ],
         out / "build.log",
     )
+    return (out / "build.log").read_text("utf-8", errors="replace")
+
+
+def build_selftests(
+    target: Target, tree: Path, folder: Path, programs: Sequence[str] = PROGRAMS, link: str = "-static"
+) -> dict[str, Path]:
+    """Compile selftests and strip them; the programs by name.
+
+    Parameters
+    ----------
+    target : Target
+    tree : Path
+        Kernel source, with the series' selftests.
+    folder : Path
+        Where the headers and the programs go: folders that begin with the target's name.
+    programs, link
+        As in `compile_selftests`.
+    """
+    out = folder / f"{target.name}-selftests"
+    compile_selftests(target, tree, programs, out, folder / f"{target.name}-headers", link)
     stripped = {name: out / f"{name}.stripped" for name in programs}
     for name, path in stripped.items():
         _run([f"{target.compiler}strip", "-o", str(path), str(out / name)], out / "strip.log")

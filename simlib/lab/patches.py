@@ -8,11 +8,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab.process import refuse_full
+from simlib.lab.renames import Renames, find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
 _CURE = (
@@ -54,6 +56,36 @@ class Series:
             digest.update(_DIFF.split(patch.read_bytes(), maxsplit=1)[-1] + b"\0")
         return digest.hexdigest()
 
+    def without(self, names: Sequence[str]) -> Series:
+        """The series without some of its patches, each named by its number or by its file.
+
+        Raises
+        ------
+        InputError
+            If there is no such patch.
+
+        Examples
+        --------
+        >>> series = read_series()
+        >>> len(series.patches) - len(series.without(["16", "0017"]).patches)
+        2
+        >>> series.without(["99"])
+        Traceback (most recent call last):
+        simlib.errors.InputError: --skip = 99: is no patch of the series; give its number, 1 to 19, or its file's name
+        """
+        left = list(self.patches)
+        for name in names:
+            found = [one for one in self.patches if one.name == name or _number(one.name) == _number(name) is not None]
+            if not found:
+                cure = f"give its number, 1 to {len(self.patches)}, or its file's name"
+                raise InputError("--skip", name, "is no patch of the series", cure)
+            left = [one for one in left if one not in found]
+        return replace(self, patches=tuple(left))
+
+    def first(self, number: int) -> Series:
+        """The series without what comes after some patches."""
+        return replace(self, patches=self.patches[:number])
+
     def touched(self) -> list[str]:
         """Files that the series changes or adds, relative to the kernel tree."""
         return sorted({name for patch in self.patches for name in _TOUCHED.findall(patch.read_text("utf-8"))})
@@ -68,6 +100,12 @@ class Series:
         """
         ours = (p for p in self.patches if all(n.startswith(folder) for n in _TOUCHED.findall(p.read_text("utf-8"))))
         return replace(self, patches=tuple(ours))
+
+
+def _number(name: str) -> int | None:
+    """The number that a patch's name begins with."""
+    found = re.match(r"\d+", name)
+    return int(found[0]) if found else None
 
 
 def patch_dir() -> Path:
@@ -135,7 +173,7 @@ def tree_version(tree: Path) -> tuple[int, int, int]:
 
 
 def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
-    """Refuse a tree of another kernel line than the series is for; return its version."""
+    """Refuse a source package of another kernel line than the series is for; return its version."""
     version = tree_version(tree)
     if version[:2] != series.version[:2]:
         wanted = ".".join(map(str, series.version[:2]))
@@ -143,7 +181,7 @@ def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
             "kernel source",
             ".".join(map(str, version)),
             f"the patch series is for Linux {wanted}",
-            f"install the package {series.package}, or give --source a {wanted} tree",
+            f"install the package {series.package}, or give the tree with --source to try it there",
         )
     return version
 
@@ -151,8 +189,10 @@ def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
 def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     """Apply the series to copies of the files it touches.
 
-    The tree itself is not changed: `stage` receives the patched files and nothing
-    else, so that a patch that fails leaves no half-patched tree behind.
+    The tree itself is not changed: `stage` receives the patched files and nothing else, so that a patch that fails
+    leaves no half-patched tree behind. A patch that does not apply is left out, and those after it are tried without
+    it, so that the error names all that have to be looked at. Files that newer kernels renamed are patched under
+    their new names (`simlib.lab.renames`).
 
     Returns
     -------
@@ -164,38 +204,71 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     InputError
         If the program ``patch`` is missing.
     SimlibError
-        Names the patch, the file and the hunk that does not apply.
+        Names each patch that does not apply, with its files and hunks.
     """
     if shutil.which("patch") is None:
         raise InputError("applying the series", "patch", "not found", "apt-get install patch")
-    touched = series.touched()
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
+    renames = find_renames(pristine)
+    touched = sorted({name for patch in series.patches for name in _touched(renames, patch)})
     for name in touched:
         if (pristine / name).is_file():
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(pristine / name, stage / name)
-            shutil.copymode(pristine / name, stage / name)
+            _copy(pristine / name, stage / name)
+    failures = []
     for patch in series.patches:
-        command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
-        done = subprocess.run(  # noqa: S603  # the program is fixed; the patch is the project's own
-            [*command, "--input", str(patch)],
-            cwd=stage,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        if done.returncode:
-            shutil.rmtree(stage, ignore_errors=True)
-            refuse_full(done.stdout + done.stderr)
-            raise SimlibError(_failure(patch.name, done.stdout + done.stderr))
+        text = renames.within(stage).patch(patch.read_text("utf-8"))
+        names = _touched(renames, patch)
+        before = {name: (stage / name).read_bytes() for name in names if (stage / name).is_file()}
+        output = _apply(text, stage)
+        if output is None:
+            continue
+        refuse_full(output)
+        failures.append(_failure(patch.name, output))
+        for name in names:  # as if it had not been tried
+            if name in before:
+                (stage / name).write_bytes(before[name])
+            else:
+                (stage / name).unlink(missing_ok=True)
+    if failures:
+        shutil.rmtree(stage, ignore_errors=True)
+        raise SimlibError(_report(failures, len(series.patches)))
     return touched
 
 
+def _touched(renames: Renames, patch: Path) -> list[str]:
+    """Files that a patch touches, by the tree's names."""
+    return _TOUCHED.findall(renames.patch(patch.read_text("utf-8")))
+
+
+def _apply(text: str, stage: Path) -> str | None:
+    """Apply a patch; what ``patch`` printed if it does not apply."""
+    command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
+    done = subprocess.run(  # noqa: S603  # the program is fixed; the patch is the project's own
+        command, cwd=stage, input=text, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
+    )
+    return done.stdout + done.stderr if done.returncode else None
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file with its mode."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    shutil.copymode(source, target)
+
+
+def _report(failures: list[str], of: int) -> str:
+    """All that does not apply, in one sentence."""
+    if len(failures) == 1:
+        return failures[0]
+    known = f"; {_CURE}"
+    short = [failure.removesuffix(known) for failure in failures]
+    return f"{len(failures)} of {of} patches fail: {'; '.join(short)}{known}, or leave out what does not apply (--skip)"
+
+
 def _failure(patch: str, output: str) -> str:
-    """Say which hunk of which file failed, from what ``patch`` printed."""
-    name = "the tree"
+    """Say which hunks of which files failed, from what ``patch`` printed."""
+    name, hunks = "the tree", dict[str, list[str]]()
     for line in output.splitlines():
         if found := re.match(r"\|\+\+\+ [ab]/(\S+)", line):
             return f"{patch} does not apply: {found[1]} is not there; {_CURE}"
@@ -206,6 +279,8 @@ def _failure(patch: str, output: str) -> str:
         if found := re.match(r"(?:checking|patching) file (\S+)", line):
             name = found[1]
         if found := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
-            return f"{patch} does not apply: hunk {found[1]} of {name}, at line {found[2]}; {_CURE}"
+            hunks.setdefault(name, []).append(f"hunk {found[1]} of {name}, at line {found[2]}")
+    if hunks:
+        return f"{patch} does not apply: {', '.join(text for of in hunks.values() for text in of)}; {_CURE}"
     last = output.strip().splitlines()[-1:] or ["patch said nothing"]
     return f"{patch} does not apply to {name}: {last[0]}"

@@ -16,7 +16,10 @@ from pathlib import Path
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
 from simlib.lab.cache import need_space
-from simlib.lab.patches import Series, apply_series, check_version
+from simlib.lab.patches import Series, apply_series, check_version, tree_version
+
+STEPS = "steps"
+"""Name of the tree in which patches are tried one by one."""
 
 SOURCE_GIB = 2.0
 """Room that the unpacked and the patched tree take, GiB: files are shared by hard links until they differ."""
@@ -92,7 +95,8 @@ def prepare_source(
     Raises
     ------
     InputError, SimlibError
-        If the source is missing, of another version, built in or part of the lab, or the series does not apply.
+        If the source is missing, built in or part of the lab, or the series does not apply; for the source package
+        also if it is of another version.
     """
     pristine = folder / "pristine"
     if given is None:
@@ -100,7 +104,9 @@ def prepare_source(
         sha256 = file_sha256(archive)
         origin, key = archive.name, sha256
     else:
-        check_version(given, series)
+        if (own := tree_version(given))[:2] != series.version[:2]:
+            known = ".".join(map(str, series.version[:2]))
+            progress(f"the series was written for Linux {known}, this is {'.'.join(map(str, own))}")
         _refuse_unfit(given, folder)
         progress(f"reading {given}")
         origin, sha256 = "directory", _tree_sha256(given, folder)
@@ -110,7 +116,12 @@ def prepare_source(
         need_space(folder, SOURCE_GIB, "the kernel source")
         progress(f"unpacking {origin}" if given is None else f"copying {given}")
         stamp.unlink(missing_ok=True)
-        for old in (pristine, folder / "source", folder / "objects"):  # make would trust objects by their dates
+        for old in (
+            pristine,
+            folder / "source",
+            folder / STEPS,
+            folder / "objects",
+        ):  # make would trust objects by their dates
             shutil.rmtree(old, ignore_errors=True)
         if given is None:
             unpack(archive, pristine)
@@ -118,10 +129,36 @@ def prepare_source(
             copy_tree(given, pristine, folder, shutil.copy2)
         copy_tree(pristine, folder / "source", folder)
         write_text(stamp, key)
-    version = check_version(pristine, series)
+    version = tree_version(pristine) if given else check_version(pristine, series)
     progress(f"applying {len(series.patches)} patches to Linux {'.'.join(map(str, version))}")
-    _patch(folder, series)
+    _patch(folder, series, folder / "source", folder / "patched.files")
     return Source(folder / "source", origin, sha256, version, series.sha256)
+
+
+def prepare_step(folder: Path, series: Series, number: int) -> Path:
+    """Bring the tree in which patches are tried one by one to the first patches; only what changes is written.
+
+    Parameters
+    ----------
+    folder : Path
+        The lab's folder, in which `prepare_source` was run.
+    series : Series
+    number : int
+        How many patches of it.
+
+    Returns
+    -------
+    Path
+        The tree.
+    """
+    tree = folder / STEPS
+    if not tree.is_dir():
+        part = tree.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        copy_tree(folder / "pristine", part, folder)
+        os.rename(part, tree)
+    _patch(folder, series.first(number), tree, folder / "steps.files")
+    return tree
 
 
 def file_sha256(path: Path) -> str:
@@ -215,10 +252,9 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _patch(folder: Path, series: Series) -> None:
+def _patch(folder: Path, series: Series, tree: Path, listing: Path) -> None:
     """Make the tree equal to the pristine one plus the series, touching only files whose content changes."""
-    pristine, tree, stage = folder / "pristine", folder / "source", folder / "stage"
-    listing = folder / "patched.files"
+    pristine, stage = folder / "pristine", folder / "stage"
     touched = apply_series(pristine, series, stage)
     before = listing.read_text("utf-8").split("\n") if listing.is_file() else []
     # Written first: what an interrupted run has changed is known to the next one.

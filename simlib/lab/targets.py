@@ -75,7 +75,9 @@ class Target:
     qemu_packages: tuple[str, ...]
 
 
-BUILD_PACKAGES = ("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "patch", "rsync")
+BUILD_PACKAGES = (
+    *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "libssl-dev", "make", "patch", "rsync", "sparse"),
+)
 """Debian packages that every kernel build needs."""
 
 TARGETS = {

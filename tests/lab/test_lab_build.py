@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from lab_fakes import program
+from lab_fakes import program, series
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab import build as build_kernel
@@ -257,7 +257,7 @@ def test_only_new_warnings_fail_the_series(kernel, monkeypatch, tmp_path, before
     tree = kernel(TOTAL.format(0, 0, 0))
     warning, compiled = "/lab/{}/arch/x86/kvm/../../../virt/kvm/mmu_lock_stat.c:{}:1: warning: odd\n", []
 
-    def compile_fake(target, kernel, tree):
+    def compile_fake(target, kernel, tree, again=True):
         compiled.append((kernel, tree.name))
         return warning.format("pristine", 9) * before if tree.name == "pristine" else warning.format("source", 12)
 
@@ -267,9 +267,9 @@ def test_only_new_warnings_fail_the_series(kernel, monkeypatch, tmp_path, before
     Fake.tree = tree
     monkeypatch.setattr(series_check, "prepare_source", lambda *arguments: Fake)
     monkeypatch.setattr(series_check, "compile_kvm", compile_fake)
-    patch = tmp_path / "one.patch"
-    patch.write_text("")
-    monkeypatch.setattr(series_check, "read_series", lambda: type("S", (), {"patches": (patch,)}))
+    monkeypatch.setattr(series_check, "prepare_step", lambda lab, series, number: tree)
+    found = series(tmp_path / "s", one="Subject: nothing\n")
+    monkeypatch.setattr(series_check, "read_series", lambda: found)
     if not before:
         with pytest.raises(
             SimlibError, match=r"x86_64-statistics: 1 new warnings, the first: virt/kvm/mmu_lock_stat\.c: odd"
@@ -279,3 +279,73 @@ def test_only_new_warnings_fail_the_series(kernel, monkeypatch, tmp_path, before
     good = series_check.check_series([X86], progress=lambda text: None)
     assert good[0] == "1 patches apply to linux.tar.xz (6.12.117)"
     assert compiled == [("statistics", tree.name), ("plain", "pristine"), ("plain", tree.name)]
+
+
+CODE = """\
+Subject: code
+--- a/{0}
++++ b/{0}
+@@ -1 +1 @@
+-int a;
++int b;
+"""
+
+
+def test_what_nothing_compiled_is_not_checked(lab, tmp_path):
+    """A file needs an object of its name, or of EL2's; those of other architectures are only named."""
+    names = ("virt/kvm/a.c", "arch/x86/kvm/b.c", "arch/arm64/kvm/c.c", "tools/testing/selftests/kvm/t.c")
+    found = series(tmp_path / "s", **{f"p{n}": CODE.format(name) for n, name in enumerate(names)})
+    objects, tree = lab / "objects" / "x86_64-check-source", tmp_path / "source"
+    (objects / "virt/kvm").mkdir(parents=True)
+    (objects / "virt/kvm/a.o").touch()
+    known = series_check._compiled(X86, tree, found.touched())
+    assert known == {"virt/kvm/a.c"}
+    with pytest.raises(SimlibError, match=r"^arch/x86/kvm/b\.c: not compiled, so not checked: simlib/lab/configs must"):
+        series_check._all_compiled([X86], found, known)
+    (objects / "arch/x86/kvm").mkdir(parents=True)
+    (objects / "arch/x86/kvm/b.nvhe.o").touch()
+    text = series_check._all_compiled([X86], found, series_check._compiled(X86, tree, found.touched()))
+    assert text.startswith("2 source files")
+    assert text.endswith("left out, being of other architectures: arch/arm64/kvm/c.c")
+
+
+def test_each_patch_is_compiled_for_what_it_can_break(lab, tmp_path, monkeypatch):
+    """Common code for x86, an architecture's own for it; with the statistics once there are any; changed selftests."""
+    patches = {
+        "p1": CODE.format("include/linux/kvm_host.h"),
+        "p2": CODE.format("arch/arm64/kvm/c.c"),
+        "p3": CODE.format("virt/kvm/mmu_lock_stat.c"),
+        "p4": CODE.format("Documentation/virt/kvm/api.rst"),
+        "p5": CODE.format("tools/testing/selftests/kvm/x86_64/t.c"),
+    }
+    found, tree, done = series(tmp_path / "s", **patches), tmp_path / "steps", []
+
+    def step(lab, series, number):
+        for name in ("virt/kvm/mmu_lock_stat.c", "tools/testing/selftests/kvm/x86_64/t.c"):
+            if number >= 3:
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                (tree / name).touch()
+        return tree
+
+    def compile_fake(target, kernel, where, again=True):
+        assert where == tree
+        assert not again
+        done.append((target.name, kernel))
+        return ""
+
+    def selftests(target, where, programs, out):
+        done.append((target.name, *programs))
+        return "t.c:1:2: warning: odd\n" if broken else ""
+
+    broken = False
+    monkeypatch.setattr(series_check, "prepare_step", step)
+    monkeypatch.setattr(series_check, "compile_kvm", compile_fake)
+    monkeypatch.setattr(series_check, "compile_selftests", selftests)
+    targets = [find_target("x86_64"), find_target("arm64")]
+    text = series_check._each_compiles(targets, found, lambda text: None)
+    both = [("x86_64", "statistics"), ("x86_64", "plain")]
+    assert done == [("x86_64", "plain"), ("arm64", "plain"), *both, ("x86_64", "x86_64/t")]
+    assert text == "each patch by itself: 5 compilations of KVM and selftests succeed"
+    broken = True
+    with pytest.raises(SimlibError, match=r"p5\.patch: t\.c:1:2: warning: odd"):
+        series_check._each_compiles(targets, found, lambda text: None)

@@ -84,19 +84,105 @@ def test_a_series_is_its_patches_and_their_order(tmp_path):
     assert len({found.sha256 for found in (first, *others)}) == 3
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_another_version_is_refused_before_anything_is_copied(tmp_path, lab, given):
-    found, kernel = series(tmp_path / "s", one=CHANGE), tmp_path / "tree"
-    if given:
-        tree(kernel, "6.11.3")
-        expected = r"kernel source = 6\.11\.3: the patch series is for Linux 6\.12; install the package linux-source-6"
-    else:
-        kernel.mkdir()
-        expected = "source = .*: is no Linux source tree; name the folder"
-    with pytest.raises(InputError, match=expected):
-        prepare_source(lab, found, kernel)
+def test_what_is_no_kernel_tree_is_refused_before_anything_is_copied(tmp_path, lab):
+    (tmp_path / "tree").mkdir()
+    with pytest.raises(InputError, match=r"source = .*: is no Linux source tree; name the folder"):
+        prepare_source(lab, series(tmp_path / "s", one=CHANGE), tmp_path / "tree")
     assert not lab.exists()
+
+
+def test_a_source_package_of_another_version_is_refused(tmp_path):
+    found = series(tmp_path / "s", one=CHANGE)
+    with pytest.raises(
+        InputError, match=r"kernel source = 6\.11\.3: the patch series is for Linux 6\.12; install the pac"
+    ):
+        check_version(tree(tmp_path / "tree", "6.11.3"), found)
     assert check_version(tree(tmp_path / "stable", "6.12.9"), found) == (6, 12, 9)
+
+
+@needs_patch
+def test_a_tree_of_another_version_is_tried_and_said_to_be_one(tmp_path, lab, monkeypatch):
+    monkeypatch.setattr(source, "SOURCE_GIB", 0.0)
+    said = list[str]()
+    made = prepare_source(lab, series(tmp_path / "s", one=CHANGE), tree(tmp_path / "tree", "7.1.3"), said.append)
+    assert made.version == (7, 1, 3)
+    assert "long a4" in (made.tree / "virt" / "a.c").read_text()
+    assert "the series was written for Linux 6.12, this is 7.1.3" in said
+
+
+@needs_patch
+def test_all_that_does_not_apply_is_named_and_can_be_left_out(tmp_path):
+    """What depends on a patch that fails is tried without it: it may fail for its own reasons, or not at all."""
+    bad, gone = no_hunk(CHANGE), no_file(CHANGE)
+    kernel, found = tree(tmp_path / "tree"), series(tmp_path / "s", p1=bad, p2=ADD, p3=gone)
+    with pytest.raises(SimlibError) as caught:
+        apply_series(kernel, found, tmp_path / "stage")
+    assert str(caught.value) == (
+        "2 of 3 patches fail: p1.patch does not apply: hunk 1 of virt/a.c, at line 4; "
+        "p3.patch does not apply: virt/missing.c is not there; the tree differs from the one the series was written "
+        "for: use the source package and version that kernel-patches/series names, or leave out what does not apply "
+        "(--skip)"
+    )
+    assert apply_series(kernel, found.without(["p1.patch", "p3.patch"]), tmp_path / "stage") == ["virt/new.c"]
+    with pytest.raises(InputError, match=r"--skip = p4: is no patch of the series; give its number, 1 to 3"):
+        found.without(["p4"])
+
+
+def test_patches_are_left_out_by_number(tmp_path):
+    named = {"0001-a": CHANGE, "0002-b": ADD, "0012-c": ADD}
+    found = series(tmp_path / "s", **named)
+    assert [patch.name[:4] for patch in found.without(["2", "0001"]).patches] == ["0012"]
+    assert [patch.name[:4] for patch in found.first(2).patches] == ["0001", "0002"]
+
+
+LISTED = """\
+Subject: tests
+diff --git a/tools/testing/selftests/kvm/Makefile b/tools/testing/selftests/kvm/Makefile
+--- a/tools/testing/selftests/kvm/Makefile
++++ b/tools/testing/selftests/kvm/Makefile
+@@ -1,3 +1,5 @@
+ TEST_GEN_PROGS_x86_64 = x86_64/cpuid_test
+ TEST_GEN_PROGS_x86_64 += x86_64/a_test
++TEST_GEN_PROGS_x86_64 += x86_64/new_test
++TEST_GEN_PROGS_aarch64 += other_test
+ TEST_GEN_PROGS_aarch64 += page_test
+diff --git a/tools/testing/selftests/kvm/x86_64/new_test.c b/tools/testing/selftests/kvm/x86_64/new_test.c
+new file mode 100644
+--- /dev/null
++++ b/tools/testing/selftests/kvm/x86_64/new_test.c
+@@ -0,0 +1 @@
++int x86_64;
+"""
+
+
+@needs_patch
+def test_the_selftests_names_in_newer_trees(tmp_path):
+    """Folders and the listing have other names there, and other lines around those that are added."""
+    kernel, found = tree(tmp_path / "tree", "6.15.1"), series(tmp_path / "s", one=LISTED)
+    tests = kernel / "tools/testing/selftests/kvm"
+    for folder in ("x86", "arm64"):
+        (tests / folder).mkdir(parents=True)
+    (tests / "Makefile").write_text("include Makefile.kvm\n")
+    lines = [
+        "TEST_GEN_PROGS_x86 = x86/new_one",
+        "TEST_GEN_PROGS_x86 += x86/last_test",
+        "",
+        "TEST_GEN_PROGS_arm64 = b_test",
+    ]
+    (tests / "Makefile.kvm").write_text("\n".join([*lines, "", "LIBS += x"]) + "\n")
+    touched = apply_series(kernel, found, tmp_path / "stage")
+    folder = "tools/testing/selftests/kvm"
+    assert touched == [f"{folder}/Makefile.kvm", f"{folder}/x86/new_test.c"]
+    wanted = [*lines[:2], "TEST_GEN_PROGS_x86 += x86/new_test", "", lines[3], "TEST_GEN_PROGS_arm64 += other_test"]
+    staged = contents(tmp_path / "stage")
+    assert staged[f"{folder}/Makefile.kvm"] == "\n".join([*wanted, "", "LIBS += x"]) + "\n"
+    assert staged[f"{folder}/x86/new_test.c"] == "int x86_64;\n"
+    more = LISTED.replace("new_test", "more_test").replace("+TEST_GEN_PROGS_aarch64 += other_test\n", "")
+    apply_series(kernel, series(tmp_path / "t", one=LISTED, two=more), tmp_path / "stage")  # after the same line
+    lines = contents(tmp_path / "stage")[f"{folder}/Makefile.kvm"].splitlines()
+    assert lines[2:4] == ["TEST_GEN_PROGS_x86 += x86/new_test", "TEST_GEN_PROGS_x86 += x86/more_test"]
+    (tests / "Makefile.kvm").write_text("\n".join(wanted) + "\n")  # listed there already
+    assert apply_series(kernel, found, tmp_path / "stage") == [f"{folder}/x86/new_test.c"]
 
 
 def prepare(tmp_path: Path, **patches: str) -> Source:

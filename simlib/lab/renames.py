@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What newer kernels call the files of KVM's selftests, so that the series can be tried on them.
+
+Linux 6.12 keeps a selftest for x86 in ``x86_64/`` and lists it in ``Makefile``. Newer trees have ``x86/``, ``arm64/``
+and ``s390/``, and list them in ``Makefile.kvm``. Which of the two a tree is, is seen from its files, not its version.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+_SELFTESTS = "tools/testing/selftests/kvm/"
+_FOLDERS = {"x86_64": "x86", "aarch64": "arm64", "s390x": "s390"}
+_PART = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_LISTED = re.compile(r"^\+(TEST_GEN_PROGS\w* \+= \S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Renames:
+    """How a tree's names differ from those of Linux 6.12.
+
+    Parameters
+    ----------
+    folders : dict of str to str
+        Folders of the selftests that have another name.
+    listing : str
+        The file that lists the selftests, and what it says; empty text if it is the one that the series knows.
+    text : str
+    """
+
+    folders: dict[str, str]
+    listing: str
+    text: str
+
+    def within(self, stage: Path) -> Renames:
+        """The same with the list as earlier patches left it."""
+        listing = stage / self.listing
+        return replace(self, text=listing.read_text("utf-8") if listing.is_file() else self.text)
+
+    def patch(self, text: str) -> str:
+        """A patch as this tree needs it."""
+        if not self.folders and not self.text:
+            return text
+        return "".join(self._part(part) for part in _PART.split(text))
+
+    def _part(self, part: str) -> str:
+        """What a patch does to one file."""
+        if self.text and part.startswith(f"diff --git a/{_SELFTESTS}Makefile "):
+            return self._list(part)
+        for old, new in self.folders.items():
+            part = part.replace(f"{_SELFTESTS}{old}/", f"{_SELFTESTS}{new}/")
+        return part
+
+    def _list(self, part: str) -> str:
+        """List the added selftests after the last one of their kind: the lines around them are others here."""
+        lines = self.text.splitlines()
+        added = dict[int, list[str]]()
+        for line in _LISTED.findall(part):
+            for old, new in self.folders.items():
+                line = re.sub(rf"_{old} ", f"_{new} ", line).replace(f" {old}/", f" {new}/")  # noqa: PLW2901  # renamed
+            variable = line.partition(" ")[0]
+            places = [at for at, known in enumerate(lines) if re.match(rf"{variable}\s*\+?=", known)]
+            if line not in lines:
+                added.setdefault(places[-1] if places else len(lines) - 1, []).append(line)
+        if not added:
+            return ""
+        # One hunk, with a line before and after: patch takes one that ends with added lines for the file's end.
+        first, last = min(added), min(max(added) + 1, len(lines) - 1)
+        body = []
+        for at in range(first, last + 1):
+            body += [f" {lines[at]}", *(f"+{line}" for line in added.get(at, []))]
+        sizes = f"@@ -{first + 1},{last - first + 1} +{first + 1},{len(body)} @@"
+        head = f"diff --git a/{self.listing} b/{self.listing}\n--- a/{self.listing}\n+++ b/{self.listing}\n"
+        return head + "\n".join([sizes, *body]) + "\n"
+
+
+def find_renames(tree: Path) -> Renames:
+    """Look at a tree's selftests.
+
+    Examples
+    --------
+    >>> find_renames(Path("/nonexistent")).patch("as it is")
+    'as it is'
+    """
+    tests = tree / _SELFTESTS
+    folders = {old: new for old, new in _FOLDERS.items() if (tests / new).is_dir() and not (tests / old).is_dir()}
+    listing = tests / "Makefile.kvm"
+    text = listing.read_text("utf-8") if listing.is_file() else ""
+    return Renames(folders, f"{_SELFTESTS}Makefile.kvm", text)
