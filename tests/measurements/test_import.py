@@ -164,7 +164,7 @@ def test_trace_cmd_and_simlibs_own_events():
         ("clear", "write", 1, 77),  # fields that are not known stand before, between and behind
     ]
     assert rows(released, "site", "mode", "hold_ns") == [("fault_slow", "write", 1903), ("clear", "write", 900)]
-    assert (acquired["vm"].tolist(), released["vm"].tolist()) == (["", "", "4101-12"], ["", "4101-12"])
+    assert (acquired["vm"].tolist(), released["vm"].tolist()) == (["4090-12", "", "4101-12"], ["4090-12", "4101-12"])
     assert [w.partition(" ")[0] for w in imported.warnings] == ["204600", "1"]
 
 
