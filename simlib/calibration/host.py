@@ -4,7 +4,8 @@
 Costs come from one vCPU alone: slopes over memory and over ioctls while it is parked or only reads, and the probe of
 the lock. Nothing that is held out is among it: CLEAR while vCPUs write, and faults of more than one vCPU.
 
-Every time is the median over a run's rounds; what a cost is uncertain by comes from the repeats, resampled as a whole.
+Every time is the median over a run's rounds; what a cost is uncertain by comes from the repeats, resampled as a whole,
+with Student's t for their number.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ NAME = "host"
 """First part of the names of a host's tables, unless told otherwise."""
 
 PAGE = 4096
+PAUSE = "1ms"
+"""Pause before the one round that is simulated, in which all is dirty from the beginning."""
+
 RESAMPLES = 500
 """Times that the repeats are resampled."""
 
@@ -185,7 +189,8 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
     facts = data.facts
     hugetlb = data.pilot["base"].get("backing", "").startswith("anonymous_hugetlb")
     blocks = hugetlb and facts["architecture"] != "x86-shadow-paging"
-    size = memory_per_vcpu or max(parse_size(text) for text in data.ioctls["memory_per_vcpu"])
+    load = data.ioctls[data.ioctls["experiment"] == "load"]
+    size = memory_per_vcpu or max(parse_size(text) for text in (load if len(load) else data.ioctls)["memory_per_vcpu"])
     return Scenario.parse(
         {
             "machine": {
@@ -200,7 +205,7 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
                 "backing": "hugetlb_2mb" if blocks else "4k",
             },
             "policy": {"architecture": facts["architecture"]},
-            "workload": {"kind": "clear_under_load", "iterations": 1, "pause": f"{data.pilot['pause_us']}us"},
+            "workload": {"kind": "clear_under_load", "iterations": 1, "pause": PAUSE},
         }
     )
 
@@ -256,11 +261,11 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
     logs = np.log([[_within(draw[name], bounds[name]) for name in names] for draw in draws])
     dof = max(len(repeats) - 1, 1)
     covariance = np.atleast_2d(np.cov(logs, rowvar=False)) * len(repeats) / dof
-    low, high = np.exp(np.quantile(logs, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], axis=0))
+    half = stats.t.ppf(0.5 + LEVEL / 2, dof) * np.sqrt(np.diag(covariance))
     estimate = CostEstimate(names, np.log(centre), covariance, dof, 0.0, {})
     at_bound = [not bounds[n][0] < c < bounds[n][1] for n, c in zip(names, centre, strict=True)]
     parameters = pd.DataFrame(
-        {"name": names, "value": centre, "low": np.minimum(low, centre), "high": np.maximum(high, centre),
+        {"name": names, "value": centre, "low": centre * np.exp(-half), "high": centre * np.exp(half),
          "at_bound": at_bound, "determined": ~np.array(at_bound)}
     )  # fmt: skip
     held = held_out(data, estimate, seed, progress)
@@ -544,3 +549,28 @@ def median_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
     ordered = np.sort(np.asarray(values, dtype=float))
     below = max(int(stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5)), 1)
     return float(ordered[below - 1]), float(ordered[len(ordered) - below])
+
+
+def interrupted_shares(fit: Fit) -> pd.DataFrame:
+    """Of the CLEAR ioctls under load, the share that had to interrupt a vCPU, as far as their time tells.
+
+    What they took beyond their own costs, over what an interrupt costs; a wait for the lock counts as a part of one.
+
+    Returns
+    -------
+    DataFrame
+        ``vcpus``, ``chunk_pages``, ``measured``, ``predicted``; a row for each cell of several ioctls.
+    """
+    costs = dict(zip(fit.parameters["name"], fit.parameters["value"], strict=True))
+    if "interrupt" not in costs:
+        return pd.DataFrame(columns=["vcpus", "chunk_pages", "measured", "predicted"])
+    seen = fit.observations
+    rows = seen[(seen["study"] == "load") & (seen["metric"] == "clear_dirty_log_time") & (seen["chunk_pages"] > 0)]
+    pages = rows["vcpus"] * fit.scenario.guest.pages_per_vcpu
+    calls = pages / rows["chunk_pages"]
+    own = calls * sum(costs.get(name, 0.0) for name in ("clear_ioctl", "flush")) + pages * costs["clear_page"]
+    shares = {
+        name: ((rows[column] / PS - own) / (calls * costs["interrupt"])).clip(0, 1)
+        for name, column in (("measured", "value"), ("predicted", "model"))
+    }
+    return rows[["vcpus", "chunk_pages"]].assign(**shares).reset_index(drop=True)

@@ -18,6 +18,10 @@ app = typer.Typer(
 )
 
 
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What simlib host measure wrote.")]
+NameOption = Annotated[str, typer.Option(help="First part of the tables' names.")]
+
+
 @app.command("measure")
 def host_measure(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for what is measured; a begun one is continued.")],
@@ -37,6 +41,7 @@ def host_measure(
     seed: Annotated[int, typer.Option(help="Of the order of the runs.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever the folder holds.")] = False,
     noisy: Annotated[bool, typer.Option("--noisy", help="Measure although other programs run.")] = False,
+    name: NameOption = "host",
 ) -> None:
     """Measure this host's own /dev/kvm, on its kernel as it is; no rights are needed beyond those for /dev/kvm.
 
@@ -47,19 +52,16 @@ def host_measure(
     """
     from simlib.model.quantities import PS_PER_S, parse_duration
 
+    seconds = parse_duration(duration, "--duration") / PS_PER_S
     with progress_bar() as progress:
         found = simlib.host.measure_host(
-            out, source=source, program=program, cpus=cpus, numa=numa, hugepages=hugepages,
-            duration_s=parse_duration(duration) / PS_PER_S, seed=seed, fresh=fresh, noisy=noisy, progress=progress,
+            out, source=source, program=program, cpus=cpus, numa=numa, hugepages=hugepages, duration_s=seconds,
+            seed=seed, fresh=fresh, noisy=noisy, name=name, progress=progress,
         )  # fmt: skip
     say(f"{found.facts.cpu}, {len(found.facts.cpus)} CPUs, Linux {found.facts.kernel}: {found.facts.page_tables}")
     say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")
     for path in found.tables:
         say(f"{path}")
-
-
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What simlib host measure wrote.")]
-NameOption = Annotated[str, typer.Option(help="First part of the tables' names.")]
 
 
 @app.command("calibrate")
@@ -93,6 +95,8 @@ def host_calibrate(
 @app.command("report")
 def host_report(
     folder: FolderArgument,
+    name: NameOption = "host",
+    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="The fit. Default: DIR/fit.json.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Where to write it. Default: DIR/report.html.")
     ] = None,
@@ -103,7 +107,7 @@ def host_report(
     """
     from simlib.report.host import host_report as page
 
-    path = page(folder).write(out or folder / "report.html")
+    path = page(folder, None if fit is None else simlib.load_fit(fit), name).write(out or folder / "report.html")
     say(f"{path}")
 
 

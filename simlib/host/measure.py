@@ -87,6 +87,7 @@ def measure_host(
     seed: int = 1,
     fresh: bool = False,
     noisy: bool = False,
+    name: str = NAME,
     progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> Measured:
     """Measure this host's own ``/dev/kvm``: its kernel as it is, no rights beyond those for ``/dev/kvm``.
@@ -106,13 +107,15 @@ def measure_host(
     hugepages : bool
         Back guests with huge pages that are set aside (hugetlb).
     duration_s : float
-        About how long to measure; at least `REPEATS` [0] repeats are made.
+        About how long to measure in all; at least `REPEATS` [0] repeats are made.
     seed : int
         Of the order of the cells.
     fresh : bool
         Begin anew, whatever the folder holds.
     noisy : bool
         Measure also if the host is busy with other things.
+    name : str
+        First part of the tables' names.
     progress : callable
         Told what is being done, and the share of it that is done.
 
@@ -140,7 +143,7 @@ def measure_host(
         state = _begin(folder, facts, built, {"hugepages": hugepages, "seed": seed}, fresh, progress)
         session = _Session(folder, facts, built, state, progress, duration_s)
         records, repeats = session.run()
-        tables = write_tables(records, folder, NAME)
+        tables = write_tables(records, folder, name)
     bad = sum(record.content["noise"]["quiet"] != "true" for record in records)
     return Measured(folder, facts, records, repeats, bad, tables)
 
@@ -290,6 +293,8 @@ class _Session:
     state: dict[str, Any]
     progress: Callable[[str, float], None]
     duration_s: float
+    spent_s: float = 0.0
+    """Time that the runs took so far, those of before included."""
 
     def __post_init__(self) -> None:
         """Lay out the cells."""
@@ -309,16 +314,16 @@ class _Session:
 
     def run(self) -> tuple[list[Record], int]:
         """Run repeat after repeat until the time is over; the records, and the number of whole repeats."""
-        begun, records, lengths = time.monotonic(), list[Record](), list[float]()
+        records, lengths = list[Record](), list[float]()
         least, most = REPEATS
         for repeat in range(1, most + 1):
-            started = time.monotonic()
-            found = [self._cell(repeat, place, *one, begun) for place, one in enumerate(self._order(repeat), 1)]
-            records += [record for record, _ in found]
-            if any(ran for _, ran in found):
-                lengths.append(time.monotonic() - started)
-            spent = time.monotonic() - begun
-            if repeat >= least and spent + (float(np.median(lengths)) if lengths else 0.0) > self.duration_s:
+            mine = []
+            for place, (cell, number) in enumerate(self._order(repeat), 1):
+                mine.append(self._cell(repeat, place, cell, number))
+                self.spent_s += float(mine[-1].content["noise"]["wall_s"])
+            records += mine
+            lengths.append(sum(float(record.content["noise"]["wall_s"]) for record in mine))
+            if repeat >= least and self.spent_s + float(np.median(lengths)) > self.duration_s:
                 return records, repeat
         return records, most
 
@@ -327,15 +332,14 @@ class _Session:
         order = np.random.default_rng([self.state["options"]["seed"], repeat]).permutation(len(self.cells))
         return [(self.cells[number], int(number)) for number in order]
 
-    def _cell(self, repeat: int, place: int, cell: Cell, number: int, begun: float) -> tuple[Record, bool]:
-        """The record of a cell, and whether it was run just now."""
+    def _cell(self, repeat: int, place: int, cell: Cell, number: int) -> Record:
+        """The record of a cell, run unless it was."""
         seeded = replace(cell, test={**cell.test, "seed": repeat})
         path = self.folder / "runs" / f"{repeat:02}-{number:02}-{cell.experiment.name}.json"
         if path.is_file():
-            return load_record(path), False
-        spent = time.monotonic() - begun
-        share = min(spent / max(self.duration_s, 1.0), 0.999)
-        left = max(self.duration_s - spent, 0.0)
+            return load_record(path)
+        share = min(self.spent_s / max(self.duration_s, 1.0), 0.999)
+        left = max(self.duration_s - self.spent_s, 0.0)
         text = f"repeat {repeat}, {cell.label}; {left / 60:.0f} min left"
         self.progress(text, share)
         for _ in range(TRIES):
@@ -345,4 +349,4 @@ class _Session:
             if seen.quiet:
                 break
         row = {"repeat": repeat, "place": place, **asdict(seen), "quiet": str(seen.quiet).lower()}
-        return save_record(path, seeded, [outcome], self.provenance, row), True
+        return save_record(path, seeded, [outcome], self.provenance, row)

@@ -463,6 +463,7 @@ def _setup(records: Sequence[Record]) -> dict[str, Any]:
     kernels: dict[str, dict[str, Any]] = {}
     for record in records:
         content = record.content
-        name = f"{content['target']}-{content['mode']}-{content['kernel']}"
+        keys = record.keys
+        name = f"{content['target']}-{keys['mode']}-{keys['kernel']}"
         kernels.setdefault(name, {**content["provenance"], "command": content["command"]})
     return {"kernels": kernels}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration.host import HostData, load_host
+from simlib.calibration.host import NAME, HostData, interrupted_shares, load_host
 from simlib.errors import InputError
 from simlib.figures.host import chunk_name, clear_under_load
 from simlib.fits import Fit, load_fit
@@ -39,7 +39,7 @@ MEANING = {
 """Costs in words."""
 
 
-def host_report(folder: str | Path, fit: Fit | None = None) -> Report:
+def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) -> Report:
     """The page on a host.
 
     Parameters
@@ -48,13 +48,15 @@ def host_report(folder: str | Path, fit: Fit | None = None) -> Report:
         What `simlib host measure` wrote.
     fit : Fit, optional
         By default the folder's own ``fit.json``.
+    name : str
+        First part of the tables' names.
 
     Raises
     ------
     InputError
         If a table is missing or damaged, or there is no fit.
     """
-    data = load_host(folder)
+    data = load_host(folder, name)
     path = Path(folder) / "fit.json"
     if fit is None:
         if not path.is_file():
@@ -62,13 +64,14 @@ def host_report(folder: str | Path, fit: Fit | None = None) -> Report:
         fit = load_fit(path)
     seen = judged(fit)
     sections = [
-        Section("What was held out", _held_out(seen)),
+        Section("What was held out", [*_held_out(seen), *_missing(fit)]),
         Section("Costs of this host", _costs(fit)),
         Section("What was measured", _measured(data)),
     ]
     facts = data.facts
     known = {
-        "CPU": f"{facts['cpu']}, {len(facts['cpus'])} CPUs, {facts['sockets']} sockets",
+        "CPU": f"{facts['cpu']}, {len(facts['cpus'])} CPUs",
+        "sockets": facts["sockets"],
         "kernel": f"Linux {facts['kernel']}{', patched' if facts['patched'] else ''}",
         "page tables": facts["page_tables"],
         "simlib": __version__,
@@ -135,6 +138,30 @@ def _held_out(seen: pd.DataFrame) -> list[Block | str]:
     return blocks
 
 
+def _missing(fit: Fit) -> list[Block | str]:
+    """What the model lacks, as far as the cells of several ioctls tell."""
+    shares = interrupted_shares(fit)
+    if not len(shares):
+        return []
+    table = pd.DataFrame(
+        {
+            "vCPUs": shares["vcpus"].astype(int),
+            "pages of a CLEAR": shares["chunk_pages"].astype(int),
+            "interrupted, measured": [f"{share:.0%}" for share in shares["measured"]],
+            "interrupted, predicted": [f"{share:.0%}" for share in shares["predicted"]],
+        }
+    )
+    text = (
+        "A flush interrupts a vCPU only while it is in the guest. Which of many ioctls finds it there depends on where "
+        "in its fault it is at that moment, to a tenth of a microsecond; and one that is just entering the guest, or "
+        "leaving it, is interrupted, too, which the model does not have. Where the shares differ, so do the times."
+    )
+    return [
+        text,
+        Table(table, "CLEAR ioctls under load that had to interrupt a vCPU, by what they took beyond their costs."),
+    ]
+
+
 def _times(seen: pd.DataFrame, name: str) -> list[str]:
     """A median and its ends in words."""
     ends = zip(seen[name], seen[f"{name}_low"], seen[f"{name}_high"], strict=True)
@@ -147,9 +174,9 @@ def _costs(fit: Fit) -> list[Block | str]:
         {
             "cost": costs["name"],
             "what": costs["name"].map(MEANING).fillna(""),
-            "value": [f"{v:.4g} ns" for v in costs["value"]],
-            "from": [f"{v:.4g} ns" for v in costs["low"]],
-            "to": [f"{v:.4g} ns" for v in costs["high"]],
+            "value": [format_seconds(v * 1e-9) for v in costs["value"]],
+            "from": [format_seconds(v * 1e-9) for v in costs["low"]],
+            "to": [format_seconds(v * 1e-9) for v in costs["high"]],
             "determined": fit.parameters["determined"].tolist(),
         }
     )

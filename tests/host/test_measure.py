@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from simulated_host import COSTS, FACTS, SimulatedHost
 
@@ -18,6 +20,7 @@ from simlib.host.facts import page_tables, parse_cpus, read_facts
 from simlib.host.program import Program
 from simlib.lab.boot import Outcome
 from simlib.model.quantities import parse_duration
+from simlib.report.host import judged
 
 CELLS = 21
 """Runs of a repeat on so small a host."""
@@ -191,3 +194,27 @@ def test_facts_of_a_host_with_two_sockets(tmp_path):
 def test_bad_lists_of_cpus(text):
     with pytest.raises(InputError, match="must be numbers and ranges; write 0-3,8"):
         parse_cpus(text)
+
+
+def test_what_the_page_says_of_the_host_that_was_tried():
+    seen = judged(simlib.load_fit(simlib.measurements.data_dir() / "fits" / "host-amd-epyc-2.json"))
+    missed = seen[~seen["within"]]
+    ratio = missed[missed["metric"] == "clear_dirty_log_time"].set_index("vcpus")["ratio"]
+    data = calibration.load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
+    words = " ".join((Path(__file__).parents[2] / "docs" / "on-a-real-host.md").read_text("utf-8").split())
+    assert set(missed["chunk_pages"]) == {64}
+    assert f"{len(data.repeats)} repeats in five minutes" in words
+    assert f"of {len(seen)} cells that were held out, {int(seen['within'].sum())} are within 15 %" in words
+    assert (
+        f"The {len(missed)} that are not are CLEARs of 64 pages: with two vCPUs {ratio[2]:.2f} of the measured" in words
+    )
+    assert f"time is predicted, with one {ratio[1]:.2f}." in words
+
+
+def test_the_shipped_fit_is_that_of_its_data():
+    data = calibration.load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
+    values = calibration._values(data, np.arange(len(data.repeats)))
+    fit = simlib.load_fit(simlib.measurements.data_dir() / "fits" / "host-amd-epyc-2.json")
+    shipped = fit.parameters.set_index("name")["value"]
+    for name in ("guest_access", "clear_page", "clear_ioctl", "interrupt", "kick", "populate_block"):
+        assert values[name] == pytest.approx(shipped[name], rel=1e-6), name
