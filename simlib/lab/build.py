@@ -37,6 +37,16 @@ adds the series' own counters; ``lock-stat`` has the kernel's lock debugging."""
 PROGRAMS = ("mmu_lock_contention_test", "dirty_log_perf_test")
 """Selftests that are built in."""
 
+STATIC = "-static -Wl,--build-id=none"
+"""How programs for an initramfs are linked: a build id would be a hash of the paths that debug information names."""
+
+FIXED = (
+    "KBUILD_BUILD_TIMESTAMP=2026-01-01T00:00:00Z", "KBUILD_BUILD_USER=simlib", "KBUILD_BUILD_HOST=lab",
+    "KBUILD_BUILD_VERSION=1", "LOCALVERSION=",
+    *(f"{tool}=none-in-the-lab" for tool in ("PAHOLE", "RUSTC", "BINDGEN", "CLANG")),
+)  # fmt: skip
+"""What a build would otherwise take from its surroundings: time, user, count, git, and tools that Kconfig looks for."""
+
 OBJECTS_GIB = 0.5
 """Room that one object tree takes, GiB."""
 
@@ -174,7 +184,7 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     shutil.copyfile(objects / ".config", folder / "config")
     provenance = {
         **tree.provenance(),
-        "configuration_sha256": file_sha256(objects / ".config"),
+        "configuration_sha256": settings_sha256(objects / ".config"),
         "image_sha256": file_sha256(folder / "image"),
         "initramfs_sha256": file_sha256(folder / "initramfs.cpio"),
         "compiler": _compiler_version(what),
@@ -265,13 +275,17 @@ def need_compiler(target: Target) -> None:
 
 
 def _make(target: Target, tree: Path, objects: Path) -> list[str]:
-    """The make command for the kernel, reproducible and through ccache where there is one."""
+    """The make command for the kernel, through ccache where there is one.
+
+    The same source and compiler give the same bytes wherever, whenever and by whomever they are built: no time, user or
+    count of builds is in them, no version of git's, and no tool that Kconfig would find here and not there.
+    """
     compiler = f"{target.compiler}gcc"
     wrapped = f"ccache {compiler}" if shutil.which("ccache") else compiler
     return [
         *("make", "-C", str(tree), f"O={objects}", f"ARCH={target.kernel_arch}", f"CROSS_COMPILE={target.compiler}"),
         *(f"CC={wrapped}", f"-j{len(os.sched_getaffinity(0))}", "--no-print-directory"),
-        *("KBUILD_BUILD_TIMESTAMP=2026-01-01", "KBUILD_BUILD_USER=simlib", "KBUILD_BUILD_HOST=lab"),
+        *FIXED,
     ]
 
 
@@ -295,7 +309,7 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
 
 
 def compile_selftests(
-    target: Target, tree: Path, programs: Sequence[str], out: Path, headers: Path | None = None, link: str = "-static"
+    target: Target, tree: Path, programs: Sequence[str], out: Path, headers: Path | None = None, link: str = STATIC
 ) -> str:
     """Compile selftests of KVM against the tree's own headers; return what make said.
 
@@ -334,7 +348,7 @@ def compile_selftests(
 
 
 def build_selftests(
-    target: Target, tree: Path, folder: Path, programs: Sequence[str] = PROGRAMS, link: str = "-static"
+    target: Target, tree: Path, folder: Path, programs: Sequence[str] = PROGRAMS, link: str = STATIC
 ) -> dict[str, Path]:
     """Compile selftests and strip them; the programs by name.
 
@@ -360,10 +374,16 @@ def _compile_init(target: Target, objects: Path) -> bytes:
     """Compile the lab's own init."""
     program = objects / "simlib-init"
     _run(
-        [f"{target.compiler}gcc", "-O2", "-Wall", "-static", "-s", "-o", str(program), str(_HERE / "init.c")],
+        [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(program), str(_HERE / "init.c")],
         objects / "simlib-init.log",
     )
     return program.read_bytes()
+
+
+def settings_sha256(config: Path) -> str:
+    """Hash of what a kernel configuration sets: what it leaves off is listed only where the host's tools allow it."""
+    settings = sorted(line for line in config.read_text("utf-8").splitlines() if line.startswith("CONFIG_"))
+    return hashlib.sha256("\n".join(settings).encode()).hexdigest()
 
 
 def _fragment(target: Target, kernel: str) -> str:
@@ -375,7 +395,7 @@ def _fragment(target: Target, kernel: str) -> str:
 def _key(tree: Source, series: Series, target: Target, fragment: str) -> str:
     """What everything that is built depends on."""
     parts = [tree.origin, tree.sha256, series.sha256, fragment, (_HERE / "init.c").read_text("utf-8")]
-    parts += [_compiler_version(target), ".".join(map(str, tree.version)), repr(PROGRAMS)]
+    parts += [_compiler_version(target), ".".join(map(str, tree.version)), repr((PROGRAMS, FIXED, STATIC))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -390,7 +410,7 @@ def _run(command: Sequence[str], log: Path) -> None:
     """Run a build step; on failure show the error lines of its log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
-        done = run(command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C"})
+        done = run(command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"})
     if done.returncode:
         text = log.read_text("utf-8", errors="replace")
         refuse_full(text)

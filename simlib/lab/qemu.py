@@ -23,10 +23,18 @@ from simlib.lab.source import copy_tree, file_sha256
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
-_LIBRARIES = (
-    "its libraries come with the release's own packages: apt-get install qemu-system-x86 qemu-system-arm "
-    "qemu-system-misc"
-)
+_LIBRARIES = "run simlib lab qemu again, which brings all of its libraries"
+_C_LIBRARY = "libc6"
+"""The one package that the private copy takes from the system: its loader has to be of the same build."""
+
+_OF_THE_SYSTEM = re.compile(r"lib(?:c|m|dl|pthread|rt|resolv|util)\.so\.\d+|ld-linux[\w-]*\.so\.\d+|linux-vdso\.so\.1")
+_WRAPPER = """#!/bin/sh
+# QEMU with the libraries that were unpacked beside it.
+root=$(dirname "$(dirname "$(readlink -f "$0")")")
+LD_LIBRARY_PATH=$(echo "$root"/usr/lib/*-linux-gnu "$root"/lib/*-linux-gnu | tr ' ' ':')
+export LD_LIBRARY_PATH
+exec "$root/usr/bin/$(basename "$0")" "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
     """All emulators of a target that are here, the private copy first, then the installed one; and what is broken."""
     found, broken = [], []
     root = private_root()
-    places = [str(root / "usr/bin" / target.qemu), shutil.which(target.qemu)]
+    places = [str(root / "bin" / target.qemu), shutil.which(target.qemu)]
     for place in places:
         if place is None or not os.access(place, os.X_OK):
             continue
@@ -227,55 +235,113 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
         If this is no Debian system, apt fails, or what it fetched does not start here.
     """
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
-    entry = Path("/etc/apt/sources.list.d/debian.sources")
-    if missing or not entry.is_file():
+    sources = [] if missing else debian_sources(Path("/etc/apt"))
+    if not sources:
         raise InputError(
             "QEMU",
-            ", ".join(missing) or str(entry),
-            "not found: the packages can be fetched on Debian only",
+            ", ".join(missing) or "a source of bookworm in /etc/apt",
+            "not found: the packages can be fetched on Debian 12 only",
             f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools",
         )
     with at_work(alone=True):
-        return _fetch(targets, entry, progress)
+        return _fetch(targets, sources, progress)
 
 
-def _fetch(targets: Sequence[Target], entry: Path, progress: Callable[[str], None]) -> Path:
-    """Fetch and unpack beside, then rename."""
+def debian_sources(folder: Path) -> list[str]:
+    """Where this system takes Debian 12 from, once with its own suite and once with `QEMU_PACKAGES_SUITE`.
+
+    Parameters
+    ----------
+    folder : Path
+        ``/etc/apt``: one-line entries of ``sources.list`` and of ``sources.list.d/*.list``, and ``*.sources``.
+
+    Returns
+    -------
+    list of str
+        One-line entries; none if this is no Debian 12.
+    """
+    found: list[tuple[str, str]] = []
+    for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):
+        text = path.read_text("utf-8") if path.is_file() else ""
+        entries = re.findall(r"(?m)^deb[ \t]+(?:\[([^]\n]*)\][ \t]+)?(\S+)[ \t]+bookworm[ \t]", text)
+        found += [(uri, options) for options, uri in entries]
+    for path in sorted((folder / "sources.list.d").glob("*.sources")):
+        for block in re.split(r"\n\s*\n", path.read_text("utf-8")):
+            fields = dict(re.findall(r"(?m)^([\w-]+):\s*(\S.*)$", block))
+            if "bookworm" in fields.get("Suites", "").split():
+                key = fields.get("Signed-By", "")
+                found += [(uri, f"signed-by={key}" if key else "") for uri in fields.get("URIs", "").split()]
+    suites = ("bookworm", QEMU_PACKAGES_SUITE)
+    return [
+        f"deb {f'[{options}] ' if options else ''}{uri} {suite} main" for uri, options in found[:1] for suite in suites
+    ]
+
+
+def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable[[str], None]) -> Path:
+    """Fetch the packages with all that they depend on, unpack them beside, then rename."""
     root = private_root()
     work = root.with_name("qemu-packages")
     need_space(work, 0.6, "QEMU")
     lists = work / "lists"
-    for folder in (lists / "partial", work / "cache/archives/partial"):
+    archives = work / "cache/archives"
+    for folder in (lists / "partial", archives / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
-    blocks = [block for block in entry.read_text("utf-8").split("\n\n") if "security" not in block]
-    write_text(
-        work / "sources.list.d/lab.sources",
-        re.sub(r"^Suites:.*$", f"Suites: bookworm {QEMU_PACKAGES_SUITE}", "\n\n".join(blocks), flags=re.MULTILINE),
-    )
+    write_text(work / "sources.list", "".join(f"{line}\n" for line in sources))
+    write_text(work / "status", "")  # as if nothing were installed: what is here by chance is not relied on
     options = [
-        *("-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={work / 'sources.list.d'}"),
+        *("-o", f"Dir::Etc::sourcelist={work / 'sources.list'}", "-o", "Dir::Etc::sourceparts=/dev/null"),
         *("-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={work / 'cache'}"),
+        *("-o", f"Dir::State::status={work / 'status'}", "-o", "Debug::NoLocking=1"),
     ]
     progress(f"fetching QEMU from {QEMU_PACKAGES_SUITE}")
     _apt(["apt-get", *options, "update"], work)
-    for old in work.glob("*.deb"):
+    for old in archives.glob("*.deb"):
         old.unlink()
     names = sorted({name for target in targets for name in target.qemu_packages})
     suite = {name: f"/{QEMU_PACKAGES_SUITE}" if name.startswith("qemu") else "" for name in names}
-    _apt(["apt-get", *options, "download", *(name + suite[name] for name in names)], work)
+    whole = ["install", "--yes", "--download-only", "--no-install-recommends", "-t", QEMU_PACKAGES_SUITE]
+    _apt(["apt-get", *options, *whole, *(name + suite[name] for name in names)], work)
     part = root.with_name("qemu.part")
     shutil.rmtree(part, ignore_errors=True)
     if root.is_dir():  # other architectures' emulators stay; dpkg replaces files and writes into none
         copy_tree(root, part, part)
-    for package in sorted(work.glob("*.deb")):
-        _apt(["dpkg", "-x", str(package), str(part)], work)
+    for package in sorted(archives.glob("*.deb")):
+        if not package.name.startswith(f"{_C_LIBRARY}_"):
+            _apt(["dpkg", "-x", str(package), str(part)], work)
     for target in targets:
-        ask_version(str(part / "usr/bin" / target.qemu))
+        wrapper = part / "bin" / target.qemu
+        write_text(wrapper, _WRAPPER)
+        wrapper.chmod(0o755)
+        _refuse_foreign(part, target)
+        ask_version(str(wrapper))
     if root.is_symlink():
         root.unlink()
     shutil.rmtree(root, ignore_errors=True)
     os.rename(part, root)
     return root
+
+
+def _refuse_foreign(root: Path, target: Target) -> None:
+    """Refuse an emulator that takes a library from the system, where it may be by chance; the C library must be there.
+
+    Raises
+    ------
+    SimlibError
+        Names the libraries.
+    """
+    program = root / "usr/bin" / target.qemu
+    folders = [str(path) for place in ("usr/lib", "lib") for path in sorted((root / place).glob("*-linux-gnu"))]
+    env = {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "LD_TRACE_LOADED_OBJECTS": "1"}
+    try:
+        done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=env)  # noqa: S603  # ours
+    except OSError:
+        return  # `ask_version` says why it does not start
+    taken = []
+    for name, path in re.findall(r"(?m)^\s*(\S+) => (not found|\S+)", done.stdout):
+        if not _OF_THE_SYSTEM.fullmatch(name) and not path.startswith(str(root)):
+            taken.append(f"{name} ({path})")
+    if taken:
+        raise SimlibError(f"{target.qemu} was unpacked without all of its libraries: {', '.join(taken)}")
 
 
 def _apt(command: Sequence[str], folder: Path) -> None:

@@ -240,7 +240,7 @@ BROKEN = "echo 'error while loading shared libraries: libfdt.so.1: no such file'
 
 
 def test_a_broken_qemu_is_named_unless_another_works(only, lab):
-    private = program(lab / "qemu" / "usr" / "bin" / X86.qemu, BROKEN)
+    private = program(lab / "qemu" / "bin" / X86.qemu, BROKEN)
     with pytest.raises(InputError, match=rf"= {private} prints no version: error while .* libfdt\.so\.1: no such file"):
         find_qemu(X86)
     private.write_bytes(b"\x7fELF of another machine")
@@ -256,25 +256,26 @@ def test_a_broken_qemu_is_named_unless_another_works(only, lab):
 def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypatch):
     """With packages that hold what the test wants."""
     arm64 = find_target("arm64")
-    other = program(lab / "qemu" / "usr" / "bin" / arm64.qemu, "echo 'QEMU emulator version 10.0.2'")
+    other = program(lab / "qemu" / "bin" / arm64.qemu, "echo 'QEMU emulator version 10.0.2'")
     script = "echo 'QEMU emulator version 10.0.3'"
 
     def apt(command, folder):
-        if "download" in command:
-            (folder / "one.deb").touch()
+        if "--download-only" in command:
+            (folder / "cache/archives/one.deb").touch()
+            (folder / "cache/archives/libc6_2.36-9_amd64.deb").touch()
         elif command[0] == "dpkg":
+            assert "libc6" not in command[-2]
             place = Path(command[-1]) / "usr" / "bin" / X86.qemu
             place.unlink(missing_ok=True)  # as dpkg does: what is there may have another name elsewhere
             program(place, script)
 
     monkeypatch.setattr(qemu, "_apt", apt)
-    (tmp_path / "debian.sources").write_text("Suites: bookworm\n")
-    root = qemu._fetch([X86], tmp_path / "debian.sources", lambda text: None)
-    assert find_qemu(X86).command == str(root / "usr/bin" / X86.qemu)
+    root = qemu._fetch([X86], ["deb x bookworm main"], lambda text: None)
+    assert find_qemu(X86).command == str(root / "bin" / X86.qemu)
     assert find_qemu(arm64).command == str(other)
     script = BROKEN
     with pytest.raises(SimlibError, match="prints no version: error while loading shared libraries"):
-        qemu._fetch([X86], tmp_path / "debian.sources", lambda text: None)
+        qemu._fetch([X86], ["deb x bookworm main"], lambda text: None)
     assert find_qemu(X86).version == (10, 0, 3)
 
 
@@ -282,13 +283,41 @@ def test_the_private_qemu_comes_first_unless_it_is_too_old(only, lab):
     program(only / X86.qemu, "echo 'QEMU emulator version 9.1.0'")
     assert find_qemu(X86).version == (9, 1, 0)
     (lab / "qemu" / "usr" / "share" / "seabios").mkdir(parents=True)
-    private = program(lab / "qemu" / "usr" / "bin" / X86.qemu, "echo 'QEMU emulator version 10.0.2 (Debian)'")
+    private = program(lab / "qemu" / "bin" / X86.qemu, "echo 'QEMU emulator version 10.0.2 (Debian)'")
     found = find_qemu(X86)
     assert (found.command, found.text) == (str(private), "10.0.2")
     assert found.folders == (str(lab / "qemu/usr/share/seabios"), str(lab / "qemu/usr/share"))
     program(private, "echo 'QEMU emulator version 8.2.0'")
     assert find_qemu(X86).command == str(only / X86.qemu)
     assert not needs_qemu([X86])
+
+
+def test_where_debian_comes_from_is_read_in_both_forms(tmp_path):
+    (tmp_path / "sources.list.d").mkdir()
+    assert qemu.debian_sources(tmp_path) == []
+    sources = tmp_path / "sources.list.d" / "debian.sources"
+    sources.write_text(
+        "Types: deb\nURIs: file:/d\nSuites: bookworm bookworm-updates\nComponents: main\nSigned-By: /k.gpg\n\n"
+        "Types: deb\nURIs: file:/s\nSuites: bookworm-security\nComponents: main\n"
+    )
+    assert qemu.debian_sources(tmp_path) == [
+        "deb [signed-by=/k.gpg] file:/d bookworm main", "deb [signed-by=/k.gpg] file:/d bookworm-backports main",
+    ]  # fmt: skip
+    sources.unlink()
+    (tmp_path / "sources.list").write_text("# deb file:/x bookworm main\ndeb file:/d bookworm main contrib\n")
+    assert qemu.debian_sources(tmp_path) == ["deb file:/d bookworm main", "deb file:/d bookworm-backports main"]
+    (tmp_path / "sources.list").write_text("deb file:/d trixie main\n")
+    assert qemu.debian_sources(tmp_path) == []
+
+
+def test_an_unpacked_qemu_must_have_its_libraries_beside_it(tmp_path):
+    trace = "echo 'libcapstone.so.4 => /usr/lib/libcapstone.so.4 (0x1)'; echo 'libc.so.6 => /lib/libc.so.6 (0x2)'"
+    program(tmp_path / "usr" / "bin" / X86.qemu, f"{trace}; echo 'libpmem.so.1 => not found'")
+    said = r"without all of its libraries: libcapstone.so.4 \(/usr/lib/libcapstone.so.4\), libpmem.so.1 \(not"
+    with pytest.raises(SimlibError, match=said):
+        qemu._refuse_foreign(tmp_path, X86)
+    program(tmp_path / "usr" / "bin" / X86.qemu, f"echo 'libpmem.so.1 => {tmp_path}/usr/lib/libpmem.so.1 (0x1)'")
+    qemu._refuse_foreign(tmp_path, X86)
 
 
 def test_qemu_is_fetched_on_debian_only(only, monkeypatch):
