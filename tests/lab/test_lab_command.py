@@ -68,7 +68,7 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
         (("check-series", "--arch", "mips"), "architecture = mips: the lab cannot emulate it"),
         (("check-series",), "checkpatch.pl = perl: not found; apt-get install perl"),
         (("qemu", "--arch", "s390x"), "architecture = s390x"),
-        (("qemu", "--arch", "arm64"), "the packages can be fetched on Debian only; install QEMU 9.1 or later"),
+        (("qemu", "--arch", "arm64"), "the packages can be fetched on Debian 12 only; install QEMU 9.1 or later"),
         (
             ("run", "good.toml"),
             "qemu-system-x86_64 = not found: QEMU 9.1 or later runs the lab's x86_64; run simlib lab",
