@@ -21,7 +21,7 @@ from simlib.lab.cache import at_work, lab_dir, need_space
 from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
 from simlib.lab.process import refuse_full, run
-from simlib.lab.source import Source, file_sha256, prepare_source
+from simlib.lab.source import Source, file_sha256, has_archive, prepare_source
 from simlib.lab.targets import Target, find_target
 
 KERNELS = {
@@ -151,8 +151,8 @@ def build(
     what = find_target(target)
     if kernel not in KERNELS:
         raise InputError("kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
-    need_compiler(what)
     series = read_series().without(skip)
+    need_compiler(what, [] if source or has_archive(series) else [series.package])
     with at_work(alone=True):
         tree = prepare_source(lab_dir(), series, source, progress)
         key = _key(tree, series, what, _fragment(what, kernel))
@@ -255,8 +255,14 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
     return log.read_text("utf-8", errors="replace")
 
 
-def need_compiler(target: Target) -> None:
+def need_compiler(target: Target, source: Sequence[str] = ()) -> None:
     """Refuse to begin without the tools that a build needs.
+
+    Parameters
+    ----------
+    target : Target
+    source : sequence of str
+        The package of the kernel's source, if that is needed and not there either: one command is to install it all.
 
     Raises
     ------
@@ -270,7 +276,7 @@ def need_compiler(target: Target) -> None:
             "building for " + target.name,
             ", ".join(missing),
             "not found",
-            "apt-get install " + " ".join(target.packages),
+            "apt-get install " + " ".join([*target.packages, *source]),
         )
 
 

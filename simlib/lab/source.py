@@ -54,6 +54,15 @@ class Source:
         return {**known, "version": ".".join(map(str, self.version))}
 
 
+def has_archive(series: Series) -> bool:
+    """Whether the source package is installed."""
+    return _archive(series).is_file()
+
+
+def _archive(series: Series) -> Path:
+    return Path("/usr/src") / f"{series.package}.tar.xz"
+
+
 def find_archive(series: Series) -> Path:
     """The source package's archive, as Debian installs it.
 
@@ -62,7 +71,7 @@ def find_archive(series: Series) -> Path:
     InputError
         If it is not installed.
     """
-    archive = Path("/usr/src") / f"{series.package}.tar.xz"
+    archive = _archive(series)
     if not archive.is_file():
         raise InputError(
             "kernel source",

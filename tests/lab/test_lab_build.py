@@ -152,7 +152,7 @@ def test_a_damaged_kernel_is_not_built(lab, damage):
 
 def test_two_labs_at_once(lab, monkeypatch):
     """Runs share the lab; who changes it wants it alone."""
-    monkeypatch.setattr(building, "need_compiler", lambda target: None)
+    monkeypatch.setattr(building, "need_compiler", lambda target, source: None)
     busy = rf"another simlib lab is at work in {lab}: wait for it, or set SIMLIB_LAB"
     with at_work(alone=False), at_work(alone=False), pytest.raises(SimlibError, match=busy):
         build_kernel("x86_64")
