@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
@@ -243,16 +244,14 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
     SimlibError
         If the archive is damaged.
     """
-
-    def chosen(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        within = member.name.partition("/")[2]
-        return tarfile.tar_filter(member, path) if within.startswith(only) else None
-
+    # Not before Python 3.11.4, and Debian 12 has 3.11.2.
+    safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
     part = pristine.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         with tarfile.open(archive, "r:xz") as packed:
-            packed.extractall(part, filter=chosen)  # noqa: S202  # which is tarfile's own, for a part of the tree
+            members = (member for member in packed if member.name.partition("/")[2].startswith(only))
+            packed.extractall(part, members, **safely)  # noqa: S202  # the distribution's own package, or a part of it
         roots = list(part.iterdir())
         os.rename(roots[0] if len(roots) == 1 else part, pristine)
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
