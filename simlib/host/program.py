@@ -14,7 +14,7 @@ from pathlib import Path
 
 from simlib.errors import InputError
 from simlib.files import write_text
-from simlib.lab.build import build_selftests
+from simlib.lab.build import build_selftests, compiler_version
 from simlib.lab.cache import lab_dir, need_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
@@ -59,7 +59,7 @@ def find_given(path: Path) -> Program:
     """
     path = path.absolute()
     try:
-        done = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user's own program
+        done = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user named it, and its arguments are fixed
     except (OSError, subprocess.TimeoutExpired) as error:
         why = getattr(error, "strerror", None) or "does not end"
         raise InputError(
@@ -105,12 +105,10 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     series = read_series().within("tools/testing/selftests/")
     origin = file_sha256(find_archive(series)) if source is None else str(source.absolute())
     folder = lab_dir() / "host"
-    said = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=False)  # noqa: S607  # on the path
-    compiler = said.stdout.partition("\n")[0]
     provenance: dict[str, object] = {
         "origin": "directory" if source else find_archive(series).name,
         "series_sha256": series.sha256,
-        "compiler": compiler,
+        "compiler": compiler_version(target),
     }
     key = hashlib.sha256(json.dumps([origin, provenance, target.name]).encode()).hexdigest()
     stamp, program = folder / "built.key", folder / f"{target.name}-selftests" / f"{NAME}.stripped"

@@ -14,7 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from simlib.errors import InputError, SimlibError
 from simlib.host import digest
@@ -27,9 +29,6 @@ from simlib.host.tracing import EVENTS, Tracing
 from simlib.interruption import Held
 from simlib.lab.native import host_provenance
 from simlib.measurements.importers.tables import Imported, write_imported
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 INTERVAL_S = 0.5
 """Time between two samples, s."""
@@ -63,8 +62,6 @@ class Watched:
 
     def summary(self) -> pd.DataFrame:
         """What it comes to, as a table."""
-        import pandas as pd  # noqa: PLC0415  # only whoever asks for a frame needs it
-
         return pd.DataFrame(self.rows, columns=["about", "what", "value", "unit"])
 
     def write(self, folder: str | Path, name: str = "watch") -> list[Path]:
@@ -319,13 +316,14 @@ class _Watch:
         warnings = [*self.notes, *self._lacking(), *(traced.warnings if traced is not None else ())]
         if not kept:
             raise SimlibError("; ".join(["nothing was sampled", *warnings]))
+        host = host_provenance()
         setup = {
             "began": self.began.isoformat(timespec="milliseconds"), "began_monotonic_s": self.start_s,
             "ended": self.ended, "interval_s": interval, "samples": self.samples, "accelerator": self.accelerator,
             "qemu": self.monitor.version if self.monitor else "not stated", "vcpus": len(self.vcpus) or None,
-            "tracepoints": list(self.tracing.enabled) if self.tracing is not None else [], "host": host_provenance(),
+            "tracepoints": list(self.tracing.enabled) if self.tracing is not None else [], "host": host,
         }  # fmt: skip
-        hardware = f"{setup['host']['cpu']}, {setup['host']['cpus']} CPUs, Linux {platform.release()}"  # type: ignore[index]  # host_provenance's own
+        hardware = f"{host['cpu']}, {host['cpus']} CPUs, Linux {platform.release()}"
         imported = Imported(
             "host-watch", "a watch of a running QEMU", "", kept, tuple(warnings), setup, hardware, "simlib host watch"
         )

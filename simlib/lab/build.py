@@ -187,7 +187,7 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
         "configuration_sha256": settings_sha256(objects / ".config"),
         "image_sha256": file_sha256(folder / "image"),
         "initramfs_sha256": file_sha256(folder / "initramfs.cpio"),
-        "compiler": _compiler_version(what),
+        "compiler": compiler_version(what),
         "kernel": kernel,
     }
     write_text(record, json.dumps({"key": key, "provenance": provenance}, indent=1) + "\n")
@@ -401,11 +401,11 @@ def _fragment(target: Target, kernel: str) -> str:
 def _key(tree: Source, series: Series, target: Target, fragment: str) -> str:
     """What everything that is built depends on."""
     parts = [tree.origin, tree.sha256, series.sha256, fragment, (_HERE / "init.c").read_text("utf-8")]
-    parts += [_compiler_version(target), ".".join(map(str, tree.version)), repr((PROGRAMS, FIXED, STATIC))]
+    parts += [compiler_version(target), ".".join(map(str, tree.version)), repr((PROGRAMS, FIXED, STATIC))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _compiler_version(target: Target) -> str:
+def compiler_version(target: Target) -> str:
     """First line of what the compiler says of itself."""
     command = [f"{target.compiler}gcc", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # a name from TARGETS
