@@ -38,8 +38,12 @@ HEADERS = ("linux/kvm_types.h", "linux/kvm_mmu_lock.h")
 FLAGS = ("-O2", "-std=gnu11", "-mno-sse", "-D_GNU_SOURCE", "-Wall", "-Wno-unused")
 """The kernel's own optimisation; like the kernel, without vector registers."""
 
+PERIOD = 17
+"""``kvm.mmu_lock_stat_period`` of the build in which holds are sampled: a prime, as its documentation advises."""
+
 BUILDS = {
     "whole": ((), ()),
+    "sampled": ((f"-DPERIOD={PERIOD}",), ()),
     "without the clock": (("-DWITHOUT_CLOCK",), ()),
     "without the prefetch": (("-DWITHOUT_PREFETCH",), ()),
     "checked": (("-DCHECK_STORES",), ("-fsanitize=thread",)),
@@ -106,7 +110,12 @@ def measure(tree: Path, folder: Path, repeats: int, acquisitions: int) -> tuple[
         "",
         costs(tables["whole"]).to_string(index=False),
         "",
-        f"The parts. An acquisition should take at most {BAR_NS:g} ns more: does it without the clock?",
+        f"The same with kvm.mmu_lock_stat_period={PERIOD}: all holds are counted, one of {PERIOD} is timed.",
+        f"An acquisition should take at most {BAR_NS:g} ns more.",
+        "",
+        sampled(tables["sampled"]).to_string(index=False),
+        "",
+        "The parts, all holds timed.",
         "",
         parts(tables).to_string(index=False),
         "",
@@ -199,17 +208,25 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["case", "off", "on", "more"])
 
 
+def sampled(table: pd.DataFrame) -> pd.DataFrame:
+    """Each case with sampled holds, against the bar."""
+    rows = []
+    for case in dict.fromkeys(table.loc[table["variant"] == "on", "case"]):
+        middle, shown = difference(table, case)
+        rows.append((case, shown, "yes" if middle <= BAR_NS else "no"))
+    return pd.DataFrame(rows, columns=["case", "more", f"<= {BAR_NS:g}"])
+
+
 def parts(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """What the two clock reads cost, the rest without them, and the prefetch."""
     whole = tables["whole"]
     rows = []
     for case in dict.fromkeys(whole.loc[whole["variant"] == "on", "case"]):
         clock = whole.loc[whole["case"] == ("clock-alone" if case.endswith("alone") else "clock-two"), "ns"]
-        rest, shown = difference(tables["without the clock"], case)
-        bar = "yes" if rest <= BAR_NS else "no"
+        rest = difference(tables["without the clock"], case)[1]
         prefetch = difference(tables["without the prefetch"], case)[1]
-        rows.append((case, f"{2 * clock.median():.1f}", shown, bar, prefetch))
-    names = ["case", "two local_clock()", "more without the clock", f"<= {BAR_NS:g}", "more without the prefetch"]
+        rows.append((case, f"{2 * clock.median():.1f}", rest, prefetch))
+    names = ["case", "two local_clock()", "more without the clock", "more without the prefetch"]
     return pd.DataFrame(rows, columns=names)
 
 

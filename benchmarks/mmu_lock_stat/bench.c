@@ -348,6 +348,9 @@ int main(int argc, char *argv[])
 			abort();
 	}
 	setup_cpus();
+#ifdef PERIOD
+	shim_set_mmu_lock_stat_period(PERIOD);
+#endif
 	for (r = 0; r < repeats; r++) {
 		run("clock-alone -", clock_reads, &clock_case[0], cpus, n);
 		run("clock-two -", clock_reads, &clock_case[1], cpus, n);

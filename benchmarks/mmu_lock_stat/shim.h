@@ -196,6 +196,18 @@ static __always_inline void trace_kvm_mmu_lock_released(struct kvm *kvm, unsigne
 	NOP5();
 }
 
+static __always_inline bool trace_kvm_mmu_lock_released_enabled(void)
+{
+	NOP5();
+	return false;
+}
+
+/* A parameter is read where it is in the kernel; the benchmark sets it by this function. */
+#define module_param(name, type, perm)		\
+	void shim_set_##name(type value);	\
+	void shim_set_##name(type value) { name = value; }
+typedef unsigned int uint;
+
 #define GFP_KERNEL_ACCOUNT 0
 #define copy_to_user(to, from, n) (memcpy(to, from, n), 0)
 #define kstrtoint(text, base, to) (*(to) = 0, 0)
