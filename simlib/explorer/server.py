@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""JupyterLab on the notebooks: on loopback only, always with a token, and nothing fetched from outside."""
+"""The explorer's page, and JupyterLab on the notebooks: on loopback only, always with a token, nothing from outside.
+
+Voilà shows the page: a notebook of one cell without its code, as an extension of the server that JupyterLab is one of.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,41 @@ from simlib.errors import InputError, SimlibError
 from simlib.interruption import Held
 
 ADDRESS = "127.0.0.1"
+PAGE = "explorer.ipynb"
+"""The notebook that is the explorer's page."""
+
 NOTEBOOK = "01-arm64-rwlock.ipynb"
-"""The notebook that opens first."""
+"""The notebook that JupyterLab opens first."""
+
+PARTS = {"notebooks": "_notebooks", "docs": "_docs"}
+"""Folders that are served, as the source tree has them and as the package does: notebooks link to the pages."""
 
 COPIES = "simlib-notebooks"
-"""Folder, below the current one, to which an installed package copies its notebooks."""
+"""Folder, below the current one, to which an installed package copies them."""
 
 INTERRUPTED = 130
+_POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
+"""What a browser may load: Voilà's template asks other hosts for icons and MathJax, which the page does not need."""
+
+_SERVER = {
+    "ServerApp": {
+        "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
+        "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
+    },
+    "MultiKernelManager": {"kernel_manager_class": "simlib.explorer.kernels.PageKernel"},
+    "VoilaConfiguration": {
+        "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO", "show_tracebacks": False,
+        "file_allowlist": [], "show_margins": False,
+    },
+}  # fmt: skip
+"""The extensions, and a page that shows no file and no traceback."""
+
 _GRACE_S = 0.5
 """How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
 
 
-def explore(port: int = 0, browser: bool = True) -> int:
-    """Open the notebooks in JupyterLab and stay until it ends.
+def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = False) -> int:
+    """Open the explorer, with JupyterLab beside it, and stay until the server ends.
 
     Ctrl-C, SIGTERM and a closed terminal end it, with its kernels.
 
@@ -46,6 +71,10 @@ def explore(port: int = 0, browser: bool = True) -> int:
         TCP port on loopback; 0: any free one.
     browser : bool
         Whether to open a browser.
+    query : str
+        What the page asks first (`simlib.explorer.State.query`).
+    lab : bool
+        Whether to open the notebooks in JupyterLab instead of the page.
 
     Returns
     -------
@@ -59,31 +88,38 @@ def explore(port: int = 0, browser: bool = True) -> int:
     InputError
         If the port cannot be had.
     """
-    if importlib.util.find_spec("jupyterlab") is None:
-        raise SimlibError(f"JupyterLab is not installed: run {sys.executable} -m pip install jupyterlab")
-    folder = notebooks_folder()
+    for package in ("jupyterlab", "voila"):
+        if importlib.util.find_spec(package) is None:
+            raise SimlibError(f"{package} is not installed: run {sys.executable} -m pip install {package}")
+    folder = served_folder()
     port = free_port(port)
+    page = f"/voila/render/notebooks/{PAGE}"
+    book = f"/lab/tree/notebooks/{NOTEBOOK}"
+    asked = f"{query}&" if query else ""
     with tempfile.TemporaryDirectory(prefix="simlib-explore-") as private:
         token = secrets.token_hex(24)
         config = write_config(Path(private), token)
         environment = quiet(Path(private), os.environ)
-        _say(f"http://{ADDRESS}:{port}/lab/tree/{NOTEBOOK}?token={token}")
-        _say(f"notebooks in {folder}; Ctrl-C ends JupyterLab")
-        code = _run(command(folder, port, config, browser=browser), environment)
+        _say(f"explorer: http://{ADDRESS}:{port}{page}?{asked}token={token} (some seconds until it is there)")
+        _say(f"notebooks: http://{ADDRESS}:{port}{book}?token={token}")
+        _say(f"served: {folder}; Ctrl-C ends the server and its kernels")
+        first = book if lab else page + (f"?{query}" if query else "")
+        line = command(folder, port, config, first=first, browser=browser)
+        code = _run(line, environment, Path(private))
     if code not in (0, INTERRUPTED):
         raise SimlibError(f"JupyterLab failed with exit code {code}; its messages stand above")
     return code
 
 
-def notebooks_folder(package: Path | None = None, below: Path | None = None) -> Path:
-    """The folder of notebooks: the source tree's, or a writable copy of the installed package's.
+def served_folder(package: Path | None = None, below: Path | None = None) -> Path:
+    """The folder that has the notebooks and the pages that they link to: the source tree, or a copy of the package's.
 
     Parameters
     ----------
     package : Path, optional
         Folder of the package ``simlib``; by default this one.
     below : Path, optional
-        Where a copy goes; by default the current folder. Notebooks that are there already are left alone.
+        Where a copy goes; by default the current folder. What is there already is left alone.
 
     Raises
     ------
@@ -92,22 +128,22 @@ def notebooks_folder(package: Path | None = None, below: Path | None = None) -> 
 
     Examples
     --------
-    >>> (notebooks_folder() / NOTEBOOK).is_file()
+    >>> (served_folder() / "notebooks" / NOTEBOOK).is_file()
     True
     """
     package = Path(__file__).resolve().parents[1] if package is None else package
-    source = package.parent / "notebooks"
-    if (source / NOTEBOOK).is_file():
+    source = package.parent
+    if (source / "notebooks" / NOTEBOOK).is_file():
         return source
-    packaged = package / "_notebooks"
-    if not (packaged / NOTEBOOK).is_file():
-        raise SimlibError(f"no {NOTEBOOK} in {source} or {packaged}: install simlib again")
+    if not (package / PARTS["notebooks"] / NOTEBOOK).is_file():
+        raise SimlibError(f"no {NOTEBOOK} in {source / 'notebooks'} or {package / '_notebooks'}: install simlib again")
     target = (Path.cwd() if below is None else below) / COPIES
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        for notebook in sorted(packaged.glob("*.ipynb")):
-            if not (target / notebook.name).exists():
-                shutil.copyfile(notebook, target / notebook.name)
+        for name, packaged in PARTS.items():
+            (target / name).mkdir(parents=True, exist_ok=True)
+            for file in sorted((package / packaged).glob("*.*")):
+                if not (target / name / file.name).exists():
+                    shutil.copyfile(file, target / name / file.name)
     except OSError as error:
         raise SimlibError(
             f"cannot copy the notebooks to {target} ({error.strerror}): change to a folder that you may write"
@@ -150,7 +186,7 @@ def free_port(port: int = 0) -> int:
 
 
 def write_config(folder: Path, token: str) -> Path:
-    """A configuration that only this user can read, with the token.
+    """A configuration that only this user can read, with the token and what Voilà may do.
 
     Neither the environment nor the arguments of a process would do: a user's own configuration could switch
     the token off there, and everybody may read arguments. With it, JupyterLab reads no other configuration.
@@ -160,16 +196,16 @@ def write_config(folder: Path, token: str) -> Path:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = write_config(Path(folder), "secret")
     ...     print(oct(path.stat().st_mode & 0o777), path.read_text())
-    0o600 {"IdentityProvider": {"token": "secret"}}
+    0o600 {"IdentityProvider": {"token": "secret"}, ...}
     """
     path = folder / "simlib_explore_config.json"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"IdentityProvider": {"token": token}}, file)
+        json.dump({"IdentityProvider": {"token": token}, **_SERVER}, file)
     return path
 
 
-def command(folder: Path, port: int, config: Path, *, browser: bool) -> list[str]:
-    """The command line of JupyterLab.
+def command(folder: Path, port: int, config: Path, *, first: str = "/lab", browser: bool) -> list[str]:
+    """The command line of JupyterLab; `first` is what a browser opens.
 
     Examples
     --------
@@ -186,12 +222,24 @@ def command(folder: Path, port: int, config: Path, *, browser: bool) -> list[str
         "ServerApp.root_dir": folder,
         "ServerApp.log_level": "WARN",
         "LabApp.log_level": "WARN",
-        "LabApp.default_url": f"/lab/tree/{NOTEBOOK}",
+        "LabApp.default_url": first,
         # It would ask jupyter.org for news, and whether there is a newer version.
         "LabApp.news_url": None,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
     }
-    line = [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in options.items())]
+    # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's. A page's kernel
+    # starts at once, not when it is asked for.
+    start = (
+        ["-m", "jupyterlab"] if first.startswith("/lab") else ["-c", "from simlib.explorer.launch import main; main()"]
+    )
+    line = [
+        sys.executable,
+        "-P",
+        "-W",
+        "ignore::DeprecationWarning",
+        *start,
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
     if not browser:
         line.append("--no-browser")
     if os.geteuid() == 0:
@@ -222,15 +270,15 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, (str(folder), before)))}
 
 
-def _run(line: list[str], environment: Mapping[str, str]) -> int:
-    """Run JupyterLab until it ends or this process is told to end."""
+def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
+    """Run JupyterLab in a folder until it ends or this process is told to end."""
     # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order.
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
         process = None
         try:
             with Held():
                 process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
-                    line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment)
+                    line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment), cwd=folder
                 )
             while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
                 time.sleep(0.1)

@@ -40,6 +40,8 @@ COLOURS = {
 }
 """What was measured keeps the colour that it has in the other figures."""
 
+_LINES = ({"width": 4.5, "dash": "solid"}, {"width": 2.5, "dash": "9px,5px"})
+
 VCPUS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of vCPUs of the published table."""
 
@@ -118,7 +120,7 @@ def compare(
     Returns
     -------
     DataFrame
-        variant, vcpus, metric, kind (``predicted``), value, low, high (both NaN: one run, no interval), held_out
+        variant, vcpus, metric, kind (``simulated``), value, low, high (both NaN: one run, no interval), held_out
         (True: no row was fitted at these costs). The table that `simlib.figures` draws.
 
     Raises
@@ -143,7 +145,7 @@ def compare(
     ]
     runs = evaluate([case for _, _, case in cases], pages_per_vcpu=pages_per_vcpu, seed=seed)
     rows = [
-        (name, n, metric, "predicted", run.metrics[metric], np.nan, np.nan, True)
+        (name, n, metric, "simulated", run.metrics[metric], np.nan, np.nan, True)
         for (name, n, _), run in zip(cases, runs, strict=True)
         for metric in metrics
     ]
@@ -196,9 +198,9 @@ def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault"
     'lines are simulated at equal costs, only the lock policy differs'
     """
     drawn = figures.dirty_memory_time(curves, title)
-    lines = [trace for trace in drawn.data if trace.mode == "lines" and trace.name.endswith(", predicted")]
-    for above, trace in enumerate(reversed(lines)):  # curves that coincide show below each other
-        trace.line.update(width=2 + above, dash="9px,5px")
+    lines = [trace for trace in drawn.data if trace.mode == "lines" and trace.name.endswith(", simulated")]
+    for number, trace in enumerate(lines):  # a curve shows through the gaps of the one that covers it
+        trace.line.update(_LINES[number % 2])
     for trace in drawn.data:
         if trace.legendgroup in COLOURS:
             part = trace.marker if trace.mode == "markers" else trace.line

@@ -20,7 +20,7 @@ from simlib.model.scenario import Scenario
 
 SLIDERS = {
     "fault_hold": "hold, ns",
-    "fault_exit": "think, ns",
+    "fault_exit": "exit, ns",
     "line_transfer": "line transfer, ns",
     "tlb_invalidate": "broadcast, ns",
 }
@@ -29,7 +29,7 @@ SLIDERS = {
 _PS_PER_NS = 1000
 _NOTE = (
     "<div style='line-height: 1.4'><b>Simulated</b>, {pages} pages a vCPU. All curves pay the same costs; only the "
-    "lock policy differs. Hold: a fault's work under the lock. Think: the rest of the fault, outside it. Line "
+    "lock policy differs. Hold: a fault's work under the lock. Exit: the rest of the fault, outside the lock. Line "
     "transfer: moving the lock word's cache line. Broadcast: one TLB invalidation, for which the interconnect serves "
     "one CPU at a time; a fault pays it under any lock, and without one.</div>"
 )
@@ -52,7 +52,7 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     --------
     >>> note, sliders, reset, figure = what_if().children
     >>> [slider.description for slider in sliders.children]
-    ['hold, ns', 'think, ns', 'line transfer, ns', 'broadcast, ns']
+    ['hold, ns', 'exit, ns', 'line transfer, ns', 'broadcast, ns']
     """
     start = starting_point(estimate)
     measured = published()

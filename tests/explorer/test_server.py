@@ -21,7 +21,7 @@ from simlib.errors import InputError, SimlibError
 from simlib.explorer import server
 
 START = "import sys; from simlib.explorer.server import explore; sys.exit(explore(browser=False))"
-URL = re.compile(r"(http://127\.0\.0\.1:\d+)/lab/tree/\S+\?token=([0-9a-f]{48})\n")
+URL = re.compile(r"(http://127\.0\.0\.1:\d+)/voila/render/notebooks/explorer.ipynb\?token=([0-9a-f]{48}) ")
 LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback is not asked of a proxy
 
 
@@ -52,7 +52,7 @@ def answers(base: str, process: subprocess.Popen[str]) -> bool:
 
 def test_command_binds_loopback_and_keeps_the_token() -> None:
     line = server.command(Path("/books"), 8901, Path("/private/config.json"), browser=False)
-    assert line[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert line[:2] == [sys.executable, "-P"]  # no jupyterlab.py of the current folder
     assert "--ServerApp.ip=127.0.0.1" in line
     assert "--ServerApp.port=8901" in line
     assert "--ServerApp.root_dir=/books" in line
@@ -76,8 +76,11 @@ def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
         "JUPYTER_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": str(Path(simlib.__file__).parents[1]),
         "TMPDIR": str(tmp_path),
     }  # fmt: skip
+    imported = tmp_path / "imported"
+    for name in ("jupyterlab", "voila"):  # of the current folder: neither is a module, nor a configuration
+        (tmp_path / f"{name}.py").write_text(f"open({str(imported)!r}, 'w')")
     with subprocess.Popen(
-        [sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+        [sys.executable, "-P", "-c", START], stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
     ) as process:
         try:
             assert process.stderr is not None
@@ -87,14 +90,19 @@ def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
             assert answers(base, process)
             assert status(f"{base}/api/status") == 403
             assert status(f"{base}/api/status?token={token}") == 200
-            assert status(f"{base}/api/contents/{server.NOTEBOOK}?content=0&token={token}") == 200
-            assert status(f"{base}/api/contents/{server.NOTEBOOK}?content=0") == 403
+            for path in ("notebooks/01-arm64-rwlock.ipynb", "docs/model.md"):  # the notebooks link to the pages
+                assert status(f"{base}/api/contents/{path}?content=0&token={token}") == 200
+                assert status(f"{base}/api/contents/{path}?content=0") == 403
+            with LOCAL.open(f"{base}/voila/render/notebooks/{server.PAGE}", timeout=10) as page:
+                assert "/login?" in page.geturl()
+                assert "default-src 'self'" in page.headers["Content-Security-Policy"]
+            assert not imported.exists()
         finally:
             process.send_signal(signal.SIGTERM)
             rest = process.stderr.read() if process.stderr is not None else ""
         assert process.wait(30) == 130
     assert "Traceback" not in rest
-    assert token not in rest
+    assert token not in "".join(line for line in rest.splitlines() if not line.startswith("simlib: "))
     with pytest.raises(OSError, match="refused"):
         status(f"{base}/api")
     assert not list(tmp_path.glob("simlib-explore-*"))
@@ -116,7 +124,7 @@ def test_a_port_that_does_not_exist_is_named() -> None:
 
 def test_missing_jupyterlab_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SimlibError, match=r"JupyterLab is not installed: run .* pip install jupyterlab"):
+    with pytest.raises(SimlibError, match=r"jupyterlab is not installed: run .* pip install jupyterlab"):
         server.explore(browser=False)
 
 
@@ -136,11 +144,15 @@ def test_an_installed_package_copies_its_notebooks_once(tmp_path: Path) -> None:
     packaged = tmp_path / "site" / "simlib" / "_notebooks"
     packaged.mkdir(parents=True)
     (packaged / server.NOTEBOOK).write_text("{}")
-    folder = server.notebooks_folder(tmp_path / "site" / "simlib", tmp_path)
-    assert (folder / server.NOTEBOOK).read_text() == "{}"
-    (folder / server.NOTEBOOK).write_text("mine")
-    assert server.notebooks_folder(tmp_path / "site" / "simlib", tmp_path) == folder
-    assert (folder / server.NOTEBOOK).read_text() == "mine"
+    pages = tmp_path / "site" / "simlib" / "_docs"
+    pages.mkdir()
+    (pages / "model.md").write_text("# The model")
+    folder = server.served_folder(tmp_path / "site" / "simlib", tmp_path)
+    notebook = folder / "notebooks" / server.NOTEBOOK
+    assert (notebook.read_text(), (folder / "docs" / "model.md").read_text()) == ("{}", "# The model")
+    notebook.write_text("mine")
+    assert server.served_folder(tmp_path / "site" / "simlib", tmp_path) == folder
+    assert notebook.read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -149,12 +161,12 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (packaged / server.NOTEBOOK).write_text("{}")
     (tmp_path / "file").write_text("")
     with pytest.raises(SimlibError, match="cannot copy the notebooks"):
-        server.notebooks_folder(tmp_path / "site" / "simlib", tmp_path / "file")
+        server.served_folder(tmp_path / "site" / "simlib", tmp_path / "file")
 
 
 def test_missing_notebooks_are_named(tmp_path: Path) -> None:
     with pytest.raises(SimlibError, match="install simlib again"):
-        server.notebooks_folder(tmp_path / "simlib", tmp_path)
+        server.served_folder(tmp_path / "simlib", tmp_path)
 
 
 def test_defaults_are_quiet_and_the_user_s_own_paths_stay(tmp_path: Path) -> None:

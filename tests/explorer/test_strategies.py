@@ -35,7 +35,7 @@ def test_frame_is_tidy_and_in_order(frame: pd.DataFrame) -> None:
     assert tuple(frame.columns) == COLUMNS
     assert frame["variant"].unique().tolist() == list(STRATEGIES)
     assert frame["vcpus"].tolist() == list(VCPUS) * len(STRATEGIES)
-    assert frame["kind"].eq("predicted").all()
+    assert frame["kind"].eq("simulated").all()
     assert frame["held_out"].all()
     assert frame[["low", "high"]].isna().all(axis=None)
 
@@ -146,9 +146,12 @@ def test_a_missing_cost_is_named() -> None:
 def test_figure_shows_every_strategy_in_its_colour(frame: pd.DataFrame) -> None:
     drawn = figure(pd.concat([frame, published()]))
     for name in STRATEGIES:
-        line = next(t for t in drawn.data if t.name == f"{name}, predicted")
+        line = next(t for t in drawn.data if t.name == f"{name}, simulated")
         assert line.line.color == COLOURS[name]
         assert list(line.y) == wide(frame)[name].tolist()
+    lines = [t.line for t in drawn.data if t.name.endswith(", simulated")]
+    assert [line.dash == "solid" for line in lines] == [True, False] * 2  # none hides the one before it
+    assert lines[0].width > lines[1].width + 1
     points = {t.legendgroup for t in drawn.data if t.mode == "markers" and t.legendgroup}
     assert points == set(MEASURED_AS)
     assert "simulated" in drawn.layout.title.subtitle.text

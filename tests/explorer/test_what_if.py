@@ -32,7 +32,7 @@ class Shown:
         return {
             t.legendgroup: [float(y) for y in t.y]
             for t in self.figure.data
-            if t.mode == "lines" and t.name.endswith("predicted") and t.legendgroup
+            if t.mode == "lines" and t.name.endswith("simulated") and t.legendgroup
         }
 
     def points(self) -> list[list[float]]:

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How long the explorer's page takes to answer, in a real browser: from a control let go to the picture changed.
+
+    python benchmarks/explorer.py [--moves 100] [--guest QUERY]
+
+Starts `simlib explore`, opens its page in a headless Chromium, moves one control after the other, and takes the time
+until the first answer (theory) is drawn and until all of it is simulated, both as the page itself sees them. Run it on
+an idle machine: browser, server and simulation share its CPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import cycle
+
+import numpy as np
+from playwright.sync_api import Page, sync_playwright
+
+from simlib.explorer.state import State
+
+MOVES = {
+    "vCPUs": ("32", "64", "96", "128", "160", "48"),
+    "chunk of a CLEAR": ("512M", "1G", "2G", "256M"),
+    "between accesses": ("10us", "20us", "50us", "15us"),
+    "share written, %": ("10", "30", "60", "100"),
+    "strategy": ("every-64", "own", "pages >= 512 and waiters >= 1", "every-4096"),
+}
+"""Values that each control is moved to in turn."""
+
+ANSWERED = """([after, part]) => new Promise(done => {
+    const look = () => {
+        const shown = document.querySelector('.simlib-figures')?.dataset;
+        if (shown && +shown.generation > after && (!part || shown.part === part)) done(performance.now());
+        else setTimeout(look, 2);
+    };
+    look(); })"""
+
+
+def main() -> int:
+    """Start, move, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moves", type=int, default=100, help="how often a control is let go (default: 100)")
+    parser.add_argument("--guest", default="architecture=arm64", metavar="QUERY", help="what is asked first")
+    given = parser.parse_args()
+    asked = State.from_query(given.guest).query
+    command = [sys.executable, "-m", "simlib", "explore", "--no-browser", "--query", asked]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        began = time.perf_counter()
+        found = re.search(r"explorer: (\S+)", server.stderr.readline())
+        assert found is not None
+        try:
+            with sync_playwright() as started:
+                path = shutil.which("chromium") or shutil.which("google-chrome")
+                browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+                page = browser.new_page(viewport={"width": 1280, "height": 720})
+                open_page(page, found[1])
+                page.evaluate(ANSWERED, [0, ""])
+                usable = time.perf_counter() - began
+                page.evaluate(ANSWERED, [0, "done"])
+                report(asked, usable, *move(page, given.moves))
+                browser.close()
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.communicate()
+    return 0
+
+
+def open_page(page: Page, address: str) -> None:
+    """Open it as soon as the server is there."""
+    for _ in range(300):
+        try:
+            page.goto(address, timeout=120_000)
+            return
+        except Exception:  # refused: not yet
+            time.sleep(0.1)
+    raise SystemExit("the server did not come up")
+
+
+def move(page: Page, moves: int) -> tuple[list[float], list[float]]:
+    """Times to the first answer, and to the last part of it, s."""
+    first, last = [], []
+    values = {label: cycle(texts) for label, texts in MOVES.items()}
+    for label in (label for _, label in zip(range(moves), cycle(MOVES), strict=False)):
+        before = int(page.get_attribute(".simlib-figures", "data-generation") or 0)
+        control = page.get_by_label(label, exact=True)
+        text = next(values[label])
+        if control.input_value() == text:
+            text = next(values[label])
+        control.fill(text)
+        page.evaluate(
+            "addEventListener('keydown', event => { window.letGo = performance.now(); }, {once: true, capture: true})"
+        )
+        control.press("Enter")
+        shown = page.evaluate(ANSWERED, [before, ""])
+        done = page.evaluate(ANSWERED, [before, "done"])
+        let_go = page.evaluate("window.letGo")
+        first.append((shown - let_go) / 1e3)
+        last.append((done - let_go) / 1e3)
+    return first, last
+
+
+def report(asked: str, usable: float, first: list[float], last: list[float]) -> None:
+    """Percentiles."""
+    print(f"{asked}: page usable {usable:.1f} s after the command; {len(first)} moves")
+    for name, times in (("first answer", first), ("refined", last)):
+        median, high, most = np.percentile(times, [50, 95, 100])
+        print(f"{name}: median {1e3 * median:.0f} ms, 95th percentile {1e3 * high:.0f} ms, longest {1e3 * most:.0f} ms")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the explorer answers: by theory at once, and by simulation a while later, part by part."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from simlib import parallel
+from simlib.decision.closed_form import batching, chunk_pages
+from simlib.decision.uncertainty import UncertainCosts
+from simlib.engine import compiled
+from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.engine.timeline import ownership_over_time, perfetto_trace, timeline
+from simlib.errors import RunInterruptedError, SimlibError
+from simlib.explorer.state import State
+from simlib.fits import Fit, choose_fit, find_fit
+from simlib.model.job import Job
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.scenario import Guest, Scenario
+from simlib.model.workload import Workload
+from simlib.sampling import why_not
+from simlib.sampling.travel import Journey, job_of_clear, travel
+from simlib.simulation import flags_of, run_scenario
+from simlib.theory import batch_costs
+
+BATCHES = (64, 512, 4096, 32768, 0)
+"""Pages of a hold in the trade-off; 0: the whole ioctl."""
+
+CURVE_PAGES = 2**16
+"""Pages that a point of the curve simulates in all, from eight vCPUs on: many take no longer than few."""
+
+LEAST_PAGES = 256
+"""Pages of each vCPU, at least."""
+
+DRAWS = 12
+"""Vectors of costs behind the curve's band."""
+
+TRACE = 2_000_000
+"""Events of a window whose lock ownership is drawn."""
+
+MOST_VCPUS = 1023
+
+Check = parallel.Check
+
+
+class Theory(NamedTuple):
+    """What is known of a state at once, without simulating its migration."""
+
+    evidence: str
+    """What the costs rest on, in words."""
+    flags: tuple[str, ...]
+    """What to know before believing a number."""
+    bound: pd.DataFrame
+    published: pd.DataFrame
+    law: pd.DataFrame
+
+
+class Costed(NamedTuple):
+    """A migration all of whose costs have values, and what they rest on."""
+
+    scenario: Scenario
+    costs: UncertainCosts
+
+
+def costed(scenario: Scenario) -> Costed:
+    """Each cost at its median: given, else calibrated, else from the priors.
+
+    Examples
+    --------
+    >>> costed(State.of("riscv").scenario).costs.evidence
+    'facts alone'
+    """
+    costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
+    return Costed(costs.central(), costs)
+
+
+def theory(state: State) -> Theory:
+    """All that theory and measurements say of a state: `bound`, `published`, `law`, and the evidence for the costs.
+
+    Examples
+    --------
+    >>> theory(State.of("riscv")).evidence
+    'facts alone'
+    """
+    case, costs = costed(state.case())
+    return Theory(costs.evidence, flags_of(case), bound(case), published(case), law(case))
+
+
+# --- the curve: what a fault costs when all vCPUs fault -----------------------------------------------------------
+
+
+def selftest(scenario: Scenario) -> Scenario:
+    """The same kernel, machine and costs under dirty_log_perf_test: every vCPU writes all of its pages, each a fault.
+
+    It is what most published curves over vCPUs measure.
+    """
+    guest = scenario.guest
+    return dataclasses.replace(
+        scenario,
+        guest=Guest(vcpus=1, memory_per_vcpu=LEAST_PAGES * guest.page_size, page_size=guest.page_size, backing="4k"),
+        workload=Workload(kind="dirty_log_perf_test"),
+    )
+
+
+def curve_vcpus(vcpus: int) -> list[int]:
+    """Powers of two, up to twice the guest's vCPUs and at least 64, and the guest's own number.
+
+    Examples
+    --------
+    >>> curve_vcpus(160)
+    [1, 2, 4, 8, 16, 32, 64, 128, 160, 256]
+    """
+    powers = [2**k for k in range(10) if 2**k <= max(64, 2 * vcpus)]
+    return sorted({*powers, vcpus} | ({MOST_VCPUS} if vcpus > 512 else set()))
+
+
+def bound(case: Scenario) -> pd.DataFrame:
+    """How many times as long as one vCPU n of them take at least, whatever the lock's discipline: the utilisation law.
+
+    A page takes what it takes one vCPU alone, or n times what only one CPU at a time can do of it, whichever is longer
+    (Denning and Buzen 1978): the hold and two transfers of the lock's cache line under an exclusive lock, the transfers
+    alone under one that is shared, and the broadcast invalidation where there is one. What it takes alone is simulated:
+    nobody waits there.
+
+    Parameters
+    ----------
+    case : Scenario
+        A migration all of whose costs have values.
+
+    Returns
+    -------
+    DataFrame
+        vcpus, times.
+
+    Examples
+    --------
+    >>> bound(costed(State.of("arm64").scenario).scenario)["times"].is_monotonic_increasing
+    True
+    """
+    policy, costs = case.policy.resolved(), case.machine_costs
+    # The selftest's pages are protected one by one, so that its faults are those of a write-protected page.
+    mode = policy.write_protect_fault
+    crossing = 2.0 * (costs.line_transfer or 0) * (case.policy.fault_lock_sections or 1)
+    hold = float(costs.fault_hold or 0)
+    broadcast = float(costs.tlb_invalidate or 0) if policy.facts.fault_flush == "broadcast" else 0.0
+    exclusive = mode == "write" or (mode == "read" and policy.lock != "rwlock")
+    serial = max({"lockless": 0.0}.get(mode, crossing) + (hold if exclusive else 0.0), broadcast)
+    alone = run_scenario(selftest(case)).metrics["dirty_memory_time"] / LEAST_PAGES / PS
+    vcpus = np.array(curve_vcpus(case.guest.vcpus))
+    return pd.DataFrame({"vcpus": vcpus, "times": np.maximum(alone, vcpus * serial) / alone})
+
+
+def published(scenario: Scenario) -> pd.DataFrame:
+    """Measured curves of the machine that the scenario names, in multiples of their first point.
+
+    Returns
+    -------
+    DataFrame
+        variant, kernel (as an architecture's name), vcpus, times; empty where nobody measured one.
+
+    Examples
+    --------
+    >>> published(State.of("arm64").scenario)["variant"].unique().tolist()
+    ['spinlock-old-test', 'rwlock-old-test', 'rwlock-fixed-test']
+    >>> len(published(State.of("loongarch").scenario))
+    0
+    """
+    fit = find_fit(scenario)
+    frame = pd.DataFrame(columns=["variant", "kernel", "vcpus", "times"])
+    if fit is None:
+        return frame
+    rows = _dirtying(fit)
+    parts = []
+    for variant, part in rows.groupby("variant", sort=False):
+        first = part.sort_values("vcpus")["value"].iloc[0]
+        if len(part) > 1:
+            kernel = fit.scenario.variants[str(variant)].policy.architecture if variant else ""
+            parts.append(
+                pd.DataFrame(
+                    {"variant": variant, "kernel": kernel, "vcpus": part["vcpus"], "times": part["value"] / first}
+                )
+            )
+    return pd.concat(parts, ignore_index=True) if parts else frame
+
+
+def _dirtying(fit: Fit) -> pd.DataFrame:
+    rows = fit.observations
+    return rows[rows["metric"].str.startswith("dirty_memory_time")]
+
+
+def curve(state: State, check: Check, draws: int = DRAWS) -> pd.DataFrame:
+    """Dirty memory time over vCPUs, in multiples of one vCPU's, with a band for what the costs leave open.
+
+    Returns
+    -------
+    DataFrame
+        vcpus, times (costs at their medians), low, high (5 % and 95 % of `draws` vectors of costs).
+    """
+    vcpus = curve_vcpus(state.scenario.guest.vcpus)
+    medians, costs = costed(state.case())
+    random = np.random.default_rng(1)
+    worlds = [medians, *(costs.draw(random) for _ in range(draws))]
+    jobs = [(selftest(world).with_vcpus(n), n) for world in worlds for n in vcpus]
+
+    def one(case: Scenario, n: int, inner: Check) -> float:
+        def both(*of: object) -> None:
+            check()
+            inner(*of)
+
+        pages = max(LEAST_PAGES, CURVE_PAGES // max(8, n) // WORD_PAGES * WORD_PAGES)
+        whole = dataclasses.replace(
+            case, guest=dataclasses.replace(case.guest, memory_per_vcpu=pages * case.guest.page_size)
+        )
+        return run_scenario(whole, progress=both).metrics["dirty_memory_time"] / pages
+
+    found = np.array(parallel.each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
+    times = found / found[:, :1]
+    low, high = np.quantile(times[1:], [0.05, 0.95], axis=0) if draws else (times[0], times[0])
+    return pd.DataFrame({"vcpus": vcpus, "times": times[0], "low": low, "high": high})
+
+
+# --- the migration -------------------------------------------------------------------------------------------------
+
+
+class Trip(NamedTuple):
+    """One walk through a migration."""
+
+    strategy: str
+    journey: Journey
+
+    def row(self, vcpus: int) -> dict[str, float | str]:
+        """What a table says of it: cost is CPU time of CLEAR and guest time lost."""
+        found = self.journey.metrics
+        lost = vcpus * found["precopy_duration"] * (1 - found["guest_throughput"])
+        return {
+            "strategy": self.strategy,
+            "cost_s": found["clear_cpu_time"] + lost,
+            "clear_cpu_time_s": found["clear_cpu_time"],
+            "guest_time_lost_s": lost,
+            "longest_stall_s": found["longest_stall"],
+            "guest_throughput": found["guest_throughput"],
+            "precopy_s": found["precopy_duration"],
+        }
+
+
+def reason_not_to(state: State) -> str:
+    """Why the migration cannot be simulated at its size; empty if it can."""
+    return why_not(state.case())
+
+
+def trips(state: State, strategies: Sequence[str], check: Check, seed: int = 1) -> list[Trip]:
+    """A walk for each of some strategies, on common random numbers."""
+
+    def one(name: str, inner: Check) -> Trip:
+        def both(*of: object) -> None:
+            check()
+            inner(*of)
+
+        return Trip(name, travel(costed(state.case(name)).scenario, seed, 0.5, both))
+
+    return parallel.each([partial(one, name) for name in strategies])
+
+
+def batch_name(pages: int) -> str:
+    """A batch as a strategy: its name.
+
+    Examples
+    --------
+    >>> [batch_name(pages) for pages in (64, 0)]
+    ['every-64', 'whole-ioctl']
+    """
+    return f"every-{pages}" if pages else "whole-ioctl"
+
+
+def batches(scenario: Scenario) -> list[int]:
+    """The batches that a CLEAR of this migration can have.
+
+    Examples
+    --------
+    >>> batches(State.of("arm64").changed({"workload": {"clear_chunk": "16M"}}).scenario)
+    [64, 512, 0]
+    """
+    pages = chunk_pages(scenario)
+    return [batch for batch in BATCHES if batch < pages]
+
+
+def law(case: Scenario) -> pd.DataFrame:
+    """What the batching law says of each batch, at once; empty where no fault takes the lock.
+
+    Parameters
+    ----------
+    case : Scenario
+        A migration all of whose costs have values.
+
+    Returns
+    -------
+    DataFrame
+        batch_pages, cost_s (of one ioctl: its time, and what the guest loses meanwhile), throughput (of the guest
+        meanwhile), stall_s (mean of who is served last after a hold).
+    """
+    one = batching(case)
+    columns = ["batch_pages", "cost_s", "throughput", "stall_s"]
+    if one is None:
+        return pd.DataFrame(columns=columns)
+    asked = batches(case)
+    found = batch_costs(one, [batch or one.pages for batch in asked])
+    return pd.DataFrame(
+        {
+            "batch_pages": asked,
+            "cost_s": found.objective(),
+            "throughput": found.throughput,
+            "stall_s": found.stall,
+        }
+    )
+
+
+# --- one CLEAR, looked at closely ----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Glimpse:
+    """A window on one CLEAR of the first pass, with its trace.
+
+    Attributes
+    ----------
+    job, raw, seed
+        What a trace is read from (`simlib.engine.timeline.TracedRun`).
+    """
+
+    job: Job
+    raw: EngineResult
+    seed: int = 1
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From shortly before CLEAR to shortly after it, s."""
+        _, opened, cleared, closed = (float(time) * PS for time in self.raw.stamp_ps)
+        margin = min(0.1 * (cleared - opened), closed - cleared)
+        return max(0.0, opened - margin), cleared + margin
+
+    def timeline(self) -> pd.DataFrame:
+        """Waits and holds of the lock within the `span`."""
+        return timeline(self, self.span)
+
+    def shares(self, bins: int = 120) -> pd.DataFrame:
+        """Who owned the lock over the `span`."""
+        return ownership_over_time(timeline(self), bins, window=self.span)
+
+    def by_class(self) -> pd.DataFrame:
+        """Share of its time that each class of threads spends on what: thread_class, activity, share."""
+        threads = self.raw.threads(self.job)
+        kind = np.where(threads["thread"].str.startswith("vcpu "), "vCPUs", "CLEAR")
+        seconds = threads[[f"{activity}_s" for activity in ACTIVITIES]].groupby(kind).sum()
+        shares = seconds.div(seconds.sum(axis=1), axis=0)
+        rows = shares.rename(columns=lambda name: name.removesuffix("_s")).rename_axis("thread_class").reset_index()
+        return rows.melt("thread_class", var_name="activity", value_name="share")
+
+    def perfetto(self) -> dict[str, object]:
+        """The trace as Perfetto reads it."""
+        return perfetto_trace(self)
+
+
+def glimpse(state: State, check: Check, seed: int = 1) -> Glimpse:
+    """Run the window on one CLEAR with a trace.
+
+    Raises
+    ------
+    SimlibError
+        If there are more events than a trace may have.
+    """
+    job = job_of_clear(costed(state.case()).scenario, seed)
+    return Glimpse(job, compiled.run(job, seed=seed, trace=TRACE, progress=check), seed)
+
+
+# --- all of it -----------------------------------------------------------------------------------------------------
+
+Part = tuple[str, object]
+
+
+def stages(state: State, check: Check) -> Iterator[Part]:
+    """Everything that is simulated, part by part, what answers the question first.
+
+    Yields
+    ------
+    name : str
+        ``trips``, ``glimpse``, ``curve``, ``batches``; or ``reason``, why there is none of the first two and the last.
+    found : object
+        A list of `Trip` (the strategy's, then the pins'), a `Glimpse`, `curve`'s table, a list of `Trip` by batch.
+    """
+    reason = reason_not_to(state)
+    if reason:
+        yield "reason", reason
+        yield "curve", curve(state, check)
+        return
+    names = list(dict.fromkeys((state.strategy, *state.pins)))
+    found = {trip.strategy: trip for trip in trips(state, names, check)}
+    yield "trips", [found[name] for name in names]
+    try:
+        yield "glimpse", glimpse(state, check)
+    except RunInterruptedError:
+        raise
+    except SimlibError as error:
+        yield "no glimpse", str(error)
+    yield "curve", curve(state, check)
+    rest = [batch_name(batch) for batch in batches(state.scenario)]
+    found |= {trip.strategy: trip for trip in trips(state, [name for name in rest if name not in found], check)}
+    yield "batches", [found[name] for name in rest]

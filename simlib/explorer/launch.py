@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The page's server and, started in the same moment, its kernel: each takes seconds for its imports.
+
+The kernel imports what the page needs and waits (`simlib.explorer.waiting`). Once Voilà asks for one, it is told what
+every kernel is told (`simlib.explorer.kernels`). Who opens a second page gets a fresh one. This module runs before all
+that takes long, so it imports none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_KERNEL = """
+from simlib.explorer.launch import leave_out_parsers
+leave_out_parsers()
+from simlib.explorer.waiting import wait
+wait()
+"""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A kernel that waits to be told who it is.
+
+    Attributes
+    ----------
+    process : Popen
+    pipe : int
+        File descriptor of the end that it is told by; it ends when that is closed, as by a server that has ended.
+    """
+
+    process: subprocess.Popen[bytes]
+    pipe: int
+
+    @classmethod
+    def start(cls) -> Waiting:
+        """Start one, in a session of its own as all kernels: what interrupts one goes to all of its session."""
+        theirs, mine = os.pipe()
+        line = [sys.executable, "-P", "-c", _KERNEL]
+        # ipykernel reads whose it is when it is imported: it ends with its parent, and does not print how to connect.
+        whose = os.environ | {"JPY_PARENT_PID": str(os.getpid())}
+        process = subprocess.Popen(line, stdin=theirs, env=whose, start_new_session=True)  # noqa: S603  # no shell
+        os.close(theirs)
+        return cls(process, mine)
+
+    def tell(self, connection_file: str, folder: str, environment: Mapping[str, str]) -> None:
+        """Say where it is to listen, in which folder it is, and its environment."""
+        told = {"connection_file": connection_file, "folder": folder, "environment": dict(environment)}
+        with open(self.pipe, "wb") as pipe:
+            pipe.write(json.dumps(told).encode())
+
+
+_kernels: list[Waiting] = []
+
+
+def main() -> None:
+    """Start a kernel, and be JupyterLab: the arguments are those of ``jupyter lab``."""
+    _kernels.append(Waiting.start())
+    leave_out_parsers()
+    try:
+        runpy.run_module("jupyterlab", run_name="__main__")
+    finally:
+        for kernel in _kernels:  # that nobody took
+            kernel.process.kill()
+
+
+def take() -> Waiting | None:
+    """The kernel that waits, for the one who takes it; None if there is none, or it has ended."""
+    kernel = _kernels.pop() if _kernels else None
+    return kernel if kernel is not None and kernel.process.poll() is None else None
+
+
+def leave_out_parsers() -> None:
+    """Do without checks of IRIs: jsonschema has parsers for them made when it is imported, most of a second's work."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # so Python notes what is not to be found

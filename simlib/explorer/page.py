@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The explorer: controls, figures and words, in a page without code or in a cell of a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import os
+import shlex
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from simlib.errors import InputError, RunInterruptedError, SimlibError
+from simlib.explorer import answers
+from simlib.explorer.canvas import IMAGES, Canvas
+from simlib.explorer.controls import Controls
+from simlib.explorer.drawing import CLOSELY, TITLES, draw
+from simlib.explorer.findings import Findings
+from simlib.explorer.state import State
+from simlib.explorer.words import comparison_in_words, first_words, refined_words
+
+ASKED = "QUERY_STRING"
+"""The environment variable in which Voilà gives a page its address."""
+
+DRAWING_S, LOADING_S = 0.5, 5.0
+"""How long the simulation lets a browser draw an answer, and load the page before the first one, at most, s."""
+
+PATIENCE_S = 5.0
+SLOW = "theory; still simulating … (after an installation the simulator is compiled once, for a minute or two)"
+
+
+class Explorer:
+    """Explore how a migration's lock strategy plays out: put it last in a cell to show it.
+
+    Theory answers at once; simulation refines the answer in the background, part by part. A new question cancels what
+    is still being simulated for the old one.
+
+    Parameters
+    ----------
+    state : State, str or None
+        What is asked first: a state, the query of a URL, or nothing for arm64's standard guest.
+    background : bool
+        False: simulate before returning, for scripts and tests.
+
+    Examples
+    --------
+    >>> page = Explorer(background=False)
+    >>> page.change({"guest": {"vcpus": 32}})
+    >>> sorted(page.findings.parts)
+    ['batches', 'curve', 'glimpse', 'trips']
+    """
+
+    def __init__(self, state: State | str | None = None, *, background: bool = True) -> None:
+        wrong = ""
+        if isinstance(state, str):
+            try:
+                state = State.from_query(state)
+            except InputError as error:
+                wrong, state = str(error), None
+        asked = state or State.of("arm64")
+        self._background = background
+        self._cancelled = threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+        self.canvas = Canvas()
+        self.controls = Controls(asked, self._ask)
+        self._words = widgets.HTML()
+        self._words.add_class("simlib-words")
+        self._status = widgets.HTML()
+        self._cancel = widgets.Button(description="Cancel", layout=widgets.Layout(width="80px"))
+        self._cancel.on_click(lambda _button: self.cancel())
+        self.findings = Findings(asked)
+        self._before: Findings | None = None
+        self.widget = self._build()
+        self._ask(asked)
+        if wrong:
+            self._say(f"the address was not understood: {wrong}; this is the standard guest", error=True)
+
+    @classmethod
+    def from_environment(cls) -> Explorer:
+        """The explorer of the address under which Voilà shows a page."""
+        return cls(os.environ.get(ASKED, ""))
+
+    @property
+    def state(self) -> State:
+        """What is asked."""
+        return self.controls.state
+
+    def _repr_mimebundle_(self, **given: Any) -> Any:
+        return self.widget._repr_mimebundle_(**given)
+
+    def change(self, changes: dict[str, dict[str, Any]] | None = None, **others: Any) -> None:
+        """Ask something else, as the controls do; the parameters are those of `State.changed`."""
+        self.load(self.state.changed(changes, **others))
+
+    def load(self, state: State) -> None:
+        """Ask about another state."""
+        self.controls.show(state)
+        self._ask(state)
+
+    def cancel(self) -> None:
+        """Stop simulating; what is there stays."""
+        self._cancelled.set()
+        self._say("cancelled: what is missing was not simulated")
+
+    # --- asking and showing ---
+
+    def _ask(self, state: State) -> None:
+        self._cancelled.set()
+        if "trips" in self.findings.parts and self.findings.state != state:
+            self._before = self.findings
+        self.findings = Findings(state, self.findings.generation + 1)
+        self.canvas.query = state.query
+        self._show("first")
+        cancelled = self._cancelled = threading.Event()
+        if self._background:
+            self._thread = threading.Thread(target=self._refine, args=(self.findings, cancelled), daemon=True)
+            self._thread.start()
+        else:
+            self._refine(self.findings, cancelled)
+
+    def _refine(self, asked: Findings, cancelled: threading.Event) -> None:
+        """Simulate, part by part, in a thread of its own."""
+
+        def check(*_: object) -> None:
+            if cancelled.is_set():
+                raise RunInterruptedError("another question was asked")
+
+        if self._background:  # browser and simulation would share the CPUs
+            self.canvas.wait_until_drawn(asked.generation, DRAWING_S if asked.generation > 1 else LOADING_S)
+        patience = threading.Timer(PATIENCE_S, lambda: self._later(asked, partial(self._say, SLOW)))
+        patience.daemon = True
+        patience.start()
+        try:
+            for name, found in answers.stages(asked.state, check):
+                check()
+                self._later(asked, partial(self._take, asked, name, found))
+            self._later(asked, lambda: self._end(asked))
+        except RunInterruptedError:
+            return
+        except SimlibError as error:
+            text = str(error)
+            self._later(asked, lambda: self._say(text, error=True))
+        except Exception as error:  # a thread's error would be seen by nobody
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}"
+            self._later(asked, lambda: self._say(f"a fault of simlib, please report it: {text}", error=True))
+        finally:
+            patience.cancel()
+
+    def _later(self, asked: Findings, action: Callable[[], None]) -> None:
+        """Do something in the thread of the widgets, unless another question was asked meanwhile."""
+
+        def unless_stale() -> None:
+            if self.findings is asked:
+                action()
+
+        if self._background and self._loop is not None:
+            self._loop.call_soon_threadsafe(unless_stale)
+        else:
+            unless_stale()
+
+    def _take(self, asked: Findings, name: str, found: Any) -> None:
+        asked.parts[name] = found
+        self._show(name)
+
+    def _end(self, asked: Findings) -> None:
+        theory = asked.theory
+        self._say("; ".join([f"simulated; costs: {theory.evidence}", *theory.flags]))
+        self._cancel.disabled = True
+        self.canvas.show({}, generation=asked.generation, part="done")
+
+    def _show(self, part: str) -> None:
+        found = self.findings
+        drawn = draw(found, self._before, part)
+        words = [
+            first_words(found.state, found.theory.evidence),
+            *refined_words(found.parts, found.trips(), found.batches()),
+        ]
+        if self._before is not None:
+            words += comparison_in_words(self._before, found)
+        self._words.value = "".join(f"<p>{line}</p>" for line in words)
+        if part == "first":
+            self._cancel.disabled = False
+            self._say("theory; simulating …")
+        stale = [name for name in CLOSELY if not {"glimpse", "no glimpse", "reason"} & set(found.parts)]
+        self.canvas.show(drawn, generation=found.generation, part=part, stale=stale)
+
+    def _say(self, text: str, *, error: bool = False) -> None:
+        escaped = html.escape(text)
+        self._status.value = f"<span class='simlib-error'>{escaped}</span>" if error else escaped
+
+    # --- the page ---
+
+    def _build(self) -> widgets.Widget:
+        side = widgets.VBox([self.controls.widget, self._exports()])
+        side.add_class("simlib-controls")
+        bar = widgets.HBox([self._cancel, self._status])
+        page = widgets.Box([side, widgets.VBox([self._words, bar, self.canvas])])
+        page.add_class("simlib-explorer")
+        return page
+
+    def _exports(self) -> widgets.Widget:
+        narrow = {"layout": widgets.Layout(width="auto")}
+        self._note = widgets.HTML()
+        self._note.add_class("simlib-error")
+        self._figure = widgets.Dropdown(options=[(title, name) for name, title in TITLES.items()], **narrow)
+        self._code = widgets.Textarea(rows=5, disabled=True, layout=widgets.Layout(width="auto"))
+        files = {
+            "scenario (TOML)": ("scenario.toml", lambda: self.state.to_toml().encode()),
+            "table (CSV)": ("explorer.csv", lambda: self.findings.table().to_csv(index=False).encode()),
+            "trace (Perfetto)": ("trace.json", self._trace),
+        }
+        rows: list[widgets.Widget] = []
+        for label, (name, content) in files.items():
+            button = widgets.Button(description=label, **narrow)
+            button.on_click(lambda _button, name=name, content=content: self._save(name, content))
+            rows.append(button)
+        images = []
+        for kind in (*IMAGES, "pdf"):
+            button = widgets.Button(description=kind.upper(), layout=widgets.Layout(width="60px"))
+            button.on_click(lambda _button, kind=kind: self._save_image(kind))
+            images.append(button)
+        upload = widgets.FileUpload(description="open a scenario", accept=".toml", **narrow)
+        upload.observe(lambda change: self._open(change["new"]), names="value")
+        code = widgets.Button(description="Python and command line", **narrow)
+        code.on_click(lambda _button: setattr(self._code, "value", self.calls()))
+        box = widgets.VBox([upload, *rows, self._figure, widgets.HBox(images), code, self._code, self._note])
+        fold = widgets.Accordion([box], selected_index=None)
+        fold.set_title(0, "Open and save")
+        return fold
+
+    def calls(self) -> str:
+        """The Python call and the command that give the table of this page again."""
+        query = self.state.query
+        return (
+            f"from simlib.explorer import Explorer\nExplorer({query!r}, background=False).findings.table()\n\n"
+            f"simlib explore --query {shlex.quote(query)} --table explorer.csv"
+        )
+
+    def _trace(self) -> bytes:
+        found = self.findings.parts.get("glimpse")
+        if found is None:
+            raise InputError("trace", "none", "the window was not simulated", "wait until it is")
+        return json.dumps(found.perfetto()).encode()
+
+    def _save(self, name: str, content: Callable[[], bytes]) -> None:
+        self._note.value = ""
+        try:
+            self.canvas.save(name, content())
+        except SimlibError as error:
+            self._note.value = html.escape(str(error))
+
+    def _save_image(self, kind: str) -> None:
+        self._note.value = ""
+        name = self._figure.value
+        if kind in IMAGES:
+            self.canvas.save_image(name, kind)
+            return
+        self._save(f"{name}.pdf", lambda: as_pdf(go.Figure(json.loads(self.canvas.figures[name]))))
+
+    def _open(self, files: Any) -> None:
+        self._note.value = ""
+        for given in files:
+            try:
+                state = State.from_toml(bytes(given["content"]).decode("utf-8"))
+            except (InputError, UnicodeDecodeError) as error:
+                self._note.value = html.escape(str(error))
+                return
+            self.load(state)
+
+
+def as_pdf(figure: go.Figure) -> bytes:
+    """A figure as PDF, drawn by a Chrome or Chromium of this machine.
+
+    Raises
+    ------
+    SimlibError
+        If there is none.
+    """
+    try:
+        return bytes(figure.to_image(format="pdf", width=1000, height=560))
+    except (ImportError, RuntimeError, ValueError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise SimlibError(f"a PDF needs kaleido and a Chrome or Chromium; SVG needs neither ({first})") from None

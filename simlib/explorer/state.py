@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the explorer asks about: a migration, a strategy for it, and those pinned beside it; as URL and as file."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+from simlib.decision.guests import named_guest
+from simlib.decision.priors import standard_architectures, standard_scenario, with_guest
+from simlib.decision.strategies import OWN, Strategy
+from simlib.errors import InputError, nearest
+from simlib.model.scenario import Scenario, differences
+
+MOST_PINS = 4
+"""Strategies beside the one that is asked about."""
+
+KIND = "migration"
+"""The one workload that the explorer is about."""
+
+_OWN = ("architecture", "preset", "group", "strategy")
+"""Parameters of a URL beside the keys of a scenario and the pins."""
+
+_OTHERS = ("token", "voila-theme", "voila-template")
+"""Parameters of a URL that are the server's."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a page shows. Two states are equal if the same is asked, in the same words.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        A migration.
+    strategy : str
+        What is done to its holds: a named policy, a condition as ``policy.lets_go`` has it, several joined by ``+``, or
+        ``own``, what the scenario says itself.
+    pins : tuple of str
+        Strategies beside it, at most `MOST_PINS`.
+
+    Examples
+    --------
+    >>> State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
+    'architecture=arm64&guest.vcpus=128&strategy=every-64'
+    """
+
+    scenario: Scenario
+    strategy: str = OWN
+    pins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the strategies.
+
+        Raises
+        ------
+        InputError
+            If the scenario is no migration, a strategy is unknown or leaves nothing to CLEAR, or too many are pinned.
+        """
+        if self.scenario.workload.kind != KIND or self.scenario.variants:
+            what = "its variants" if self.scenario.variants else self.scenario.workload.kind
+            raise InputError(
+                "scenario", what, "the explorer asks about one migration", 'use kind = "migration", no variants'
+            )
+        if len(self.pins) > MOST_PINS:
+            raise InputError("pins", len(self.pins), f"must be at most {MOST_PINS}", "unpin one")
+        for name in (self.strategy, *self.pins):
+            self.case(name)
+
+    @classmethod
+    def of(cls, architecture: str, guest: str = "") -> State:
+        """The standard guest of an architecture, or a guest that has a name.
+
+        Examples
+        --------
+        >>> State.of("x86-tdp", "seed-001-mysql-8g").scenario.guest.vcpus
+        160
+        """
+        scenario = standard(architecture)
+        return cls(named_guest(guest).in_place_of(scenario) if guest else scenario)
+
+    @property
+    def architecture(self) -> str:
+        """The architecture's name."""
+        return self.scenario.policy.architecture
+
+    def case(self, strategy: str | None = None) -> Scenario:
+        """The migration with a strategy; by default with the one that is asked about.
+
+        Examples
+        --------
+        >>> State.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.lets_go
+        'pages >= 128 and waiters >= 1'
+        """
+        name = self.strategy if strategy is None else strategy
+        case = Strategy(name).applied(self.scenario)
+        if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
+            raise InputError("strategy", name, "leaves nothing to CLEAR", "name a way of CLEAR in a migration")
+        return case
+
+    def changed(
+        self, changes: Mapping[str, Mapping[str, Any]] | None = None, *, strategy: str | None = None,
+        pins: Sequence[str] | None = None,
+    ) -> State:  # fmt: skip
+        """The state with some values replaced, given as the tables of a scenario file.
+
+        The memory is rounded up to whole blocks for each vCPU, and a chunk is no larger than it.
+        """
+        scenario = self.scenario
+        if changes:
+            about_guest = {name: changes[name] for name in ("guest", "workload") if name in changes}
+            scenario = with_guest(scenario, about_guest) if about_guest else scenario
+            scenario = scenario.changed({name: rows for name, rows in changes.items() if name not in about_guest})
+        return State(
+            scenario, self.strategy if strategy is None else strategy, self.pins if pins is None else tuple(pins)
+        )
+
+    @property
+    def query(self) -> str:
+        """The state as the query of a URL: what differs from the architecture's standard guest, by scenario keys."""
+        base = standard(self.architecture)
+        rows: list[tuple[str, str]] = [("architecture", self.architecture)]
+        for table, values in differences(self.scenario, base).items():
+            rows += [(f"{table}.{key}", _text(value)) for key, value in values.items() if key != "architecture"]
+        rows += [("group", self.scenario.group)] if self.scenario.group != base.group else []
+        rows.sort()
+        rows += [("strategy", self.strategy)] if self.strategy != OWN else []
+        return urlencode(rows + [("pin", pin) for pin in self.pins], quote_via=quote, safe="/,()[]")
+
+    @classmethod
+    def from_query(cls, query: str) -> State:
+        """The state that a URL's query says; what it does not say is the standard guest's.
+
+        Raises
+        ------
+        InputError
+            If a key is unknown or a value breaks its rule.
+
+        Examples
+        --------
+        >>> asked = State.of("riscv", "web").changed({"workload": {"clear_chunk": "512M"}}, pins=["every-64"])
+        >>> State.from_query(asked.query) == asked
+        True
+        """
+        rows = [(key, text) for key, text in parse_qsl(query.removeprefix("?")) if key not in _OTHERS]
+        named = dict(rows)
+        state = cls.of(named.get("architecture", "arm64"), named.get("preset", ""))
+        tables: dict[str, dict[str, Any]] = {}
+        pins = []
+        for key, text in rows:
+            table, dot, name = key.partition(".")
+            if key == "pin":
+                pins.append(text)
+            elif dot:
+                tables.setdefault(table, {})[name] = _value(text)
+            elif key not in _OWN:
+                raise InputError(key, text, "unknown parameter", nearest(key, (*_OWN, "pin")))
+        scenario = dataclasses.replace(state.scenario.changed(tables), group=named.get("group", state.scenario.group))
+        return cls(scenario, named.get("strategy", OWN), tuple(pins))
+
+    def to_toml(self) -> str:
+        """The migration with its strategy as a scenario file, which every command of simlib reads.
+
+        Examples
+        --------
+        >>> state = State.of("arm64").changed(strategy="every-512")
+        >>> State.from_toml(state.to_toml()).case() == state.case()
+        True
+        """
+        return f"# simlib explore: ?{self.query}\n{self.case().to_toml()}\n"
+
+    @classmethod
+    def from_toml(cls, text: str) -> State:
+        """The state that a scenario file says.
+
+        Raises
+        ------
+        InputError
+            If it is no TOML, breaks a rule, or is no migration.
+        """
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError("scenario file", "…", f"is not valid TOML: {error}") from None
+        return cls(Scenario.parse(tables))
+
+
+def standard(architecture: str) -> Scenario:
+    """The standard guest of an architecture; of a dated one, on the machine of its successor, which was measured then.
+
+    Examples
+    --------
+    >>> standard("arm64-2022").machine.name
+    'ampere-altra'
+    """
+    known = standard_architectures()
+    family = architecture.partition("-")[0]
+    if architecture not in known and family in known:
+        return standard_scenario(family).changed({"policy": {"architecture": architecture}})
+    return standard_scenario(architecture)
+
+
+def _text(value: Any) -> str:
+    """A value of a scenario file as a URL has it: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(text: str) -> Any:
+    """A value of a URL as a scenario file has it: a number, a list or a truth where it reads as one, else the text."""
+    try:
+        (value,) = tomllib.loads(f"value = {text}").values()
+    except (tomllib.TOMLDecodeError, ValueError):
+        return text
+    return value if isinstance(value, bool | int | float | list) else text

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the explorer's figures say, in sentences; HTML, with every text of the user escaped."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pandas as pd
+
+from simlib.explorer.state import State
+from simlib.figures.decision import batch_text
+from simlib.figures.style import seconds, signed
+from simlib.model.quantities import format_size
+from simlib.model.scenario import differences
+
+
+class Known(Protocol):
+    """What is known about one state."""
+
+    @property
+    def state(self) -> State:
+        """What was asked."""
+
+    def trips(self) -> pd.DataFrame:
+        """A row a strategy."""
+
+
+def first_words(state: State, evidence: str) -> str:
+    """What is asked, and what rests on what.
+
+    Examples
+    --------
+    >>> words = first_words(State.of("loongarch"), "facts alone")
+    >>> words.startswith("<b>LoongArch</b>, 64 vCPUs, 256G, CLEARs of 1G: own.")
+    True
+    """
+    case = state.case()
+    guest, workload = case.guest, case.workload
+    size = format_size(guest.pages_per_vcpu * guest.vcpus * guest.page_size)
+    chunk = format_size(workload.clear_chunk) if workload.clear_chunk else size
+    title = html.escape(case.policy.facts.title)
+    lets_go = html.escape(case.policy.lets_go)
+    return (
+        f"<b>{title}</b>, {guest.vcpus} vCPUs, {size}, CLEARs of {chunk}: {html.escape(state.strategy)}. "
+        f"CLEAR lets go: {lets_go}. Evidence for the costs: <b>{html.escape(evidence)}</b>."
+    )
+
+
+def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.DataFrame | None) -> list[str]:
+    """What was simulated, a sentence a strategy, and the cheapest batch."""
+    lines = []
+    if "reason" in parts:
+        lines.append(f"The migration is not simulated: {html.escape(parts['reason'])}.")
+    lines += [
+        f"<b>{html.escape(row['strategy'])}</b>, simulated: the guest keeps {100 * row['guest_throughput']:.2f} % "
+        f"of its throughput over {seconds(row['precopy_s'])} of pre-copy, its longest stall is "
+        f"{seconds(row['longest_stall_s'])}, and CLEAR takes {seconds(row['clear_cpu_time_s'])} of CPU time."
+        for row in trips.to_dict("records")
+    ]
+    if batches is not None and len(batches):
+        near = batches[batches["cost_s"] <= 1.02 * batches["cost_s"].min()].to_dict("records")
+        names = ", ".join(f"{batch_text(row['batch_pages'])} ({seconds(row['stall_s'])})" for row in near)
+        lines.append(
+            f"Batches within 2 % of the least cost, with their longest stalls: {names}. One walk each, no interval."
+        )
+    return lines
+
+
+def comparison_in_words(before: Known, now: Known) -> list[str]:
+    """What a change did to the strategy that is asked about; nothing until both are simulated.
+
+    Examples
+    --------
+    >>> class Found:
+    ...     state = State.of("arm64")
+    ...     def __init__(self, stall):
+    ...         self.stall = stall
+    ...     def trips(self):
+    ...         return pd.DataFrame([{"strategy": "own", "guest_throughput": 0.5, "longest_stall_s": self.stall,
+    ...                               "clear_cpu_time_s": 1.0, "precopy_s": 1.0}])
+    >>> comparison_in_words(Found(1.0), Found(0.5))
+    ["Against before (nothing that is asked differs): longest stall −50 %, guest throughput 0 points, ...0 %."]
+    """
+    old, new = before.trips(), now.trips()
+    if old.empty or new.empty:
+        return []
+    one, other = old.iloc[0], new.iloc[0]
+    points = 100 * (other["guest_throughput"] - one["guest_throughput"])
+
+    def change(column: str) -> str:
+        if not one[column]:
+            return "0 %" if not other[column] else f"from none to {seconds(other[column])}"
+        return f"{signed(100 * (other[column] / one[column] - 1))} %"
+
+    return [
+        f"Against before ({differing(before.state, now.state)}): longest stall {change('longest_stall_s')}, guest "
+        f"throughput {signed(points)} points, CLEAR's CPU time {change('clear_cpu_time_s')}."
+    ]
+
+
+def differing(before: State, now: State) -> str:
+    """What two states differ in, by the keys of a scenario file.
+
+    Examples
+    --------
+    >>> differing(State.of("arm64"), State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64"))
+    'guest.vcpus 64 → 128, strategy own → every-64'
+    """
+    old, new = _flat(differences(before.scenario, now.scenario)), _flat(differences(now.scenario, before.scenario))
+    said = [f"{key} {old.get(key, 'not given')} → {new.get(key, 'not given')}" for key in sorted({*old, *new})]
+    if before.scenario.group != now.scenario.group:
+        said.append(f"group {before.scenario.group or 'none'} → {now.scenario.group or 'none'}")
+    if before.strategy != now.strategy:
+        said.append(f"strategy {before.strategy} → {now.strategy}")
+    return html.escape(", ".join(said)) or "nothing that is asked differs"
+
+
+def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Values of a scenario file by their keys, as the file has them."""
+    return {f"{table}.{key}": _text(value) for table, rows in tables.items() for key, value in rows.items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

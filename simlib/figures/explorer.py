@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The explorer's figures: small, one question each, theory dotted, simulation solid, what was asked before in grey.
+
+The strategy that is asked about is black in all of them, and what is pinned keeps its colour. Each is made from plain
+tables at once, not by calls that change it: Plotly checks and copies the template anew for each of these, and a page
+that answers at once cannot wait for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from simlib.figures.decision import batch_text
+from simlib.figures.frame import in_order, require, require_numbers
+from simlib.figures.ownership import OWNER_COLOURS
+from simlib.figures.style import (
+    ACTIVITY_COLOURS,
+    ACTIVITY_NAMES,
+    INK,
+    MUTED,
+    PALETTE,
+    TEMPLATE,
+    log_axis,
+    seconds,
+    translucent,
+    variant_colours,
+    vcpu_axis,
+)
+
+HEIGHT = 340
+"""Pixels; a row of them and the words above fit into 720."""
+
+BEFORE = "#9aa0a6"
+PINNED = PALETTE[3:7]
+"""Colours of the strategies that are pinned, in their order."""
+
+_THEORY = {"color": INK, "width": 1.5, "dash": "dot"}
+_BEFORE = {"color": BEFORE, "width": 1.5, "dash": "dash"}
+
+Traces = list[dict[str, Any]]
+
+
+def strategy_colours(names: Sequence[str]) -> dict[str, str]:
+    """Black for the first, and a colour for each that is pinned beside it.
+
+    Examples
+    --------
+    >>> strategy_colours(["own", "every-64"])
+    {'own': '#1a1a1a', 'every-64': '#CC79A7'}
+    """
+    first, *pins = names
+    return {first: INK} | {name: PINNED[i % len(PINNED)] for i, name in enumerate(pins)}
+
+
+def fault_curve(
+    theory: pd.DataFrame,
+    simulated: pd.DataFrame | None = None,
+    published: pd.DataFrame | None = None,
+    before: pd.DataFrame | None = None,
+    vcpus: int = 0,
+) -> go.Figure:
+    """How many times as long as with one vCPU it takes n of them to write their pages, when every page faults.
+
+    Parameters
+    ----------
+    theory : DataFrame
+        ``vcpus``, ``times``: a bound from below.
+    simulated : DataFrame, optional
+        ``vcpus``, ``times``, ``low``, ``high``.
+    published : DataFrame, optional
+        ``variant``, ``kernel``, ``vcpus``, ``times``; may be empty.
+    before : DataFrame, optional
+        What `simulated` was before the last change.
+    vcpus : int
+        Of the guest; marked.
+
+    Examples
+    --------
+    >>> theory = pd.DataFrame({"vcpus": [1, 2, 4], "times": [1.0, 1.0, 1.5]})
+    >>> [trace.name for trace in fault_curve(theory).data]
+    ['bound: theory']
+    """
+    rows = require(theory, ["vcpus", "times"], "theory")
+    require_numbers(rows, ["vcpus", "times"], "theory", least=0)
+    traces: Traces = []
+    values = rows["times"].tolist()
+    if before is not None:
+        traces.append(_line(before["vcpus"], before["times"], "before", _BEFORE))
+    traces.append(_line(rows["vcpus"], rows["times"], "bound: theory", _THEORY))
+    if simulated is not None:
+        band = {
+            "x": [*simulated["vcpus"], *simulated["vcpus"][::-1]],
+            "y": [*simulated["high"], *simulated["low"][::-1]],
+            "fill": "toself",
+            "mode": "none",
+            "fillcolor": translucent(INK, 0.12),
+            "name": "90 % of the costs",
+            "hoverinfo": "skip",
+        }
+        median = _line(simulated["vcpus"], simulated["times"], "simulated", {"color": INK, "width": 2.5})
+        looks = {"mode": "lines+markers", "marker": {"size": 6}, "hovertemplate": "%{x} vCPUs: %{y:.3g} ×"}
+        traces += [band, median | looks]
+        values += [*simulated["low"], *simulated["high"]]
+    if published is not None and len(published):
+        for variant, colour in variant_colours(published["variant"]).items():
+            part = published[published["variant"] == variant]
+            traces.append(
+                {
+                    "x": part["vcpus"],
+                    "y": part["times"],
+                    "mode": "markers",
+                    "name": f"measured: {variant}",
+                    "marker": {"color": colour, "size": 8, "line": {"color": "white", "width": 1}},
+                    "hovertemplate": f"%{{x}} vCPUs: %{{y:.3g}} × ({part['kernel'].iloc[0]})"
+                    "<extra>%{fullData.name}</extra>",
+                }
+            )
+        values += published["times"].tolist()
+    marks = [_upright(vcpus, {"color": MUTED, "width": 1, "dash": "dot"}) | {"layer": "below"}] if vcpus else []
+    axes = {"xaxis": vcpu_axis(rows["vcpus"]), "yaxis": log_axis(values, "× 1 vCPU's time", margin=1.15)}
+    return _small(traces, "When every write faults", **axes, shapes=marks)
+
+
+def guest_over_time(table: pd.DataFrame, theory: float | None = None, before: pd.DataFrame | None = None) -> go.Figure:
+    """The guest's throughput while it migrates, a line a strategy.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the one that is asked about.
+        May be empty, while nothing is simulated yet.
+    theory : float, optional
+        Throughput while CLEAR works, by the batching law.
+    before : DataFrame, optional
+        ``time_s``, ``throughput`` before the last change.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"strategy": "own", "time_s": [0.0, 1.0], "throughput": [1.0, 0.5]})
+    >>> guest_over_time(table).data[0].y
+    array([100.,  50.])
+    """
+    traces: Traces = []
+    if before is not None:
+        traces.append(_line(before["time_s"], 100 * before["throughput"].to_numpy(dtype=float), "before", _BEFORE))
+    names = in_order(table["strategy"]) if len(table) else []
+    for name, colour in strategy_colours(names).items() if names else ():
+        part = table[table["strategy"] == name]
+        line = {"color": colour, "width": 2.5 if name == names[0] else 2}
+        traces.append(
+            _line(part["time_s"], 100 * part["throughput"].to_numpy(dtype=float), name, line)
+            | {"hovertemplate": "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"}
+        )
+    marks: dict[str, Any] = {}
+    if theory is not None:
+        across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y"}
+        place = {"xref": "x domain", "x": 1, "xanchor": "right", "yref": "y", "y": 100 * theory, "yanchor": "bottom"}
+        words = {"text": "while CLEAR works: theory", "font": {"size": 11}, "showarrow": False}
+        at = {"y0": 100 * theory, "y1": 100 * theory, "line": _THEORY}
+        marks = {"shapes": [across | at], "annotations": [place | words]}
+    return _small(
+        traces,
+        "The guest while it migrates",
+        xaxis={"title": {"text": "time since the log was enabled, s"}, "rangemode": "tozero"},
+        yaxis={"title": {"text": "guest throughput, %"}, "range": [0, 104]},
+        **marks,
+    )
+
+
+def tradeoff(
+    theory: pd.DataFrame,
+    simulated: pd.DataFrame | None = None,
+    pins: pd.DataFrame | None = None,
+    before: pd.DataFrame | None = None,
+) -> go.Figure:
+    """Longest stall over the batch, and below it what the batch costs more than the cheapest.
+
+    Parameters
+    ----------
+    theory, simulated : DataFrame
+        ``batch_pages`` (0: the whole ioctl), ``stall_s``, and ``cost_s`` of what was simulated; may be empty.
+    pins : DataFrame, optional
+        ``strategy``, ``stall_s``, ``cost_s`` of strategies that are no batch: lines across; the first is the one that
+        is asked about.
+    before : DataFrame, optional
+        What `simulated` was before the last change.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"batch_pages": [64, 0], "stall_s": [1e-5, 1e-2], "cost_s": [1.0, 2.0]})
+    >>> tradeoff(rows.iloc[:0], rows).data[1].y
+    array([  0., 100.])
+    """
+    traces: Traces = []
+    above, below = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}
+    shown = [
+        (before, "before", _BEFORE, 5),
+        (theory, "theory", _THEORY, 5),
+        (simulated, "simulated", {"color": INK, "width": 2.5}, 7),
+    ]
+    batches: list[float] = []
+    stalls: list[float] = []
+    known = [float(rows["cost_s"].min()) for rows in (simulated, pins) if rows is not None and len(rows)]
+    least = min(known, default=1.0)
+    for rows, name, line, size in shown:
+        if rows is None or rows.empty:
+            continue
+        places = [batch_text(pages) for pages in rows["batch_pages"]]
+        batches += rows["batch_pages"].tolist()
+        stalls += rows["stall_s"].tolist()
+        looks = {"mode": "lines+markers", "marker": {"size": size}, "legendgroup": name}
+        traces.append(
+            _line(places, rows["stall_s"], name, line)
+            | looks
+            | above
+            | {
+                "text": [seconds(s) for s in rows["stall_s"]],
+                "hovertemplate": "%{x} pages: %{text}<extra>%{fullData.name}</extra>",
+            }
+        )
+        if name == "theory":
+            continue  # its cost is that of one CLEAR, not of the migration
+        more = 100 * (rows["cost_s"] / least - 1).to_numpy(dtype=float) if name == "simulated" else _more(rows)
+        unlisted = {"showlegend": False, "hovertemplate": "%{x} pages: %{y:.3g} % more CPU time in all"}
+        traces.append(_line(places, more, name, line) | looks | below | unlisted)
+    if pins is not None and simulated is not None and not simulated.empty:
+        places = [batch_text(b) for b in simulated["batch_pages"]]
+        for name, colour in strategy_colours(in_order(pins["strategy"])).items():
+            row = pins[pins["strategy"] == name].iloc[0]
+            line = {"color": colour, "width": 2, "dash": "5px,3px"}
+            looks = {"legendgroup": name, "hovertemplate": "%{y:.3g}<extra>%{fullData.name}</extra>"}
+            stalls.append(float(row["stall_s"]))
+            for where, value in ((above, row["stall_s"]), (below, 100 * (row["cost_s"] / least - 1))):
+                across = _line(places, [value] * len(simulated), name, line)
+                traces.append(across | looks | where | {"showlegend": where is above})
+    order = [batch_text(b) for b in sorted({b for b in batches if b}) + ([0] if 0 in batches else [])]
+    category = {"type": "category", "categoryorder": "array", "categoryarray": order}
+    return _small(
+        traces,
+        "The batch: stall beside cost",
+        xaxis=category | {"anchor": "y", "matches": "x2", "showticklabels": False},
+        xaxis2=category | {"anchor": "y2", "title": {"text": "batch, pages a hold"}},
+        yaxis=log_axis(stalls, "longest stall", seconds) | {"anchor": "x", "domain": [0.545, 1.0]},
+        yaxis2={
+            "anchor": "x2",
+            "domain": [0.0, 0.455],
+            "title": {"text": "CPU, % more"},
+            "rangemode": "tozero",
+        },
+    )
+
+
+def _more(rows: pd.DataFrame) -> NDArray[np.float64]:
+    """What each batch costs more than the cheapest of them, %."""
+    costs = rows["cost_s"].to_numpy(dtype=np.float64)
+    more: NDArray[np.float64] = 100 * (costs / costs.min() - 1)
+    return more
+
+
+def time_by_class(table: pd.DataFrame) -> go.Figure:
+    """Where the time of each class of threads goes while one CLEAR works.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``thread_class``, ``activity`` (of `ACTIVITY_COLOURS`), ``share``; may be empty.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"thread_class": "vCPUs", "activity": ["run", "wait"], "share": [0.9, 0.1]})
+    >>> [trace.name for trace in time_by_class(table).data]
+    ['outside the lock', 'wait']
+    """
+    traces: Traces = []
+    for activity, colour in ACTIVITY_COLOURS.items():
+        part = table[table["activity"] == activity]
+        if part["share"].any():
+            traces.append(
+                {
+                    "type": "bar",
+                    "y": part["thread_class"],
+                    "x": 100 * part["share"].to_numpy(dtype=float),
+                    "orientation": "h",
+                    "name": ACTIVITY_NAMES.get(activity, activity),
+                    "marker": {"color": colour},
+                    "hovertemplate": "%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>",
+                }
+            )
+    across = {"title": {"text": "share of their time around one CLEAR, %"}, "range": [0, 100]}
+    return _small(traces, "Where time goes", barmode="stack", xaxis=across)
+
+
+def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) -> go.Figure:
+    """Who owns mmu_lock around one CLEAR.
+
+    Parameters
+    ----------
+    shares : DataFrame
+        ``time_s``, ``width_s``, ``owner``, ``share``, as `simlib.engine.timeline.ownership_over_time` gives them;
+        may be empty.
+    span : (float, float), optional
+        When CLEAR began and ended, s.
+
+    Examples
+    --------
+    >>> shares = pd.DataFrame({"time_s": [0.5], "width_s": 1.0, "owner": "read", "share": 1.0})
+    >>> lock_strip(shares).data[0].name
+    'read'
+    """
+    traces: Traces = []
+    longest = float(shares["time_s"].max() - shares["time_s"].min()) if len(shares) else 1.0
+    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")) if longest >= s), (1e-9, "ns"))
+    for owner, colour in OWNER_COLOURS.items():
+        part = shares[shares["owner"] == owner]
+        if part["share"].any():
+            traces.append(
+                {
+                    "type": "bar",
+                    "x": part["time_s"] / scale,
+                    "y": 100 * part["share"],
+                    "width": part["width_s"] / scale,
+                    "name": owner,
+                    "marker": {"color": colour, "line": {"width": 0}},
+                    "hovertemplate": f"%{{x:.4g}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>",
+                }
+            )
+    title = f"time in the window, {unit}" + (" (dotted: CLEAR begins, ends)" if span else "")
+    return _small(
+        traces,
+        "Who owns mmu_lock",
+        barmode="stack",
+        bargap=0,
+        xaxis={"title": {"text": title}},
+        yaxis={"title": {"text": "owned, %"}, "range": [0, 100]},
+        shapes=[_upright(time / scale, {"color": INK, "width": 1, "dash": "dot"}) for time in span or ()],
+    )
+
+
+def _line(x: Any, y: Any, name: str, line: dict[str, Any]) -> dict[str, Any]:
+    """A trace of lines."""
+    return {"x": x, "y": y, "mode": "lines", "name": name, "line": line}
+
+
+def _upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
+    """A line from the bottom of a figure to its top."""
+    return {"type": "line", "xref": "x", "x0": x, "x1": x, "yref": "y domain", "y0": 0, "y1": 1, "line": line}
+
+
+def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
+    """A figure among several, with its size and legend."""
+    legend = {
+        "orientation": "h",
+        "yref": "container",
+        "y": 0.01,
+        "yanchor": "bottom",
+        "x": 0,
+        "font": {"size": 10},
+        "entrywidth": 0.48,
+        "entrywidthmode": "fraction",
+    }
+    same = {
+        "template": TEMPLATE,
+        "height": HEIGHT,
+        "margin": {"l": 62, "r": 12, "t": 40, "b": 84},
+        "autosize": True,
+        "title": {"text": title, "font": {"size": 15}, "y": 0.97},
+        "legend": legend,
+    }
+    return go.Figure(traces, same | layout)
+
+
+def empty(title: str, words: str) -> go.Figure:
+    """A figure that says why it has nothing.
+
+    Examples
+    --------
+    >>> empty("Who owns mmu_lock", "nobody takes it").layout.annotations[0].text
+    'nobody takes it'
+    """
+    place = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
+    said = place | {"text": words, "font": {"color": MUTED}}
+    return _small([], title, annotations=[said], xaxis={"visible": False}, yaxis={"visible": False})

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Names of a package that are imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+
+
+def names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
+    """The ``__getattr__`` of a package that imports a module of its own when one of its names is first used.
+
+    Parameters
+    ----------
+    package : str
+        Its ``__name__``.
+    homes : mapping of str to tuple of str
+        Modules of the package, and the public names that they hold.
+
+    Examples
+    --------
+    >>> names("simlib.model", {"pagetable": ("WORD_PAGES",)})("WORD_PAGES")
+    64
+    """
+    home = {name: module for module, held in homes.items() for name in held}
+
+    def found(name: str) -> object:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return found
