@@ -7,8 +7,8 @@ model; what was simulated says so.
 
 from simlib.figures.beside import seconds_above, three_configurations
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
-from simlib.figures.decision import batch_costs, batch_what_if, best_strategy_map, pareto
-from simlib.figures.fit import correlation, cost_intervals, held_out_errors, sensitivity
+from simlib.figures.decision import batch_costs, best_strategy_map, pareto
+from simlib.figures.fit import correlation, cost_intervals, held_out_errors, residuals, sensitivity
 from simlib.figures.growth import saturated_fault
 from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
@@ -17,12 +17,12 @@ from simlib.figures.migration import degradation_over_time, throughput_over_time
 from simlib.figures.ownership import lock_ownership
 from simlib.figures.parked import parked_times
 from simlib.figures.prediction import over_vcpus
+from simlib.figures.published import published_errors
 from simlib.figures.split_walk import split_walk_changes, split_walk_shares
 from simlib.figures.teardown import teardown_ways, unmap_times
 
 __all__ = [
     "batch_costs",
-    "batch_what_if",
     "best_strategy_map",
     "contentions",
     "correlation",
@@ -39,7 +39,9 @@ __all__ = [
     "pareto",
     "parked_times",
     "progress",
+    "published_errors",
     "regression_shown",
+    "residuals",
     "saturated_fault",
     "seconds_above",
     "sensitivity",

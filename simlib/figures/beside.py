@@ -2,7 +2,7 @@
 """Published values and the model's beside each other: a row a value, with both in words at its end.
 
 What was published is a black circle; the model is blue, with its interval: a tick if its costs were fitted to this very
-measurement, a hollow diamond if it was predicted. The grey bar is the range that is asked of the model.
+measurement, a hollow diamond if it was predicted. The grey bar is the range that counts as agreement.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def three_configurations(
     ----------
     table : DataFrame
         The columns `CONFIGURATION_COLUMNS`: ``configuration`` a number, ``metric`` one of `METRICS`; changes in
-        percent; ``low_bar`` to ``high_bar`` the range that is asked of the model, ``low`` to ``high`` the model's
+        percent; ``low_bar`` to ``high_bar`` the range that counts as agreement, ``low`` to ``high`` the model's
         interval (NaN: none; so may be what was published). ``role`` (``fitted`` or ``predicted``) may be there; without
         it the model is predicted.
     title : str
@@ -76,7 +76,7 @@ def three_configurations(
     >>> row = {"configuration": 3, "emulates": "loongarch", "metric": "clear_cpu_time", "published_percent": 5200,
     ...        "low_bar": 3000, "high_bar": 8000, "model_percent": 4800, "low": 4100, "high": 5600}
     >>> [trace.name for trace in three_configurations(pd.DataFrame([row])).data if trace.showlegend]
-    ['asked of the model', 'published', 'model, predicted']
+    ['counted as agreement', 'published', 'model, predicted']
     """
     rows = require(table, CONFIGURATION_COLUMNS, "table", role="predicted")
     require_words(rows, "metric", METRICS, "table")
@@ -102,7 +102,7 @@ def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest
     ----------
     table : DataFrame
         The columns `SECONDS_COLUMNS`: times in seconds (``published_s`` and the interval may be NaN), ``role``
-        ``fitted`` or ``predicted``. ``low_bar_s`` and ``high_bar_s``, the range that is asked of the model, may be
+        ``fitted`` or ``predicted``. ``low_bar_s`` and ``high_bar_s``, the range that counts as agreement, may be
         there.
     title : str
         Title of the figure.
@@ -165,7 +165,7 @@ def _beside(
     )  # fmt: skip
     seen: set[str] = set()
     for trace in figure.data:
-        entry = trace.mode == "markers" or trace.name == "asked of the model"
+        entry = trace.mode == "markers" or trace.name == "counted as agreement"
         trace.showlegend = entry and trace.name not in seen
         seen |= {trace.name} if entry else set()
     legend_below(figure, len(seen))
@@ -204,7 +204,7 @@ def _draw(
 
     asked = rows.dropna(subset=["low_bar", "high_bar"])
     if len(asked):
-        span(asked, "low_bar", "high_bar", "asked of the model", translucent(MUTED, 0.25), 20)
+        span(asked, "low_bar", "high_bar", "counted as agreement", translucent(MUTED, 0.25), 20)
     known = rows.dropna(subset=["published"])
     if len(known):
         points(known, "published", "published", _PUBLISHED, [text(value) for value in known["published"]])

@@ -30,6 +30,7 @@ from simlib.figures.style import (
     legend_below,
     log_axis,
     short_number,
+    time_axis,
     titled,
     translucent,
     variant_colours,
@@ -39,8 +40,8 @@ from simlib.figures.style import (
 COLUMNS = ("variant", "vcpus", "metric", "kind", "value", "low", "high", "held_out")
 """Columns of the table that every figure here reads."""
 
-KINDS = ("measured", "fitted", "predicted", "usl", "amdahl")
-"""Where a point comes from."""
+KINDS = ("measured", "fitted", "predicted", "simulated", "usl", "amdahl")
+"""Where a point comes from; ``simulated``: the model, where no measurement stands beside it."""
 
 _TRAINED = {"symbol": "circle", "size": 9}
 _HELD_OUT = {"symbol": "diamond-open", "size": 11, "line": {"width": 2}}
@@ -82,7 +83,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     _draw(figure, rows, floor=rows["value"].min() / 4)
     low = np.maximum(rows["low"], rows["value"].min() / 2)  # an interval that reaches 0 must not flatten the rest
     figure.update_xaxes(vcpu_axis(rows["vcpus"]))
-    figure.update_yaxes(log_axis([*rows["value"], *low, *rows["high"]], "dirty memory time, seconds"))
+    figure.update_yaxes(time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
     _boundary(figure, rows)
     _key(figure, rows)
     return titled(figure, title, "points are measured, lines are the model")
@@ -179,7 +180,7 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     if not (rows["value"] > 0).all():
         raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
     parts = []
-    source = rows["kind"].replace({"fitted": "model", "predicted": "model"})
+    source = rows["kind"].replace(dict.fromkeys(KINDS[1:4], "model"))
     for (variant, kind), part in rows.groupby([rows["variant"], source], sort=False):
         one = part.loc[part["vcpus"] == 1, "value"]
         if one.empty:
@@ -228,9 +229,7 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     return titled(figure, title, "points are measured, lines are models; the thin dotted line is ideal")
 
 
-def _rows(
-    curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = ("measured", "fitted", "predicted")
-) -> pd.DataFrame:
+def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4]) -> pd.DataFrame:
     """Rows of one metric and some kinds, checked and ordered by vCPUs."""
     frame = require(curves, COLUMNS, "curves")
     require_words(frame, "kind", KINDS, "curves")
@@ -306,7 +305,8 @@ def _draw_model(
     floor: float | None,
 ) -> None:
     """Solid through what was fitted, dashed with its interval through what was predicted beyond it."""
-    predicted = mine.loc[(mine["kind"] == "predicted")]
+    what = "simulated" if (mine["kind"] == "simulated").any() else "predicted"
+    predicted = mine.loc[mine["kind"] == what]
     fitted = mine.loc[mine["kind"] == "fitted"]
     # Where vCPUs were calibrated on, a prediction is part of the fitted curve, unless that has its own point.
     inside = predicted.loc[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
@@ -326,7 +326,7 @@ def _draw_model(
             fill="toself",
             fillcolor=translucent(colour),
             line={"width": 0},
-            name=f"{variant}, predicted 90 % interval",
+            name=f"{variant}, {what} 90 % interval",
             legendgroup=variant,
             showlegend=False,
             hoverinfo="skip",
@@ -335,7 +335,7 @@ def _draw_model(
     if len(fitted):
         _line(figure, fitted, f"{variant}, fitted", _FITTED | {"color": colour}, at, group=variant)
     if len(beyond):
-        _line(figure, beyond, f"{variant}, predicted", _PREDICTED | {"color": colour}, at, group=variant)
+        _line(figure, beyond, f"{variant}, {what}", _PREDICTED | {"color": colour}, at, group=variant)
 
 
 def _line(
@@ -409,6 +409,7 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
         ),
         ("fitted", {"mode": "lines", "line": _FITTED}, (kinds == "fitted").any()),
         ("predicted", {"mode": "lines", "line": _PREDICTED}, (kinds == "predicted").any()),
+        ("simulated", {"mode": "lines", "line": _PREDICTED}, (kinds == "simulated").any()),
         (
             "predicted 90 % interval",
             {"mode": "markers", "marker": {"symbol": "square", "size": 14}},

@@ -25,9 +25,9 @@ from simlib.figures.style import (
     facets,
     key_entry,
     legend_below,
-    log_axis,
     seconds,
     short_number,
+    time_axis,
     titled,
     translucent,
 )
@@ -35,16 +35,20 @@ from simlib.figures.style import (
 COST_COLUMNS = ("architecture", "batch_pages", "objective_s", "low_s", "high_s", "as_good", "best", "evidence")
 """Columns of the table that `batch_costs` reads."""
 
-MAP_COLUMNS = ("vcpus", "touch_rate", "strategy", "matters", "distinguished")
+MAP_COLUMNS = ("vcpus", "access_rate", "strategy", "matters", "distinguished", "span")
 """Columns of the table that `best_strategy_map` reads."""
 
 PARETO_COLUMNS = ("strategy", "stall_s", "clear_s", "lost_s", "on_front")
 """Columns of the table that `pareto` reads."""
 
+LEAST_COLOURS = 4.0
+"""A factor: the scale of `pareto`'s colours spans it, however near to each other the values are."""
+
 _SMALL = f'<span style="font-size:11px;color:{MUTED}">{{}}</span>'
 _TICKS = tuple(8**power for power in range(2, 12))
 _STAR = {"symbol": "star", "size": 15, "line": {"color": "white", "width": 1}}
 _COLOUR, _CLOSED_FORM = PALETTE[0], PALETTE[1]
+_TIED = "#f5edd6"
 _BAND = translucent(PALETTE[2], 0.16)
 
 
@@ -111,7 +115,6 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     for i in range(max(0, len(names) - 3), len(names)):  # the lowest panel of each column
         figure.update_xaxes(title="batch, pages (Ki: 1024)", **place(i))
     figure.update_yaxes(tickfont={"size": 10})
-    figure.update_yaxes(title="cost", col=1)
     facet_titles(figure)
     square = {"symbol": "square", "size": 14}
     entries = [
@@ -130,14 +133,15 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
 
 
 @draws
-def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPUs and touches") -> go.Figure:
-    """Best strategy as a map; pale and with a question mark where it is not distinguished, grey where none matters.
+def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPUs and accesses") -> go.Figure:
+    """Best strategy as a map; where several are not distinguished all of them stand there, without a colour.
 
     Parameters
     ----------
     table : DataFrame
-        The columns `MAP_COLUMNS`: ``touch_rate`` in pages per second of a vCPU, ``matters`` and ``distinguished``
-        (bool). One row a cell; a cell without a row stays white. ``rivals`` may be there: shown under the pointer.
+        The columns `MAP_COLUMNS`: ``access_rate`` in accesses per second of a vCPU, ``matters`` and ``distinguished``
+        (bool), ``span`` (the strategies that are not distinguished, in few letters). One row a cell; a cell without a
+        row stays white.
     title : str
         Title of the figure.
 
@@ -152,47 +156,51 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
 
     Examples
     --------
-    >>> table = pd.DataFrame({"vcpus": [4, 16], "touch_rate": 1e5, "strategy": ["every-64", "whole-ioctl"],
-    ...                       "matters": True, "distinguished": [True, False]})
+    >>> table = pd.DataFrame({"vcpus": [4, 16], "access_rate": 1e5, "strategy": ["every-64", "whole-ioctl"],
+    ...                       "matters": True, "distinguished": [True, False], "span": ["64", "4096–whole"]})
     >>> [trace.name for trace in best_strategy_map(table).data if trace.type == "heatmap"]
-    ['every-64', 'whole-ioctl, not distinguished']
+    ['every-64', 'not distinguished']
     """
-    rows = require(table, MAP_COLUMNS, "table", rivals="")
-    require_numbers(rows, ["vcpus", "touch_rate"], "table", least=0)
+    rows = require(table, MAP_COLUMNS, "table")
+    require_numbers(rows, ["vcpus", "access_rate"], "table", least=0)
     require_truths(rows, ["matters", "distinguished"], "table")
-    if rows.duplicated(["vcpus", "touch_rate"]).any():
-        twice = rows[rows.duplicated(["vcpus", "touch_rate"])].iloc[0]
-        raise InputError("table", f"vcpus {twice['vcpus']:g}, touch_rate {twice['touch_rate']:g}", "has two rows")
-    rows = rows.sort_values(["touch_rate", "vcpus"])
-    across, up = sorted(set(rows["vcpus"])), sorted(set(rows["touch_rate"]))
+    if rows.duplicated(["vcpus", "access_rate"]).any():
+        twice = rows[rows.duplicated(["vcpus", "access_rate"])].iloc[0]
+        raise InputError("table", f"vcpus {twice['vcpus']:g}, access_rate {twice['access_rate']:g}", "has two rows")
+    rows = rows.sort_values(["access_rate", "vcpus"])
+    across, up = sorted(set(rows["vcpus"])), sorted(set(rows["access_rate"]))
     matters, sure = rows["matters"].astype(bool), rows["distinguished"].astype(bool)
     names = in_order(rows.loc[matters, "strategy"]) if matters.any() else []
     figure = go.Figure()
 
-    def cells(which: pd.DataFrame, name: str, colour: str, text: str, ink: str) -> None:
-        z, words, told = (np.full((len(up), len(across)), fill, dtype=object) for fill in (np.nan, "", ""))
+    def cells(which: pd.DataFrame, name: str, colour: str, ink: str) -> None:
+        z, words = (np.full((len(up), len(across)), fill, dtype=object) for fill in (np.nan, ""))
         for row in which.to_dict("records"):
-            at = up.index(row["touch_rate"]), across.index(row["vcpus"])
-            z[at], words[at], told[at] = 1.0, text, row["rivals"].replace("; ", ", ") or "none"
+            at = up.index(row["access_rate"]), across.index(row["vcpus"])
+            z[at], words[at] = 1.0, row["words"]
         figure.add_heatmap(
             x=[f"{value:g}" for value in across], y=[short_number(float(value)) for value in up],
-            z=z.astype(float), text=words, customdata=told, colorscale=[[0, colour], [1, colour]], zmin=0, zmax=1,
-            showscale=False, texttemplate="%{text}", textfont={"color": ink, "size": 11}, xgap=2, ygap=2, name=name,
-            hoverongaps=False, hovertemplate="%{x} vCPUs, %{y} pages/s; not told apart from it: %{customdata}"
-            "<extra>%{fullData.name}</extra>",
+            z=z.astype(float), text=words, colorscale=[[0, colour], [1, colour]], zmin=0, zmax=1,
+            showscale=False, texttemplate="%{text}", textfont={"color": ink, "size": 12}, xgap=2, ygap=2, name=name,
+            hoverongaps=False, hovertemplate="%{x} vCPUs, %{y} accesses/s: %{text}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
 
     for number, name in enumerate(names):
-        colour, mine = PALETTE[number % len(PALETTE)], matters & (rows["strategy"].astype(str) == name)
-        if (mine & sure).any():
-            cells(rows[mine & sure], name, colour, name, "white")
-        if (mine & ~sure).any():
-            cells(rows[mine & ~sure], f"{name}, not distinguished", translucent(colour, 0.25), f"{name} ?", INK)
+        mine = matters & sure & (rows["strategy"].astype(str) == name)
+        if mine.any():
+            cells(rows[mine].assign(words=name), name, PALETTE[number % len(PALETTE)], "white")
+    if (matters & ~sure).any():
+        tied = rows[matters & ~sure]
+        cells(tied.assign(words=tied["span"]), "not distinguished", _TIED, INK)
     if (~matters).any():
-        cells(rows[~matters], "any strategy", GRID, "any", MUTED)
+        cells(rows[~matters].assign(words="any"), "any strategy", GRID, MUTED)
     figure.update_xaxes(title="vCPUs", type="category", showgrid=False, ticks="")
-    figure.update_yaxes(title="pages per second that a vCPU touches", type="category", showgrid=False, ticks="")
-    return titled(figure, title, "simulated; pale, ?: not distinguished from all others; grey, any: none matters")
+    figure.update_yaxes(title="accesses per second of a vCPU", type="category", showgrid=False, ticks="")
+    return titled(
+        figure,
+        title,
+        "simulated; pale: all that are not distinguished (numbers: pages of a hold); grey: it does not matter",
+    )
 
 
 @draws
@@ -253,16 +261,21 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
             hovertemplate="%{customdata[0]}: longest stall %{customdata[1]}, CLEAR %{customdata[2]}, guest time lost "
                           "%{customdata[3]}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
-    figure.update_xaxes(log_axis(rows["clear_s"].tolist(), "CPU time of CLEAR", seconds, margin=2.2))
-    figure.update_yaxes(log_axis(rows["stall_s"].tolist(), "longest stall of a vCPU", seconds, margin=2.5))
-    low, high = (math.log10(value) for value in (rows["lost_s"].min(), rows["lost_s"].max()))
-    ticks = np.linspace(low, max(high, low + 0.01), 5).tolist()
-    bar = {"title": {"text": "guest time lost"}, "thickness": 14, "tickvals": ticks,
-           "ticktext": [seconds(10.0**tick) for tick in ticks]}  # fmt: skip
-    colours = {"colorscale": "Viridis", "cmin": ticks[0], "cmax": ticks[-1], "colorbar": bar}
-    figure.update_layout(height=560, coloraxis=colours)
+    figure.update_xaxes(time_axis(rows["clear_s"].tolist(), "CPU time of CLEAR", margin=2.2))
+    figure.update_yaxes(time_axis(rows["stall_s"].tolist(), "longest stall of a vCPU", margin=2.5))
+    figure.update_layout(height=560, coloraxis=_lost_colours(rows["lost_s"].to_numpy(dtype=float)))
     legend_below(figure, 3, rows_of=3)
     return titled(figure, title, "simulated; towards the lower left is better")
+
+
+def _lost_colours(lost: np.ndarray) -> dict[str, Any]:
+    """Colours of the guest's lost time, over a factor of `LEAST_COLOURS` at least: what is about the same looks so."""
+    middle = math.sqrt(lost.min() * lost.max())
+    wider = max(math.sqrt(lost.max() / lost.min()), math.sqrt(LEAST_COLOURS))
+    axis = time_axis([middle / wider, middle * wider], "guest time lost", margin=1.0)
+    bar = {"title": {"text": axis["title"]["text"]}, "thickness": 14, "tickmode": "array",
+           "tickvals": np.log10(axis["tickvals"]).tolist(), "ticktext": axis["ticktext"]}  # fmt: skip
+    return {"colorscale": "Viridis", "cmin": axis["range"][0], "cmax": axis["range"][1], "colorbar": bar}
 
 
 def _labels(rows: pd.DataFrame) -> list[str]:
@@ -323,7 +336,7 @@ def _one_decade(figure: go.Figure, values: np.ndarray, at: dict[str, int]) -> No
     known = values[np.isfinite(values) & (values > 0)]
     low, high = float(known.min()), float(known.max())
     wider = max(1.0, math.sqrt(10 / (high / low)))
-    figure.update_yaxes(log_axis([low / wider, high * wider], "", seconds) | {"title": None}, **at)
+    figure.update_yaxes(time_axis([low / wider, high * wider], "" if at["col"] > 1 else "cost"), **at)
 
 
 def _places(batches: Iterable[float]) -> np.ndarray:
@@ -348,101 +361,12 @@ def _batch_axis(batches: Iterable[float]) -> dict[str, object]:
     }
 
 
-WHAT_IF_COLUMNS = ("batch_pages", "cost_s", "clear_cpu_time_s", "longest_stall_s", "guest_throughput")
-"""Columns of the table that `batch_what_if` reads."""
-
-_WHAT_IF = {
-    "cost_s": "cost: CLEAR and the guest's loss, s", "clear_cpu_time_s": "CLEAR's CPU time, s",
-    "longest_stall_s": "longest stall, s", "guest_throughput": "guest's throughput, %",
-}  # fmt: skip
-
-
-def batch_what_if(table: pd.DataFrame, batch: int, title: str = "What a batch does") -> go.Figure:
-    """Cost, CLEAR's CPU time, longest stall and throughput over the batch, with one batch marked.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The columns `WHAT_IF_COLUMNS`: ``batch_pages`` (0: the whole ioctl), times in seconds, throughput relative to
-        undisturbed.
-    batch : int
-        Which one is marked; a value of ``batch_pages``.
-    title : str
-        Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or the batch is not in it.
-
-    Examples
-    --------
-    >>> table = pd.DataFrame({"batch_pages": [64, 0], "cost_s": 0.1, "clear_cpu_time_s": [2e-3, 1e-3],
-    ...                       "longest_stall_s": [1e-5, 1e-3], "guest_throughput": [0.9, 0.8]})
-    >>> batch_what_if(table, 64).data[7].y.tolist()
-    [90.0]
-    """
-    rows, marked = _what_if_rows(table, batch)
-    figure, place = facets(list(_WHAT_IF.values()), "batch, pages (Ki: 1024)", columns=2, shared_y=False)
-    for i, column in enumerate(_WHAT_IF):
-        line = {"mode": "lines+markers", "line": {"color": _COLOUR, "width": 2}, "marker": {"size": 6}}
-        figure.add_scatter(x=rows["x"], y=rows[column], showlegend=False, **line, **place(i))
-        star = _STAR | {"color": INK}
-        figure.add_scatter(x=marked["x"], y=marked[column], mode="markers", marker=star, showlegend=False, **place(i))
-        figure.update_yaxes(**_what_if_axis(rows, column), **place(i))
-    figure.update_xaxes(_batch_axis(rows["batch_pages"]) | {"tickangle": 0, "tickfont": {"size": 10}})
-    facet_titles(figure)
-    figure.update_layout(margin_t=118, height=620)
-    return titled(figure, title, "simulated; the star is the chosen batch")
-
-
-def redraw_what_if(figure: go.Figure, table: pd.DataFrame, batch: int) -> None:
-    """Put another table of the same batches into a figure of `batch_what_if`; a tenth of the time of a new one.
-
-    Raises
-    ------
-    InputError
-        As `batch_what_if`.
-    """
-    rows, marked = _what_if_rows(table, batch)
-    axes = list(figure.select_yaxes())
-    for i, column in enumerate(_WHAT_IF):
-        line, star = figure.data[2 * i], figure.data[2 * i + 1]
-        if not np.array_equal(np.asarray(line.y, dtype=float), rows[column].to_numpy(dtype=float)):
-            line.y = rows[column].to_numpy(dtype=float)
-            axes[i].update(_what_if_axis(rows, column))
-        star.update(x=marked["x"].to_numpy(dtype=float), y=marked[column].to_numpy(dtype=float))
-
-
-def _what_if_rows(table: pd.DataFrame, batch: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows in order, and those of the marked batch."""
-    rows = require(table, WHAT_IF_COLUMNS, "table")
-    require_numbers(rows, list(WHAT_IF_COLUMNS), "table", least=0)
-    if batch not in set(rows["batch_pages"]):
-        raise InputError("batch", batch, "is not in the table", f"take one of {rows['batch_pages'].tolist()}")
-    rows = rows.assign(x=_places(rows["batch_pages"]), guest_throughput=100 * rows["guest_throughput"]).sort_values("x")
-    return rows, rows[rows["batch_pages"] == batch]
-
-
-def _what_if_axis(rows: pd.DataFrame, column: str) -> dict[str, Any]:
-    if column in ("clear_cpu_time_s", "longest_stall_s"):
-        return log_axis(rows[column].tolist(), "", seconds) | {"title": None}
-    return {"rangemode": "tozero"}
-
-
 __all__ = [
     "COST_COLUMNS",
     "MAP_COLUMNS",
     "PARETO_COLUMNS",
-    "WHAT_IF_COLUMNS",
     "batch_costs",
     "batch_text",
-    "batch_what_if",
     "best_strategy_map",
     "pareto",
-    "redraw_what_if",
 ]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -14,15 +16,26 @@ from simlib.figures.style import (
     HEIGHT,
     INK,
     MODEL_COLOURS,
+    MUTED,
     PALETTE,
     facet_titles,
     facets,
+    key_entry,
     legend_below,
     log_axis,
     short_number,
     signed,
     titled,
+    translucent,
+    variant_colours,
+    vcpu_axis,
 )
+
+ROLE_LOOKS: dict[str, dict[str, str]] = {"fitted": {"symbol": "circle"}, "held out": {"symbol": "diamond-open"}}
+"""Markers of a row that the calibration saw, and of one that was kept back: as in the figures of curves."""
+
+WARNING = "#D55E00"
+"""Colour of a mark that says that something is at a bound."""
 
 UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
@@ -93,14 +106,85 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
 
 
 @draws
-def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their 90 % intervals") -> go.Figure:
+def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what was measured") -> go.Figure:
+    """Error of the model at each row over vCPUs, a panel a metric, on the deviation that a row is taken to have.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
+        ``error_percent`` (model over measured less one; a row without is not drawn), ``deviation_percent``.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InputError
+        If a column is missing, the table is empty, or a role is not known.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"variant": "a", "vcpus": [1, 16], "metric": "contentions", "role": ["fitted", "held out"],
+    ...                      "error_percent": [1.5, -3.0], "deviation_percent": 2.0})
+    >>> [trace.y.tolist() for trace in residuals(rows).data if trace.name == "a"]
+    [[1.5], [-3.0]]
+    """
+    columns = ["variant", "vcpus", "metric", "role", "error_percent", "deviation_percent"]
+    rows = require(rows, columns, "residuals")
+    require_words(rows, "role", [*ROLE_LOOKS, "shown only"], "residuals")
+    require_numbers(rows, ["vcpus"], "residuals", least=1)
+    require_numbers(rows, ["error_percent"], "residuals", gaps=True)
+    require_numbers(rows, ["deviation_percent"], "residuals", gaps=True, least=0)
+    rows = rows[np.isfinite(rows["error_percent"].to_numpy(dtype=float)) & rows["role"].isin(list(ROLE_LOOKS))]
+    rows = require(rows, columns, "residuals")
+    metrics, colours = in_order(rows["metric"]), variant_colours(rows["variant"])
+    figure, place = facets(metrics, columns=2, shared_y=False)
+    seen: set[str] = set()
+    axis = vcpu_axis(rows["vcpus"])
+    ends = [10**end for end in axis["range"]]
+    for i, metric in enumerate(metrics):
+        mine = rows[rows["metric"] == metric]
+        reach = float(mine["deviation_percent"].median())
+        figure.add_scatter(
+            x=[ends[0], ends[1], ends[1], ends[0]], y=[-reach, -reach, reach, reach], fill="toself", mode="none",
+            fillcolor=translucent(MUTED, 0.14), hoverinfo="skip", showlegend=False, **place(i),
+        )  # fmt: skip
+        for pair, part in mine.groupby([mine["variant"].astype(str), "role"], sort=False):
+            variant, role = map(str, pair)
+            figure.add_scatter(
+                x=part["vcpus"].to_numpy(dtype=float), y=part["error_percent"].to_numpy(dtype=float), mode="markers",
+                marker={"color": colours[variant], "size": 9, **ROLE_LOOKS[role]}, cliponaxis=False,
+                name=variant or "rows", legendgroup=variant, showlegend=variant not in seen,
+                hovertemplate=f"%{{x}} vCPUs: %{{y:+.2f}} %<extra>{variant} {role}</extra>", **place(i),
+            )  # fmt: skip
+            seen.add(variant)
+    figure.update_xaxes(axis)
+    figure.update_yaxes(zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
+    figure.update_yaxes(title="model − measured, %", col=1)
+    facet_titles(figure)
+    legend_below(figure, len(colours), rows_of=3, keyed=True)
+    for role, look in ROLE_LOOKS.items():
+        if (rows["role"] == role).any():
+            key_entry(figure, role, {"mode": "markers", "marker": {"size": 9, **look}}, MUTED)
+    band = {"mode": "markers", "marker": {"size": 14, "symbol": "square", "opacity": 0.3}}
+    key_entry(figure, "± one deviation of a row", band, MUTED)
+    return titled(figure, title, "above 0: the model is slower, or counts more, than measured")
+
+
+@draws
+def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their intervals") -> go.Figure:
     """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
 
     Parameters
     ----------
     costs : DataFrame
         Columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
-        calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis.
+        calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. With a column
+        ``bound``, in which a text says what of a cost is at a physical bound, such costs are marked with it.
     title : str
         Title of the figure.
 
@@ -121,7 +205,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     >>> interval.x, point.x
     (array([380., 430.,  nan]), array([400.]))
     """
-    rows = require(costs, ["name", "value", "low", "high", "unit", "fit"], "costs")
+    rows = require(costs, ["name", "value", "low", "high", "unit", "fit"], "costs", bound="")
     require_words(rows, "unit", UNITS, "costs")
     require_numbers(rows, ["value"], "costs", least=0)
     require_numbers(rows, ["low", "high"], "costs", gaps=True, least=0)
@@ -138,7 +222,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     seen: set[str] = set()
     for row, unit in enumerate(units, start=1):
         mine = rows.loc[rows["unit"] == unit].reset_index(drop=True)
-        axis = log_axis([*mine["value"], *mine["low"], *mine["high"]], UNITS[unit], margin=1.6)
+        axis = log_axis([*mine["value"], *mine["low"], *mine["high"]], UNITS[unit], _plain, margin=1.6)
         left, right = (10**end for end in axis["range"])
         drawn = mine.assign(**{c: mine[c].astype(float).clip(left, right) for c in ("value", "low", "high")})
         drawn["y"] = _lines(mine, names[unit])
@@ -147,7 +231,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
             if part.empty:
                 continue
             exact = mine.loc[part.index]
-            look = {"name": fit, "legendgroup": fit, "row": row, "col": 1}
+            look = {"name": shorten(fit, 90, placeholder=" …"), "legendgroup": fit, "row": row, "col": 1}
             ends = part[["low", "high"]].assign(gap=np.nan).to_numpy().ravel()
             figure.add_scatter(
                 x=ends, y=np.repeat(part["y"], 3), mode="lines+markers", showlegend=False, hoverinfo="skip",
@@ -166,12 +250,22 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
                 cliponaxis=False,
                 showlegend=fit not in seen,
                 text=[
-                    f"{name}: {_interval(*ends)}" for name, *ends in exact[["name", "value", "low", "high"]].to_numpy()
+                    f"{name}: {_interval(*ends)}{' ns' if unit == 'ns' else ''}{f'; at a bound: {bound}' * bool(bound)}"
+                    for name, *ends, bound in exact[["name", "value", "low", "high", "bound"]].to_numpy()
                 ],
-                hovertemplate=f"%{{text}}{' ns' if unit == 'ns' else ''}<extra>{fit}</extra>",
+                hovertemplate=f"%{{text}}<extra>{fit}</extra>",
                 **look,
             )
             seen.add(fit)
+            bounded = part[exact["bound"] != ""]
+            if len(bounded):
+                figure.add_scatter(
+                    x=bounded["value"].to_numpy(), y=bounded["y"].to_numpy(), mode="markers", hoverinfo="skip",
+                    marker={"symbol": "diamond-open", "size": 17, "color": WARNING, "line": {"width": 2}},
+                    name="at a physical bound, or an end of it is", legendgroup="bound",
+                    showlegend="bound" not in seen, row=row, col=1,
+                )  # fmt: skip
+                seen.add("bound")
         figure.update_xaxes(axis, row=row, col=1)
         figure.update_yaxes(
             tickmode="array",
@@ -182,7 +276,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
             row=row,
             col=1,
         )
-    legend_below(figure, len(fits))
+    legend_below(figure, len(fits) + ("bound" in seen), rows_of=3)
     figure.update_layout(height=height)
     return titled(figure, title, "calibrated; a point or interval that runs into the left edge reaches 0")
 
@@ -313,6 +407,11 @@ def _lines(mine: pd.DataFrame, names: list[str]) -> list[float]:
     place = name.groupby(name).cumcount()
     many = name.groupby(name).transform("size")
     return [names.index(n) + (p - (m - 1) / 2) * 0.6 / m for n, p, m in zip(name, place, many, strict=True)]
+
+
+def _plain(value: float) -> str:
+    """A number for a tick without a prefix, its thousands apart."""
+    return f"{value:,.6g}".replace(",", "\u2009")
 
 
 def _interval(value: float, low: float, high: float) -> str:

@@ -8,17 +8,19 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.figures.frame import require, require_numbers, require_words
-from simlib.figures.style import PALETTE, facet_titles, legend_below, log_axis, seconds, titled
+from simlib.figures.style import PALETTE, facet_titles, legend_below, time_axis, titled
 
-CLEAR_COLUMNS = ("vcpus", "chunk_pages", "metric", "value", "value_low", "value_high", "model", "model_low",
-                 "model_high")  # fmt: skip
-"""Columns of the table that `clear_under_load` reads."""
+CLEAR_COLUMNS = ("vcpus", "metric", "value", "value_low", "value_high", "model", "model_low", "model_high")
+"""Columns of the table that `clear_under_load` reads, beside the one that it draws over."""
+
+OVER = {"chunk_pages": "pages of one CLEAR", "batch": "pages of one hold of the lock"}
+"""What `clear_under_load` can draw over."""
 
 _METRICS = {"clear_dirty_log_time": "CLEAR of all memory", "longest_stall": "longest stall of a vCPU"}
 
 
 def chunk_name(pages: int) -> str:
-    """Pages of one CLEAR ioctl, as an axis has them.
+    """Pages of one CLEAR ioctl, or of one hold, as an axis has them.
 
     Examples
     --------
@@ -29,16 +31,18 @@ def chunk_name(pages: int) -> str:
 
 
 def clear_under_load(
-    cells: pd.DataFrame, title: str = "CLEAR while the guest writes: held out, and predicted"
+    cells: pd.DataFrame, over: str = "chunk_pages", title: str = "CLEAR while the guest writes: held out, and predicted"
 ) -> go.Figure:
-    """CLEAR time and longest stall over the pages of one ioctl, a panel a metric, a colour a number of vCPUs.
+    """CLEAR time and longest stall over pages of one ioctl, or of one hold: a panel a metric, a colour a vCPU count.
 
     Parameters
     ----------
     cells : DataFrame
-        The columns `CLEAR_COLUMNS`: ``chunk_pages`` 0 is the whole slot; ``value`` was measured, ``value_low`` and
+        The columns `CLEAR_COLUMNS` and `over`, of which 0 is all of them; ``value`` was measured, ``value_low`` and
         ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are
         between which the replications lie. Times in seconds.
+    over : str
+        One of `OVER`.
     title : str
 
     Returns
@@ -57,11 +61,11 @@ def clear_under_load(
     >>> [trace.name for trace in clear_under_load(pd.DataFrame([cell])).data]
     ['1 vCPU, measured', '1 vCPU, predicted']
     """
-    rows = require(cells, CLEAR_COLUMNS, "cells")
+    rows = require(cells, (over, *CLEAR_COLUMNS), "cells")
     require_words(rows, "metric", _METRICS, "cells")
     require_numbers(rows, ("value", "model"), "cells", least=0)
     metrics = [metric for metric in _METRICS if (rows["metric"] == metric).any()]
-    chunks = sorted(set(rows["chunk_pages"]), key=lambda pages: pages or float("inf"))
+    chunks = sorted(set(rows[over]), key=lambda pages: pages or float("inf"))
     counts = sorted(set(rows["vcpus"]))
     figure = make_subplots(1, len(metrics), column_titles=[_METRICS[m] for m in metrics], horizontal_spacing=0.1)
     seen: set[str] = set()
@@ -72,25 +76,25 @@ def clear_under_load(
             who = f"{vcpus} vCPU{'s' if vcpus > 1 else ''}"
             for which, (what, prefix, symbol) in enumerate(_KINDS):
                 centre = number - (len(counts) - 1) / 2
-                x = [chunks.index(c) + 0.2 * centre + 0.08 * (which - 0.5) for c in mine["chunk_pages"]]
+                x = [chunks.index(c) + 0.2 * centre + 0.08 * (which - 0.5) for c in mine[over]]
                 up, down = mine[f"{prefix}_high"] - mine[prefix], mine[prefix] - mine[f"{prefix}_low"]
                 name = f"{who}, {what}"
                 figure.add_scatter(
                     x=x, y=mine[prefix], mode="markers", name=name, legendgroup=name, showlegend=name not in seen,
                     marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
                     error_y={"type": "data", "array": up, "arrayminus": down, "thickness": 1.3, "width": 4},
-                    customdata=[chunk_name(c) for c in mine["chunk_pages"]],
+                    customdata=[chunk_name(c) for c in mine[over]],
                     hovertemplate=f"{name}<br>%{{customdata}} pages: %{{y:.3g}} s<extra></extra>",
                     row=1, col=column,
                 )  # fmt: skip
                 seen.add(name)
         figure.update_xaxes(
             tickmode="array", tickvals=list(range(len(chunks))), ticktext=[chunk_name(c) for c in chunks],
-            title="pages of one CLEAR", row=1, col=column,
+            title=OVER[over], row=1, col=column,
         )  # fmt: skip
         ends = ("value_low", "value_high", "model_low", "model_high")
         values = [v for end in ends for v in of_metric[end] if v > 0]
-        figure.update_yaxes(log_axis(values, "", seconds), row=1, col=column)
+        figure.update_yaxes(time_axis(values, ""), row=1, col=column)
     facet_titles(figure)
     legend_below(figure, len(seen), rows_of=2)
     figure.update_layout(height=470, margin_t=116)

@@ -15,10 +15,12 @@ from simlib.errors import InputError
 from simlib.figures.frame import in_order, require, require_numbers
 from simlib.figures.style import (
     PALETTE,
+    even_ticks,
     facet_titles,
     legend_below,
-    log_axis,
-    seconds,
+    plain_number,
+    time_axis,
+    time_unit,
     titled,
     vcpu_axis,
 )
@@ -109,7 +111,7 @@ def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab besi
         if i < len(metrics):
             figure.update_xaxes(title=None, row=i, col=j)
         of_metric = rows[rows["metric"] == metric]
-        axis = log_axis([*of_metric["lab_low"], *of_metric["lab_high"], *of_metric["model"]], _METRICS[metric], seconds)
+        axis = time_axis([*of_metric["lab_low"], *of_metric["lab_high"], *of_metric["model"]], _METRICS[metric])
         figure.update_yaxes(axis, row=i, col=j)
         if j > 1:
             figure.update_yaxes(title=None, row=i, col=j)
@@ -124,6 +126,25 @@ def _add(figure: go.Figure, seen: set[str], row: int, column: int, **trace: obje
     name = str(trace["name"])
     figure.add_trace(go.Scatter(**trace, legendgroup=name, showlegend=name not in seen), row=row, col=column)
     seen.add(name)
+
+
+_SWITCH_METRICS = {
+    "acquisitions": "acquisitions of mmu_lock", "contentions": "contentions of mmu_lock",
+    "clear_time_s": "time of CLEAR", "get_time_s": "time of GET", "reset_time_s": "time of the ring's reset",
+    "teardown_time_s": "time of teardown", "enable_hold_s": "lock held at enabling",
+    "longest_stall_s": "longest stall",
+}  # fmt: skip
+
+
+def metric_title(metric: str) -> str:
+    """What a column of the lab's switches is called.
+
+    Examples
+    --------
+    >>> metric_title("clear_time_s"), metric_title("own_s")
+    ('time of CLEAR', 'own')
+    """
+    return _SWITCH_METRICS.get(metric, metric.removesuffix("_s").replace("_", " "))
 
 
 def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
@@ -153,7 +174,8 @@ def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
     rows = require(cells, SWITCH_COLUMNS, "cells")
     require_numbers(rows, ("value", "low", "high"), "cells", least=0)
     metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
-    names = [metric.removesuffix("_s").replace("_", " ") for metric in metrics]
+    factor, unit = time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])
+    names = [metric_title(m) + (f", {unit}" if m.endswith("_s") else "") for m in metrics]
     figure = make_subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
     for i, metric in enumerate(metrics, 1):
         part = rows[rows["metric"] == metric].set_index("setting").reindex(settings).dropna()
@@ -168,12 +190,12 @@ def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
         trace = go.Scatter(x=part["value"], y=part.index, error_x=bars, mode="markers", marker=marker, showlegend=False)
         figure.add_trace(trace, row=1, col=i)
         top = float(np.nanmax(part["high"])) * 1.15 or 1.0
-        axis: dict[str, object] = {"range": [0, top], "nticks": 5}
-        if metric.endswith("_s"):
-            step = next(s for s in (float(f"{d}e{p}") for p in range(-12, 4) for d in (1, 2, 5)) if s * 4 >= top)
-            ticks = [step * n for n in range(int(top / step) + 1)]
-            axis |= {"tickmode": "array", "tickvals": ticks, "ticktext": [seconds(t) if t else "0" for t in ticks]}
-        figure.update_xaxes(axis, row=1, col=i)
+        scale = factor if metric.endswith("_s") else 1.0
+        ticks = even_ticks(0.0, top, 5)
+        figure.update_xaxes(
+            range=[0, top], tickmode="array", tickvals=ticks, ticktext=[plain_number(t / scale) for t in ticks],
+            row=1, col=i,
+        )  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category")
     figure.update_layout(height=150 + 46 * len(settings), margin_b=60)
     facet_titles(figure)

@@ -6,8 +6,6 @@ Everything drawn here is simulated, and every subtitle says so.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,6 +14,7 @@ from plotly.subplots import make_subplots
 from simlib.figures.frame import draws, in_order, require, require_numbers, require_words
 from simlib.figures.style import (
     ACTIVITY_COLOURS,
+    ACTIVITY_NAMES,
     HEIGHT,
     INK,
     MODE_COLOURS,
@@ -23,8 +22,9 @@ from simlib.figures.style import (
     facet_titles,
     facets,
     legend_below,
-    log_ticks,
     seconds,
+    time_axis,
+    time_unit,
     titled,
     translucent,
 )
@@ -71,16 +71,17 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
         mine = rows.loc[rows["variant"].astype(str) == variant]
         vcpus = sorted(mine["vcpus"].unique())
         for activity in present:
+            called = ACTIVITY_NAMES.get(activity, activity)
             part = mine.loc[mine["activity"] == activity].set_index("vcpus")["microseconds_per_fault"]
             figure.add_bar(
                 x=[f"{v:g}" for v in vcpus],
                 y=part.reindex(vcpus).to_numpy(dtype=float),
-                name=activity,
+                name=called,
                 marker={"color": ACTIVITY_COLOURS[activity], "line": {"color": "white", "width": 0.6}},
                 legendgroup=activity,
                 showlegend=i == 0,
                 **place(i),
-                hovertemplate=f"{variant}, %{{x}} vCPUs: {activity} %{{y:.3g}} µs<extra></extra>",
+                hovertemplate=f"{variant}, %{{x}} vCPUs: {called} %{{y:.3g}} µs<extra></extra>",
             )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(type="category")
@@ -120,12 +121,13 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
     rows = require(queue, ["lock", "time_s", "queue"], "queue")
     require_numbers(rows, ["time_s", "queue"], "queue", least=0)
     figure = go.Figure()
+    factor, unit = time_unit([float(rows["time_s"].max())])
     locks = in_order(rows["lock"])
     for i, lock in enumerate(locks):
         part = rows.loc[rows["lock"].astype(str) == lock].sort_values("time_s")
         colour = PALETTE[i % len(PALETTE)]
         figure.add_scatter(
-            x=part["time_s"].to_numpy(),
+            x=part["time_s"].to_numpy(dtype=float) / factor,
             y=part["queue"].to_numpy(dtype=float),
             mode="lines",
             name=lock,
@@ -133,9 +135,9 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
             line={"color": colour, "width": 1.8, "shape": "hvh"},
             fill="tozeroy",
             fillcolor=translucent(colour, 0.1),
-            hovertemplate="%{x:.4g} s: %{y:.2f} queued<extra>%{fullData.name}</extra>",
+            hovertemplate=f"%{{x:.4g}} {unit}: %{{y:.2f}} queued<extra>%{{fullData.name}}</extra>",
         )
-    figure.update_xaxes(title="simulated time, seconds", rangemode="tozero")
+    figure.update_xaxes(title=f"simulated time, {unit}", rangemode="tozero")
     figure.update_yaxes(title="threads queued (mean over a time bin)", rangemode="tozero")
     legend_below(figure, len(locks))
     return titled(figure, title, "simulated")
@@ -172,13 +174,14 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
     require_numbers(rows, ["time_s", "pages"], "progress", least=0)
     times = np.unique(rows["time_s"].to_numpy(dtype=float))
     width = float(np.median(np.diff(times))) if len(times) > 1 else 2 * float(times[0])
+    factor, unit = time_unit([float(times.max())])
     threads = in_order(rows["thread"])
     shown = threads[:MOST_THREADS]
     figure = go.Figure()
     for i, thread in enumerate(shown):
         part = rows.loc[rows["thread"].astype(str) == thread].sort_values("time_s")
         figure.add_scatter(
-            x=part["time_s"].to_numpy(),
+            x=part["time_s"].to_numpy(dtype=float) / factor,
             y=part["pages"].to_numpy(dtype=float) / width,
             mode="lines",
             name=thread,
@@ -188,9 +191,9 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
                 "dash": "solid" if i < len(PALETTE) else "dot",
             },
             showlegend=True,
-            hovertemplate="%{x:.4g} s: %{y:.4s} pages/s<extra>%{fullData.name}</extra>",
+            hovertemplate=f"%{{x:.4g}} {unit}: %{{y:.4s}} pages/s<extra>%{{fullData.name}}</extra>",
         )
-    figure.update_xaxes(title="simulated time, seconds", rangemode="tozero")
+    figure.update_xaxes(title=f"simulated time, {unit}", rangemode="tozero")
     figure.update_yaxes(title="pages per second", rangemode="tozero", exponentformat="SI")
     legend_below(figure, len(shown), rows_of=8)
     if len(threads) > len(shown):
@@ -257,16 +260,9 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
                 col=1,
             )
             seen.add(mode)
-    low, high = rows["up_to_s"].min() / 2.6, rows["up_to_s"].max() * 1.3
-    ticks = log_ticks(low, high)
-    figure.update_xaxes(
-        type="log",
-        range=[math.log10(low), math.log10(high)],
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[seconds(tick) for tick in ticks],
-    )
-    figure.update_xaxes(title=f"{what} (bins of a factor of two)", row=len(locks))
+    axis = time_axis([rows["up_to_s"].min() / 2, rows["up_to_s"].max()], f"{what} (bins of a factor of two)")
+    figure.update_xaxes(axis | {"title": None})
+    figure.update_xaxes(title=axis["title"], row=len(locks))
     figure.update_yaxes(title="count", rangemode="tozero", exponentformat="SI")
     figure.update_layout(barmode="overlay", bargap=0)
     facet_titles(figure)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -17,7 +15,7 @@ from simlib.figures.style import (
     facets,
     legend_below,
     log_axis,
-    seconds,
+    time_axis,
     titled,
     translucent,
 )
@@ -129,11 +127,7 @@ def get_ratios(table: pd.DataFrame, published: float, title: str = "GET after se
     return titled(figure, title, f"points: simulated, a point a setting; dotted: published, {published:.3f}")
 
 
-_METRICS: dict[str, tuple[str, Callable[[float], str] | None]] = {
-    "get_time": ("time of a GET", seconds),
-    "longest_stall": ("longest stall", seconds),
-    "guest_throughput": ("guest's throughput", None),
-}
+_METRICS = {"get_time": "time of a GET", "longest_stall": "longest stall", "guest_throughput": "guest throughput"}
 _AXES = {"vcpus": "vCPUs", "memory": "memory", "interval": "work between two accesses"}
 
 
@@ -165,7 +159,7 @@ def get_ways(table: pd.DataFrame, title: str = "Ways of GET: predicted") -> go.F
     require_numbers(rows, ("estimate", "low", "high"), "table", least=0)
     metrics = [name for name in _METRICS if name in set(rows["metric"])]
     axes, ways = in_order(rows["axis"]), in_order(rows["way"])
-    titles = [f"{_METRICS[metric][0]}, by {_AXES.get(axis, axis)}" for metric in metrics for axis in axes]
+    titles = [f"{_METRICS[metric]}, by {_AXES.get(axis, axis)}" for metric in metrics for axis in axes]
     figure, place = facets(titles, "", columns=len(axes))
     for i, (metric, axis) in enumerate((m, a) for m in metrics for a in axes):
         part, at = rows[(rows["metric"] == metric) & (rows["axis"] == axis)], place(i)
@@ -183,10 +177,9 @@ def get_ways(table: pd.DataFrame, title: str = "Ways of GET: predicted") -> go.F
                 hovertemplate="%{x}: %{y:.3g} (%{customdata[0]:.3g} to %{customdata[1]:.3g})"
                 "<extra>%{fullData.name}, predicted</extra>", **at,
             )  # fmt: skip
-        text = _METRICS[metric][1]
-        if text is not None:
+        if metric != "guest_throughput":
             every = rows.loc[rows["metric"] == metric, ["low", "high"]].to_numpy().ravel()
-            scale = log_axis([*every], "" if i % len(axes) else _METRICS[metric][0], text)
+            scale = time_axis([*every], _METRICS[metric]) | ({"title": None} if i % len(axes) else {})
         else:
             scale = {"range": [0, 1.05], "title": "" if i % len(axes) else "share of undisturbed"}
         figure.update_yaxes(scale, **at)

@@ -153,7 +153,7 @@ def _add_lines(
     at: dict[str, int],
     shape: str = "linear",
 ) -> None:
-    """A line a series, in percent; earlier ones are wider, so that they show where later ones cover them."""
+    """A line a series, in percent; earlier ones are wider by 2 px, so that they show on both sides of later ones."""
     for i, (name, colour) in enumerate(_colours(series).items()):
         part = rows[rows["series"].astype(str) == name].sort_values("time_s", kind="stable")
         if part.empty:
@@ -164,7 +164,7 @@ def _add_lines(
             x=part["time_s"].to_numpy(dtype=float),
             y=100 * part[column].to_numpy(dtype=float),
             mode="lines",
-            line={"color": colour, "width": max(1.5, 3.5 - i), "dash": _DASHES[role], "shape": shape},
+            line={"color": colour, "width": 2 + 2.2 * (len(series) - 1 - i), "dash": _DASHES[role], "shape": shape},
             name=entry,
             legendgroup=name,
             showlegend=entry not in seen,

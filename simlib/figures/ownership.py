@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.figures.frame import in_order, require, require_numbers, require_words
-from simlib.figures.style import MODE_COLOURS, MUTED, legend_below, seconds, titled
+from simlib.figures.style import MODE_COLOURS, MUTED, legend_below, seconds, time_unit, titled
 
 MOST_ROWS = 40
 """Rows in `lock_ownership`."""
@@ -74,6 +74,7 @@ def lock_ownership(
     threads = sorted(in_order(rows["thread"]), key=_thread_order)
     shown = threads[:MOST_ROWS]
     rows = rows[rows["thread"].isin(shown)]
+    factor, unit = time_unit([float(rows["end_s"].max())])
     each = 26 if len(shown) <= 20 else 15
     strip = 130 if shares is not None else 0
     body = max(160, each * len(shown) + 20)
@@ -88,14 +89,14 @@ def lock_ownership(
         length = [seconds(end - begin) for begin, end in part[["begin_s", "end_s"]].to_numpy(dtype=float)]
         thick = 0.62 if what == "hold" else 0.2
         figure.add_scatter(
-            x=part[["begin_s", "end_s"]].assign(gap=np.nan).to_numpy(dtype=float).ravel(),
+            x=part[["begin_s", "end_s"]].assign(gap=np.nan).to_numpy(dtype=float).ravel() / factor,
             y=np.repeat([shown.index(thread) for thread in part["thread"]], 3),
             mode="lines",
             line={"color": OWNER_COLOURS.get(str(owner), MUTED), "width": thick * each, "simplify": False},
             name=f"{what}: {owner}",
             text=np.repeat(length, 3),
             showlegend=True,
-            hovertemplate="%{x:.7g} s: %{text}<extra>%{fullData.name}</extra>",
+            hovertemplate=f"%{{x:.7g}} {unit}: %{{text}}<extra>%{{fullData.name}}</extra>",
             row=1,
             col=1,
         )
@@ -104,8 +105,8 @@ def lock_ownership(
         range=[len(shown) - 0.4, -0.6], row=1, col=1,
     )  # fmt: skip
     if shares is not None:
-        _add_shares(figure, shares)
-    figure.update_xaxes(title="simulated time, seconds", row=2 if strip else 1)
+        _add_shares(figure, shares, factor, unit)
+    figure.update_xaxes(title=f"simulated time, {unit}", row=2 if strip else 1)
     legend_below(figure, sum(trace.showlegend for trace in figure.data))
     figure.update_layout(height=body + strip + (gap if strip else 0) + 92 + figure.layout.margin.b)
     if len(threads) > len(shown):
@@ -120,7 +121,7 @@ def _thread_order(name: str) -> tuple[bool, str, int]:
     return (name.startswith("vcpu "), kind, int(number)) if number.isdigit() else (False, "", 0)
 
 
-def _add_shares(figure: go.Figure, shares: pd.DataFrame) -> None:
+def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: str) -> None:
     """The strip below: shares of each time bin, stacked."""
     rows = require(shares, ["time_s", "width_s", "owner", "share"], "shares")
     require_words(rows, "owner", OWNER_COLOURS, "shares")
@@ -130,9 +131,10 @@ def _add_shares(figure: go.Figure, shares: pd.DataFrame) -> None:
         if not part["share"].any():
             continue
         figure.add_bar(
-            x=part["time_s"].to_numpy(), y=100 * part["share"].to_numpy(dtype=float), width=part["width_s"].to_numpy(),
+            x=part["time_s"].to_numpy(dtype=float) / factor, y=100 * part["share"].to_numpy(dtype=float),
+            width=part["width_s"].to_numpy(dtype=float) / factor,
             name=owner, marker={"color": colour, "line": {"width": 0}}, showlegend=owner == "free",
-            hovertemplate="%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>", row=2, col=1,
+            hovertemplate=f"%{{x:.7g}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>", row=2, col=1,
         )  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0)
     figure.update_yaxes(title="owned, %", range=[0, 100], row=2, col=1)

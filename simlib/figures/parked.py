@@ -31,7 +31,7 @@ def parked_times(
     table : DataFrame
         Columns ``what`` (a row's name), ``vcpus``, ``value``, ``model`` (s), ``role`` (``fitted``, ``predicted``).
     bar : float
-        Relative deviation that is asked of the model: a grey area.
+        Relative deviation up to which the model counts as agreeing: a grey area.
     title : str
         Title of the figure.
 

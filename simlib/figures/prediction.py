@@ -9,7 +9,16 @@ import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
 from simlib.figures.frame import draws, in_order, require, require_numbers
-from simlib.figures.style import facet_titles, facets, legend_below, titled, translucent, variant_colours, vcpu_axis
+from simlib.figures.style import (
+    facet_titles,
+    facets,
+    legend_below,
+    time_unit,
+    titled,
+    translucent,
+    variant_colours,
+    vcpu_axis,
+)
 
 COLUMNS = ("vcpus", "metric", "estimate", "low", "high", "unit")
 """Columns of the table; ``policy``, or else ``variant``, names the curve."""
@@ -52,11 +61,15 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
     require_numbers(rows, ["vcpus"], "frame", least=1)
     require_numbers(rows, ["estimate", "low", "high"], "frame", gaps=True)
     rows = rows.assign(curve=rows["policy"].where(rows["policy"] != "", rows["variant"]))
-    units = dict(zip(rows["metric"], rows["unit"], strict=True))
+    factors, units = {}, dict(zip(rows["metric"], rows["unit"], strict=True))
+    for name in [name for name, unit in units.items() if unit == "s"]:
+        factors[name], units[name] = time_unit(rows.loc[rows["metric"] == name, "estimate"])
     figure, place = facets([f"{name}, {unit}" for name, unit in units.items()], shared_y=False)
     colours = variant_colours(rows["curve"])
     for panel, name in enumerate(units):
-        for curve, part in rows[rows["metric"] == name].groupby("curve", sort=False):
+        mine = rows[rows["metric"] == name]
+        mine = mine.assign(**{end: mine[end] / factors.get(name, 1.0) for end in ("estimate", "low", "high")})
+        for curve, part in mine.groupby("curve", sort=False):
             _draw(figure, part.sort_values("vcpus"), str(curve), colours[str(curve)], place(panel))
     figure.update_xaxes(vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(rangemode="tozero")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -49,10 +50,26 @@ ACTIVITY_COLOURS = {
 }
 """Where a thread's time goes, from the bottom of a bar to its top (Tol's "bright")."""
 
+ACTIVITY_NAMES = {"run": "outside the lock", "line": "line transfer"}
+"""Activities whose key is not what they are called (docs/glossary.md)."""
+
 MODEL_COLOURS = {"simlib": "#1a1a1a", "USL": "#CC79A7", "Amdahl": "#E69F00"}
 """The model and the two laws it is compared with."""
 
 MODE_COLOURS = {"write": "#D55E00", "read": "#0072B2"}
+
+MODEBAR: dict[str, Any] = {
+    "responsive": True,
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    "toImageButtonOptions": {"format": "svg"},
+}
+"""The bar of buttons above every figure, in reports and notebooks: nothing is sent anywhere, pictures are SVG."""
+
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+"""Units that a person reads, in seconds."""
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -117,29 +134,70 @@ def seconds(value: float) -> str:
 
     Examples
     --------
-    >>> [seconds(v) for v in (2e-9, 5e-6, 0.1, 20.0, 1000.0)]
-    ['2 ns', '5 µs', '100 ms', '20 s', '1000 s']
+    >>> [seconds(v) for v in (2e-10, 2e-9, 5e-6, 0.1, 20.0, 1000.0, 0.0)]
+    ['0.2 ns', '2 ns', '5 µs', '100 ms', '20 s', '1000 s', '0 s']
     """
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")):
-        if abs(value) >= factor * (1 - 1e-9):
-            return f"{float(f'{value / factor:.3g}'):g} {unit}"
-    return f"{value:.3g} s"
+    size = abs(value) if value else 1.0
+    factor, unit = next((u for u in TIME_UNITS if size >= u[0] * (1 - 1e-9)), TIME_UNITS[-1])
+    return f"{float(f'{value / factor:.3g}'):g} {unit}"
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks 1, 2, 5, 10 … of a logarithmic axis: more on a short one, powers of ten alone on a long one.
+def time_unit(values: Iterable[float]) -> tuple[float, str]:
+    """The unit for all of some times together, with its seconds: that of their geometric middle.
 
     Examples
     --------
-    >>> log_ticks(0.8, 30)
-    [1.0, 2.0, 5.0, 10.0, 20.0]
+    >>> time_unit([5e-6, 2e-3]), time_unit([0.8, 20.0]), time_unit([0.0])
+    ((1e-06, 'µs'), (1.0, 's'), (1.0, 's'))
+    """
+    known = np.asarray(list(values), dtype=float)
+    known = known[np.isfinite(known) & (known > 0)]
+    middle = float(np.sqrt(known.min() * known.max())) if len(known) else 1.0
+    return next((unit for unit in TIME_UNITS if middle >= unit[0] * (1 - 1e-9)), TIME_UNITS[-1])
+
+
+def plain_number(value: float) -> str:
+    """A number for a tick without a prefix, its thousands apart.
+
+    Examples
+    --------
+    >>> [plain_number(v) for v in (0.005, 20.0, 50_000.0)]
+    ['0.005', '20', '50\\u2009000']
+    """
+    return f"{float(f'{value:.6g}'):,.12g}".replace(",", "\u2009")
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks 1, 2, 5, 10 … of a logarithmic axis: powers of ten alone on a long one, even steps on a short one.
+
+    Examples
+    --------
+    >>> log_ticks(0.8, 30), log_ticks(11, 14)
+    ([1.0, 2.0, 5.0, 10.0, 20.0], [11.0, 11.5, 12.0, 12.5, 13.0, 13.5, 14.0])
     """
     decades = math.log10(high / low)
-    digits = range(1, 10) if decades < 0.7 else (1, 2, 5) if decades <= 3 else (1,)
+    if decades < 0.7:
+        return even_ticks(low, high, 8)
+    digits = (1, 2, 5) if decades <= 3 else (1,)
     step = max(1, math.ceil(decades / 8))
     first = math.floor(math.log10(low))
     powers = range(first, math.ceil(math.log10(high)) + 1, step)
-    return [t for t in (float(f"{digit}e{power}") for power in powers for digit in digits) if low <= t <= high]
+    ticks = [t for t in (float(f"{digit}e{power}") for power in powers for digit in digits) if low <= t <= high]
+    return ticks if len(ticks) >= 3 else even_ticks(low, high, 8)
+
+
+def even_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most so many ticks 1, 2 or 5 times a power of ten apart.
+
+    Examples
+    --------
+    >>> even_ticks(0.0, 0.0047, 5), even_ticks(9.5, 12, 6)
+    ([0.0, 0.001, 0.002, 0.003, 0.004], [9.5, 10.0, 10.5, 11.0, 11.5, 12.0])
+    """
+    steps = (float(f"{digit}e{power}") for power in range(-15, 16) for digit in (1, 2, 5))
+    step = next(s for s in steps if math.floor(high / s + 1e-9) - math.ceil(low / s - 1e-9) < most)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{step * n:.12g}") for n in range(first, last + 1)]
 
 
 def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
@@ -189,6 +247,19 @@ def log_axis(values: Sequence[float], title: str, text: Any = short_number, marg
     }
 
 
+def time_axis(values: Sequence[float], title: str, margin: float = 1.3) -> dict[str, Any]:
+    """A logarithmic axis of times, s, whose title has the one unit in which all its ticks are.
+
+    Examples
+    --------
+    >>> axis = time_axis([2e-5, 3e-3], "longest stall")
+    >>> axis["title"]["text"], axis["ticktext"]
+    ('longest stall, µs', ['20', '50', '100', '200', '500', '1\\u2009000', '2\\u2009000'])
+    """
+    factor, unit = time_unit(values)
+    return log_axis(values, f"{title}, {unit}" if title else unit, lambda tick: plain_number(tick / factor), margin)
+
+
 def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
     """Set the title and the line below it, left aligned.
 
@@ -215,8 +286,10 @@ def as_widget(figure: go.Figure) -> go.FigureWidget:
     title = figure.layout.title
     look = f"font-size:{SUBTITLE_SIZE}px;color:{MUTED}"
     text = f'{title.text}<br><span style="{look}">{title.subtitle.text}</span>'
-    merged = go.Figure(figure).update_layout(title={"text": text, "subtitle": {"text": ""}})
-    return go.FigureWidget(merged)
+    merged = go.Figure(figure).update_layout(title={"text": text, "subtitle": {"text": ""}}, autosize=True)
+    widget = go.FigureWidget(merged)
+    widget._config = MODEBAR  # as wide as its cell, and without the button that sends it away
+    return widget
 
 
 def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bool = False) -> go.Figure:
@@ -366,3 +439,8 @@ def _template() -> go.layout.Template:
 
 
 pio.templates[TEMPLATE] = _template()
+for _name in ("plotly_mimetype", "notebook", "notebook_connected"):  # what JupyterLab and exported pages show
+    pio.renderers[_name].config = MODEBAR
+
+if pio.renderers.default in ("plotly_mimetype", "vscode") and "PLOTLY_RENDERER" not in os.environ:
+    pio.renderers.default += "+notebook"  # as HTML too, which an export by nbconvert keeps

@@ -16,7 +16,7 @@ from simlib.figures.style import (
     key_entry,
     legend_below,
     log_axis,
-    seconds,
+    time_axis,
     titled,
     translucent,
 )
@@ -68,7 +68,7 @@ def unmap_times(table: pd.DataFrame, title: str = "Unmapping a stage 2: publishe
         for colour, variant in zip(PALETTE, variants, strict=False):
             _add_unmap(figure, part[part["variant"] == variant], variant, colour, place(i), i == 0)
         figure.update_xaxes(log_axis([*part["memory_gb"]], "memory, GB"), **place(i))
-        figure.update_yaxes(log_axis([*part["low_s"], *part["high_s"]], "" if i else "time", seconds), **place(i))
+        figure.update_yaxes(time_axis([*part["low_s"], *part["high_s"]], "" if i else "time"), **place(i))
     looks = {
         "calibrated on": (False, {"mode": "markers", "marker": {"symbol": "circle", "size": 9}}),
         "held out": (True, {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 9, "line": {"width": 2}}}),
@@ -169,7 +169,7 @@ def teardown_ways(
         figure.update_yaxes(
             tickmode="array", tickvals=list(height.values()), ticktext=names, range=[len(names) - 0.5, -0.5], **place(i)
         )
-        figure.update_xaxes(log_axis([*part["low_s"], *part["high_s"]], "time", seconds), **place(i))
+        figure.update_xaxes(time_axis([*part["low_s"], *part["high_s"]], "time"), **place(i))
         if i + 1 < len(panels):
             figure.update_xaxes(title=None, **place(i))
     if len(known):

@@ -4,12 +4,14 @@
 from simlib.fits.choice import AnyFit, choose_fit
 from simlib.fits.estimate import BOUNDS, CostEstimate, complete, cost_key, missing_costs, used_costs
 from simlib.fits.file import Fit, find_fit, load_fit, unit_of, write_fit
+from simlib.fits.report import FitReport
 
 __all__ = [
     "BOUNDS",
     "AnyFit",
     "CostEstimate",
     "Fit",
+    "FitReport",
     "choose_fit",
     "complete",
     "cost_key",

@@ -9,6 +9,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,11 +19,20 @@ import pandas as pd
 from simlib.errors import InputError
 from simlib.files import write_text
 from simlib.fits.estimate import CostEstimate
+from simlib.fits.report import (
+    FIT_FIGURES,
+    FitReport,
+    correlation_or_error,
+    cost_table,
+    drawable_figures,
+    fit_report,
+    physical,
+)
 from simlib.measurements import data_dir
 from simlib.model.costs import Costs
 from simlib.model.machine import Machine
 from simlib.model.scenario import Scenario
-from simlib.results import Result, text_of
+from simlib.results import Result
 from simlib.version import __version__
 
 SCHEMA = "simlib-fit"
@@ -59,9 +69,11 @@ class Fit(Result):
     observations: pd.DataFrame
     meta: dict[str, Any]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "cost_intervals": "costs", "dirty_memory_time": "curves", "contentions": "curves"
-    }  # fmt: skip
+    FIGURES: ClassVar[Mapping[str, str]] = FIT_FIGURES
+
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
+        return drawable_figures(self.FIGURES, self.report())
 
     def costs(self) -> pd.DataFrame:
         """The costs with their intervals, times in nanoseconds: name, value, low, high, unit, fit."""
@@ -71,16 +83,36 @@ class Fit(Result):
         """What was measured, and the model beside it: variant, vcpus, metric, kind, value, low, high, held_out."""
         return fitted_curves(self.observations)
 
+    def report(self) -> FitReport:
+        """Costs with intervals, χ², residuals, correlations, flags; what the file lacks is computed or named.
+
+        Examples
+        --------
+        >>> found = load_fit(data_dir() / "fits" / "ampere-altra.json").report()
+        >>> found.costs.loc[0, ["cost", "unit", "bound"]].tolist(), found.dof
+        (['fault_hold', 'ns', ''], 8)
+        """
+        meta = self.meta
+        heading = f"Fit to {meta['dataset']} ({meta['train'] or 'all rows'}), {meta['date']}"
+        valid = {name: good for name, good in meta["valid"].items() if isinstance(good, bool)}
+        unit = "times are those of an emulator's serial clock, which counts instructions (docs/lab.md), not of hardware"
+        return fit_report(
+            heading, self.estimate, self.parameters, self.observations, level=float(meta["level"]), valid=valid,
+            noise=pd.DataFrame(meta.get("noise", [])), notes=() if self.scenario.machine.clock == "wall" else (unit,),
+        )  # fmt: skip
+
     def summary(self) -> str:
-        """The costs, and what they were fitted to."""
-        title = f"Fit to {self.meta['dataset']} ({self.meta['train'] or 'all rows'}), {self.meta['date']}."
-        return f"{title}\n{text_of(self.costs().drop(columns='fit'))}"
+        """The same as text."""
+        return self.report().text()
+
+    def _residuals(self) -> pd.DataFrame:
+        return self.report().residuals
+
+    def _correlation(self) -> pd.DataFrame:
+        return correlation_or_error(self.report())
 
     def _repr_html_(self) -> str:
-        return (
-            f"<p><b>Fit</b> to {self.meta['dataset']} ({self.meta['train'] or 'all rows'}), {self.meta['date']}</p>"
-            f"{self.parameters.to_html(index=False)}"
-        )
+        return self.report().html()
 
 
 def unit_of(name: str) -> str:
@@ -95,12 +127,15 @@ def unit_of(name: str) -> str:
 
 
 def costs_in_ns(parameters: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """Calibrated costs as the figures draw them: name, value, low, high, unit (ns or dimensionless), fit."""
+    """Calibrated costs as the figures draw them: name, value, low, high, unit (ns or dimensionless), fit, bound."""
     units = [unit_of(name) for name in parameters["name"]]
     per = np.where(np.array(units) == "ps", 1000.0, 1.0)
-    values = {column: parameters[column].to_numpy(dtype=float) / per for column in ("value", "low", "high")}
+    ends = [physical(*row) for row in parameters[["name", "value", "low", "high"]].to_numpy().tolist()]
+    known = {"value": parameters["value"], "low": [low for low, _ in ends], "high": [high for _, high in ends]}
+    values = {column: np.asarray(found, dtype=float) / per for column, found in known.items()}
     named = {"name": parameters["name"].to_numpy()} | values
-    return pd.DataFrame(named).assign(unit=["ns" if unit == "ps" else unit for unit in units], fit=dataset)
+    bound = cost_table(parameters)["bound"].to_numpy()
+    return pd.DataFrame(named).assign(unit=["ns" if unit == "ps" else unit for unit in units], fit=dataset, bound=bound)
 
 
 def fitted_curves(observations: pd.DataFrame) -> pd.DataFrame:
@@ -203,4 +238,15 @@ def find_fit(scenario: Scenario) -> Fit | None:
     if scenario.machine.name == UNNAMED:
         return None
     path = data_dir() / "fits" / f"{scenario.machine.name}.json"
-    return load_fit(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    found = _shipped(path, path.stat().st_mtime_ns)
+    # The tables are the caller's own: what is kept for the next one stays as it was read.
+    parameters, observations = found.parameters.copy(), found.observations.copy()
+    return dataclasses.replace(found, parameters=parameters, observations=observations, meta=dict(found.meta))
+
+
+@lru_cache(maxsize=16)
+def _shipped(path: Path, _changed: int) -> Fit:
+    """A shipped fit, read once as long as its file does not change."""
+    return load_fit(path)

@@ -11,11 +11,13 @@ import pandas as pd
 
 from simlib import calibration, figures, measurements
 from simlib.calibration import Calibrated
+from simlib.figures.style import signed
+from simlib.fits import FitReport
 from simlib.measurements import MeasurementTable, data_dir
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.parallel import both, portion
 from simlib.prediction import LEVEL, PredictionResult, evaluate, predict
-from simlib.report.block import Chart, Note, Prose, Table
+from simlib.report.block import Chart, Note, Prose, Table, number_text
 from simlib.report.page import Section
 from simlib.theory import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
 
@@ -50,6 +52,9 @@ READINGS: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 """Other readings of what the published test did, each calibrated on the same rows."""
+
+LAWS = {"simlib": "simlib", "usl": "universal scalability law", "amdahl": "Amdahl's law"}
+"""Models that are compared: their columns, and what they are called."""
 
 Progress = Callable[[str, float], None]
 
@@ -242,31 +247,115 @@ def _question(found: Study) -> Section:
     )
 
 
-def cost_table(fit: Calibrated) -> pd.DataFrame:
-    """The calibrated costs in nanoseconds, as `simlib.figures.cost_intervals` draws them.
+def cost_finding(report: FitReport) -> str:
+    """Which cost is known best, which least, and what is at a bound.
+
+    Examples
+    --------
+    >>> costs = pd.DataFrame({"cost": ["fault_hold", "line_transfer"], "low": [9.0, 1.0], "high": [11.0, 5.0],
+    ...                       "unit": "ns", "below": [10.0, 50.0], "above": [10.0, 150.0], "bound": ["", ""]})
+    >>> cost_finding(FitReport("", costs, pd.DataFrame(), 8, 0.02, 0.9, None, {}))
+    'Known best: fault_hold (9 to 11 ns); least: line_transfer (1 to 5 ns). None is at a physical bound.'
+    """
+    wide = report.costs.assign(width=report.costs["below"] + report.costs["above"]).sort_values("width")
+    best, least = (
+        f"{row['cost']} ({number_text(row['low'], 3)} to {number_text(row['high'], 3)} {row['unit']})".replace(
+            " )", ")"
+        )
+        for row in (wide.iloc[0], wide.iloc[-1])
+    )
+    bounded = report.costs.loc[report.costs["bound"] != "", "cost"].tolist()
+    ends = f"At a physical bound, or an end is: {', '.join(bounded)}." if bounded else "None is at a physical bound."
+    return f"Known best: {best}; least: {least}. {ends}"
+
+
+def sensitivity_finding(sobol: pd.DataFrame) -> str:
+    """Which cost moves the time most, and how much of its variance it makes by itself.
+
+    Examples
+    --------
+    >>> sensitivity_finding(pd.DataFrame({"name": ["a", "b"], "first": [0.7, 0.2], "total": [0.8, 0.3]}))
+    'a moves it most: 70 % of the variance by itself, 80 % with interactions.'
+    """
+    top = max(sobol.to_dict("records"), key=lambda row: row["total"])
+    return (
+        f"{top['name']} moves it most: {100 * top['first']:.0f} % of the variance by itself, {100 * top['total']:.0f} "
+        "% with interactions."
+    )
+
+
+def held_out_finding(held: pd.DataFrame) -> str:
+    """How many held-out times their intervals hold, and which prediction is furthest off.
+
+    Examples
+    --------
+    >>> held = pd.DataFrame({"variant": ["a", "b"], "vcpus": [16, 64], "covered": [True, False],
+    ...                      "simlib_percent": [1.0, -6.2]})
+    >>> held_out_finding(held)
+    '1 of 2 held-out times lie inside their 90% interval; furthest off: b with 64 vCPUs, −6.2 %.'
+    """
+    worst = max(held.to_dict("records"), key=lambda row: abs(row["simlib_percent"]))
+    return (
+        f"{int(held['covered'].sum())} of {len(held)} held-out times lie inside their {LEVEL:.0%} interval; furthest "
+        f"off: {worst['variant']} with {worst['vcpus']} vCPUs, {signed(worst['simlib_percent'])} %."
+    )
+
+
+def error_finding(held: pd.DataFrame) -> str:
+    """Mean absolute errors of the model and of the two laws."""
+    mean = {name: held[f"{key}_percent"].abs().mean() for key, name in LAWS.items()}
+    return f"Mean absolute error: {', '.join(f'{name} {value:.1f} %' for name, value in mean.items())}."
+
+
+def speed_finding(curves: pd.DataFrame) -> str:
+    """How many times the work of one vCPU the most vCPUs did, as measured and by the model.
 
     Parameters
     ----------
-    fit : Calibrated
-
-    Returns
-    -------
-    DataFrame
-        name, value, low, high, unit (``ns`` or ``dimensionless``), at_bound, determined, fit (the data set).
+    curves : DataFrame
+        `Study.curves`, of dirty memory times.
     """
-    scale = np.where(fit.intervals["name"].str.startswith("fault_jitter"), 1.0, 1e-3)
-    return fit.intervals.assign(
-        value=fit.intervals["value"] * scale,
-        low=fit.intervals["low"] * scale,
-        high=fit.intervals["high"] * scale,
-        unit=np.where(scale == 1.0, "dimensionless", "ns"),
-        fit=fit.problem.dataset,
+    parts = []
+    for variant, rows in curves.groupby("variant", sort=False):
+        n = int(rows["vcpus"].max())
+        done = {}
+        for kind, kinds in (("measured", ["measured"]), ("model", ["fitted", "predicted"])):
+            time = rows[rows["kind"].isin(kinds)].set_index("vcpus")["value"]
+            done[kind] = n * time[1] / time[n]
+        parts.append(f"{variant} {done['measured']:.2f} (model {done['model']:.2f})")
+    return f"{n} vCPUs get done, times what one does: {'; '.join(parts)}."
+
+
+def contention_finding(curves: pd.DataFrame, pages: int) -> str:
+    """Contentions a page with the most vCPUs, as measured and by the model."""
+    n = int(curves["vcpus"].max())
+    last = curves[(curves["vcpus"] == n) & (curves["metric"] == "contentions")].set_index("kind")["value"] / (n * pages)
+    return (
+        f"With {n} vCPUs {last['measured']:.2f} contentions a page were measured; the model has "
+        f"{last['predicted']:.2f}."
     )
+
+
+def split_finding(split: pd.DataFrame) -> str:
+    """How long a fault takes with the most vCPUs, and what takes most of it.
+
+    Examples
+    --------
+    >>> split_finding(pd.DataFrame({"variant": "a", "vcpus": 64, "activity": ["wait", "hold"],
+    ...                             "microseconds_per_fault": [38.0, 0.6]}))
+    'With 64 vCPUs a fault takes 38.6 µs (a; wait: 38 µs).'
+    """
+    n, parts = int(split["vcpus"].max()), []
+    for variant, rows in split[split["vcpus"] == n].groupby("variant", sort=False):
+        times = dict(zip(rows["activity"], rows["microseconds_per_fault"], strict=True))
+        most = max(times, key=lambda name: times[name])
+        parts.append(f"{sum(times.values()):.3g} µs ({variant}; {most}: {times[most]:.3g} µs)")
+    return f"With {n} vCPUs a fault takes {', '.join(parts)}."
 
 
 def _costs(found: Study) -> Section:
     fit = found.fit
-    shown = cost_table(fit)
+    shown = fit.costs()
     pairs = calibration.strongest_correlations(fit)
     latency = measurements.load("core-to-core-latency").frame
     peer = latency[latency["processor"] == "Graviton2"].iloc[0]
@@ -282,13 +371,14 @@ def _costs(found: Study) -> Section:
                 f"{fit.estimate.discrepancy:.1%} of a time, stands for noise and model error together and widens "
                 "every interval; contention counts are taken to deviate twice as much. Spinlock and rwlock of the "
                 "old test share every cost: between them only the lock policy changes. The fixed test has its own "
-                "time outside the lock and its own cost of a broadcast TLB invalidation. Why a change of the test "
+                "exit (outside the lock) and its own cost of a broadcast TLB invalidation. Why a change of the test "
                 "should change the cost of a broadcast the model does not explain: the two plateaus demand it (last "
                 "reading in the table of readings)."
             ),
             Chart(
                 figures.cost_intervals(shown),
-                f"Values and {fit.level:.0%} profile intervals. All starting points and flags: "
+                f"{cost_finding(fit.report())} Values and {fit.level:.0%} profile intervals. All starting points and "
+                "flags: "
                 + ", ".join(f"{k.replace('_', ' ')}: {'yes' if v else 'no'}" for k, v in fit.valid.items())
                 + ".",
             ),
@@ -308,6 +398,7 @@ def _costs(found: Study) -> Section:
             ),
             Chart(
                 figures.sensitivity(sobol),
+                f"{sensitivity_finding(sobol)} "
                 f"Sobol indices of the spinlock's time at {sobol['vcpus'].iloc[0]} vCPUs over the intervals above: "
                 "which cost's "
                 "uncertainty moves the answer. At many vCPUs the serial part alone decides.",
@@ -324,26 +415,28 @@ def _prediction(found: Study, every_page: pd.DataFrame) -> Section:
             for name, column in (("simlib", "simlib"), ("USL", "usl"), ("Amdahl", "amdahl"))
         ]
     )
-    mean = {k: held[f"{k}_percent"].abs().mean() for k in ("simlib", "usl", "amdahl")}
     return Section(
         "Predicted beyond 8 vCPUs",
         [
             Chart(
                 figures.dirty_memory_time(found.curves),
+                f"{held_out_finding(held)} "
                 "Filled circles: measured, calibrated on. Open diamonds: measured, held out. Lines: the model. "
                 f"Band: {LEVEL:.0%} interval of the prediction.",
             ),
             Table(
                 held,
-                f"The nine held-out points. {int(held['covered'].sum())} of {len(held)} lie inside their interval; "
-                f"mean absolute error {mean['simlib']:.1f} % (universal scalability law {mean['usl']:.1f} %, Amdahl "
-                f"{mean['amdahl']:.1f} %, fitted to the same points); largest "
-                f"{held['simlib_percent'].abs().max():.1f} %.",
+                f"The {len(held)} held-out points. {held_out_finding(held)} {error_finding(held)} The laws were fitted "
+                "to the same points.",
                 digits=4,
             ),
-            Chart(figures.held_out_errors(errors), "Error of each prediction, beside the two scaling laws."),
+            Chart(
+                figures.held_out_errors(errors),
+                f"{error_finding(held)} Error of each prediction, beside those of the two scaling laws.",
+            ),
             Chart(
                 figures.speed_up(found.curves[found.curves["metric"] == "dirty_memory_time"]),
+                f"{speed_finding(found.curves[found.curves['metric'] == 'dirty_memory_time'])} "
                 "Speed-up over one vCPU. The laws bend where their formula lets them; the model bends where a "
                 "resource saturates.",
             ),
@@ -376,7 +469,7 @@ def _contention(found: Study, readings: pd.DataFrame) -> Section:
             ),
             Chart(
                 figures.contentions(found.curves[found.curves["variant"] == "spinlock-old-test"], pages),
-                "Contentions, in all and per page.",
+                contention_finding(found.curves[found.curves["variant"] == "spinlock-old-test"], pages),
             ),
             Table(
                 shown,
@@ -408,10 +501,10 @@ def _where_time_goes(found: Study) -> Section:
         [
             Chart(
                 figures.time_per_page(found.split),
-                "Simulated mean time of a fault while the guest dirties its memory: outside the lock (run), queued "
-                "for mmu_lock (wait), working under it (hold), moving cache lines (line), queued for the "
+                "Simulated mean time of a fault while the guest dirties its memory: outside the lock, queued "
+                "for mmu_lock (wait), working under it (hold), moving cache lines (line transfer), queued for the "
                 "interconnect's broadcast invalidation (broadcast). The rwlock removes the queue for the lock; the "
-                "queue for the interconnect takes its place.",
+                f"queue for the interconnect takes its place. {split_finding(found.split)}",
             ),
         ],
     )

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
 from simlib.errors import InputError
+from simlib.figures.style import MODEBAR
 
 _MARK = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\(((?:https?://|#)[^)\s]+)\)")
 _MISSING = "–"
@@ -143,6 +144,8 @@ class Table:
         Significant digits of numbers with a fraction.
     headings : mapping of str to str
         What to write over a column instead of its name.
+    folded : bool
+        Whether only the caption is seen until a reader opens it.
 
     Examples
     --------
@@ -155,6 +158,7 @@ class Table:
     caption: str
     digits: int = 4
     headings: Mapping[str, str] = field(default_factory=dict)
+    folded: bool = False
     kind: ClassVar[str] = "table"
 
     def __post_init__(self) -> None:
@@ -201,14 +205,6 @@ class Chart:
     caption: str
     kind: ClassVar[str] = "chart"
 
-    _CONFIG: ClassVar[dict[str, Any]] = {
-        "responsive": True,
-        "displaylogo": False,
-        "showSendToCloud": False,
-        "plotlyServerURL": "",
-        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-    }
-
     def __post_init__(self) -> None:
         """Refuse what is not a figure."""
         if not isinstance(self.figure, go.Figure):
@@ -231,12 +227,32 @@ class Chart:
             include_plotlyjs=False,
             div_id=name,
             default_height=f"{self.height}px",
-            config=self._CONFIG,
+            config=dict(MODEBAR),
         )
         return Markup(text)  # noqa: S704  # plotly escapes <, > and / within the figure's JSON
 
 
-Block = Prose | Note | Table | Chart
+@dataclass(frozen=True)
+class Listing:
+    """Text as it is, such as a file; only its caption is seen until a reader opens it.
+
+    Examples
+    --------
+    >>> Listing("[guest]\\nvcpus = 2", "The scenario").kind
+    'listing'
+    """
+
+    text: str
+    caption: str
+    kind: ClassVar[str] = "listing"
+
+    @property
+    def caption_html(self) -> Markup:
+        """The caption as HTML, escaped."""
+        return _marked(self.caption)
+
+
+Block = Prose | Note | Table | Chart | Listing
 """Anything that a section may hold; a plain string is taken as `Prose`."""
 
 

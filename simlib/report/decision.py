@@ -34,7 +34,7 @@ MAP_ARCHITECTURE = "arm64"
 MAP_STRATEGIES = ("whole-ioctl", "every-64", "every-1024", "every-16384")
 VCPUS = (16, 64, 160)
 RATES = (1e3, 1e4, 5e4)
-"""Pages that a vCPU touches in a second, for the map."""
+"""Accesses of a vCPU in a second, for the map."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class DecisionStudy:
                  "it is": format_seconds(row["value_s"]),
                  "at most worse by": format_seconds(row["regret_at_most_s"]),
                  "longest stall": format_seconds(row["stall_s"]), "guest time lost": format_seconds(row["lost_s"]),
-                 "CLEAR CPU": format_seconds(row["clear_s"])}
+                 "CPU time of CLEAR": format_seconds(row["clear_s"])}
                 for row in comparison(self.choices).to_dict("records")
             ]
         )  # fmt: skip
@@ -150,7 +150,7 @@ def sections(found: DecisionStudy) -> list[Section]:
                 ),
                 Chart(
                     figures.best_strategy_map(found.map),
-                    f"{MAP_ARCHITECTURE}: the least CPU time in all over vCPUs and pages that each touches a second, "
+                    f"{MAP_ARCHITECTURE}: the least CPU time in all over vCPUs and their accesses per second, "
                     f"all costs at their medians. {_told(found.map)}",
                 ),
                 Note(
@@ -168,5 +168,5 @@ def _told(cells: pd.DataFrame) -> str:
     sure, matters = int((cells["distinguished"] & cells["matters"]).sum()), int(cells["matters"].sum())
     return (
         f"In {matters} of {len(cells)} cells some strategy is worse by what matters; in {sure} of these the best is "
-        "distinguished from all others, and elsewhere the map says so."
+        "distinguished from all others, and in the others the map has all that are not."
     )

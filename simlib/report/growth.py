@@ -9,6 +9,7 @@ import pandas as pd
 
 from simlib import figures
 from simlib.calibration import growth, parked, x86
+from simlib.figures.style import signed
 from simlib.model.machine import MACHINES
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
@@ -58,6 +59,22 @@ def _percent(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return table.assign(**{column: 100 * table[column] for column in columns})
 
 
+def growth_finding(readings: pd.DataFrame) -> str:
+    """Worst held-out errors of the reading that the report uses, and of the one in which nothing grows.
+
+    Examples
+    --------
+    >>> growth_finding(pd.DataFrame({"reading": ["constant", "chosen"], "at_32": [-0.4, -0.076],
+    ...                              "at_64": [-0.489, -0.029]}))
+    'Held out, with 32 and 64 vCPUs: chosen −7.6 and −2.9 %, constant −40 and −49 %.'
+    """
+    worst = {
+        row["reading"]: [signed(100 * row[at]) for at in ("at_32", "at_64")] for row in readings.to_dict("records")
+    }
+    said = [f"{name} {' and '.join(worst[name])} %" for name in (growth.CHOSEN, "constant")]
+    return f"Held out, with 32 and 64 vCPUs: {', '.join(said)}."
+
+
 def sections(found: GrowthStudy) -> list[Section]:
     """The study as a section of a report."""
     machine, arm64 = MACHINES[parked.MACHINE], found.arm64
@@ -85,6 +102,7 @@ def sections(found: GrowthStudy) -> list[Section]:
                 ),
                 Chart(
                     figures.saturated_fault(found.curves),
+                    f"{growth_finding(found.readings)} "
                     f"Time a page, all vCPUs together; calibrated up to {growth.FEW_VCPUS} vCPUs (ept=Y), and for "
                     f"ept=N only exit and hold, up to {growth.FEWER_VCPUS}, the growth carried over.",
                 ),

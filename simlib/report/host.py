@@ -12,9 +12,10 @@ from simlib import figures
 from simlib.calibration.host import NAME, HostData, interrupted_shares, load_host
 from simlib.errors import InputError
 from simlib.figures.host import chunk_name, clear_under_load
+from simlib.figures.style import seconds
 from simlib.fits import Fit, load_fit
 from simlib.host.noise import FOREIGN_PERCENT, FREQUENCY_PERCENT, STEAL_PERCENT
-from simlib.model.quantities import format_seconds, format_size
+from simlib.model.quantities import format_size
 from simlib.prediction import LEVEL
 from simlib.report.block import Block, Chart, Note, Table
 from simlib.report.page import Report, Section
@@ -25,7 +26,7 @@ CLEAR_BAR, STALL_BAR = 0.15, 1.5
 
 MEANING = {
     "guest_access": "an access of the guest that needs no fault",
-    "fault_exit": "a fault outside of the lock",
+    "fault_exit": "exit: a fault outside the lock",
     "fault_hold": "a fault under the lock",
     "line_transfer": "a cache line from one CPU to another",
     "populate_block": "what the host spends on a page at first touch",
@@ -99,10 +100,14 @@ _WORDS = {
 }
 
 
-def _held_out(seen: pd.DataFrame) -> list[Block | str]:
-    """The verdict, the picture and the table."""
-    if not len(seen):
-        return ["Nothing that could be predicted was measured in quiet."]
+def held_out_finding(seen: pd.DataFrame) -> str:
+    """How many held-out cells are within what is asked, as a list, a line a metric.
+
+    Parameters
+    ----------
+    seen : DataFrame
+        As of `judged`.
+    """
     lines = []
     for metric, rows in seen.groupby("metric", sort=False):
         error = np.abs(np.log(rows["ratio"]))
@@ -110,23 +115,59 @@ def _held_out(seen: pd.DataFrame) -> list[Block | str]:
             f"- {_WORDS[str(metric)]}: {int(rows['within'].sum())} of {len(rows)} cells within {rows['bar'].iloc[0]}; "
             f"median factor {np.exp(error.median()):.2f}, largest {np.exp(error.max()):.2f}"
         )
+    return "\n".join(lines)
+
+
+def host_answer(fit: Fit) -> str:
+    """In one sentence: how well costs of one vCPU predict what was held out, and what is missed."""
+    seen = judged(fit)
+    if not len(seen):
+        return "Nothing that could be predicted was measured in quiet, so the costs are not checked."
+    missed = seen[~seen["within"]]
+    cells = dict.fromkeys(
+        f"{_WORDS[row['metric']]} with {row['vcpus']} vCPU{'s' if row['vcpus'] > 1 else ''}"
+        + (f" and {chunk_name(int(row['chunk_pages']))} pages a CLEAR" if row["study"] == "load" else "")
+        + (f" and {chunk_name(int(row['batch']))} pages a hold" if row["study"] == "batches" else "")
+        + f" (predicted over measured {row['ratio']:.2f})"
+        for row in missed.to_dict("records")
+    )
+    told = f"; missed: {', '.join(cells)}" if cells else ""
+    return (
+        f"The costs of one vCPU predict {len(seen) - len(missed)} of {len(seen)} held-out cells within what is asked "
+        f"(times ±{CLEAR_BAR:.0%}, longest stalls a factor {STALL_BAR:g}){told}."
+    )
+
+
+def _held_out(seen: pd.DataFrame) -> list[Block | str]:
+    """The verdict, the picture and the table."""
+    if not len(seen):
+        return ["Nothing that could be predicted was measured in quiet."]
     blocks: list[Block | str] = [
         "The costs below come from one vCPU that is parked or only reads. Everything here was measured, too, but not "
-        "calibrated to: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + "\n".join(lines)
+        "calibrated to: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + held_out_finding(seen)
     ]
-    clears = seen[seen["study"] == "load"]
-    if len(clears):
-        blocks.append(
-            Chart(clear_under_load(clears), "Held-out cells: filled circles were measured, diamonds predicted.")
-        )
-    table = pd.DataFrame(
+    said = "Held-out cells: filled circles were measured, diamonds predicted."
+    for study, over in (("load", "chunk_pages"), ("batches", "batch")):
+        if len(clears := seen[seen["study"] == study]):
+            blocks.append(Chart(clear_under_load(clears, over), said))
+    said = f"Medians, with the {LEVEL:.0%} interval of the median, and of the replications."
+    return [*blocks, Table(held_out_table(seen), said)]
+
+
+_OVER = (("pages of a CLEAR", "chunk_pages", "load"), ("pages of a hold", "batch", "batches"))
+
+
+def held_out_table(seen: pd.DataFrame) -> pd.DataFrame:
+    """Held-out cells for people to read: measured, predicted, and whether that is within what is asked."""
+    return pd.DataFrame(
         {
             "what": seen["metric"].map(_WORDS),
             "vCPUs": seen["vcpus"].astype(int),
-            "pages of a CLEAR": [
-                chunk_name(int(c)) if s == "load" else "–"
-                for c, s in zip(seen["chunk_pages"], seen["study"], strict=True)
-            ],
+            **{
+                name: seen[column].astype(int).map(chunk_name).where(seen["study"] == study, "–")
+                for name, column, study in _OVER
+                if (seen["study"] == study).any()
+            },
             "measured": _times(seen, "value"),
             "predicted": _times(seen, "model"),
             "predicted / measured": seen["ratio"].round(3),
@@ -134,8 +175,6 @@ def _held_out(seen: pd.DataFrame) -> list[Block | str]:
             "within": seen["within"],
         }
     )
-    blocks.append(Table(table, f"Medians, with the {LEVEL:.0%} interval of the median, and of the replications."))
-    return blocks
 
 
 def _missing(fit: Fit) -> list[Block | str]:
@@ -165,21 +204,26 @@ def _missing(fit: Fit) -> list[Block | str]:
 def _times(seen: pd.DataFrame, name: str) -> list[str]:
     """A median and its ends in words."""
     ends = zip(seen[name], seen[f"{name}_low"], seen[f"{name}_high"], strict=True)
-    return [f"{format_seconds(m)} ({format_seconds(a)} to {format_seconds(b)})" for m, a, b in ends]
+    return [f"{seconds(m)} ({seconds(a)} to {seconds(b)})" for m, a, b in ends]
 
 
-def _costs(fit: Fit) -> list[Block | str]:
+def cost_table(fit: Fit) -> pd.DataFrame:
+    """A host's costs for people to read, with their intervals."""
     costs = fit.costs()
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {
             "cost": costs["name"],
             "what": costs["name"].map(MEANING).fillna(""),
-            "value": [format_seconds(v * 1e-9) for v in costs["value"]],
-            "from": [format_seconds(v * 1e-9) for v in costs["low"]],
-            "to": [format_seconds(v * 1e-9) for v in costs["high"]],
+            "value": [seconds(v * 1e-9) for v in costs["value"]],
+            "from": [seconds(v * 1e-9) for v in costs["low"]],
+            "to": [seconds(v * 1e-9) for v in costs["high"]],
             "determined": fit.parameters["determined"].tolist(),
         }
     )
+
+
+def _costs(fit: Fit) -> list[Block | str]:
+    table = cost_table(fit)
     blocks: list[Block | str] = [Table(table, f"Costs with {LEVEL:.0%} intervals, from resampling the repeats.")]
     bounded = fit.parameters[~fit.parameters["determined"].astype(bool)]["name"].tolist()
     if bounded:
@@ -188,19 +232,27 @@ def _costs(fit: Fit) -> list[Block | str]:
                 f"At the end of what is physically possible, so not determined: {', '.join(bounded)}.", level="warning"
             )
         )
-    return [*blocks, Chart(figures.cost_intervals(costs), "The same as a picture.")]
+    return [*blocks, Chart(figures.cost_intervals(fit.costs()), "The same as a picture.")]
+
+
+def study_table(data: HostData) -> pd.DataFrame:
+    """What was measured: studies, their cells, runs, and how many of these were quiet."""
+    noise = data.noise
+    quiet, names = _quiet(noise), noise["experiment"]
+    table = pd.DataFrame({"study": list(dict.fromkeys(names))})
+    cell = ["vcpus", "memory_per_vcpu", "chunk_pages", "switches"]
+    table["cells"] = [len(noise[names == s].drop_duplicates(cell)) for s in table["study"]]
+    table["runs"] = [int((names == s).sum()) for s in table["study"]]
+    table["quiet"] = [int((quiet & (names == s)).sum()) for s in table["study"]]
+    return table
+
+
+def _quiet(noise: pd.DataFrame) -> pd.Series:
+    return noise["quiet"].astype(str).str.lower() == "true"
 
 
 def _measured(data: HostData) -> list[Block | str]:
-    noise = data.noise
-    quiet = noise["quiet"].astype(str).str.lower() == "true"
-    names = noise["experiment"]
-    table = pd.DataFrame({"study": list(dict.fromkeys(names))})
-    table["cells"] = [
-        noise[names == s].drop_duplicates(["vcpus", "memory_per_vcpu", "chunk_pages"]).shape[0] for s in table["study"]
-    ]
-    table["runs"] = [int((names == s).sum()) for s in table["study"]]
-    table["quiet"] = [int((quiet & (names == s)).sum()) for s in table["study"]]
+    noise, quiet = data.noise, _quiet(data.noise)
     blocks: list[Block | str] = [
         f"{len(noise)} runs in {int(noise['repeat'].max())} repeats, each repeat in an order of its own; "
         f"{int(quiet.sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, "
@@ -217,4 +269,4 @@ def _measured(data: HostData) -> list[Block | str]:
                 "How the guest ran",
             )
         )
-    return [*blocks, Table(table, "Studies; `simlib/host/design.py` says what each is for.")]
+    return [*blocks, Table(study_table(data), "Studies; `simlib/host/design.py` says what each is for.")]

@@ -13,8 +13,10 @@ from simlib import figures
 from simlib.calibration import translation
 from simlib.calibration.lab import (
     LABS,
+    METRICS,
     SWITCHES,
     InstructionCost,
+    clear_instructions,
     cost_estimate,
     count_comparison,
     instruction_costs,
@@ -23,6 +25,8 @@ from simlib.calibration.lab import (
     rows_of,
     switch_effects,
 )
+from simlib.figures.lab import metric_title
+from simlib.figures.style import plain_number, seconds
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
@@ -70,17 +74,41 @@ class LabStudy:
 
     @property
     def errors(self) -> pd.DataFrame:
-        """Median and largest error of the cells under load: machine, metric, cells, median, largest, turned."""
-        rows = []
-        for (machine, metric), cells in self.load.groupby(["machine", "metric"], sort=False):
-            error = cells["error"].abs()
-            changes = directions(cells)
-            rows.append((machine, metric, len(cells), float(error.median()), float(error.max()), changes))
-        error = self.load["error"].abs()
-        rows.append(
-            ("all", "both", len(error), float(error.median()), float(error.max()), sum(row[-1] for row in rows))
-        )
-        return pd.DataFrame(rows, columns=["machine", "metric", "cells", "median", "largest", "turned"])
+        """`load_errors` of the cells under load."""
+        return load_errors(self.load)
+
+
+def load_errors(load: pd.DataFrame) -> pd.DataFrame:
+    """Median and largest error of cells under load: machine, metric, cells, median, largest, turned."""
+    rows = []
+    for (machine, metric), cells in load.groupby(["machine", "metric"], sort=False):
+        error = cells["error"].abs()
+        rows.append((machine, metric, len(cells), float(error.median()), float(error.max()), directions(cells)))
+    for metric, cells in load.groupby("metric", sort=False):
+        error, turned = cells["error"].abs(), sum(row[-1] for row in rows if row[1] == metric)
+        rows.append(("all", metric, len(error), float(error.median()), float(error.max()), turned))
+    return pd.DataFrame(rows, columns=["machine", "metric", "cells", "median", "largest", "turned"])
+
+
+def under_load() -> pd.DataFrame:
+    """The cells under load of every machine, beside the simulator with its instruction costs: all held out."""
+    parts = [load_comparison(name, cost_estimate(instruction_costs(name))).assign(machine=name) for name in LABS]
+    return pd.concat(parts, ignore_index=True).assign(held_out=True)
+
+
+def contended_share(machine: str) -> pd.Series:
+    """Of the acquisitions by faults while the guest writes and CLEAR holds on, the share that had to wait, by vCPUs.
+
+    Parameters
+    ----------
+    machine : str
+        One of the lab's, ``arm64-read`` say; the median over its seeds.
+    """
+    rows = rows_of("load-locks", machine)
+    whole = rows["switches"].str.endswith("batch=0")
+    faults = rows[(rows["phase"] == "rounds") & rows["site"].str.startswith("fault") & whole]
+    sums = faults.groupby(["vcpus", "seed"])[["contentions", "acquisitions"]].sum().groupby("vcpus").median()
+    return sums["contentions"] / sums["acquisitions"]
 
 
 def directions(cells: pd.DataFrame) -> int:
@@ -100,6 +128,107 @@ def directions(cells: pd.DataFrame) -> int:
             apart = cell["lab_low"] > whole["lab_high"] or cell["lab_high"] < whole["lab_low"]
             wrong += int(apart and np.sign(cell["lab"] - whole["lab"]) != np.sign(cell["model"] - whole["model"]))
     return wrong
+
+
+REASONS = {
+    "fast-page-fault": "A lockless fault waits for nobody. With the lock held for read, or with every fault slow, a "
+    "vCPU waits until a whole CLEAR is over.",
+    "lockless-write-protect": "Without `mmu_lock` CLEAR makes nobody wait. The faults still take the lock, and meet "
+    "each other there.",
+    "lock-inside": "The architecture takes the lock for one word at a time, and lets the vCPUs in between: CLEAR waits "
+    "for them, and nobody waits for all of CLEAR.",
+    "yield": "`needbreak` lets go on a preemptible kernel alone (include/linux/spinlock.h rwlock_needbreak); on the "
+    "lab's it equals `never`. The other two let go, and the longest stall is shorter.",
+    "get-batch": "Letting go within GET trades its time for the longest stall.",
+    "ring-reset-batch": "The same trade, in the reset of the dirty ring; today it lets go for each mask of 64 pages.",
+    "split-x86": "Where everything begins dirty (initially_set), blocks that are not split ahead cost an acquisition "
+    "for each page, and split ones are split by the first CLEAR. Where enabling write-protects, it splits. Where the "
+    "tables are allocated decides how often the lock is let go, and hardly how long it is held.",
+    "split-arm64": "Chunks matter little to the sum; skipping the last level makes both enabling and the CLEAR that "
+    "splits shorter.",
+    "teardown-arm64": "Each kind of maintenance for each page makes teardown longer, cleaning the cache by more.",
+}  # fmt: skip
+"""What each experiment shows, and why: no numbers, which `switch_told` adds."""
+
+
+def load_told(load: pd.DataFrame) -> str:
+    """How far the cells under load are from the simulator, in words: CLEAR time and stalls apart, by machine."""
+    said, errors = [], load_errors(load)
+    for metric, title in METRICS.items():
+        mine = errors[errors["metric"] == metric].set_index("machine")["median"]
+        each = ", ".join(f"{name} {_percent(value)}" for name, value in mine.drop("all").items())
+        said.append(f"{title} {_percent(mine['all'])} ({each})")
+    stalls = load[(load["metric"] == "longest_stall") & (load["batch"] == 64)]
+    short = -stalls.groupby("machine")["error"].median()
+    where = "on every machine" if (short > 0).all() else f"on {int((short > 0).sum())} of {len(short)} machines"
+    return (
+        f"Median errors under load, predicted from instruction costs alone: {said[0]}; {said[1]}. With 64 pages a "
+        f"hold the simulated stall is too short {where}, by {100 * short.min():.0f} to {_percent(short.max())} in the "
+        "median."
+    )
+
+
+def batch_told(found: LabStudy) -> str:
+    """What letting go every 64 pages does to the longest stall in the lab, in words."""
+    stall = found.load[found.load["metric"] == "longest_stall"].pivot_table(
+        index="machine", columns=["batch", "vcpus"], values="lab"
+    )
+    gain = stall[0] / stall[64]
+    taken, alone = (gain[gain.index.isin(["x86-npt"]) == which].to_numpy() for which in (False, True))
+    return (
+        f"Where faults take the lock, letting go every 64 pages makes the longest stall {taken.min():.0f} to "
+        f"{taken.max():.0f} times as short. Where they do not (x86 with nested paging) there is nothing to "
+        f"shorten: {alone.min():.1f} to {alone.max():.1f} times."
+    )
+
+
+def switch_told(experiment: str, frame: pd.DataFrame) -> str:
+    """What one experiment shows: why, and the extremes of each metric where the seeds' ranges do not overlap.
+
+    Parameters
+    ----------
+    experiment : str
+        One of `simlib.calibration.lab.SWITCHES`.
+    frame : DataFrame
+        Its `switch_effects`.
+
+    Examples
+    --------
+    >>> told = switch_told("get-batch", switch_effects("get-batch"))
+    >>> told.startswith("Letting go within GET trades"), "Longest stall: from" in told
+    (True, True)
+    """
+    said = [REASONS[experiment]]
+    for metric, part in frame.groupby("metric", sort=False):
+        title = metric_title(str(metric))
+        said.append(f"{title[0].upper()}{title[1:]}: {_extremes(part, str(metric).endswith('_s'))}.")
+    if experiment == "fast-page-fault":
+        said.append(clock_told(experiment, frame, "x86-npt"))
+    return " ".join(said)
+
+
+def clock_told(experiment: str, frame: pd.DataFrame, machine: str) -> str:
+    """What the lab's clock makes of a CLEAR of the same work: it counts the instructions of all CPUs, in words."""
+    own = clear_instructions(experiment, machine)
+    shown = frame[frame["metric"] == "clear_time_s"]
+    each = ", ".join(f"{row['value'] / own:.1f} times ({row['setting']})" for row in shown.to_dict("records"))
+    return (
+        f"The time of CLEAR is the clock's doing. The clearing thread executes {1e3 * own:.1f} ms of instructions "
+        f"with any setting (from parked cells), but the clock adds up all CPUs: it showed {each}. vCPUs that wait for "
+        "the lock give their turns away and add nothing; those that never wait all run on."
+    )
+
+
+def _extremes(part: pd.DataFrame, time: bool) -> str:
+    least, *_, most = part.sort_values("value").to_dict("records")
+    text = seconds if time else plain_number
+    if most["low"] <= least["high"] or most["value"] <= 1.01 * least["value"]:
+        return f"no difference beyond the seeds' range ({text(part['low'].min())} to {text(part['high'].max())})"
+    return f"from {text(least['value'])} ({least['setting']}) to {text(most['value'])} ({most['setting']})"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
 
 
 def study(progress: Callable[[str, float], None] | None = None) -> LabStudy:
@@ -152,7 +281,7 @@ def _translation(found: LabStudy) -> Section:
             ),
             Table(
                 found.ratios.drop(columns="source"),
-                "Nanoseconds an instruction, and each architecture's time as the others would have it; `factor`: how "
+                "Nanoseconds an instruction, and each architecture's time predicted from the others; `factor`: how "
                 "far that is off. Of letting go there is one time only.",
                 digits=3,
             ),
@@ -229,6 +358,7 @@ def _load(found: LabStudy) -> Section:
     return Section(
         "The lab: CLEAR while the guest writes",
         [
+            Prose(f"{load_told(found.load)} {batch_told(found)}"),
             Prose(
                 "Now the vCPUs keep writing. The simulator has the lab's clock and the costs above, and nothing else: "
                 "no cell under load was used to calibrate anything. Points are the lab's median over three seeds (x86 "
@@ -260,11 +390,13 @@ def _switches(found: LabStudy) -> Section:
     blocks: list[Prose | Chart] = [
         Prose(
             "Each switch of the patch series, tried on a running kernel. With one vCPU and a parked guest there is "
-            "nothing random; under load points are medians over three seeds. Enabling the log also waits for a grace "
-            "period, which depends on where the timer's tick falls: on x86, several milliseconds of its time are that."
+            "nothing random; under load points are medians over three seeds. The clock adds up the instructions of "
+            "all CPUs, so that a CLEAR during which more vCPUs run shows a longer time. Of enabling the time is shown "
+            "for which the lock is held: the ioctl also waits for a grace period, of any length, which says nothing "
+            "about a switch."
         )
     ]
     for experiment, frame in found.switches.items():
         title = SWITCH_TITLES[experiment]
-        blocks.append(Chart(figures.switch_effects(frame, title), title + "."))
+        blocks.append(Chart(figures.switch_effects(frame, title), f"{title}. {switch_told(experiment, frame)}"))
     return Section("The lab: what each switch changes", blocks)

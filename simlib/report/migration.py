@@ -16,6 +16,7 @@ from simlib.parallel import portion
 from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
+from simlib.report.sentences import changes_told, cost_rows, costs_told, dips_told, loongarch_told, seconds_told
 
 CHOSEN = len(unstated.SETTINGS) + 4
 """What was chosen of the workloads: seed 001's settings that no source states; the other migration's access, interval,
@@ -111,10 +112,7 @@ def sections(found: MigrationStudy) -> list[Section]:
 
 
 def _costs(found: MigrationStudy) -> Section:
-    costs = found.fit.parameters[["name", "value", "low", "high", "determined"]].copy()
-    ratio = costs["name"] == "fault_jitter"
-    costs.loc[~ratio, ["value", "low", "high"]] /= 1000
-    costs["name"] = costs["name"].mask(ratio, "fault_jitter (a ratio)")
+    costs = cost_rows(found.fit)
     return Section(
         "Migration: what the published x86 hosts cost",
         [
@@ -122,10 +120,10 @@ def _costs(found: MigrationStudy) -> Section:
                 "The x86 tables were published over five years by the same few people, and none states its hardware. "
                 "All are taken to be one host, which is an assumption. Costs of faults come from splitting on fault "
                 "(two tables, by simulation), those of CLEAR from runs whose vCPUs were parked (so that nothing "
-                "contends), letting go and asking again from one number: configuration 1's CLEAR CPU, +6 %."
+                "contends), letting go and asking again from one number: configuration 1's CPU time of CLEAR, +6 %."
             ),
-            Table(costs, f"Costs, ns, with {LEVEL:.0%} intervals. `[tdp]` and `[shadow]`: of that MMU only.",
-                  headings={"value": "ns"}),
+            Table(costs, f"Costs with {LEVEL:.0%} intervals. `[tdp]` and `[shadow]`: of that MMU only. "
+                  f"{costs_told(costs)}"),
             Table(
                 found.fit.observations[["variant", "vcpus", "value", "model", "error"]],
                 "Dirty memory time, s, of splitting on fault: published, and the model, calibrated on all rows.",
@@ -159,7 +157,7 @@ def _configurations(found: MigrationStudy) -> Section:
             ),
             Chart(
                 figures.three_configurations(table[table["configuration"] <= 3]),
-                "Change by the 64-page drop: pre-copy duration, dirty memory left, CPU time of CLEAR.",
+                f"Change by the 64-page drop. {changes_told(table)}",
             ),
             Prose(
                 "Why the model says so. In configuration 1 no fault takes the lock: each of 524288 reacquisitions "
@@ -174,7 +172,7 @@ def _configurations(found: MigrationStudy) -> Section:
             Table(
                 table.drop(columns=["low_bar", "high_bar"]),
                 "Changes, percent. Configuration 4 is LoongArch as it is (spinlock, taken twice by a fault, by its "
-                "fast path too), at the x86 hosts' costs: a prediction; nobody has measured it.",
+                f"fast path too). {loongarch_told(table)}",
                 digits=3,
             ),
             Table(
@@ -212,7 +210,13 @@ def _dips(found: MigrationStudy) -> Section:
                 "Simulated throughput, relative to undisturbed, in bins of "
                 f"{found.dip_table['bin_ms'].iloc[0]:.1f} ms. The first pass ends after about 2 s.",
             ),
-            Table(found.dip_table, "The same by pass, percent of undisturbed; lowest bin and mean.", digits=3),
+            Prose(dips_told(found.dip_table)),
+            Table(
+                found.dip_table,
+                "The same as numbers: the longest stall of the whole migration, and for each pass the lowest bin and "
+                "the mean, percent of undisturbed.",
+                digits=3,
+            ),
         ],
     )
 
@@ -234,7 +238,7 @@ def _degradation(found: MigrationStudy) -> Section:
         [
             Prose(
                 "48 vCPUs with 4 GB each. arm64's costs are those of seed 000's fit, x86's those above. One guest for "
-                f"both hosts: it touches any of its pages, one every {format_duration(gap)} on each vCPU. Link, "
+                f"both hosts: it accesses any of its pages, one every {format_duration(gap)} on each vCPU. Link, "
                 "passes and that interval were chosen on the six numbers of arm64 before and of x86, those of arm64 "
                 "after the fast path are predicted."
             ),
@@ -242,7 +246,10 @@ def _degradation(found: MigrationStudy) -> Section:
                 figures.degradation_over_time(found.curves, measured),
                 "Degradation of the guest over time, and how long it lies above each level; points are published.",
             ),
-            Chart(figures.seconds_above(found.seconds), "Seconds above 99, 50 and 10 % degradation."),
+            Chart(
+                figures.seconds_above(found.seconds),
+                f"Seconds above 99, 50 and 10 % degradation. {seconds_told(found.seconds)}",
+            ),
             Table(found.seconds, "The same as a table, s.", digits=3),
             Table(
                 found.one_guest,

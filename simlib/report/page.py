@@ -10,13 +10,13 @@ from importlib import resources
 from itertools import count
 from pathlib import Path
 
-import jinja2
 import plotly.offline
 from markupsafe import Markup
 
 from simlib.errors import InputError
 from simlib.files import write_text
 from simlib.report.block import Block, Chart, Prose
+from simlib.results import rendered
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Section:
     Attributes
     ----------
     title : str
-    blocks : sequence of Prose, Note, Table, Chart or str
+    blocks : sequence of Prose, Note, Table, Chart, Listing or str
         In the order of reading; a string is `Prose`.
 
     Examples
@@ -45,7 +45,7 @@ class Section:
         blocks: tuple[object, ...] = tuple(Prose(block) if isinstance(block, str) else block for block in self.blocks)
         for block in blocks:
             if not isinstance(block, Block):
-                kinds = "Prose, Note, Table, Chart or str"
+                kinds = "Prose, Note, Table, Chart, Listing or str"
                 raise InputError(f"section {self.title!r}", type(block).__name__, f"a block must be {kinds}")
         object.__setattr__(self, "blocks", blocks)
 
@@ -76,16 +76,16 @@ class Report:
     def to_html(self) -> str:
         """The report as one HTML document, with plotly.js in it once if there is a chart."""
         charts = any(isinstance(block, Chart) for section in self.sections for block in section.blocks)
-        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-        template = environment.from_string(_text("page.html.j2"))
-        return template.render(
+        return rendered(
+            "simlib.report",
+            "page.html.j2",
             report=self,
             anchors=_anchors([section.title for section in self.sections]),
             figure_numbers=count(1),
             table_numbers=count(1),
             next=next,
-            style=Markup(_text("page.css")),  # noqa: S704  # a file of this package
-            plotly_js=_plotly_js() if charts else "",
+            style=page_style(),
+            plotly_js=plotly_js() if charts else "",
         )
 
     def write(self, path: str | Path) -> Path:
@@ -120,7 +120,12 @@ def _text(name: str) -> str:
     return resources.files("simlib.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _plotly_js() -> Markup:
+def page_style() -> Markup:
+    """The look of every page."""
+    return Markup(_text("page.css"))  # noqa: S704  # a file of this package
+
+
+def plotly_js() -> Markup:
     """plotly.js from the installed package, unable to ask a content delivery network for maps."""
     script = plotly.offline.get_plotlyjs().replace("https://cdn", "about:blank#cdn")
     return Markup(script)  # noqa: S704  # the package's own script

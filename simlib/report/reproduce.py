@@ -20,13 +20,13 @@ from simlib.decision import comparison
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
-from simlib.files import write_text
+from simlib.files import check_writable, write_text
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import both, portion
-from simlib.report import arm64, decision, growth, lab, lockless, migration, split_walk, teardown
+from simlib.report import arm64, decision, growth, lab, lockless, migration, published, split_walk, teardown
 from simlib.report.block import Prose, Table
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
@@ -56,8 +56,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         If the engines disagree, or the folder cannot be written.
     """
     out = Path(out)
-    write_text(out / ".writable", "")  # fail before the work, not after it
-    (out / ".writable").unlink(missing_ok=True)
+    check_writable(out / "report.html")
     found = arm64.study(seed=seed, progress=portion(progress, 0.0, 0.15))
     sections = arm64.sections(found, seed=seed, progress=portion(progress, 0.15, 0.42))
     (ours, walks), migrations = both(
@@ -74,6 +73,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     choices = decision.study(seed, portion(progress, 0.67, 1.0))
     sections += decision.sections(choices)
     sections.append(_checks(found, seed))
+    numbers = published.published_table(found, grown, migrations, gets, ends, walks, seed=seed)
+    sections.insert(0, published.section(numbers))
     data = found.table.path.read_bytes()
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
@@ -92,7 +93,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         },
     )
     for name, frame in {
-        "arm64-curves": found.curves, "arm64-held-out": found.held_out, "arm64-costs": found.fit.intervals,
+        "published": numbers, "arm64-curves": found.curves, "arm64-held-out": found.held_out,
+        "arm64-costs": found.fit.intervals,
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
         "x86-growth-readings": grown.readings, "x86-growth-curves": grown.curves,

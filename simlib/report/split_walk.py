@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -113,6 +113,25 @@ def sections(found: SplitWalkStudy) -> list[Section]:
     return [_changes(found), _readings(found), _predictions(found), _lab(found)]
 
 
+def changes_finding(outs: Sequence[pd.DataFrame]) -> str:
+    """How many changes the intervals hold that come from the other five, and which is missed by most.
+
+    Examples
+    --------
+    >>> out = pd.DataFrame({"scenario": ["enable", "clear"], "backing": "thp", "published_percent": [-12.0, -3.0],
+    ...                     "predicted_percent": [-10.0, -4.0], "inside": [False, True]})
+    >>> changes_finding([out])
+    '1 of 2 predicted changes have the published one in their interval; furthest off: enable, thp, by 2.0 points.'
+    """
+    rows = pd.concat(outs, ignore_index=True)
+    apart = (rows["predicted_percent"] - rows["published_percent"]).abs()
+    worst = rows.loc[int(apart.to_numpy().argmax())]
+    return (
+        f"{int(rows['inside'].sum())} of {len(rows)} predicted changes have the published one in their interval; "
+        f"furthest off: {worst['scenario']}, {worst['backing']}, by {apart.max():.1f} points."
+    )
+
+
 def _changes(found: SplitWalkStudy) -> Section:
     ratios, deviation = len(READINGS[0].ratios), found.lab_cells["error"].abs().max()
     missed = "; ".join(found.missed) or "none"
@@ -130,6 +149,7 @@ def _changes(found: SplitWalkStudy) -> Section:
             ),
             Chart(
                 figures.split_walk_changes(found.changes),
+                f"{changes_finding(found.outs)} "
                 "Published changes, fitted ones, and each predicted from the other five. A wide interval: the other "
                 "five do not determine it.",
             ),

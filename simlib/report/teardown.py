@@ -165,6 +165,7 @@ def _unmapping(found: TeardownStudy) -> Section:
             ),
             Chart(
                 figures.unmap_times(found.unmap),
+                f"Held out: {_errors(found, '4K pages')}; {_errors(found, '2M blocks')}. "
                 f"Published (points) and the model (lines), each table with its own costs, calibrated on at most "
                 f"{TRAIN_GB} GB. Source: {source['author']}, {source['date']}, Message-ID {source['message_id']}.",
             ),

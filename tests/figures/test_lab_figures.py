@@ -35,7 +35,8 @@ def test_a_setting_is_a_row_and_a_metric_a_panel():
     )  # fmt: skip
     figure = switch_effects(frame, "Fast page fault")
     assert [list(trace.y) for trace in figure.data] == [["lockless", "read"]] * 2
-    assert "2 ms" in figure.layout.xaxis2.ticktext
+    assert [note.text for note in figure.layout.annotations] == ["contentions of mmu_lock", "longest stall, ms"]
+    assert "2" in figure.layout.xaxis2.ticktext
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_what_is_simulated_says_so(draw: Draw) -> None:
 
 def test_time_per_page_stacks_activities_in_one_order() -> None:
     figure = figures.time_per_page(SPLIT)
-    assert [bar.name for bar in figure.data] == ["run", "hold", "wait"]
+    assert [bar.name for bar in figure.data] == ["outside the lock", "hold", "wait"]
     assert figure.data[2].x == ("1", "8")
     np.testing.assert_array_equal(figure.data[2].y, [0, 7])
     with pytest.raises(InputError, match="did you mean 'wait'"):

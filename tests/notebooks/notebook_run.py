@@ -58,6 +58,12 @@ def figures_of(run: Any) -> list[Any]:
     return [o["data"][kind] for cell in code_cells(run) for o in cell.outputs if kind in o.get("data", {})]
 
 
+def answer_of(run: Any) -> str:
+    """What the last cell of the notebook itself shows: its answer."""
+    text: str = code_cells(run)[-2].outputs[-1]["data"]["text/markdown"]
+    return text
+
+
 def assert_kept_clean(notebook: Path) -> None:
     """Kept without outputs, with its licence, and with cells that parse."""
     kept = nbformat.read(notebook, as_version=4)

@@ -62,7 +62,7 @@ def test_every_figure_says_where_its_points_come_from(run: Any) -> None:
 
 
 def test_the_what_if_is_shown(run: Any) -> None:
-    last = code_cells(run)[-2]
+    last = code_cells(run)[-3]
     assert any("application/vnd.jupyter.widget-view+json" in o.get("data", {}) for o in last.outputs)
 
 

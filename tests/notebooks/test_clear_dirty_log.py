@@ -19,7 +19,9 @@ json.dumps({
     "work": each["work of a word before µs"].tolist(),
     "sums": [abs(split[["work s", "wait s", "flush and reacquire s"]].sum(axis=1) - split["all s"]).max()],
     "roles": nine["role"].tolist(),
-    "sensitivity": sensitivity.xs("clear_cpu_time", axis=1, level="metric").to_numpy().tolist(),
+    "sensitivity": sensitivity.xs("CPU time of CLEAR", axis=1, level="metric").to_numpy().tolist(),
+    "told": [sentences.changes_told(changes), sentences.costs_told(costs), sentences.settings_told(nine, 480)],
+    "bars": changes.query("metric == 'clear_cpu_time'")[["published_percent", "low", "high"]].to_numpy().tolist()[:3],
 })
 """
 
@@ -55,3 +57,14 @@ def test_what_it_says_is_what_it_computed(run: Any) -> None:
     for first, second, third in told["sensitivity"]:  # orders of magnitude apart, whatever was chosen
         assert 3 * first < second
         assert 10 * second < third
+    changes_told, costs_told, settings_told = told["told"]
+    out = [published for published, low, high in told["bars"] if not low <= published <= high]
+    assert ("The interval excludes the published" in changes_told) == bool(out)
+    excluded = changes_told.partition("excludes the published ")[2].partition(". ")[0]
+    assert excluded.count("%") == len(out)
+    assert all(f"+{published:.0f} %" in excluded for published in out)
+    assert "for clear_unsplit[tdp], split_block[tdp] and flush_per_vcpu" in costs_told
+    assert "Missed: 3's CPU time of CLEAR." in settings_told
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = [changes[f"{n} clear_cpu_time"] for n in (1, 2, 3)]
+    assert f"comes out as +{said[0]:.0f}, +{said[1]:.0f} and +{round(said[2], -2):.0f} %" in readme

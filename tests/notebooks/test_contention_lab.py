@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ json.dumps({
     "price": price[8].to_dict(),
     "share": share.to_dict(),
     "costs": costs.to_dict(),
-    "errors": found.errors.set_index(["machine", "metric"])["median"].xs("both", level="metric").to_dict(),
-    "turned": found.errors["turned"].iloc[-1].item(),
+    "errors": found.errors[found.errors["machine"] == "all"].set_index("metric")["median"].to_dict(),
+    "turned": found.errors["turned"].sum().item(),
+    "load": lab.load_told(found.load), "batches": lab.batch_told(found),
+    "told": {name: lab.switch_told(name, frame) for name, frame in found.switches.items()},
     "switches": {name: frame.values.tolist() for name, frame in found.switches.items()},
 })
 """
@@ -59,8 +62,65 @@ def test_counts_are_equal_and_runs_repeat(told: dict[str, Any]) -> None:
 
 
 def test_cells_under_load_are_predicted(told: dict[str, Any]) -> None:
-    assert told["errors"]["all"] < 0.15
+    assert told["errors"]["clear_dirty_log_time"] < 0.1
+    assert told["errors"]["longest_stall"] < 0.35
     assert told["turned"] == 0
+
+
+def test_the_readme_says_both_errors_as_they_are(told: dict[str, Any]) -> None:
+    """If the data were collected anew: put this sentence into README.md."""
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert told["load"] in readme, told["load"]
+    assert "longest stall" in told["load"]
+    assert told["load"].count("x86-npt") == told["load"].count("riscv") == 2
+
+
+def test_what_is_said_of_each_switch_is_so(told: dict[str, Any]) -> None:
+    """The words have no numbers of their own; these are the orders that they claim."""
+    found = {
+        name: {(setting, metric): value for setting, metric, value, *_ in rows}
+        for name, rows in told["switches"].items()
+    }
+    fast, stall, clear, hold = found["fast-page-fault"], "longest_stall_s", "clear_time_s", "enable_hold_s"
+    for mode in ("read", "off"):
+        assert fast["fast_page_fault=lockless", stall] < 0.1 * fast[f"fast_page_fault={mode}", stall]
+    # 4 vCPUs and the clearing thread; those that wait add nothing.
+    running = [
+        float(times) for times in re.findall(r"([0-9.]+) times \(fast_page_fault", told["told"]["fast-page-fault"])
+    ]
+    assert 4 < running[0] <= 5.1
+    assert max(running[1:]) < 2.5
+    for name, switch in (("lockless-write-protect", "lockless_write_protect"), ("lock-inside", "dirty_log_arch_lock")):
+        assert found[name][f"{switch}=Y", stall] < 0.2 * found[name][f"{switch}=N", stall]
+    assert found["lock-inside"]["dirty_log_arch_lock=Y", clear] > found["lock-inside"]["dirty_log_arch_lock=N", clear]
+    never, needbreak, contended, progress = (
+        found["yield"][f"mmu_lock_yield={way}", stall] for way in ("never", "needbreak", "contended", "progress")
+    )
+    assert needbreak == pytest.approx(never, rel=0.3)
+    assert max(contended, progress) < 0.3 * min(never, needbreak)
+    for name, switch, time in (("get-batch", "dirty_log_get_batch", "get_time_s"),
+                               ("ring-reset-batch", "dirty_ring_reset_batch", "reset_time_s")):  # fmt: skip
+        small, whole = f"{switch}=64", f"{switch}=0"
+        assert found[name][small, time] > found[name][whole, time]
+        assert found[name][small, stall] < found[name][whole, stall]
+    x86, taken = found["split-x86"], "acquisitions"
+    kept, split = "eager_page_split=N split_alloc=drop", "eager_page_split=Y split_alloc=drop"
+    assert x86[f"{kept}, initially_set", taken] > 100 * x86[f"{split}, initially_set", taken]
+    assert x86[f"{split}, initially_set", clear] > 1.5 * x86[f"{kept}, initially_set", clear]
+    assert x86[f"{split}, enable", hold] > 10 * x86[f"{kept}, enable", hold]
+    held = [x86[f"eager_page_split=Y split_alloc={way}, enable", hold] for way in ("drop", "drop_write", "under_lock")]
+    assert max(held) < 1.1 * min(held)
+    # What enabling without splitting takes is the same, whatever the grace period was.
+    same = [value for (what, metric), value in x86.items() if metric == hold and re.match("eager.*=N .*enable", what)]
+    assert len(same) == 3
+    assert max(same) < 1.05 * min(same)
+    arm64 = found["split-arm64"]
+    for chunk in (2097152, 1073741824):
+        walks = [f"eager_split_chunk={chunk} split_skip_levels={way}" for way in "YN"]
+        assert arm64[f"{walks[0]}, enable", hold] < arm64[f"{walks[1]}, enable", hold]
+        assert arm64[f"{walks[0]}, initially_set", clear] < arm64[f"{walks[1]}, initially_set", clear]
+    neither, flush, clean, both = (value for (_, metric), value in found["teardown-arm64"].items())
+    assert neither < flush < clean < both
 
 
 def test_seeds_on_a_running_kernel(told: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ json.dumps({
     "seconds": {f"{r.series} {r.level_percent}": r.model_s for r in seconds.itertuples()},
     "missed": [f"{r.series} {r.level_percent}" for r in seconds.itertuples()
                if not r.low_bar_s <= r.model_s <= r.high_bar_s],
-    "dips": dips[["chunk", "series", "pass", "lowest_percent", "mean_percent"]].to_numpy().tolist(),
+    "dips": [[r[1], n, r[2 * n + 2], r[2 * n + 3]] for r in dips.to_numpy().tolist() for n in (1, 2)],
+    "columns": dips.columns.tolist(), "told": [sentences.dips_told(dips), sentences.seconds_told(seconds)],
     "envelope": envelope.tolist(),
     "guests": {f"{r.case} {r.access_interval}": [r.above_99, r.above_50, r.above_10] for r in guests.itertuples()},
 })
@@ -55,10 +57,26 @@ def test_one_guest_cannot_be_both_hosts(run: Any) -> None:
 
 
 def test_dips_are_in_the_first_pass_and_gone_with_either_change(run: Any) -> None:
-    for _, series, number, lowest, mean in told_by(run)["dips"]:
+    told = told_by(run)
+    assert told["columns"][2:] == ["longest_stall_ms", "bin_ms", *(f"{what}_percent_{n}" for n in (1, 2)
+                                                                   for what in ("lowest", "mean"))]  # fmt: skip
+    for series, number, lowest, mean in told["dips"]:
         if series == "before" and number == 1:
             assert lowest < 80
             assert mean < 92
         else:
             assert mean > 95
             assert lowest > (75 if number == 2 else 98)
+    for name in ("64-page drop", "drop at each split"):
+        first, second = (min(row[2] for row in told["dips"] if row[:2] == [name, number]) for number in (1, 2))
+        verdict = "leaves no dip" if min(first, second) >= 95 else "leaves a dip in pass"
+        assert f"The {name} {verdict}" in told["told"][0]
+        assert f"{first:.0f} % in pass 1 and {second:.0f} % in pass 2" in told["told"][0]
+
+
+def test_the_one_predicted_series_is_missed_where_the_text_says_so(run: Any) -> None:
+    told = told_by(run)["told"][1]
+    assert told.startswith("Of the 3 predicted numbers")
+    predicted, fitted = told.split("Of the ")[1:]
+    assert re.search(r"Missed: arm64-after above 50 %: 7[0-9.]+ s for 58 s, interval [0-9.]+ to [0-9.]+ s", predicted)
+    assert re.search(r"x86-reference above 99 %: 0[0-9.]* s for 6 s", fitted)

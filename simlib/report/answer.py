@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One answer as one page: what was asked, what came out as a table and as figures, and where it comes from."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlib.calibration import Calibrated
+from simlib.comparison import Comparison
+from simlib.decision import BatchChoice, Choice
+from simlib.errors import InputError
+from simlib.figures.style import seconds, signed
+from simlib.fits import Fit
+from simlib.fits.report import numbered
+from simlib.model.scenario import Scenario
+from simlib.prediction import PredictionResult
+from simlib.report.block import Block, Chart, Listing, Prose, Table, number_text
+from simlib.report.page import Report, Section
+from simlib.results import Result
+from simlib.sampling import SampleResult
+from simlib.simulation import SimulationResult
+from simlib.version import __version__
+
+LONG = 40
+"""Rows of a table above which it is folded."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a page shows of a result.
+
+    Attributes
+    ----------
+    title, subtitle : str
+    blocks : sequence of Block
+        The answer: sentences and tables.
+    captions : mapping of str to str
+        The figures that are drawn, and what each shows.
+    facts : mapping of str to object
+        Where it comes from.
+    """
+
+    title: str
+    subtitle: str
+    blocks: Sequence[Block]
+    captions: Mapping[str, str]
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@singledispatch
+def answer_of(result: Result) -> Answer:
+    """What a page shows of a result.
+
+    Raises
+    ------
+    InputError
+        If it is none of `PredictionResult`, `Comparison`, `Choice`, `BatchChoice`, `SimulationResult`, `SampleResult`,
+        `Calibrated`, `Fit`.
+    """
+    raise InputError("result", type(result).__name__, "there is no page for it")
+
+
+def result_report(
+    result: Result | Mapping[str, Result], asked: str = "", *, scenario: Scenario | None = None, seed: int | None = None
+) -> Report:
+    """A result as one page that needs nothing beside it.
+
+    Parameters
+    ----------
+    result : Result, or mapping of str to Result
+        Several get a section each.
+    asked : str
+        What was asked: the command, or the call.
+    scenario : Scenario, optional
+        What it was asked of; else that of the result, if it has one.
+    seed : int, optional
+        Root of the random streams; else that of the result, if it has one.
+
+    Returns
+    -------
+    Report
+        Its ``write`` makes the file.
+
+    Raises
+    ------
+    InputError
+        If there is no page for such a result.
+
+    Examples
+    --------
+    >>> from simlib.prediction import predict
+    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
+    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
+    >>> page = result_report(predict(s, [1, 2], metrics=["dirty_memory_time"]), scenario=s)
+    >>> page.title, [section.title for section in page.sections]
+    ('Predicted', ['Answer', 'Figures', 'What to know', 'Where it comes from'])
+    """
+    results = dict(result) if isinstance(result, Mapping) else {"": result}
+    results = results if len(results) > 1 else {"": next(iter(results.values()))}
+    answers = {name: answer_of(one) for name, one in results.items()}
+    first, one = next(iter(answers.values())), next(iter(results.values()))
+    sections = []
+    for name, answer in answers.items():
+        label = f"{name}: " if name else ""
+        sections.append(Section(f"{label}Answer" if label else "Answer", answer.blocks))
+        charts, left = _charts(results[name], answer.captions)
+        sections.append(Section(f"{label}Figures" if label else "Figures", [*charts, *left]))
+    flags = {name: list(getattr(found, "flags", ())) for name, found in results.items()}
+    notes = "\n".join(f"- {f'{name}: ' * bool(name)}{flag}" for name, lines in flags.items() for flag in lines)
+    if notes:
+        sections.append(Section("What to know", [notes]))
+    if seed is None:
+        seed = one.choice.seed if isinstance(one, BatchChoice) else getattr(one, "seed", None)
+    facts = {"asked": asked} if asked else {}
+    facts |= {"simlib": __version__, "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")}
+    facts |= {"seed": str(seed)} if seed is not None else {}
+    sections.append(Section("Where it comes from", _origin(one, scenario)))
+    return Report(first.title, first.subtitle if len(answers) == 1 else "", sections, facts | dict(first.facts))
+
+
+def _charts(result: Result, captions: Mapping[str, str]) -> tuple[list[Block], list[Block]]:
+    """The figures, and a sentence on those for which the result has nothing to draw."""
+    charts: list[Block] = []
+    left = []
+    for name, caption in captions.items():
+        try:
+            charts.append(Chart(result.plot(name), caption))
+        except InputError:  # such as a run in which nobody waited
+            left.append(name.replace("_", " "))
+    return charts, [Prose(f"Nothing to draw: {', '.join(left)}.")] if left else []
+
+
+def _origin(result: Result, scenario: Scenario | None) -> list[Block | str]:
+    """Scenario and costs, and what kind of numbers these are."""
+    found = scenario if scenario is not None else getattr(result, "scenario", None)
+    blocks: list[Block | str] = [
+        "Every number here is simulated or predicted by simlib, with costs that were calibrated or given; nothing is "
+        "measured unless it says so. The version, the seed and the scenario give the same numbers again."
+    ]
+    if isinstance(result, Choice | BatchChoice):
+        costs = result.costs
+        blocks.append(Table(costs, "The costs, and what each rests on.", folded=True))
+    if found is not None:
+        blocks.append(Listing(found.to_toml(), "The scenario as a file; what it does not say is at its default."))
+    return blocks
+
+
+def value_text(value: float, unit: str) -> str:
+    """A value for a sentence: a time in the unit that keeps it short, a share in percent.
+
+    Examples
+    --------
+    >>> value_text(0.0012345, "s"), value_text(0.25, "share"), value_text(1234567.0, "count")
+    ('1.23 ms', '25 %', '1,234,567')
+    """
+    if not np.isfinite(value):
+        return "not known"
+    if unit == "s":
+        return seconds(value) if value else "0 s"
+    if unit == "share":
+        return f"{100 * value:.3g} %"
+    return number_text(float(value)) + ("" if unit in ("count", "") else f" {unit}")
+
+
+def readable_times(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table whose columns of seconds (``…_s``) are text, each time in the unit that keeps it short.
+
+    Examples
+    --------
+    >>> readable_times(pd.DataFrame({"lock": ["mmu_lock"], "hold_max_s": [1.791e-06]})).to_dict("records")
+    [{'lock': 'mmu_lock', 'hold_max': '1.79 µs'}]
+    """
+    times = [str(name) for name in frame.columns if str(name).endswith("_s")]
+    texts = {name: [value_text(float(value), "s") for value in frame[name]] for name in times}
+    return frame.assign(**texts).rename(columns={name: name.removesuffix("_s") for name in times})
+
+
+def _metrics(table: pd.DataFrame) -> pd.DataFrame:
+    """Metrics, their values with their units as text."""
+    values = [name for name in table.columns if name not in ("metric", "unit")]
+    rows = zip(table[values].to_numpy(dtype=float), table["unit"], strict=True)
+    texts = [[value_text(value, unit) for value in row] for row, unit in rows]
+    return pd.concat([table[["metric"]], pd.DataFrame(texts, columns=values, index=table.index)], axis=1)
+
+
+def _with_interval(row: Mapping[Any, Any]) -> str:
+    """An estimate with its interval, in words."""
+    estimate, low, high = (value_text(float(row[name]), row["unit"]) for name in ("estimate", "low", "high"))
+    return estimate if low == "not known" else f"{estimate} ({low} to {high})"
+
+
+def prediction_findings(frame: pd.DataFrame) -> list[str]:
+    """One sentence a metric and curve: its value with the fewest and the most vCPUs, and the ratio of both.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        variant or policy, vcpus, metric, estimate, low, high, unit.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"variant": "rwlock", "vcpus": [1, 16], "metric": "zap_time", "estimate": [1.0, 4.0],
+    ...                       "low": [0.9, 3.8], "high": [1.1, 4.2], "unit": "s"})
+    >>> prediction_findings(frame)
+    ['rwlock, zap_time: 1 s (900 ms to 1.1 s) with 1 vCPU, 4 s (3.8 s to 4.2 s) with 16 vCPUs, 4 times as much']
+    """
+    curve = "policy" if "policy" in frame else "variant"
+    sentences = []
+    for (name, metric), rows in frame.groupby([curve, "metric"], sort=False):
+        ends = rows.sort_values("vcpus").iloc[[0, -1]].to_dict("records")
+        parts = [f"{_with_interval(row)} with {_vcpus(row['vcpus'])}" for row in ends[: 1 if len(rows) == 1 else 2]]
+        if len(rows) > 1 and ends[0]["estimate"] > 0:
+            parts.append(f"{number_text(ends[1]['estimate'] / ends[0]['estimate'], 3)} times as much")
+        sentences.append(f"{f'{name}, ' * bool(name)}{metric}: {', '.join(parts)}")
+    return sentences
+
+
+def comparison_findings(frame: pd.DataFrame, first: str) -> list[str]:
+    """One sentence a metric: what changes it most against the first policy, and whether that could be no change.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        `Comparison.frame`.
+    first : str
+        The policy that the others are compared with.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"policy": ["own", "b"], "variant": "", "vcpus": 8, "metric": "zap_time",
+    ...                       "change_percent": [0.0, -20.0], "change_low": [0.0, -25.0], "change_high": [0.0, -15.0]})
+    >>> comparison_findings(frame, "own")
+    ['zap_time: b changes it most against own, by −20 % (−25 to −15 %) with 8 vCPUs']
+    """
+    sentences = []
+    others = frame[(frame["policy"] != first) & frame["change_percent"].notna()]
+    for metric, rows in others.groupby("metric", sort=False):
+        row = max(rows.to_dict("records"), key=lambda one: abs(one["change_percent"]))
+        low, high = float(row["change_low"]), float(row["change_high"])
+        open_sign = "" if low > 0 or high < 0 else "; the interval holds no change at all"
+        label = f"{row['variant']}: " * bool(row["variant"])
+        sentences.append(
+            f"{metric}: {label}{row['policy']} changes it most against {first}, by {signed(row['change_percent'])} % "
+            f"({signed(low)} to {signed(high)} %) with {_vcpus(row['vcpus'])}{open_sign}"
+        )
+    return sentences
+
+
+def _vcpus(count: object) -> str:
+    return f"{count} vCPU{'' if count == 1 else 's'}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _list(sentences: Sequence[str]) -> Prose:
+    return Prose("\n".join(f"- {sentence}." for sentence in sentences))
+
+
+@answer_of.register
+def _prediction(result: PredictionResult) -> Answer:
+    frame = result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant")
+    found = prediction_findings(result.frame)
+    return Answer(
+        "Predicted",
+        f"curves over vCPUs with {result.level:.0%} intervals",
+        [_list(found), Table(frame, f"Predicted, with {result.level:.0%} intervals.", folded=len(frame) > LONG)],
+        {"over_vcpus": f"Predicted; bands are {result.level:.0%} intervals. {found[0]}."},
+    )
+
+
+@answer_of.register
+def _comparison(result: Comparison) -> Answer:
+    found = comparison_findings(result.frame, result.policies[0]) or prediction_findings(result.frame)
+    shown = result.readable()
+    shown = shown if (shown["unit"] != "").any() else shown.drop(columns="unit")
+    caption = f"{result.level:.0%} intervals; the change is that to {result.policies[0]}, on the same random numbers."
+    return Answer(
+        f"Compared: {', '.join(result.policies)}",
+        f"predicted, on the same costs and random numbers, against {result.policies[0]}",
+        [_list(found), Table(shown, f"Predicted, {caption}")],
+        {"over_vcpus": f"Predicted; bands are {result.level:.0%} intervals. {found[0]}."},
+    )
+
+
+@answer_of.register
+def _choice(result: Choice) -> Answer:
+    runs = f"{result.runs[0]} + {result.runs[1]} replications"
+    known = result.readable_information()
+    front = int(result.table["on_front"].sum())
+    blocks: list[Block] = [
+        Prose(f"{result.guest}. Evidence: {result.evidence}; {runs}, {result.how}. {_capital(result.guarantee)}."),
+        Table(result.readable_answers(), "What to take, by what one cares about most."),
+        Table(result.readable(), f"Every strategy, simulated; times, means over {result.runs[1]} replications."),
+        Table(result.readable_budgets(), "The longest stall that may be, and what keeping to it costs."),
+    ]
+    if len(known):
+        blocks.append(Table(known, "Which cost would change the answer, if it were known."))
+    else:
+        blocks.append(Prose("Knowing any one cost better would not change the answer by more than does not matter."))
+    caption = (
+        f"Simulated: longest stall, CLEAR's CPU time and guest time lost of {len(result.table)} strategies. {front} "
+        f"are on the front: no other is as good in every respect. Nearest to the best of each: {result.knee}."
+    )
+    return Answer(
+        f"How CLEAR_DIRTY_LOG should hold mmu_lock on {result.scenario.policy.architecture}", "simulated migrations",
+        blocks, {"pareto": caption}, {"evidence": result.evidence},
+    )  # fmt: skip
+
+
+@answer_of.register
+def _batch(result: BatchChoice) -> Answer:
+    batches = result.readable()
+    cost = [*batches.columns[: batches.columns.get_loc("longest stall")], "longest stall"]
+    blocks: list[Block] = [
+        Prose(
+            f"{_capital(result.sentence)}. {_capital(result.law)}. Evidence: {result.evidence}. {result.choice.guest}."
+        ),
+        Table(batches[cost], f"Every batch, simulated: what it costs. {_capital(result.choice.guarantee)}."),
+        Table(batches.drop(columns=cost[1:-1]), "Every batch, simulated: what else it does."),
+        Table(result.readable_regrets(), "What three simple rules would cost more than the recommended batch."),
+    ]
+    captions = {
+        "batch_costs": f"Simulated. {_capital(result.sentence)}.",
+        "pareto": f"Simulated: what each batch trades. {int(result.table['on_front'].sum())} of {len(result.table)} "
+        "are on the front: no other is as good in every respect.",
+    }
+    return Answer(
+        f"How many pages CLEAR_DIRTY_LOG should write-protect in one hold on {result.scenario.policy.architecture}",
+        "simulated migrations", blocks, captions, {"evidence": result.evidence},
+    )  # fmt: skip
+
+
+@answer_of.register
+def _simulation(result: SimulationResult) -> Answer:
+    blocks: list[Block] = [
+        Prose(f"{result.summary().splitlines()[0]}."),
+        Table(_metrics(result.table()), "Metrics of the run."),
+        Table(readable_times(result.locks()), "Each lock and mode, as simulated."),
+        Table(readable_times(result.threads()), "Each thread: time by activity, faults by kind.", folded=True),
+    ]
+    said = simulation_captions(result)
+    return Answer("Simulated", result.scenario.workload.kind, blocks, {name: said[name] for name in result.figures()})
+
+
+def simulation_captions(result: SimulationResult) -> dict[str, str]:
+    """What each figure of a run shows, with the number that a reader would look for."""
+    locks, queue = result.locks(), result.tables()["queue_over_time"]
+    lock = locks[locks["lock"] == "mmu_lock"]
+    taken, waited = int(lock["acquisitions"].sum()), int(lock["contended"].sum())
+    spent = result.time_per_fault() if "time_per_page" in result.figures() else pd.DataFrame()
+    captions = {
+        "lock_over_time": f"At most {number_text(float(queue['queue'].max()), 3)} threads queue for a lock at a time, "
+        "on average over a bin.",
+        "progress": "Pages that each thread gets done over time.",
+        "histogram": f"How long waits for a lock last; {number_text(waited)} of {number_text(taken)} acquisitions of "
+        "mmu_lock had to wait.",
+    }
+    if len(spent):
+        times = dict(zip(spent["activity"], spent["microseconds_per_fault"], strict=True))
+        most = max(times, key=lambda name: times[name])
+        captions["time_per_page"] = (
+            f"A fault takes {number_text(float(sum(times.values())), 3)} µs on average, most of it: {most}, "
+            f"{number_text(float(times[most]), 3)} µs."
+        )
+    if "degradation_over_time" in result.figures():
+        captions["degradation_over_time"] = _lost(result.degradation())
+    return captions
+
+
+def _lost(curve: pd.DataFrame) -> str:
+    """What a curve of degradation says."""
+    half = float(curve.loc[curve["degradation"] > 0.5, "width_s"].sum())
+    return (
+        f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "
+        f"and more than half of it for {seconds(half) if half else '0 s'} in all."
+    )
+
+
+@answer_of.register
+def _sample(result: SampleResult) -> Answer:
+    blocks: list[Block] = [
+        Prose(f"{result.summary().splitlines()[0]}."),
+        Table(_metrics(result.table()), "Metrics, with the standard error of the sampling."),
+    ]
+    return Answer("Sampled", result.scenario.workload.kind, blocks, {"degradation_over_time": _lost(result.curve)})
+
+
+@answer_of.register(Fit)
+@answer_of.register(Calibrated)
+def _fit(result: Fit | Calibrated) -> Answer:
+    report = result.report()
+    worst = report.by_metric()
+    tables: list[Block] = [
+        Prose("\n".join(f"- {line}" for line in (*report.quality, *report.flags, *report.notes))),
+        Table(report.shown_costs(), f"Costs, with {report.level:.0%} intervals."),
+        Table(worst, "Residuals, a metric at a time.", digits=3),
+    ]
+    if report.correlation is not None:
+        tables.append(Table(numbered(report.correlation), "Correlations; a column has its row's number."))
+    bounded = report.costs[report.costs["bound"] != ""]["cost"].tolist()
+    bounds = f"at a physical bound, or an end of it is: {', '.join(bounded)}" if bounded else "none is at a bound"
+    errors = "; ".join(
+        f"{row['metric']}, {row['role']}: worst {signed(row['worst error, %'])} % of {row['rows']}"
+        for row in worst[worst["worst error, %"].notna()].to_dict("records")
+    )
+    captions = {
+        "cost_intervals": f"Costs with their intervals; {bounds}.",
+        "residuals": f"Error of the model at each row. {errors}.",
+        "correlation": f"Correlation of the costs' logarithms. {_strongest(report.correlation)}",
+        "dirty_memory_time": "Dirty memory time: measured, and by the model.",
+        "sensitivity": "Which cost's uncertainty moves the first variant's time.",
+    }
+    drawn = {name: captions[name] for name in result.figures() if name in captions}
+    return Answer(
+        "Calibrated costs", report.heading, tables, drawn,
+        {"degrees of freedom": report.dof},
+    )  # fmt: skip
+
+
+def _strongest(correlation: pd.DataFrame | None) -> str:
+    """The pair that the data tell apart least."""
+    if correlation is None or len(correlation) < 2:
+        return ""
+    values, names = np.nan_to_num(correlation.to_numpy(dtype=float)), list(correlation.columns)
+    row, column = np.unravel_index(np.argmax(np.abs(np.triu(values, 1))), values.shape)
+    return f"Strongest: {names[row]} with {names[column]}, {values[row, column]:+.2f}.".replace("-", "−")

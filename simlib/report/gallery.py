@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The notebooks as pages: executed, with figures and links that need no network.
+
+``make notebooks`` writes ``build/notebooks``: a page a notebook, an index, one plotly.js that all of them share, the
+executed notebooks themselves, and whatever they link to: a page of ``docs/`` as a page, any other file as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import html
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import nbformat
+import plotly.graph_objects as go
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from markupsafe import Markup
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
+from pygments.formatters import HtmlFormatter
+
+from simlib.errors import InputError, SimlibError
+from simlib.files import write_text
+from simlib.report.block import Chart
+from simlib.report.closing import ANSWER, QUESTION
+from simlib.report.page import page_style, plotly_js
+from simlib.results import rendered
+
+ROOT = Path(__file__).parents[2]
+"""The source tree: what links in notebooks and pages are relative to."""
+
+BOOKS = "notebooks"
+PLOTLY_JS = "plotly.min.js"
+TIMEOUT_S = 900
+FIGURE = "application/vnd.plotly.v1+json"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+_EXPORTER: Any = HTMLExporter(template_name="basic")
+_LINK = re.compile(r'(?<![-\w])(href|src)="(?![a-z]+:|#|//)([^"#]+)(#[^"]*)?"')
+_HEADING = re.compile(r'<h([1-6]) id="[^"]*">(.*?)<a class="anchor-link".*?</a></h\1>', re.DOTALL)
+_TAG = re.compile(r"<[^>]+>")
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Book:
+    """A notebook after its run.
+
+    Attributes
+    ----------
+    path : Path
+        Where its page is.
+    title, question, answer : str
+        Its first heading, the question of its first cell and the sentence that its last cell shows: text of one line.
+    picture : str
+        The picture of the first cell, as the index links to it; empty if it has none.
+    seconds : float
+        What the run took, with a kernel of its own.
+    """
+
+    path: Path
+    title: str
+    question: str
+    answer: str
+    picture: str
+    seconds: float
+
+
+def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress = lambda text, share: None) -> Path:
+    """Execute the notebooks and write a page of each.
+
+    Parameters
+    ----------
+    out : str or Path
+        Folder to write to; other files in it are left alone.
+    only : sequence of str
+        Parts of names of notebooks, such as ``"08"``; by default all but the explorer's, which is a page by itself.
+    progress : callable
+        Called with (what, share done).
+
+    Returns
+    -------
+    Path
+        ``index.html`` in that folder.
+
+    Raises
+    ------
+    InputError
+        If no notebook has such a name.
+    SimlibError
+        If a cell of a notebook fails.
+    """
+    every = [path for path in sorted((ROOT / BOOKS).glob("*.ipynb")) if path.stem != "explorer"]
+    chosen = [path for path in every if not only or any(part in path.stem for part in only)]
+    if not chosen:
+        raise InputError("notebook", ", ".join(only), f"is no part of a name in {ROOT / BOOKS}", "give part of one")
+    pages = Pages(Path(out))
+    write_text(pages.out / PLOTLY_JS, plotly_js())
+    books = []
+    for number, path in enumerate(chosen):
+        progress(f"running {path.name}", number / len(chosen))
+        began = time.monotonic()
+        notebook = run(path)
+        books.append(pages.book(path, notebook, time.monotonic() - began))
+    pages.linked()
+    progress("done", 1.0)
+    return pages.index(books)
+
+
+def run(path: Path) -> nbformat.NotebookNode:
+    """A notebook with the outputs of a run in a kernel of its own, from top to bottom, in its folder.
+
+    Raises
+    ------
+    SimlibError
+        If a cell fails.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    # No folder of kernelspecs: "python3" is then this interpreter, whatever else is installed.
+    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
+    resources = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, km=manager, timeout=TIMEOUT_S, startup_timeout=TIMEOUT_S, resources=resources)
+    client.owns_km = True  # so that the kernel ends with the run
+    try:
+        client.execute(env=os.environ | {"PYTHONPATH": str(ROOT), "PLOTLY_RENDERER": "plotly_mimetype"})
+    except CellExecutionError as error:
+        where = f"in the cell that begins {_first(error)!r}"
+        raise SimlibError(f"{path.name}: {error.ename}: {error.evalue}, {where}") from None
+    return notebook
+
+
+def _first(error: CellExecutionError) -> str:
+    """The first line of the cell that failed."""
+    lines = [line for line in str(error.traceback).splitlines() if line and not line.startswith(("An error", "---"))]
+    return lines[0] if lines else ""
+
+
+@dataclass
+class Pages:
+    """Pages in a folder, and the files that they link to, each of them once.
+
+    Attributes
+    ----------
+    out : Path
+    wanted : dict
+        Files of the source tree that some page links to, with their place in the folder.
+    """
+
+    out: Path
+    wanted: dict[Path, str] = field(default_factory=dict)
+
+    def book(self, path: Path, notebook: nbformat.NotebookNode, seconds: float) -> Book:
+        """Write the page of a notebook that was run, and the notebook beside it."""
+        write_text(self.out / path.name, nbformat.writes(notebook))
+        shown, figures = _with_places(notebook)
+        body = self.body(shown, path, path.name)
+        for name, figure in figures.items():
+            body = body.replace(f'<div id="{name}"></div>', Chart(figure, "").html(name))
+        title, question, picture = _opening(notebook.cells[0].source)
+        target = self.out / f"{path.stem}.html"
+        self.write(target, title, body, charts=bool(figures))
+        place = self.place(path.parent / picture, self.out) if picture else ""
+        return Book(target, title, question, _closing(notebook), place or "", seconds)
+
+    def body(self, notebook: nbformat.NotebookNode, path: Path, place: str) -> str:
+        """Cells as HTML, with headings that can be linked to as on a forge, and links to where the files are now."""
+        text, _ = _EXPORTER.from_notebook_node(notebook)
+        text = _HEADING.sub(lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', text)
+        folder = (self.out / place).parent
+
+        def moved(match: re.Match[str]) -> str:
+            target = self.place(path.parent / html.unescape(match[2]), folder)
+            return f'{match[1]}="{target}{match[3] or ""}"' if target else f'data-{match[1]}="{match[2]}"'
+
+        return _LINK.sub(moved, text)
+
+    def place(self, file: Path, folder: Path) -> str | None:
+        """Address of a file of the source tree, as a page in `folder` links to it; None for what is not such a file."""
+        file = Path(os.path.normpath(file))
+        if not file.is_relative_to(ROOT) or not file.is_file():
+            return None
+        target = placed(file.relative_to(ROOT).as_posix())
+        if file.parent != ROOT / BOOKS:
+            self.wanted.setdefault(file, target)
+        return Path(os.path.relpath(self.out / target, folder)).as_posix()
+
+    def linked(self) -> None:
+        """Write what the pages link to, what that links to, and so on."""
+        done: set[Path] = set()
+        while todo := [file for file in self.wanted if file not in done]:
+            for file in todo:
+                done.add(file)
+                target = self.out / self.wanted[file]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if file.suffix != ".md":
+                    shutil.copyfile(file, target)
+                    continue
+                cell = nbformat.v4.new_markdown_cell(file.read_text(encoding="utf-8"), id="page")
+                body = self.body(nbformat.v4.new_notebook(cells=[cell]), file, self.wanted[file])
+                self.write(target, _opening(cell.source)[0], body, charts=False)
+
+    def write(self, target: Path, title: str, body: str, *, charts: bool) -> None:
+        """One page."""
+        up = os.path.relpath(self.out, target.parent)
+        home = PurePosixPath(up) / "index.html"
+        script = str(PurePosixPath(up) / PLOTLY_JS) if charts else ""
+        write_text(target, _page(title, body, home=str(home), script=script))
+
+    def index(self, books: Sequence[Book]) -> Path:
+        """Write the index: each notebook with its question, its answer and its picture."""
+        seconds = sum(book.seconds for book in books)
+        cards = [
+            {"link": book.path.name, "title": book.title, "question": book.question, "answer": book.answer,
+             "picture": book.picture, "seconds": f"{book.seconds:.0f}"}
+            for book in books
+        ]  # fmt: skip
+        body = rendered("simlib.report", "gallery.html.j2", books=cards, seconds=f"{seconds:.0f}")
+        return write_text(self.out / "index.html", _page("simlib: the notebooks", body, home="", script=""))
+
+
+def placed(name: str) -> str:
+    """Where a file of the source tree is in the gallery.
+
+    Notebooks become pages beside the index, markdown becomes a page, a picture stays what it is; all else gets a name
+    that a browser shows as text.
+
+    Examples
+    --------
+    >>> placed("notebooks/08-teardown.ipynb"), placed("docs/lab.md"), placed("docs/arm64-curves.svg")
+    ('08-teardown.html', 'docs/lab.html', 'docs/arm64-curves.svg')
+    >>> placed("simlib/host/design.py")
+    'simlib/host/design.py.txt'
+    """
+    path = PurePosixPath(name)
+    if path.parts[0] == BOOKS:
+        return f"{path.stem}.html"
+    if path.suffix == ".md":
+        return str(path.with_suffix(".html"))
+    return name if path.suffix in (".svg", ".png", ".txt") else f"{name}.txt"
+
+
+def slug(heading: str) -> str:
+    """The address of a heading, as forges make it.
+
+    Examples
+    --------
+    >>> slug("2.3 Teardown (seed 003)"), slug("When a <code>hold</code> ends")
+    ('23-teardown-seed-003', 'when-a-hold-ends')
+    """
+    words = re.sub(r"[^\w\- ]", "", html.unescape(_TAG.sub("", heading)).lower())
+    return words.strip().replace(" ", "-")
+
+
+def _page(title: str, body: str, *, home: str, script: str) -> str:
+    style = HtmlFormatter(style="friendly").get_style_defs(".highlight")
+    return rendered(
+        "simlib.report", "book.html.j2", title=title, home=home, script=script,
+        style=Markup(page_style() + style), body=Markup(body),  # noqa: S704  # of this package; of nbconvert
+    )  # fmt: skip
+
+
+def _with_places(notebook: nbformat.NotebookNode) -> tuple[nbformat.NotebookNode, dict[str, go.Figure]]:
+    """A copy with a place where each figure stands, and the figures by the names of their places."""
+    shown = copy.deepcopy(notebook)
+    figures: dict[str, go.Figure] = {}
+    for cell in shown.cells:
+        for output in cell.get("outputs", []):
+            data: dict[str, Any] = output.get("data", {})
+            if FIGURE in data:
+                name = f"figure-{len(figures) + 1}"
+                figures[name] = go.Figure({part: data[FIGURE].get(part) for part in ("data", "layout")})
+                output["data"] = {"text/html": f'<div id="{name}"></div>'}
+            elif WIDGET in data:
+                output["data"] = {"text/html": "<p class='live'>Sliders stand here while the notebook runs: "
+                                               "<code>simlib explore --lab</code>.</p>"}  # fmt: skip
+    shown.metadata.pop("widgets", None)
+    return shown, figures
+
+
+def _opening(source: str) -> tuple[str, str, str]:
+    """Title, question and picture of a first cell."""
+    title = re.search(r"^# (.+)$", source, re.MULTILINE)
+    question = re.search(re.escape(QUESTION) + r"\s*(.+?)(?:\n\s*\n|\Z)", source, re.DOTALL)
+    picture = re.search(r"!\[[^\]]*\]\(([^)]+)\)", source)
+    return title[1] if title else "", _line(question[1] if question else ""), picture[1] if picture else ""
+
+
+def _closing(notebook: nbformat.NotebookNode) -> str:
+    """The answer that the last cell shows."""
+    for cell in reversed(notebook.cells):
+        texts = [o.get("data", {}).get("text/markdown", "") for o in cell.get("outputs", [])] or [cell.source]
+        for text in texts:
+            if text.startswith(ANSWER):
+                return _line(text.removeprefix(ANSWER))
+    return ""
+
+
+def _line(text: str) -> str:
+    """Words of a paragraph, without its links."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split())).replace("`", "")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The command behind ``make notebooks``: a folder, and parts of the names of notebooks."""
+    out, *only = arguments or ["build/notebooks"]
+    try:
+        print(gallery(out, only, lambda text, share: print(f"{share:4.0%} {text}", flush=True)))
+    except SimlibError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Every notebook opens with a picture and its question, and closes with a generated answer."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+import pytest
+from notebook_run import ROOT, assert_kept_clean
+
+from simlib.report import closing
+
+BOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem != "explorer")
+LINK = re.compile(r"\]\(((?!https?:|#)[^)#]+)")
+
+
+@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
+def test_question_picture_links_and_answer(path):
+    assert_kept_clean(path)
+    cells = nbformat.read(path, as_version=4).cells
+    first, last = cells[0].source, cells[-1]
+    questions = [part for part in first.split("\n\n") if part.startswith(closing.QUESTION)]
+    assert len(questions) == 1
+    assert "?" in questions[0]
+    picture = re.search(r"!\[(.+)\]\((\.\./docs/[a-z0-9-]+\.svg)\)", first)
+    assert picture
+    assert (path.parent / picture[2]).stat().st_size < 150_000
+    assert last.cell_type == "code"
+    answer = re.search(r"^Markdown\(closing\.([a-z_]+)\(", last.source, re.MULTILINE)
+    assert answer
+    assert callable(getattr(closing, answer[1]))
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            for target in LINK.findall(cell.source):
+                assert (path.parent / target).is_file(), target
+
+
+def test_every_notebook_is_in_the_readme_and_in_the_tour():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tour = (ROOT / "notebooks" / "00-tour.ipynb").read_text(encoding="utf-8")
+    for path in BOOKS:
+        assert path.name in readme, path.name
+        assert path.stem == "00-tour" or path.name in tour, path.name

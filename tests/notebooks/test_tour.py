@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The tour runs, and its seeds are those of the data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from notebook_run import (
+    ROOT,
+    answer_of,
+    assert_kept_clean,
+    assert_ran_without_complaint,
+    execute,
+    figures_of,
+    told_by,
+)
+
+NOTEBOOK = ROOT / "notebooks" / "00-tour.ipynb"
+
+TELL = """
+import json
+at8 = compared.frame[compared.frame["vcpus"] == 8].set_index(["policy", "metric"])
+json.dumps({
+    "stall": at8["estimate"].xs("longest_stall", level="metric").to_dict(),
+    "change": float(at8.loc[(idea, "longest_stall"), "change_percent"]),
+    "curves": int(predicted.frame["variant"].nunique()),
+    "published": len(published),
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+
+
+def test_it_runs_and_is_kept_clean(run: Any) -> None:
+    assert_kept_clean(NOTEBOOK)
+    assert_ran_without_complaint(run)
+    assert len(figures_of(run)) == 4
+
+
+def test_it_says_what_it_computes(run: Any) -> None:
+    told = told_by(run)
+    idea = next(name for name in told["stall"] if "held" in name)
+    assert told["stall"][idea] < told["stall"]["whole-ioctl"]
+    assert 100 * (told["stall"][idea] / told["stall"]["whole-ioctl"] - 1) == pytest.approx(told["change"], abs=1)
+    assert told["curves"] == 3
+    assert told["published"] == 21
+    answer = answer_of(run)
+    assert answer.startswith("**Answer.**")
+    assert f"−{-told['change']:.0f} %" in answer
+    assert idea in answer
+
+
+def test_the_seeds_are_cited_as_the_data_cite_them(run: Any) -> None:
+    lines = {line.split("|")[1].strip(): line for cell in run.cells for line in cell.source.splitlines()
+             if line.startswith("| 00")}  # fmt: skip
+    assert sorted(lines) == ["000", "001", "002", "003", "004"]
+    for path in (ROOT / "data" / "published").glob("*.json"):
+        source = json.loads(path.read_text(encoding="utf-8"))["source"]
+        line = lines.get(source.get("seed", ""), "")
+        if line and source["author"] in line:
+            for key in ("date", "message_id"):
+                assert source[key] == "not stated" or source[key] in line or source.get("in_reply_to", "-") in line
+    for seed, name in (("000", "Jing Zhang"), ("001", "David Matlack"), ("002", "Xiao Guangrong"),
+                       ("003", "Marc Zyngier"), ("004", "Leonardo Bras")):  # fmt: skip
+        assert name in lines[seed]

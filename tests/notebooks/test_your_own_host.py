@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The notebook on a measured host runs, on the shipped host and on a folder of one's own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from notebook_run import (
+    ROOT,
+    answer_of,
+    assert_kept_clean,
+    assert_ran_without_complaint,
+    code_cells,
+    execute,
+    figures_of,
+    told_by,
+)
+
+import simlib
+from simlib.calibration.host import SHIPPED, load_host, shipped_host
+from simlib.measurements import data_dir
+
+NOTEBOOK = ROOT / "notebooks" / "10-your-own-host.ipynb"
+
+TELL = """
+import json
+json.dumps({
+    "within": int(held_out["within"].sum()), "cells": len(held_out), "folder": str(data.folder),
+    "missed_chunks": sorted(set(held_out.loc[~held_out["within"], "chunk_pages"].tolist())),
+    "costs": fit.parameters.set_index("name")[["value", "low", "high"]].T.to_dict(),
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+
+
+def test_it_runs_and_is_kept_clean(run: Any) -> None:
+    assert_kept_clean(NOTEBOOK)
+    assert_ran_without_complaint(run)
+    assert len(figures_of(run)) == 2
+
+
+def test_it_says_what_it_computes(run: Any) -> None:
+    told = told_by(run)
+    assert told["folder"].endswith("collected")
+    assert f"{told['within']} of {told['cells']} held-out cells" in answer_of(run)
+    assert told["missed_chunks"] == [64]  # as the text below the table explains
+    shipped = simlib.load_fit(data_dir() / "fits" / "host-amd-epyc-2.json").parameters
+    for row in shipped.to_dict("records"):
+        mine = told["costs"][row["name"]]
+        assert mine["low"] < row["value"] < mine["high"], row["name"]
+
+
+def test_it_reads_a_folder_of_ones_own(tmp_path: Path) -> None:
+    cells = code_cells(nbformat.read(NOTEBOOK, as_version=4))
+    assert 'os.environ.get("SIMLIB_HOST", "")' in cells[0].source
+    for path in (data_dir() / "collected").glob(f"{SHIPPED}-*"):
+        shutil.copyfile(path, tmp_path / path.name.replace(SHIPPED, "host", 1))
+    for path in tmp_path.glob("*.json"):
+        path.write_text(path.read_text(encoding="utf-8").replace(SHIPPED, "host"), encoding="utf-8")
+    mine = load_host(tmp_path)
+    assert mine.folder == tmp_path
+    assert len(mine.noise) == len(shipped_host().noise)

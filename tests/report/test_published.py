@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The table of every published number: all of them, once, with errors and roles that can be counted again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import simlib
+from simlib.calibration import growth, kernbench, parked, split_walk, teardown
+from simlib.figures import published_errors
+from simlib.fits import load_fit
+from simlib.measurements import data_dir, load
+from simlib.report import Chart, Report, Table, arm64, published
+from simlib.report.published import COUNTED, FITTED, HELD_OUT, NONE, ROLES
+
+
+def seed_000():
+    """Seed 000 from the shipped fit."""
+    fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
+    vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
+    prediction = simlib.predict(fit.scenario, vcpus, fit=fit)
+    return published.dirty_memory(arm64.TABLE, fit.observations, prediction)
+
+
+def walks():
+    fits = tuple(split_walk.fit(machine, draws=2) for machine in split_walk.TABLES)
+    outs = tuple(split_walk.left_out(machine, draws=2) for machine in split_walk.TABLES)
+    return fits, outs
+
+
+@pytest.fixture(scope="module")
+def parts():
+    seconds = pd.DataFrame({"series": "arm64-after", "level_percent": [99, 10], "published_s": [30.0, 0.0],
+                            "model_s": [33.0, 1.0], "low_s": [29.0, 0.0], "high_s": [34.0, 2.0],
+                            "role": ["predicted", "fitted"]})  # fmt: skip
+    change = pd.DataFrame({"configuration": [3, 4], "metric": "clear_cpu_time", "published_percent": [5200.0, np.nan],
+                           "model_percent": [3526.0, 1.0], "low": [2888.0, 1.0], "high": [3600.0, 1.0],
+                           "role": ["fitted", "predicted"]})  # fmt: skip
+    ends = teardown.fits()
+    return {
+        "dirty": seed_000(),
+        "parked": published.parked_times(parked.parked_times()),
+        "changes": published.configurations(change),
+        "seconds": published.degradation(seconds),
+        "gets": published.lockless_numbers(kernbench.get_means()),
+        "unmap": published.unmapping(teardown.unmap_table(ends)),
+        "bounds": published.teardown_bounds(teardown.predictions(teardown.fits(np.inf))),
+        "walks": published.split_walks(*walks()),
+    }
+
+
+@pytest.fixture(scope="module")
+def table(parts):
+    return pd.concat(parts.values(), ignore_index=True)
+
+
+def test_every_number_of_a_published_table_is_there_once(parts):
+    seed = load("arm64-dirty-memory-time").frame
+    assert len(parts["dirty"]) == seed[["dirty_memory_time_ms", "contentions"]].notna().to_numpy().sum()
+    gets = ("x86-kernbench-lockless", "x86-get-dirty-log-lockless")
+    assert len(parts["gets"]) == sum(len(load(name).frame) for name in gets)
+    assert len(parts["bounds"]) == len(load("arm64-teardown-64gb").frame)
+    assert len(parts["walks"]) == len(split_walk.TABLES) * len(split_walk.CASES)
+    assert len(parts["changes"]) == 1  # what nobody published is not among the published numbers
+    for name, rows in parts.items():
+        assert not rows.duplicated(["table", "variant", "vcpus", "metric"]).any(), name
+
+
+def test_each_row_says_what_it_is_and_where_it_comes_from(table):
+    assert set(table["role"]) == set(ROLES)
+    assert table["source"].str.len().gt(10).all()
+    assert {study[:8] for study in table["study"] if study.startswith("seed ")} == {f"seed 00{n}" for n in range(5)}
+    assert (table["study"].str.split(": ").str[-1] == table["table"]).all()
+    assert table.loc[table["role"] == NONE, "predicted"].isna().all()
+    assert table.loc[table["role"].isin([FITTED, HELD_OUT]), "predicted"].notna().all()
+
+
+def test_held_out_is_what_the_calibration_did_not_see(parts):
+    dirty = parts["dirty"]
+    assert (dirty["vcpus"] > arm64.TRAIN_VCPUS).equals(dirty["role"] == HELD_OUT)
+    assert dirty.loc[dirty["role"] == COUNTED, "published"].tolist() == [0.0]
+    unmap = parts["unmap"]
+    sizes = unmap["variant"].str.extract(r", ([\d.]+) GB")[0].astype(float)
+    assert (sizes > teardown.TRAIN_GB).equals(unmap["role"] == HELD_OUT)
+
+
+def test_errors_and_intervals_are_counted_again(parts, table):
+    plain = table[(table["unit"] != "% change") & table["error_percent"].notna()]
+    expected = 100 * (plain["predicted"] / plain["published"] - 1)
+    np.testing.assert_allclose(plain["error_percent"], expected, rtol=1e-12, atol=1e-9)
+    judged = table[table["inside"].notna()]
+    again = judged["published"].between(judged["low"], judged["high"])
+    assert again.tolist() == judged["inside"].astype(bool).tolist()
+    change = parts["changes"].iloc[0]  # 53 times published, 36.26 predicted
+    assert change["error_percent"] == pytest.approx(100 * (36.26 / 53 - 1))
+    assert change["inside"] is False
+    # What is 0, or a bound, has no error; a bound has no inside either.
+    assert table.loc[(table["relation"] != "") | (table["published"] == 0), "error_percent"].isna().all()
+    assert parts["bounds"]["inside"].isna().all()
+
+
+def test_the_summary_adds_up_and_pools_nothing(table):
+    found = published.summary(table)
+    assert not found.duplicated(["study", "metric"]).any()
+    assert found["numbers"].sum() == len(table)
+    counted = found[["fitted", "held_out", "not_predicted"]].to_numpy().sum()
+    assert counted == (table["role"] != COUNTED).sum()
+    seeds = found["study"].str.startswith("seed ").tolist()
+    assert seeds == sorted(seeds, reverse=True)  # the seeds come first
+    row, mine = (
+        frame[frame["study"].str.startswith("seed 000: arm64-dirty") & (frame["metric"] == "dirty_memory_time")]
+        for frame in (found, table)
+    )
+    row = row.iloc[0]
+    held = mine.loc[mine["role"] == HELD_OUT, "error_percent"]
+    assert row["held_out_median"] == pytest.approx(held.abs().median())
+    assert abs(row["held_out_worst"]) == pytest.approx(held.abs().max())
+    shown = published.readable_summary(table)
+    assert len(shown) == len(found)
+    assert f"{row['held_out']}: median {row['held_out_median']:.2g}, worst" in "; ".join(shown["held out: errors, %"])
+    assert row["inside"] == mine.loc[mine["role"] == HELD_OUT, "inside"].astype(bool).sum() <= row["with_interval"]
+
+
+def test_the_sentence_names_the_worst_held_out_number(table):
+    text = published.finding(table)
+    held = table[(table["role"] == HELD_OUT) & table["error_percent"].notna()]
+    worst = held.loc[held["error_percent"].abs().idxmax()]
+    assert text.startswith(f"{len(table)} published numbers")
+    assert f"{worst['variant']}, {worst['metric']}" in text
+    for role, count in table["role"].value_counts().items():
+        assert f"{count} {role}" in text
+
+
+def test_the_section_has_the_summary_first_and_all_numbers_folded(table):
+    section = published.section(table)
+    tables = [block for block in section.blocks if isinstance(block, Table)]
+    charts = [block for block in section.blocks if isinstance(block, Chart)]
+    assert [block.folded for block in tables] == [False, True]
+    assert len(tables[1].rows) == len(table)
+    assert len(tables[1].rows) == len(tables[1].frame)
+    assert charts[0].caption == published.finding(table)
+    html = Report("r", sections=[section]).to_html()
+    assert html.index("By published table and metric") < html.index("<details")
+    assert "up to 12" in html  # a bound is shown as one
+
+
+def test_the_figure_draws_each_error_by_its_role(table):
+    figure = published_errors(table)
+    drawn = {trace.name: len(trace.x) for trace in figure.data}
+    known = table[table["error_percent"].notna()]["role"].value_counts()
+    assert drawn == {FITTED: known[FITTED], HELD_OUT: known[HELD_OUT]}
+
+
+def test_a_fits_predictions_are_those_that_it_keeps():
+    fit = growth.growth_fit("shadow-paging-few")
+    rows = published.with_intervals(fit)
+    assert len(rows) == len(fit.observations)
+    np.testing.assert_allclose(rows["predicted"], rows["model"], rtol=1e-4)  # a file keeps ten digits
+    assert (rows["low"] < rows["predicted"]).all()
+    assert (rows["predicted"] < rows["high"]).all()
