@@ -16,12 +16,14 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce test conservation mutations interruptions coverage bench picture pins clean
+.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
+	@echo "make notebooks   execute the notebooks: writes build/notebooks, pages that need no network (ONLY=08 for some)"
 	@echo "make test        format, lint, types, tests, doctests and notebooks: what CI checks"
+	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
 	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (4 minutes)"
@@ -36,7 +38,7 @@ help:
 	@echo "make sampling    compare sampled migrations with whole ones; writes the table of docs/sampling.md (15 minutes)"
 	@echo "make coverage    see that 90 % intervals cover 85 to 95 % of synthetic data sets; writes docs/statistics.md (5 minutes)"
 	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
-	@echo "make picture     draw the README's picture (installs requirements/picture.txt; needs Chrome or Chromium)"
+	@echo "make picture     draw the README's picture, and those of the notebooks that make notebooks ran (needs Chrome or Chromium)"
 	@echo "make pins        compile requirements/*.txt from pyproject.toml (needs uv; PINS_FLAGS=--upgrade for new versions)"
 	@echo "make clean       remove .venv, build and the caches"
 	@echo
@@ -81,13 +83,18 @@ env: .venv/.simlib
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/.bench .venv/.picture: .venv/.%: requirements/%.txt .venv/.pins
+.venv/.bench .venv/.docs: .venv/.%: requirements/%.txt .venv/.pins
 	@echo "Installing the packages of requirements/$*.txt."
 	@$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
 	@touch $@
 
 reproduce: .venv/.simlib
 	@.venv/bin/simlib reproduce --out build/report
+
+# ONLY="04 08" makes only those whose names have such a part.
+ONLY ?=
+notebooks: .venv/.simlib
+	@.venv/bin/python -m simlib.report.gallery build/notebooks $(ONLY)
 
 # pytest stands last, so that its summary is the last line.
 test: .venv/.simlib
@@ -97,6 +104,10 @@ test: .venv/.simlib
 	@.venv/bin/mypy
 	@echo "Tests, doctests and notebooks: several minutes, and longer the first time, when Numba compiles."
 	@.venv/bin/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# Sphinx's warnings are errors, and so is a page that fetches anything or links to nothing.
+docs: .venv/.simlib .venv/.docs
+	@PYTHONPATH=docs .venv/bin/python -m website --out build/docs
 
 # The same scenarios each time; SCENARIOS=100000 makes more of them.
 SCENARIOS := 10000
@@ -153,7 +164,7 @@ coverage: .venv/.simlib
 bench: .venv/.simlib .venv/.bench
 	@.venv/bin/python benchmarks/run.py --write
 
-picture: .venv/.simlib .venv/.picture
+picture: .venv/.simlib
 	@.venv/bin/python docs/make_picture.py
 
 # The old pins are the starting point, so that only what must change does. dev comes first: the others follow it.
@@ -173,7 +184,7 @@ pins:
 	@$(call compile,dev,--extra dev)
 	@$(call compile,run,--constraints requirements/dev.txt)
 	@$(call compile,bench,--extra bench --constraints requirements/dev.txt)
-	@$(call compile,picture,--extra picture --constraints requirements/dev.txt)
+	@$(call compile,docs,--extra docs --constraints requirements/dev.txt)
 
 clean:
 	@rm -rf .venv build dist .hypothesis .pytest_cache .ruff_cache .mypy_cache

@@ -80,7 +80,7 @@ QUICK = 7
 """The first cases, which take about a minute."""
 
 SHOWN = {
-    "precopy_duration": "pre-copy", "dirty_left": "dirty left", "clear_cpu_time": "CLEAR CPU",
+    "precopy_duration": "pre-copy", "dirty_left": "dirty left", "clear_cpu_time": "CPU time of CLEAR",
     "lost": "guest time lost", "lock_acquisitions": "acquisitions",
     "longest_stall": "longest stall", "stall_p999": "p99.9",
 }  # fmt: skip

@@ -1,17 +1,57 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Draw the README's picture: the arm64 curves, computed now. Needs kaleido and a Chrome or Chromium."""
+"""Draw the README's picture and those of the notebooks. Needs kaleido and a Chrome or Chromium.
 
+The README's is computed now. A notebook's is one of its own figures, of its run by `make notebooks`; a notebook that
+was not run keeps the picture that it has.
+"""
+
+import re
+import sys
 from pathlib import Path
+
+import nbformat
+import plotly.graph_objects as go
 
 from simlib import figures
 from simlib.report import arm64
+from simlib.report.gallery import FIGURE
 
-TARGET = Path(__file__).with_name("arm64-curves.svg")
+HERE = Path(__file__).parent
+TARGET = HERE / "arm64-curves.svg"
+RUN = HERE.parent / "build" / "notebooks"
 
-if __name__ == "__main__":
+WHICH = {"02": 0, "03": 0, "04": 0, "05": 0, "06": 0, "07": 1, "08": 0, "09": 0, "10": 1, "11": 0, "12": 0}
+"""Which figure of a notebook is its picture. 00 and 01 have the README's."""
+
+
+def write(figure: go.Figure, target: Path, height: int) -> None:
+    """As SVG, with coordinates to a hundredth of a pixel."""
+    text = figure.to_image("svg", width=900, height=height).decode()
+    target.write_text(re.sub(r"(\.\d\d)\d+", r"\1", text), encoding="utf-8")
+    print(target)
+
+
+def draw_readme() -> None:
+    """The arm64 curves."""
     found = arm64.study()
     figure = figures.dirty_memory_time(
         found.curves, title="arm64, Ampere Altra: calibrated on at most 8 vCPUs, predicted to 64"
     )
-    figure.write_image(TARGET, width=900, height=520)
-    print(TARGET)
+    write(figure, TARGET, 520)
+
+
+def draw_notebooks() -> None:
+    """A figure of each notebook that was run."""
+    for path in sorted(RUN.glob("*.ipynb")):
+        if path.stem[:2] not in WHICH:
+            continue
+        cells = nbformat.read(path, as_version=4).cells
+        shown = [o["data"][FIGURE] for cell in cells for o in cell.get("outputs", []) if FIGURE in o.get("data", {})]
+        figure = go.Figure({part: shown[WHICH[path.stem[:2]]][part] for part in ("data", "layout")})
+        write(figure, HERE / f"{path.stem}.svg", min(int(figure.layout.height or 520), 1100))
+
+
+if __name__ == "__main__":
+    if "--notebooks" not in sys.argv[1:]:
+        draw_readme()
+    draw_notebooks()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from simlib.prediction import (
     metrics_of,
     sample_cases,
 )
-from simlib.results import Result, text_of
+from simlib.results import Result, result_html, text_of
 from simlib.workloads import find_metric
 
 OWN = "own"
@@ -94,9 +93,8 @@ class Comparison(Result):
         return self.frame.assign(policy=named + self.frame["policy"])
 
     def _repr_html_(self) -> str:
-        flags = "".join(f"<li>{html.escape(flag)}</li>" for flag in self.flags)
-        title = f"<p><b>Predicted</b>, compared with {html.escape(self.policies[0])}, {self.level:.0%} intervals.</p>"
-        return f"{title}<ul>{flags}</ul>{self.frame.to_html(index=False)}"
+        what = f", compared with {self.policies[0]}, {self.level:.0%} intervals."
+        return result_html("Predicted", what, self.flags, self.frame)
 
 
 def compare(

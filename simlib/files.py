@@ -59,6 +59,32 @@ def write_text(path: str | Path, text: str) -> Path:
     return path
 
 
+def check_writable(path: str | Path) -> Path:
+    """Refuse a file that could not be written, before the work of which it is to tell. Nothing is made.
+
+    Raises
+    ------
+    InputError
+        If it is a folder, or its folder is a file or may not be written.
+
+    Examples
+    --------
+    >>> check_writable("/")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: output = /: cannot be written (Is a directory); choose a folder that you may write to
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise _fault(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    folder = next(part for part in path.absolute().parents if part.exists())
+    if not folder.is_dir():
+        raise _fault(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _fault(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    return path
+
+
 def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write several text files into a folder beside, then rename all of them: whoever looks sees whole files.
 

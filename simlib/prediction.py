@@ -25,7 +25,7 @@ from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, load_fit
 from simlib.model.costs import Costs
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, as_scenario
-from simlib.results import Result, text_of
+from simlib.results import Result, result_html, text_of
 from simlib.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, walk_several, why_not
 from simlib.simulation import SimulationResult, flags_of, run_scenario
 from simlib.workloads import find_metric, kind_of
@@ -129,8 +129,7 @@ class PredictionResult(Result):
         return self.frame
 
     def _repr_html_(self) -> str:
-        flags = "".join(f"<li>{flag}</li>" for flag in self.flags)
-        return f"<p><b>Predicted</b>, {self.level:.0%} intervals.</p><ul>{flags}</ul>{self.frame.to_html(index=False)}"
+        return result_html("Predicted", f", {self.level:.0%} intervals.", self.flags, self.frame)
 
 
 @dataclass(frozen=True)

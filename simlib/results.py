@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import jinja2
 import pandas as pd
+from markupsafe import Markup
 
 from simlib.errors import InputError, nearest
 
@@ -77,7 +79,35 @@ class Result:
         return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "… .summary() says all"])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.summary())}</pre>"
+        return Markup("<pre>{}</pre>").format(self.summary())
+
+
+def rendered(package: str, template: str, **values: Any) -> str:
+    """A Jinja2 template of a package with its values, of which all text is escaped.
+
+    Examples
+    --------
+    >>> print(rendered("simlib", "result.html.j2", kind="Simulated", what=": <b>", notes=(), tables=()).strip())
+    <p><b>Simulated</b>: &lt;b&gt;</p>
+    """
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = resources.files(package).joinpath(template).read_text(encoding="utf-8")
+    return environment.from_string(text).render(**values)
+
+
+def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFrame) -> str:
+    """A result for a notebook: measured, fitted, predicted or simulated, then what to know of it, then its tables.
+
+    Examples
+    --------
+    >>> shown = result_html("Predicted", ", 90 % intervals.", ["costs: <x>"], pd.DataFrame({"variant": ["<i>"]}))
+    >>> "costs: &lt;x&gt;" in shown, "&lt;i&gt;" in shown, "<i>" in shown
+    (True, True, False)
+    """
+    frames = [Markup(table.to_html(index=False, border=0, na_rep="")) for table in tables]  # noqa: S704  # escapes cells
+    return rendered("simlib", "result.html.j2", kind=kind, what=what, notes=notes, tables=frames)
 
 
 def text_of(frame: pd.DataFrame) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from simlib.model.job import Job
 from simlib.model.policies import apply
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario, as_scenario
-from simlib.results import Result, text_of
+from simlib.results import Result, result_html, text_of
 from simlib.sampling import WALKS, SampleResult, sample_migration
 from simlib.workloads import build, find_metric, kind_of
 
@@ -210,11 +209,8 @@ class SimulationResult(Result):
         return self.time_per_fault().assign(variant=scenario.policy.architecture, vcpus=scenario.guest.vcpus)
 
     def _repr_html_(self) -> str:
-        flags = "".join(f"<li>{html.escape(f)}</li>" for f in self.flags)
-        return (
-            f"<p><b>Simulated</b>, seed {self.seed}, {self.raw.events:,} events.</p><ul>{flags}</ul>"
-            f"{self.table().to_html(index=False)}{self.locks().to_html(index=False)}"
-        )
+        what = f", seed {self.seed}, {self.raw.events:,} events."
+        return result_html("Simulated", what, self.flags, self.table(), self.locks())
 
 
 def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:

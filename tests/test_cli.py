@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import simlib
 from simlib.cli import main
 from simlib.cli.table import WIDTH
 from simlib.measurements import data_dir
@@ -113,9 +114,17 @@ def test_calibrate_own_numbers(capsys, small, tmp_path):
     code, out, err = run(capsys, "calibrate", unknown, table, "--out", fit, "--format", "csv")
     costs = pd.read_csv(io.StringIO(out)).set_index("name")
     assert code == 0, err
-    assert costs.loc["fault_hold", "low"] < 600_000 < costs.loc["fault_hold", "high"]
-    assert costs.loc["fault_exit", "low"] < 700_000 < costs.loc["fault_exit", "high"]
+    assert set(costs["unit"]) == {"ns"}
+    assert costs.loc["fault_hold", "low"] < 600 < costs.loc["fault_hold", "high"]
+    assert costs.loc["fault_exit", "low"] < 700 < costs.loc["fault_exit", "high"]
     assert run(capsys, "predict", unknown, "--fit", fit, "--vcpus", "16")[0] == 0
+    page = tmp_path / "fit.html"
+    code, report, _ = run(capsys, "calibrate", unknown, table, "--out", fit, "--plot", page)
+    assert code == 0
+    # What a reader sees is what the file says of itself, but for the heading.
+    said = simlib.load_fit(fit).summary().split("χ²", 1)[1]
+    assert report.split("χ²", 1)[1].strip() == said.strip()
+    assert "Calibrated costs" in page.read_text(encoding="utf-8")
 
 
 def test_data_commands(capsys):

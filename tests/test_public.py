@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import simlib
-from simlib import cli
+from simlib.cli import questions
 
 HEAVY = {"numba", "pandas", "plotly", "scipy", "numpy", "simpy"}
 
@@ -43,6 +43,30 @@ def test_every_public_name_is_there_and_listed():
         _ = simlib.simulat  # type: ignore[attr-defined]
 
 
+def test_the_server_of_the_explorer_waits_for_nothing_that_its_page_needs():
+    assert imported("import simlib.explorer.server, simlib.explorer.launch") == set()
+
+
+def test_a_question_in_an_address_needs_no_simulator():
+    assert imported("from simlib.explorer.state import State; State.from_query('guest.vcpus=8')") <= {
+        "pandas", "numpy", "scipy",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("package", ["simlib.decision", "simlib.explorer"])
+def test_type_checkers_are_told_the_names_of_a_package(package):
+    part = importlib.import_module(package)
+    tree = ast.parse(Path(str(part.__file__)).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    told = {
+        (node.module, alias.name) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert told == {(f"{package}.{home}", name) for home, names in part._HOMES.items() for name in names}
+    assert all(getattr(part, name) is not None for name in part.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'chose'"):
+        _ = part.chose
+
+
 def test_type_checkers_are_told_the_same_names():
     tree = ast.parse(Path(simlib.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
@@ -68,4 +92,4 @@ def test_the_module_is_the_command():
 
 @pytest.mark.parametrize("name", ["predict", "compare", "calibrate"])
 def test_the_command_line_has_the_same_defaults(name):
-    assert inspect.signature(getattr(simlib, name)).parameters["level"].default == cli.LEVEL
+    assert inspect.signature(getattr(simlib, name)).parameters["level"].default == questions.LEVEL

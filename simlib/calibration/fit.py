@@ -18,9 +18,10 @@ from simlib.calibration.problem import Problem
 from simlib.calibration.search import Minimum, Objective, explore, minimise
 from simlib.fits import CostEstimate
 from simlib.fits.file import costs_in_ns, fitted_curves
+from simlib.fits.report import FIT_FIGURES, FitReport, correlation_or_error, drawable_figures, fit_report
 from simlib.model.scenario import Scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
-from simlib.results import Result, text_of
+from simlib.results import Result
 
 LEAST_PAGES = 512
 """Pages a vCPU of the coarse runs at least: the entries of a 2 MiB block, of which no part can be simulated."""
@@ -79,10 +80,7 @@ class Calibrated(Result):
     steps: int = 0
     gain: float = 0.0
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "cost_intervals": "costs", "dirty_memory_time": "curves", "contentions": "curves",
-        "correlation": "_correlation", "sensitivity": "_sensitivity",
-    }  # fmt: skip
+    FIGURES: ClassVar[Mapping[str, str]] = FIT_FIGURES | {"sensitivity": "_sensitivity"}
 
     @property
     def scenario(self) -> Scenario:
@@ -102,27 +100,35 @@ class Calibrated(Result):
         """What is not good about the fit, and what to do, one sentence each."""
         return [f"warning: not {name.replace('_', ' ')}: {text}" for name, text in advice(self).items()]
 
+    def report(self) -> FitReport:
+        """Costs with intervals, χ², residuals, correlations, flags and warnings: what its fit file says, too."""
+        heading = f"Calibrated on {len(self.problem.train)} observations of {self.problem.dataset}"
+        return fit_report(
+            heading, self.estimate, self.intervals, self.fitted, level=self.level, valid=self.valid, noise=self.noise,
+            notes=tuple(self.warnings),
+        )  # fmt: skip
+
     def summary(self) -> str:
-        """The costs, and how far to believe them."""
-        title = (
-            f"Calibrated on {len(self.problem.train)} observations of {self.problem.dataset}: "
-            f"{len(self.estimate.names)} costs, discrepancy {self.estimate.discrepancy:.1%}, {self.level:.0%} intervals"
-        )
-        return "\n".join([title, text_of(self.costs().drop(columns="fit")), *self.warnings])
+        """The same as text."""
+        return self.report().text()
+
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
+        names = drawable_figures(self.FIGURES, self.report())
+        return names if len(self.sensitivity) else tuple(name for name in names if name != "sensitivity")
+
+    def _residuals(self) -> pd.DataFrame:
+        return self.report().residuals
 
     def _correlation(self) -> pd.DataFrame:
-        return self.correlation
+        return correlation_or_error(self.report())
 
     def _sensitivity(self) -> pd.DataFrame:
         rows = self.sensitivity
         return pd.DataFrame(rows[rows["variant"] == rows["variant"].iloc[0]] if len(rows) else rows)
 
     def _repr_html_(self) -> str:
-        flags = "".join(f"<li>{name}: {value}</li>" for name, value in self.valid.items())
-        return (
-            f"<p><b>Calibrated</b> on {len(self.problem.train)} observations, {len(self.estimate.names)} costs, "
-            f"discrepancy {self.estimate.discrepancy:.1%}</p><ul>{flags}</ul>{self.intervals.to_html(index=False)}"
-        )
+        return self.report().html()
 
 
 def calibrate(

@@ -2,7 +2,9 @@
 """A measured host to costs: what `simlib.host` measured, the costs that follow, and what was held out beside the model.
 
 Costs come from one vCPU alone: slopes over memory and over ioctls while it is parked or only reads, and the probe of
-the lock. Nothing that is held out is among it: CLEAR while vCPUs write, and faults of more than one vCPU.
+the lock. Nothing that is held out is among it: CLEAR while vCPUs write, and faults of more than one vCPU. A kernel with
+simlib's patches tells more: its statistics how long a fault holds the lock, and its switches what letting go of it
+costs (calibrated to), and CLEAR in batches while vCPUs write (held out).
 
 Every time is the median over a run's rounds; what a cost is uncertain by comes from the repeats, resampled as a whole,
 with Student's t for their number.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,10 +25,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from simlib.calibration.lab import FAULT_SITES, switch
 from simlib.engine.result import PS
 from simlib.errors import CalibrationError, InputError
 from simlib.fits import CostEstimate, Fit
 from simlib.fits.estimate import BOUNDS
+from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
@@ -36,12 +40,18 @@ from simlib.simulation import run_scenario
 NAME = "host"
 """First part of the names of a host's tables, unless told otherwise."""
 
+SHIPPED = "host-pvm"
+"""First part of the names of the tables that the data set has of a host."""
+
 PAGE = 4096
 PAUSE = "1ms"
 """Pause before the one round that is simulated, in which all is dirty from the beginning."""
 
 RESAMPLES = 500
 """Times that the repeats are resampled."""
+
+WORD = 64
+"""Pages of a word of the dirty bitmap: the shortest hold that CLEAR can be given."""
 
 LEAST_REPEATS = 3
 """Fewest repeats of a cell that were quiet."""
@@ -68,6 +78,8 @@ class HostData:
         Rows of the quiet runs; columns as in the tables.
     noise : DataFrame
         A row a run, quiet or not.
+    locks : DataFrame
+        Rows of the quiet runs of the kernel's statistics of mmu_lock; none without them.
     """
 
     folder: Path
@@ -77,6 +89,7 @@ class HostData:
     ioctls: pd.DataFrame
     rounds: pd.DataFrame
     noise: pd.DataFrame
+    locks: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def repeats(self) -> list[int]:
@@ -88,16 +101,17 @@ class HostData:
         """`Cells` by study, phase, and whether they are of rounds after the first, over which the median is taken."""
         pages = self.ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE) * self.ioctls["vcpus"]
         frame = self.ioctls.assign(
-            late=self.ioctls["round"] > 1, time=self.ioctls["total_time_ns"] * 1000.0, pages=pages
-        )
+            late=self.ioctls["round"] > 1, time=self.ioctls["total_time_ns"] * 1000.0, pages=pages,
+            batch=_batches(self.ioctls),
+        )  # fmt: skip
         found = {}
         for (study, name, late), rows in frame.groupby(["experiment", "name", "late"]):
-            index = ["pages", "chunk_pages", "vcpus", "switches"]
-            wide = rows.fillna({"switches": ""}).pivot_table(["time", "calls"], index, "seed", aggfunc="median")
+            index = ["pages", "chunk_pages", "vcpus", "batch"]
+            wide = rows.pivot_table(["time", "calls"], index, "seed", aggfunc="median")
             each = wide.index.to_frame()
             time, calls = (wide[what].T.reindex(self.repeats).T.to_numpy(dtype=float) for what in ("time", "calls"))
-            sizes = (each[what].to_numpy(dtype=float) for what in ("pages", "chunk_pages"))
-            found[str(study), str(name), bool(late)] = Cells(next(sizes), next(sizes), time, calls)
+            sizes, chunks, batches = (each[what].to_numpy(dtype=float) for what in index if what != "vcpus")
+            found[str(study), str(name), bool(late)] = Cells(sizes, chunks, batches, time, calls)
         return found
 
     @cached_property
@@ -107,20 +121,39 @@ class HostData:
         longest = rows.groupby("seed")["longest_stall_ns"].median().reindex(self.repeats)
         return longest.to_numpy(dtype=float) * 1000
 
+    @cached_property
+    def counted_holds(self) -> Floats:
+        """How long a parked vCPU's fault holds the lock by the kernel's statistics, by repeat, ps; NaN without them.
+
+        Of the faults that CLEAR's write-protection makes; where these take no lock, of those that map pages.
+        """
+        none = np.full(len(self.repeats), np.nan)
+        if not len(self.locks):
+            return none
+        seen = self.locks[(self.locks["experiment"] == "parked") & self.locks["site"].isin(FAULT_SITES)]
+        for phase in ("rounds", "populate"):
+            sums = seen[seen["phase"] == phase].groupby("seed")[["hold_time_ns", "acquisitions"]].sum()
+            if len(sums):
+                each = sums["hold_time_ns"] / sums["acquisitions"]
+                return each.reindex(self.repeats).to_numpy(dtype=float) * 1000
+        return none
+
     def cells(self, study: str, name: str, late: bool) -> Cells:
         """Medians of a study's phase, by cell and repeat."""
         nothing = np.empty((0, len(self.repeats)))
-        return self._medians.get((study, name, late), Cells(np.empty(0), np.empty(0), nothing, nothing))
+        return self._medians.get((study, name, late), Cells(np.empty(0), np.empty(0), np.empty(0), nothing, nothing))
 
 
 class Cells(NamedTuple):
-    """What a phase took: pages in all and pages of an ioctl, of each cell; times (ps) and ioctls, by cell and repeat.
+    """What a phase took: of each cell its pages in all, of an ioctl, of a hold of the lock (0: the kernel's own way);
+    times (ps) and ioctls, by cell and repeat.
 
     NaN: that run was noisy.
     """
 
     pages: Floats
     chunk_pages: Floats
+    batch: Floats
     time: Floats
     calls: Floats
 
@@ -130,7 +163,12 @@ class Cells(NamedTuple):
         seen = np.isfinite(time).any(axis=1)
         seen = seen if where is None else seen & where
         middle = np.nanmedian(time[seen], axis=1), np.nanmedian(calls[seen], axis=1)
-        return Cells(self.pages[seen], self.chunk_pages[seen], *middle)
+        return Cells(self.pages[seen], self.chunk_pages[seen], self.batch[seen], *middle)
+
+
+def _batches(rows: pd.DataFrame) -> pd.Series:
+    """Pages per hold of the lock that the kernel's switch was set to; 0: a whole ioctl, as without the switch."""
+    return rows["switches"].map(lambda text: switch(text, "dirty_log_clear_batch") if isinstance(text, str) else 0)
 
 
 def load_host(folder: str | Path, name: str = NAME) -> HostData:
@@ -167,6 +205,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
     noise = tables["noise"].frame
     keys = [column for column in tables["noise"].key if column in tables["ioctls"].frame.columns]
     quiet = noise[noise["quiet"].astype(str).str.lower() == "true"][keys]
+    statistics = folder / f"{name}-locks.csv"
     data = HostData(
         folder,
         name,
@@ -175,6 +214,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
         tables["ioctls"].frame.merge(quiet, on=keys),
         tables["rounds"].frame.merge(quiet, on=keys),
         noise,
+        read(statistics).frame.merge(quiet, on=keys) if statistics.is_file() else pd.DataFrame(),
     )
     if len(data.repeats) < LEAST_REPEATS:
         raise CalibrationError(
@@ -182,6 +222,17 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
             f"are needed: {_CURE}"
         )
     return data
+
+
+def shipped_host() -> HostData:
+    """A host that was measured, as the data set has it: what a folder of one's own would be.
+
+    Examples
+    --------
+    >>> shipped_host().facts["architecture"]
+    'x86-shadow-paging'
+    """
+    return load_host(data_dir() / "collected", SHIPPED)
 
 
 def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = None) -> Scenario:
@@ -329,6 +380,13 @@ def _values(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
         values["probes"], values["probe_time"] = float(probes.calls[0]), float(probes.time[0])
         values["probe_pages"] = float(probes.pages[0])
         values["flush"] = values["ioctl"] - values["probe_ioctl"]
+    words = level("reacquire", "clear", True)
+    many, one = (words.time[words.batch == batch] for batch in (WORD, 0))
+    if len(many) == len(one):
+        values["reacquire"] = slope(words.pages[words.batch == WORD] / WORD, many - one)
+    holds = data.counted_holds[repeats]
+    if np.isfinite(holds).any():
+        values["counted_hold"] = float(np.nanmedian(holds))
     stalls = data.read_stalls[repeats]
     if np.isfinite(stalls).any():
         values["kick"] = float(np.nanmedian(stalls)) - values["guest_access"]
@@ -362,6 +420,10 @@ _PRIOR_DEVIATION = float(np.log(TRANSFER[1]) / stats.norm.ppf(0.5 + LEVEL / 2))
 _RESOLVED = 0.01
 """Relative deviation to which the model has to give the probes and the time that were seen."""
 
+_COUNTED = 0.02
+"""The same of a hold that the kernel's statistics timed, in which half of their two reads of the clock are: some 10 ns
+of one that is at least as many times as long as a fault's (docs/lab.md)."""
+
 _STEP = 0.1
 """Step of the logarithms for a derivative."""
 
@@ -372,7 +434,8 @@ _PROBE_PAGES = 16384
 class _Probe:
     """The probe of the lock: which hold, and which transfer of a cache line, give as many probes in as long a time.
 
-    The probe says little of the transfer, which has a prior.
+    The probe says little of the transfer, which has a prior. Where the kernel's statistics timed the hold, that is one
+    more thing to agree with.
     """
 
     data: HostData
@@ -387,27 +450,35 @@ class _Probe:
         x = np.log([np.clip(blocked, 0.05 * most, 0.9 * most), TRANSFER[0]])
         for _ in range(8):
             seen, self.slopes = self._linear(x, values)
-            step = self._step(self._target(values) - seen, np.log(TRANSFER[0]) - x[1])
+            step = self._step(self._target(values) - seen, np.log(TRANSFER[0]) - x[1], self._counted(values) - x[0])
             x = self._clipped(x + np.clip(step, -0.7, 0.7), values)
             if np.abs(step).max() < 0.01:  # below what repeats differ by
                 break
-        self.solved, self.solved_target = x, self._target(values)
+        self.solved, self.solved_target, self.solved_hold = x, self._target(values), self._counted(values)
         return self._costs(x, values)
 
     def near(self, values: Mapping[str, float], random: np.random.Generator) -> dict[str, float]:
         """The same for values that differ little, to first order, with a transfer drawn from its prior."""
-        step = self._step(self._target(values) - self.solved_target, random.normal(0.0, _PRIOR_DEVIATION))
+        step = self._step(self._target(values) - self.solved_target, random.normal(0.0, _PRIOR_DEVIATION),
+                          self._counted(values) - self.solved_hold)  # fmt: skip
         return self._costs(self._clipped(self.solved + step, values), values)
 
-    def _step(self, missing: Floats, prior: float) -> Floats:
-        """Least squares: what is missing, and how far the transfer's logarithm is from what it shall be."""
+    def _step(self, missing: Floats, prior: float, counted: float) -> Floats:
+        """Least squares: what is missing, how far the transfer's logarithm is from what it shall be, and the hold's."""
         rows = np.vstack([self.slopes / _RESOLVED, [0.0, 1 / _PRIOR_DEVIATION]])
         wanted = np.append(missing / _RESOLVED, prior / _PRIOR_DEVIATION)
+        if np.isfinite(counted):
+            rows, wanted = np.vstack([rows, [1 / _COUNTED, 0.0]]), np.append(wanted, counted / _COUNTED)
         return np.asarray(np.linalg.lstsq(rows, wanted, rcond=None)[0])
 
     def _target(self, values: Mapping[str, float]) -> Floats:
         """Logarithms of what was seen: probes and time for each page."""
         return np.log([values["probes"] / values["probe_pages"], values["probe_time"] / values["probe_pages"]])
+
+    @staticmethod
+    def _counted(values: Mapping[str, float]) -> float:
+        """Logarithm of the hold that the kernel's statistics timed; NaN without them."""
+        return float(np.log(values.get("counted_hold", np.nan)))
 
     def _clipped(self, x: Floats, values: Mapping[str, float]) -> Floats:
         most = 0.98 * (values["fault"] - values["guest_access"])
@@ -460,19 +531,20 @@ def held_out(
     Returns
     -------
     DataFrame
-        ``study``, ``vcpus``, ``chunk_pages``, ``metric``; ``value`` (median over rounds and repeats, s), ``value_low``
-        and ``value_high`` (its interval of `LEVEL`, of the median); ``model`` (median over replications with drawn
-        costs), ``model_low`` and ``model_high`` (between which `LEVEL` of them lie).
+        ``study``, ``vcpus``, ``chunk_pages``, ``batch`` (pages per hold of the lock; 0: an ioctl), ``metric``;
+        ``value`` (median over rounds and repeats, s), ``value_low`` and ``value_high`` (its interval of `LEVEL`, of the
+        median); ``model`` (median over replications with drawn costs), ``model_low`` and ``model_high`` (between which
+        `LEVEL` of them lie).
     """
     random = np.random.default_rng([seed, 7])
     cells = _measured(data)
+    columns = [*_CELL, "metric", "value", "value_low", "value_high", "model", "model_low", "model_high"]
     if not len(cells):
-        return pd.DataFrame(columns=["study", "vcpus", "chunk_pages", "metric", "value", "value_low", "value_high",
-                                     "model", "model_low", "model_high"])  # fmt: skip
+        return pd.DataFrame(columns=columns)
     cases, places = [], []
-    keys = list(dict.fromkeys(zip(cells["study"], cells["vcpus"], cells["chunk_pages"], cells["memory"], strict=True)))
-    for place, (study, vcpus, chunk, memory) in enumerate(keys):
-        case = _case(data, study, vcpus, chunk, memory)
+    keys = list(dict.fromkeys(cells[[*_CELL, "memory"]].itertuples(index=False, name=None)))
+    for place, key in enumerate(keys):
+        case = _case(data, *key)
         for _ in range(SEEDS):
             cases.append(estimate.apply(case, estimate.draw(random)))
             places.append(place)
@@ -482,14 +554,14 @@ def held_out(
         runs += evaluate(cases[number::SEEDS], pages_per_vcpu=None, seed=seed + number)
     by_key = {key: [runs[number * len(keys) + place] for number in range(SEEDS)] for place, key in enumerate(keys)}
     out = []
-    for study, vcpus, chunk, memory, metric, *measured in cells.to_numpy().tolist():
-        found = [run.value(_METRIC[metric]) for run in by_key[study, vcpus, chunk, memory]]
+    for *cell, memory, metric, value, value_low, value_high in cells.to_numpy().tolist():
+        found = [run.value(_METRIC[metric]) for run in by_key[*cell, memory]]
         low, middle, high = np.quantile(found, [0.5 - LEVEL / 2, 0.5, 0.5 + LEVEL / 2])
-        out.append((study, vcpus, chunk, metric, *measured, middle, low, high))
-    columns = ["study", "vcpus", "chunk_pages", "metric", "value", "value_low", "value_high",
-               "model", "model_low", "model_high"]  # fmt: skip
+        out.append((*cell, metric, value, value_low, value_high, middle, low, high))
     return pd.DataFrame(out, columns=columns)
 
+
+_CELL = ["study", "vcpus", "chunk_pages", "batch"]
 
 _METRIC = {
     "clear_dirty_log_time": "clear_dirty_log_time",
@@ -498,7 +570,7 @@ _METRIC = {
 }
 
 
-def _case(data: HostData, study: str, vcpus: int, chunk: int, memory: int) -> Scenario:
+def _case(data: HostData, study: str, vcpus: int, chunk: int, batch: int, memory: int) -> Scenario:
     """The scenario of a cell that is held out."""
     case = host_scenario(data, vcpus, memory)
     if study == "faults":
@@ -506,33 +578,34 @@ def _case(data: HostData, study: str, vcpus: int, chunk: int, memory: int) -> Sc
     workload: dict[str, object] = {"preempted_vcpus": preempted(len(data.facts["cpus"]), vcpus)}
     if chunk:
         workload["clear_chunk"] = chunk * PAGE
-    return case.changed({"workload": workload})
+    policy = {"lets_go": f"pages >= {batch}"} if batch else {}
+    return case.changed({"workload": workload, "policy": policy})
 
 
 def _measured(data: HostData) -> pd.DataFrame:
     """Medians of the cells that are held out, with their intervals."""
-    ioctls, out = data.ioctls, []
-    known = ["vcpus", "chunk_pages", "memory_per_vcpu"]
-    clears = ioctls[(ioctls["experiment"] == "load") & (ioctls["name"] == "clear")]
+    ioctls, rounds = (
+        frame.assign(study=frame["experiment"], batch=_batches(frame)) for frame in (data.ioctls, data.rounds)
+    )
+    known, out = [*_CELL, "memory_per_vcpu"], []
+    clears = ioctls[ioctls["study"].isin(("load", "batches")) & (ioctls["name"] == "clear")]
     full = clears[clears["dirty_pages"] == clears["range_pages"]]  # as the model's: every page was written again
-    stalls = data.rounds[data.rounds["experiment"] == "load"]
-    longest = stalls.groupby([*known, "seed", "round"])["longest_stall_ns"].max().reset_index()
+    longest = rounds.groupby([*known, "seed", "round"])["longest_stall_ns"].max().reset_index()
     stalls = longest.merge(full[[*known, "seed", "round"]], on=[*known, "seed", "round"])
-    several = ioctls[(ioctls["experiment"] == "faults") & (ioctls["name"] == "write") & (ioctls["round"] > 1)]
+    several = ioctls[(ioctls["study"] == "faults") & (ioctls["name"] == "write") & (ioctls["round"] > 1)]
     several = several[several["vcpus"] > 1]
     parts = (
-        ("load", "clear_dirty_log_time", full, "total_time_ns"),
-        ("load", "longest_stall", stalls, "longest_stall_ns"),
-        ("faults", "dirty_memory_time", several, "total_time_ns"),
+        ("clear_dirty_log_time", full, "total_time_ns"),
+        ("longest_stall", stalls, "longest_stall_ns"),
+        ("dirty_memory_time", several, "total_time_ns"),
     )
-    for study, metric, frame, column in parts:
+    for metric, frame, column in parts:
         for cell, rows in frame.groupby(known):
-            vcpus, chunk, memory = str(cell[0]), str(cell[1]), str(cell[2])
+            study, vcpus, chunk, batch, memory = map(str, cell)
             values = rows[column].to_numpy(dtype=float) * 1000 * PS
-            low, high = median_interval(values)
-            out.append((study, int(vcpus), int(chunk), parse_size(memory), metric, float(np.median(values)), low, high))
-    columns = ["study", "vcpus", "chunk_pages", "memory", "metric", "value", "low", "high"]
-    return pd.DataFrame(out, columns=columns)
+            middle = float(np.median(values)), *median_interval(values)
+            out.append((study, int(vcpus), int(chunk), int(batch), parse_size(memory), metric, *middle))
+    return pd.DataFrame(out, columns=[*_CELL, "memory", "metric", "value", "low", "high"])
 
 
 def median_interval(values: Sequence[float] | Floats) -> tuple[float, float]:

@@ -117,7 +117,7 @@ def rows_of(table: str, name: str) -> pd.DataFrame:
 
 _CELL = ("switches", "vcpus", "memory_per_vcpu", "protection", "rounds", "parked", "seed")
 _PHASES = {"populated": "populate", "enabled": "enable", "dirtied": "rounds", "cleared": "rounds"}
-_FAULT_SITES = ("fault_fast", "fault_slow")
+FAULT_SITES = ("fault_fast", "fault_slow")
 
 
 def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +135,7 @@ def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
         ``model``, ``difference``. Sites that the model does not have are not in it.
     """
     out = []
-    locks = locks.assign(what=locks["site"].where(~locks["site"].isin(_FAULT_SITES), "fault"))
+    locks = locks.assign(what=locks["site"].where(~locks["site"].isin(FAULT_SITES), "fault"))
     for cell, rows in locks.groupby(list(_CELL), sort=False):
         first = rows.iloc[0]
         model = model_counts(run_scenario(lab_case(lab_name(first), first)))
@@ -232,7 +232,7 @@ def instruction_costs(name: str) -> list[InstructionCost]:
         second, whole = once, whole[whole["passes"] == 1]
         ioctls, locks = ioctls[ioctls["passes"] == 1], locks[locks["passes"] == 1]
     fault = _slope("fault", "a write to a protected page", second["pages"], second["total_time_ns"])
-    held = locks[(locks["phase"] == "rounds") & locks["site"].isin(_FAULT_SITES)]
+    held = locks[(locks["phase"] == "rounds") & locks["site"].isin(FAULT_SITES)]
     held = held[held["switches"].map(lambda s: switch(s, "dirty_log_clear_batch")) == 0]
     found = [access]
     enable = of("enable", 0, whole)
@@ -240,7 +240,7 @@ def instruction_costs(name: str) -> list[InstructionCost]:
         found.append(_slope("enable_page", "enabling the log", enable["pages"], enable["total_time_ns"]))
     what = "lock held over acquisitions of faults"
     if not len(held):  # lockless: the model's faults are as long in all, and these are known by those that map
-        held = locks[(locks["phase"] == "populate") & locks["site"].isin(_FAULT_SITES)]
+        held = locks[(locks["phase"] == "populate") & locks["site"].isin(FAULT_SITES)]
         what += " that map a page"
     found.append(_slope("fault_hold", what, held["acquisitions"], held["hold_time_ns"]))
     hold = found[-1].value
@@ -403,11 +403,12 @@ SWITCHES: dict[str, tuple[str, ...]] = {
     "yield": ("acquisitions", "clear_time_s", "longest_stall_s"),
     "get-batch": ("acquisitions", "get_time_s", "longest_stall_s"),
     "ring-reset-batch": ("acquisitions", "reset_time_s", "longest_stall_s"),
-    "split-x86": ("acquisitions", "enable_time_s", "clear_time_s"),
-    "split-arm64": ("acquisitions", "enable_time_s", "clear_time_s"),
+    "split-x86": ("acquisitions", "enable_hold_s", "clear_time_s"),
+    "split-arm64": ("acquisitions", "enable_hold_s", "clear_time_s"),
     "teardown-arm64": ("teardown_time_s",),
 }
-"""Experiments of ``data/experiments/switches.toml``, each with what its switches are meant to change."""
+"""Experiments of ``data/experiments/switches.toml``, each with what its switches are meant to change. Of enabling it is
+how long mmu_lock was held: the ioctl's time has a grace period in it, of any length (docs/lab.md)."""
 
 
 def switch_effects(experiment: str, memory_per_vcpu: str = "") -> pd.DataFrame:
@@ -441,8 +442,10 @@ def switch_effects(experiment: str, memory_per_vcpu: str = "") -> pd.DataFrame:
         tables[name] = frame.assign(setting=varied(frame["switches"]) + protection)
     locks = tables["locks"][tables["locks"]["phase"] != "populate"]
     values["acquisitions"] = locks.groupby(keys, sort=False)["acquisitions"].sum()
+    enabling = locks[locks["phase"] == "enable"]
+    values["enable_hold_s"] = enabling.groupby(keys, sort=False)["hold_time_ns"].sum() * 1000 * PS
     values["contentions"] = locks.groupby(keys, sort=False)["contentions"].sum()
-    for what in ("clear", "get", "reset", "enable", "teardown"):
+    for what in ("clear", "get", "reset", "teardown"):
         calls = tables["ioctls"][tables["ioctls"]["name"] == what]
         values[f"{what}_time_s"] = calls.groupby(keys, sort=False)["total_time_ns"].sum() * 1000 * PS
     values["longest_stall_s"] = tables["stalls"].groupby(keys, sort=False)["longest_stall_ns"].max() * 1000 * PS
@@ -451,6 +454,24 @@ def switch_effects(experiment: str, memory_per_vcpu: str = "") -> pd.DataFrame:
         for setting, seeds in values[metric].groupby("setting", sort=False):
             out.append((setting, metric, float(seeds.median()), float(seeds.min()), float(seeds.max())))
     return pd.DataFrame(out, columns=["setting", "metric", "value", "low", "high"])
+
+
+def clear_instructions(experiment: str, name: str) -> float:
+    """What the clearing thread itself executes in all CLEARs of one cell of an experiment, s of the lab's clock.
+
+    Its pages, times the cost of one while the vCPUs are parked.
+
+    Parameters
+    ----------
+    experiment : str
+        One of `SWITCHES`.
+    name : str
+        The machine, of `LABS`.
+    """
+    first = load("switches-runs").frame.query("experiment == @experiment").iloc[0]
+    pages = first["vcpus"] * parse_size(first["memory_per_vcpu"]) // PAGE * first["rounds"]
+    (page,) = (cost.value for cost in instruction_costs(name) if cost.name == "clear_page")
+    return float(pages * page * 1000 * PS)
 
 
 def varied(switches: pd.Series) -> pd.Series:

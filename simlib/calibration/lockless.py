@@ -104,7 +104,7 @@ def fit_walk() -> Walk:
     Examples
     --------
     >>> walk = fit_walk()
-    >>> 45 < walk.lockless[0] < 60 and 0.2 < walk.ratio[1] < walk.ratio[2] < 0.5
+    >>> walk.lockless[1] < walk.lockless[0] < walk.lockless[2] and 0 < walk.ratio[1] < walk.ratio[2] < 0.5
     True
     """
     case, _ = _lab_case()

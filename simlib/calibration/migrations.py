@@ -16,10 +16,17 @@ import pandas as pd
 from scipy import stats
 
 from simlib import parallel
-from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations, split_access_bound
+from simlib.calibration.x86 import (
+    FACTOR,
+    PUBLISHED_CHANGE,
+    configuration_metrics,
+    configurations,
+    split_access_bound,
+)
 from simlib.errors import InputError
 from simlib.fits import CostEstimate, Fit, find_fit
 from simlib.measurements import data_dir, load
+from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
 from simlib.model.strategy import every
@@ -35,13 +42,16 @@ CHANGE_BARS = {
     (2, "precopy_duration"): (-6, 4), (2, "dirty_left"): (-4, 6), (2, "clear_cpu_time"): (80, 180),
     (3, "precopy_duration"): (20, 45), (3, "dirty_left"): (100, 240), (3, "clear_cpu_time"): (3000, 8000),
 }  # fmt: skip
-"""Range asked of the model for each change of the three-configuration table, percent."""
+"""Range that counts as agreement with each change of the three-configuration table, percent."""
 
 SECONDS_BARS = {"arm64-before": 0.25, "x86-reference": 0.25, "arm64-after": 0.3}
-"""Relative deviation asked of the model for the seconds of degradation."""
+"""Relative deviation of the seconds of degradation up to which the model counts as agreeing."""
 
 ONE_GUEST = ("50ns", "100ns", "130ns", "200ns")
 """Intervals between two accesses that `one_guest` tries."""
+
+PASSES = 2
+"""Passes over all words in the configurations' workload."""
 
 _DRAW_FACTOR = 4 * FACTOR
 _DEGRADATION_FACTOR = 1024
@@ -187,8 +197,8 @@ def dips(progress: Progress | None = None, seed: int = 1) -> tuple[pd.DataFrame,
     curves : DataFrame
         ``series``, ``panel``, ``time_s``, ``throughput``.
     table : DataFrame
-        One row a series, chunk and pass: ``lowest_percent`` and ``mean_percent`` of undisturbed throughput, by bins of
-        ``bin_ms``, and the run's ``longest_stall_ms``.
+        One row a chunk and series: ``longest_stall_ms`` of the whole migration, ``bin_ms``, and for each pass n
+        ``lowest_percent_n`` and ``mean_percent_n`` of undisturbed throughput, by bins of that width.
     """
     scenario = load_scenario(data_dir() / "scenarios" / "x86-160-vcpus.toml")
     titles = {"before": "before", "drop-64-pages": "64-page drop", "drop-at-split": "drop at each split"}
@@ -201,14 +211,13 @@ def dips(progress: Progress | None = None, seed: int = 1) -> tuple[pd.DataFrame,
             curve = degradation(run.scenario, run.job, run.raw)
             panel = f"{chunk[0]} GiB CLEARs"
             curves.append(curve[["time_s", "throughput"]].assign(series=titles[name], panel=panel))
+            row: dict[str, Any] = {"chunk": panel, "series": titles[name],
+                                   "longest_stall_ms": 1e3 * run.metrics["longest_stall"],
+                                   "bin_ms": 1e3 * float(curve["width_s"].iloc[0])}  # fmt: skip
             for number, part in _by_pass(run, curve).items():
-                rows.append(
-                    {"chunk": panel, "series": titles[name], "pass": number,
-                     "lowest_percent": 100 * float(part["throughput"].min()),
-                     "mean_percent": 100 * float(part["throughput"].mean()),
-                     "longest_stall_ms": 1e3 * run.metrics["longest_stall"],
-                     "bin_ms": 1e3 * float(part["width_s"].iloc[0])}
-                )  # fmt: skip
+                row[f"lowest_percent_{number}"] = 100 * float(part["throughput"].min())
+                row[f"mean_percent_{number}"] = 100 * float(part["throughput"].mean())
+            rows.append(row)
             if progress is not None:
                 progress("160 vCPUs", (step + 1) / 2)
     return pd.concat(curves, ignore_index=True), pd.DataFrame(rows)
@@ -236,6 +245,51 @@ def published_migration() -> Scenario:
     ['arm64-after', 'arm64-before', 'x86-reference']
     """
     return load_scenario(data_dir() / "scenarios" / "migration-48-vcpus.toml")
+
+
+def clear_split(fit: Fit) -> pd.DataFrame:
+    """CPU time of CLEAR by what it was spent on, with one hold and with the 64-page drop, in each configuration.
+
+    Parameters
+    ----------
+    fit : Fit
+        Of the published x86 hosts.
+
+    Returns
+    -------
+    DataFrame
+        ``configuration``, ``hold`` (``whole ioctl`` or ``64 pages``); ``work s``, ``wait s``,
+        ``flush and reacquire s``, ``all s``; ``passes``.
+    """
+    names = {"clear_work_time": "work s", "clear_wait_time": "wait s", "clear_flush_time": "flush and reacquire s",
+             "clear_cpu_time": "all s", "passes": "passes"}  # fmt: skip
+    rows = []
+    for name in configurations().variants:
+        for batch, hold in ((0, "whole ioctl"), (64, "64 pages")):
+            metrics = unscaled(configuration_metrics(fit.estimate, name, batch, FACTOR), FACTOR)
+            rows.append({"configuration": name, "hold": hold} | {names[key]: metrics[key] for key in names})
+    return pd.DataFrame(rows)
+
+
+def reacquisitions(split: pd.DataFrame) -> pd.DataFrame:
+    """What letting go once costs, beside the work that it interrupts, µs, and the ratio of both in percent.
+
+    Parameters
+    ----------
+    split : DataFrame
+        As of `clear_split`.
+    """
+    guest = configurations().guest
+    words = guest.pages_per_vcpu * guest.vcpus // WORD_PAGES * PASSES
+    whole, drop = (split[split["hold"] == hold].set_index("configuration") for hold in ("whole ioctl", "64 pages"))
+    each = pd.DataFrame(
+        {
+            "one reacquisition µs": (drop["all s"] - whole["all s"]) / words * 1e6,
+            "of it waiting µs": (drop["wait s"] - whole["wait s"]) / words * 1e6,
+            "work of a word before µs": whole["work s"] / words * 1e6,
+        }
+    )
+    return each.assign(**{"ratio percent": 100 * each["one reacquisition µs"] / (whole["all s"] / words * 1e6)})
 
 
 def degradation_table(

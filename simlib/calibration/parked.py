@@ -27,7 +27,7 @@ ONE_SOCKET = 32
 """vCPUs up to which the shadow MMU's table is flat a GiB, and its costs are taken from it."""
 
 BAR = 0.15
-"""Relative deviation asked of the model for each published time."""
+"""Relative deviation from a published time up to which the model counts as agreeing."""
 
 BLOCKS_PER_GIB = 512
 _PAGES_PER_GIB = 262144

@@ -53,7 +53,7 @@ def granules_table(found: WalkFit, other: WalkFit) -> pd.DataFrame:
     ----------
     found : WalkFit
     other : WalkFit
-        Another reading, to see which predictions hang on it.
+        Another reading, to see which predictions depend on it.
 
     Returns
     -------

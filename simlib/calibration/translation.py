@@ -75,7 +75,8 @@ def statistics_own(name: str) -> dict[str, float]:
 
     Examples
     --------
-    >>> 150 < statistics_own("x86-npt")["letting go"] < 220
+    >>> own = statistics_own("x86-npt")
+    >>> abs(own["fault"]) < 10 < 100 < own["letting go"]  # a stamp of the time is read twice for each hold
     True
     """
     with_them = {cost.name: cost.value for cost in lab.instruction_costs(name)}

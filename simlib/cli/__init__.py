@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +19,22 @@ from typer.core import TyperGroup
 import simlib
 from simlib import interruption
 from simlib.cli import data, decide, host, lab
-from simlib.cli.output import Format, FormatOption, interruptible, progress_bar, say, show, whole_numbers
+from simlib.cli.groups import grouped
+from simlib.cli.output import Format, interruptible, progress_bar, say, show, whole_numbers
+from simlib.cli.plot import Output, asked
 from simlib.cli.policies import policies
+from simlib.cli.questions import (
+    Case,
+    Curves,
+    Files,
+    Intervals,
+    PolicyOption,
+    Run,
+    ScenarioArgument,
+    SeedOption,
+    VariantOption,
+    VcpusOption,
+)
 from simlib.errors import SimlibError
 from simlib.files import write_text
 
@@ -56,38 +70,6 @@ TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""
 
 
-class EngineName(StrEnum):
-    """Which engine runs."""
-
-    COMPILED = "compiled"
-    REFERENCE = "reference"
-
-
-ScenarioArgument = Annotated[
-    Path, typer.Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.")
-]
-FitOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the scenario's machine."),
-]
-SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
-
-
-VcpusOption = Annotated[str, typer.Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
-VariantOption = Annotated[str, typer.Option(metavar="NAME", help="Which variant, if the scenario has any.")]
-PolicyOption = Annotated[
-    str, typer.Option(metavar="NAME", help="A way of taking the lock; simlib policies lists them.")
-]
-MetricsOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME,…", help="Metrics; dirty_memory_time[2]: of one iteration. Default: the workload's own."
-    ),
-]
-LEVEL = 0.90
-LevelOption = Annotated[float, typer.Option(min=0.5, max=0.999, help="Probability of the intervals.")]
-
-
 @app.callback()
 def options(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
@@ -96,7 +78,9 @@ def options(
 
 
 @app.command()
+@grouped
 def calibrate(
+    *,
     scenario: ScenarioArgument,
     tables: Annotated[
         list[str], typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.")
@@ -116,9 +100,8 @@ def calibrate(
             help="Rows to use at all, e.g. \"series == 'spinlock-old-test'\"; may be repeated.",
         ),
     ] = None,
-    level: LevelOption = LEVEL,
-    seed: SeedOption = 1,
-    how: FormatOption = Format.TABLE,
+    intervals: Intervals,
+    output: Output,
 ) -> None:
     """Determine a scenario's costs from measurements, with intervals.
 
@@ -135,52 +118,55 @@ def calibrate(
     chosen = one_or_all(split_conditions("train", train or [], names))
     used = one_or_all(split_conditions("select", select or [], names))
     with progress_bar() as progress:
-        fit = simlib.calibrate(scenario, found, chosen, select=used, level=level, seed=seed, progress=progress)
+        fit = simlib.calibrate(scenario, found, chosen, select=used, progress=progress, **asdict(intervals))
     simlib.save_fit(fit, out, chosen)
+    output.write_page(fit)
     counts = f"{len(fit.problem.train)} observations, {len(fit.estimate.names)} costs"
     say(f"{counts}, discrepancy {fit.estimate.discrepancy:.1%}; written to {out}")
-    for warning in fit.warnings:
+    for warning in fit.warnings if output.how is not Format.TABLE else ():
         say(warning)
-    for a, b, r in simlib.calibration.strongest_correlations(fit, 1):
-        say(f"strongest correlation: {a} with {b}, {r:+.2f}")
     for variant in dict.fromkeys(fit.sensitivity["variant"].astype(str)) if len(fit.sensitivity) else ():
         rows = fit.sensitivity[fit.sensitivity["variant"] == variant]
         first = rows.sort_values("total", ascending=False).iloc[0]
         where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
         say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
-    units = [simlib.fits.unit_of(n) for n in fit.intervals["name"]]
-    show(fit.intervals[["name", "value", "low", "high", "determined"]].assign(unit=units), how)
+    if output.how is Format.TABLE:
+        sys.stdout.write(f"{fit.summary()}\n")
+    else:
+        show(fit.costs().drop(columns="fit").assign(determined=fit.intervals["determined"]), output.how)
 
 
 @app.command()
+@grouped
 def predict(
+    *,
     scenario: ScenarioArgument,
     vcpus: VcpusOption,
     variant: VariantOption = "",
     policy: PolicyOption = "",
-    fit: FitOption = None,
-    metrics: MetricsOption = "",
-    level: LevelOption = LEVEL,
-    seed: SeedOption = 1,
-    how: FormatOption = Format.TABLE,
+    curves: Curves,
+    output: Output,
 ) -> None:
     """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
 
     A scenario with variants gives one curve a variant. Example: simlib predict
-    data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48
+    data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
     with progress_bar() as progress:
         result = simlib.predict(
-            scenario, whole_numbers(vcpus, "--vcpus"), variant=variant, policy=policy, fit=fit,
-            metrics=_names(metrics), level=level, seed=seed, progress=progress,
+            scenario, whole_numbers(vcpus, "--vcpus"), variant=variant, policy=policy, progress=progress,
+            **curves.arguments(),
         )  # fmt: skip
     for flag in result.flags:
         say(flag)
-    show(result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant"), how)
+    output.write_page(result, simlib.load_scenario(scenario), curves.intervals.seed)
+    show(result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant"), output.how)
 
 
 @app.command()
+@grouped
 def compare(
+    *,
     scenario: ScenarioArgument,
     policies: Annotated[
         list[str],
@@ -189,11 +175,8 @@ def compare(
     ],
     vcpus: VcpusOption,
     variant: VariantOption = "",
-    fit: FitOption = None,
-    metrics: MetricsOption = "",
-    level: LevelOption = LEVEL,
-    seed: SeedOption = 1,
-    how: FormatOption = Format.TABLE,
+    curves: Curves,
+    output: Output,
 ) -> None:  # fmt: skip
     """Set policies side by side over vCPUs, on the same costs and random numbers, with intervals.
 
@@ -204,43 +187,26 @@ def compare(
     """
     with progress_bar() as progress:
         result = simlib.compare(
-            scenario, policies, whole_numbers(vcpus, "--vcpus"), variant=variant, fit=fit, metrics=_names(metrics),
-            level=level, seed=seed, progress=progress,
+            scenario, policies, whole_numbers(vcpus, "--vcpus"), variant=variant, progress=progress,
+            **curves.arguments(),
         )  # fmt: skip
     for flag in result.flags:
         say(flag)
-    show(result.readable() if how is Format.TABLE else result.frame, how)
-
-
-def _names(text: str) -> list[str] | None:
-    """Names of a list such as ``a,b``; none for the workload's own."""
-    return [name.strip() for name in text.split(",")] if text else None
+    output.write_page(result, simlib.load_scenario(scenario), curves.intervals.seed)
+    show(result.readable() if output.how is Format.TABLE else result.frame, output.how)
 
 
 @app.command()
+@grouped
 def simulate(
-    scenario: ScenarioArgument,
-    variant: VariantOption = "",
-    fit: FitOption = None,
-    vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the scenario's.")] = 0,
-    policy: PolicyOption = "",
-    pages: Annotated[int, typer.Option(min=0, help="Pages a vCPU at most, scaled; 0: every page.")] = 0,
-    sample: Annotated[
-        int,
-        typer.Option(min=0, metavar="WALKS", help="A migration: windows of so many walks, e.g. 8; 0: all of it."),
-    ] = 0,
-    engine: Annotated[EngineName, typer.Option(help="compiled, or reference: same result, slower.")] = (
-        EngineName.COMPILED
-    ),
-    seed: SeedOption = 1,
-    trace: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Write a trace that Perfetto reads.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write all tables of the run as CSV files.")
-    ] = None,
+    *,
+    case: Case,
+    run: Run,
+    files: Files,
     listing: Annotated[
         bool, typer.Option("--listing", help="Print the programs that would run, and leave; docs/steps.md explains.")
     ] = False,
-    how: FormatOption = Format.TABLE,
+    output: Output,
 ) -> None:
     """Simulate a scenario once, page by page, and print its metrics and each lock's statistics.
 
@@ -249,58 +215,54 @@ def simulate(
     simlib simulate mine.toml --policy "pages >= 512 or held >= 50us" --listing
     """
     if listing:
-        case = simlib.programs(scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit)
-        sys.stdout.write(case.listing() + "\n")
+        sys.stdout.write(simlib.programs(**case.arguments()).listing() + "\n")
         return
-    if sample:
-        _sample(scenario, variant, fit, vcpus, policy, sample, seed, how)
+    if run.sample:
+        _sample(case, run, output)
         return
-    _offer_sample(simlib.load_scenario(scenario), variant)
+    _offer_sample(case)
     with progress_bar() as progress:
         result = simlib.simulate(
-            scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit, engine=engine.value, seed=seed,
-            trace=TRACE_EVENTS if trace else 0, pages_per_vcpu=pages or None,
+            **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if files.trace else 0,
+            pages_per_vcpu=run.pages or None,
             progress=lambda events, now: progress(
                 f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.5
             ),
         )  # fmt: skip
-    if trace is not None:
-        write_text(trace, json.dumps(simlib.perfetto_trace(result)))
-        say(f"trace written to {trace}")
-    if out is not None:
+    if files.trace is not None:
+        write_text(files.trace, json.dumps(simlib.perfetto_trace(result)))
+        say(f"trace written to {files.trace}")
+    if files.out is not None:
         for name, frame in result.tables().items():
-            write_text(out / f"{name}.csv", frame.to_csv(index=False))
-        say(f"tables written to {out}")
+            write_text(files.out / f"{name}.csv", frame.to_csv(index=False))
+        say(f"tables written to {files.out}")
+    output.write_page(result)
     for flag in result.flags:
         say(flag)
-    show(result.table(), how)
-    if how is Format.TABLE:
+    show(result.table(), output.how)
+    if output.how is Format.TABLE:
         sys.stdout.write("\n")
-        show(result.locks(), how)
+        show(result.locks(), output.how)
 
 
-def _offer_sample(scenario: simlib.Scenario, variant: str) -> None:
+def _offer_sample(case: Case) -> None:
     """Say that there is a faster way, where there is."""
     from simlib.sampling import WHOLE_PAGES, why_not
 
-    case = scenario.variant(variant)
-    if case.guest.pages_per_vcpu * case.guest.vcpus > 16 * WHOLE_PAGES and not why_not(case):
+    scenario = simlib.load_scenario(case.scenario).variant(case.variant)
+    if scenario.guest.pages_per_vcpu * scenario.guest.vcpus > 16 * WHOLE_PAGES and not why_not(scenario):
         say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
 
 
-def _sample(
-    scenario: Path, variant: str, fit: Path | None, vcpus: int, policy: str, walks: int, seed: int, how: Format
-) -> None:
+def _sample(case: Case, run: Run, output: Output) -> None:
     """Some windows of a migration."""
     with progress_bar() as progress:
-        result = simlib.sample(
-            scenario, variant=variant, vcpus=vcpus or None, policy=policy, fit=fit, walks=walks, seed=seed,
-            progress=progress,
-        )  # fmt: skip
+        result = simlib.sample(**case.arguments(), walks=run.sample, seed=run.seed, progress=progress)
     for flag in result.flags:
         say(flag)
+    output.write_page(result)
     say(f"sampled: {result.windows} windows of {result.walks} walks; docs/sampling.md says what is kept")
-    show(result.table(), how)
+    show(result.table(), output.how)
 
 
 @app.command()
@@ -323,19 +285,41 @@ def reproduce(
 def explore(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0: any free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    lab: Annotated[bool, typer.Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
+    query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
+    scenario: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, as a scenario file.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="OUT.csv", help="Open nothing; write the page's table, all of it simulated.")
+    ] = None,
 ) -> None:
-    """Open the notebooks in JupyterLab, on loopback, with its token."""
-    from simlib.explorer.server import explore as run
+    """Open a page on which a lock strategy can be tried out, and the notebooks beside it; on loopback, with a token.
 
-    raise typer.Exit(run(port=port, browser=browser))
+    Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
+    """
+    from simlib.explorer.state import State
+
+    state = State(simlib.load_scenario(scenario)) if scenario is not None else State.from_query(query)
+    if table is None:
+        from simlib.explorer.server import explore as run
+
+        asked = state.query if scenario is not None or query else ""
+        raise typer.Exit(run(port=port, browser=browser, query=asked, lab=lab))
+    from simlib.explorer.findings import find
+
+    with progress_bar() as progress:
+        found = find(state, progress)
+    write_text(table, found.table().to_csv(index=False))
+    say(f"wrote {table}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run the command, turn faults into one sentence and an exit code."""
-    if (sys.argv[1:] if arguments is None else arguments)[:1] == ["--version"]:
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["--version"]:
         print(simlib.__version__)  # before anything is parsed: Typer imports all of pydantic for that
         return
     try:
+        asked.set(given)
         app(args=arguments, prog_name="simlib", standalone_mode=True)
     except SimlibError as error:
         say(error.on_command_line())

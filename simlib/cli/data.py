@@ -68,8 +68,11 @@ def data_costs(
         fit = x86_fit(progress)
     path = out / f"{MACHINE}.json"
     simlib.fits.write_fit(fit, path)
-    say(f"{len(fit.parameters)} costs, discrepancy {fit.estimate.discrepancy:.1%}; written to {path}")
-    show(fit.parameters[["name", "value", "low", "high", "determined"]], how)
+    say(f"written to {path}")
+    if how is Format.TABLE:
+        sys.stdout.write(f"{fit.summary()}\n")
+    else:
+        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
 
 
 @app.command("growth")

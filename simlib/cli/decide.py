@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import simlib
-from simlib.cli.output import Format, FormatOption, progress_bar, say, show
+from simlib.cli.groups import grouped
+from simlib.cli.output import Format, progress_bar, say, show
+from simlib.cli.plot import Output
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
@@ -27,187 +29,43 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float], None]
 Found = TypeVar("Found", "Choice", "BatchChoice")
 
-ScenarioArgument = Annotated[
-    Path | None, typer.Argument(metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.")
-]
-ArchitectureOption = Annotated[
-    str,
-    typer.Option("--architecture", metavar="NAME", help="Instead of a scenario: a real guest on this architecture."),
-]
-AllOption = Annotated[bool, typer.Option("--all", help="That guest on each of seven architectures: one table.")]
-GuestOption = Annotated[
-    str,
-    typer.Option("--guest", metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, "
-                 "seed-001-mysql-1g, "
-                 "seed-001-mysql-8g, seed-001-write-heavy; docs/choose.md says what each stands for."),
-]  # fmt: skip
-QemuOption = Annotated[
-    str,
-    typer.Option("--from-qemu", metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
-                 "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket."),
-]  # fmt: skip
-FitOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--fit", metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the machine, if any."
-    ),
-]
-VcpusOption = Annotated[int, typer.Option("--vcpus", min=0, help="Number of vCPUs instead of the guest's.")]
-MemoryOption = Annotated[str, typer.Option("--memory", help="Memory in all, e.g. 512G.")]
-IntervalOption = Annotated[
-    str, typer.Option("--write-interval", help="A vCPU's own work between two pages that it touches, e.g. 20us.")
-]
-LinkOption = Annotated[str, typer.Option("--link", help="What can be sent, e.g. 25Gbit/s.")]
-ChunkOption = Annotated[str, typer.Option("--chunk", help="Memory of one CLEAR ioctl, e.g. 1G, which is QEMU's.")]
-WeightOption = Annotated[float, typer.Option("--weight", help="CPU time in all: what a second of a vCPU is worth.")]
-ZoneOption = Annotated[float, typer.Option("--zone", help="Share of an objective that does not matter.")]
-ConfidenceOption = Annotated[float, typer.Option("--confidence", help="Probability that all differences hold.")]
-StallOption = Annotated[
-    str, typer.Option("--max-stall", metavar="TIME", help="Leave out what stalls a vCPU for longer, e.g. 1ms.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Root of all random streams.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.")
-]
 
+@dataclass(frozen=True)
+class Subject:
+    """Whose migration is asked about."""
 
-def choose(
-    scenario: ScenarioArgument = None,
-    architecture: ArchitectureOption = "",
-    everything: AllOption = False,
-    guest: GuestOption = "",
-    from_qemu: QemuOption = "",
-    among: Annotated[
-        list[str] | None,
-        typer.Option("--among", metavar="STRATEGY", help="Only these, each with an --among of its own: names that "
-                     "simlib policies lists, several joined by +, or texts such as 'held >= 50us'."),
-    ] = None,
-    fit: FitOption = None,
-    vcpus: VcpusOption = 0,
-    memory: MemoryOption = "",
-    write_interval: IntervalOption = "",
-    link: LinkOption = "",
-    chunk: ChunkOption = "",
-    weight: WeightOption = 1.0,
-    zone: ZoneOption = 0.02,
-    confidence: ConfidenceOption = 0.95,
-    max_stall: StallOption = "",
-    seed: SeedOption = 1,
-    out: OutOption = None,
-    how: FormatOption = Format.TABLE,
-) -> None:  # fmt: skip
-    """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
-
-    Batches, holds that are bounded in time, rules that yield, clearing with the lock held for read, eager splitting
-    with and without letting go: all are migrations of the same guest, simulated with costs drawn anew each time from
-    what is known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile, time
-    degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
-
-    Then: what stalls may cost, and which cost would change the answer if it were known. docs/choose.md tells the rest.
-
-    Examples: simlib choose --architecture arm64
-
-    simlib choose --architecture x86-tdp --guest seed-001-mysql-8g
-
-    simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
-
-    simlib choose --from-qemu /run/qemu/qmp.sock
-
-    simlib choose --fit host/fit.json
-    """
-    cases = _cases("choose", scenario, architecture, everything, guest, from_qemu,
-                   _Numbers(vcpus, memory, write_interval, link, chunk), fit)  # fmt: skip
-    options = _options(fit, weight, zone, confidence, max_stall, seed) | {"among": among or None}
-    choices = _choose(cases, partial(simlib.choose, **options))
-    if out is not None:
-        tables = (
-            {"answers": simlib.decision.comparison(choices)} if everything else next(iter(choices.values())).files()
-        )
-        _write(out, "choose", choices, tables)
-    if everything:
-        frame = simlib.decision.comparison(choices)
-        show(_by_architecture(choices) if how is Format.TABLE else frame, how)
-        say("in brackets: the longest stall; --format csv has all objectives")
-        return
-    (choice,) = choices.values()
-    if how is Format.TABLE:
-        _print(choice)
-    elif how is Format.CSV:
-        show(choice.table, how)
-    else:
-        sys.stdout.write(json.dumps(choice.to_dict(), indent=1) + "\n")
-
-
-def choose_batch(
-    scenario: ScenarioArgument = None,
-    architecture: ArchitectureOption = "",
-    everything: AllOption = False,
-    guest: GuestOption = "",
-    from_qemu: QemuOption = "",
-    fit: FitOption = None,
-    vcpus: VcpusOption = 0,
-    memory: MemoryOption = "",
-    write_interval: IntervalOption = "",
-    link: LinkOption = "",
-    chunk: ChunkOption = "",
-    objective: Annotated[
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.")
+    ] = None
+    architecture: Annotated[
+        str, typer.Option(metavar="NAME", help="Instead of a scenario: a real guest on this architecture.")
+    ] = ""
+    everything: Annotated[
+        bool, typer.Option("--all", help="That guest on each of seven architectures: one table.")
+    ] = False  # fmt: skip
+    guest: Annotated[
         str,
-        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x what the vCPUs lose; "
-                     "lost; stall; p999; above10, "
-                     "above50, above99; clear; precopy."),
-    ] = "cost",
-    weight: WeightOption = 1.0,
-    zone: ZoneOption = 0.02,
-    confidence: ConfidenceOption = 0.95,
-    max_stall: StallOption = "",
-    seed: SeedOption = 1,
-    out: OutOption = None,
-    how: FormatOption = Format.TABLE,
-) -> None:  # fmt: skip
-    """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
-
-    The same as simlib choose, but only among 64, 128, 256, ... pages and the whole ioctl, and for one objective. Then
-    three simple rules (whole ioctl, every 64 pages, one huge page) are priced, and what the closed form says.
-
-    Where no cost was calibrated, the result says that it rests on facts alone. docs/choose-batch.md tells the rest.
-
-    Examples: simlib choose-batch --architecture arm64
-
-    simlib choose-batch mine.toml --fit build/mine-fit.json --max-stall 100us --out build/choice
-
-    simlib choose-batch --all
-    """
-    cases = _cases("choose-batch", scenario, architecture, everything, guest, from_qemu,
-                   _Numbers(vcpus, memory, write_interval, link, chunk), fit)  # fmt: skip
-    options = _options(fit, weight, zone, confidence, max_stall, seed) | {"objective": objective}
-    choices = _choose(cases, partial(simlib.choose_batch, **options))
-    if out is not None:
-        tables = next(iter(choices.values())).files()
-        if everything:
-            tables = {"architectures": simlib.decision.comparison_of_batches(choices)}
-        _write(out, "choose-batch", choices, tables)
-    if everything:
-        frame = simlib.decision.comparison_of_batches(choices)
-        show(_readable_batches(frame) if how is Format.TABLE else frame, how)
-        return
-    (choice,) = choices.values()
-    if how is Format.TABLE:
-        _print_batch(choice)
-    elif how is Format.CSV:
-        show(choice.table, how)
-    else:
-        sys.stdout.write(json.dumps(choice.to_dict(), indent=1) + "\n")
+        typer.Option(metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, seed-001-mysql-1g, "
+                     "seed-001-mysql-8g, seed-001-write-heavy; docs/choose.md says what each stands for."),
+    ] = ""  # fmt: skip
+    from_qemu: Annotated[
+        str,
+        typer.Option(metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
+                     "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket."),
+    ] = ""  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class _Numbers:
-    """What was given of the guest, as text."""
+@dataclass(frozen=True)
+class Numbers:
+    """What is given of the guest instead of its own, as text."""
 
-    vcpus: int
-    memory: str
-    write_interval: str
-    link: str
-    chunk: str
+    vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs instead of the guest's.")] = 0
+    memory: Annotated[str, typer.Option(help="Memory in all, e.g. 512G.")] = ""
+    write_interval: Annotated[
+        str, typer.Option(help="A vCPU's own work between two pages that it accesses, e.g. 20us.")
+    ] = ""
+    link: Annotated[str, typer.Option(help="What can be sent, e.g. 25Gbit/s.")] = ""
+    chunk: Annotated[str, typer.Option(help="Memory of one CLEAR ioctl, e.g. 1G, which is QEMU's.")] = ""
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """The tables of a scenario file, once each was found to be well-formed."""
@@ -224,22 +82,134 @@ class _Numbers:
         return changes
 
 
-def _options(
-    fit: Path | None, weight: float, zone: float, confidence: float, max_stall: str, seed: int
-) -> dict[str, Any]:
-    stall = parse_duration(max_stall, "--max-stall") * 1e-12 if max_stall else None
-    return {"fit": fit, "weight": weight, "zone": zone, "confidence": confidence, "seed": seed, "max_stall_s": stall}
+@dataclass(frozen=True)
+class Criteria:
+    """What counts, and how sure the answer is to be."""
+
+    weight: Annotated[float, typer.Option(help="CPU time in all: what a second of a vCPU is worth.")] = 1.0
+    zone: Annotated[float, typer.Option(help="Share of an objective that does not matter.")] = 0.02
+    confidence: Annotated[float, typer.Option(help="Probability that all differences hold.")] = 0.95
+    max_stall: Annotated[
+        str, typer.Option(metavar="TIME", help="Leave out what stalls a vCPU for longer, e.g. 1ms.")
+    ] = ""
+    seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1
+
+    def arguments(self) -> dict[str, Any]:
+        """The same for `simlib.choose` and `simlib.choose_batch`."""
+        stall = parse_duration(self.max_stall, "--max-stall") * 1e-12 if self.max_stall else None
+        return {"weight": self.weight, "zone": self.zone, "confidence": self.confidence, "seed": self.seed,
+                "max_stall_s": stall}  # fmt: skip
 
 
-def _cases(
-    command: str, scenario: Path | None, architecture: str, everything: bool, guest: str, from_qemu: str,
-    numbers: _Numbers, fit: Path | None,
-) -> dict[str, Scenario]:  # fmt: skip
+FitOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the machine, if any."),
+]
+OutOption = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.")
+]
+
+
+@grouped
+def choose(
+    *,
+    subject: Subject,
+    among: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STRATEGY", help="Only these, each with an --among of its own: names that simlib policies "
+                     "lists, several joined by +, or texts such as 'held >= 50us'."),
+    ] = None,
+    fit: FitOption = None,
+    numbers: Numbers,
+    criteria: Criteria,
+    out: OutOption = None,
+    output: Output,
+) -> None:  # fmt: skip
+    """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
+
+    Batches, holds that are bounded in time, letting go if anyone waits, clearing with the lock held for read, eager
+    splitting with and without letting go: all are migrations of the same guest, simulated with costs drawn anew each
+    time from what is known of them. One run answers all objectives: guest time lost, longest stall, 99.9th percentile,
+    time degraded above 10, 50 and 99 %, CPU time of CLEAR, pre-copy. Large guests are sampled (docs/sampling.md).
+
+    Then: what stalls may cost, and which cost would change the answer if it were known. docs/choose.md tells the rest.
+
+    Examples: simlib choose --architecture arm64
+
+    simlib choose --architecture x86-tdp --guest seed-001-mysql-8g
+
+    simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
+
+    simlib choose --from-qemu /run/qemu/qmp.sock
+
+    simlib choose --fit host/fit.json
+    """
+    cases = _cases("choose", subject, numbers, fit)
+    choices = _choose(cases, partial(simlib.choose, fit=fit, among=among or None, **criteria.arguments()))
+    if out is not None:
+        tables = next(iter(choices.values())).files()
+        if subject.everything:
+            tables = {"answers": simlib.decision.comparison(choices)}
+        _write(out, "choose", choices, tables)
+    output.write_page(choices)
+    if subject.everything:
+        frame = simlib.decision.comparison(choices)
+        show(_by_architecture(choices) if output.how is Format.TABLE else frame, output.how)
+        say("in brackets: the longest stall; --format csv has all objectives")
+        return
+    _show(choices, output.how, _print)
+
+
+@grouped
+def choose_batch(
+    *,
+    subject: Subject,
+    fit: FitOption = None,
+    numbers: Numbers,
+    objective: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x guest time lost; "
+                     "lost; stall; p999; above10, above50, above99; clear; precopy."),
+    ] = "cost",
+    criteria: Criteria,
+    out: OutOption = None,
+    output: Output,
+) -> None:  # fmt: skip
+    """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
+
+    The same as simlib choose, but only among 64, 128, 256, ... pages and the whole ioctl, and for one objective. Then
+    three simple rules (whole ioctl, every 64 pages, one huge page) are priced, and what the closed form says.
+
+    Where no cost was calibrated, the result says that it rests on facts alone. docs/choose-batch.md tells the rest.
+
+    Examples: simlib choose-batch --architecture arm64
+
+    simlib choose-batch mine.toml --fit build/mine-fit.json --max-stall 100us --out build/choice
+
+    simlib choose-batch --all
+    """
+    cases = _cases("choose-batch", subject, numbers, fit)
+    choices = _choose(cases, partial(simlib.choose_batch, fit=fit, objective=objective, **criteria.arguments()))
+    if out is not None:
+        tables = next(iter(choices.values())).files()
+        if subject.everything:
+            tables = {"architectures": simlib.decision.comparison_of_batches(choices)}
+        _write(out, "choose-batch", choices, tables)
+    output.write_page(choices)
+    if subject.everything:
+        frame = simlib.decision.comparison_of_batches(choices)
+        show(_readable_batches(frame) if output.how is Format.TABLE else frame, output.how)
+        return
+    _show(choices, output.how, _print_batch)
+
+
+def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -> dict[str, Scenario]:
     """The scenarios that are asked about, by name."""
     decision, changes = simlib.decision, numbers.changes()
+    scenario, architecture, everything = subject.scenario, subject.architecture, subject.everything
     running = None
-    if from_qemu:
-        running = _running(from_qemu, numbers)
+    if subject.from_qemu:
+        running = _running(subject.from_qemu, numbers)
         architecture = architecture or ("" if scenario is not None or everything else running.architecture or "")
     host = None
     if fit is not None and scenario is None and not architecture and not everything:
@@ -251,28 +221,32 @@ def _cases(
         raise InputError(command, given or "nothing", "give one of SCENARIO.toml, --architecture NAME, --all",
                          "such as --architecture x86-tdp, or a --fit, which knows its own")  # fmt: skip
     if scenario is not None:
-        if guest:
-            raise InputError("--guest", guest, "a scenario has its own guest", "give --architecture instead of a file")
+        if subject.guest:
+            raise InputError(
+                "--guest", subject.guest, "a scenario has its own guest", "give --architecture instead of a file"
+            )
         cases = {"": simlib.load_scenario(scenario)}
     else:
-        named = decision.named_guest(guest or decision.DEFAULT_GUEST)
+        named = decision.named_guest(subject.guest or decision.DEFAULT_GUEST)
         if running is None:
             say(f"guest {named.name}: {named.title}")
         names = decision.standard_architectures() if everything else (architecture,)
         cases = {name: named.in_place_of(decision.standard_scenario(name)) for name in names}
         if host is not None:
-            cases = {name: _on_host(case, host, numbers, from_qemu) for name, case in cases.items()}
+            cases = {name: _on_host(case, host, numbers, subject.from_qemu) for name, case in cases.items()}
     if running is not None:
+        from simlib.decision.qemu import apply
+
         for note in running.notes:
             say(note)
-        cases = {name: decision.apply_running(running, case) for name, case in cases.items()}
+        cases = {name: apply(running, case) for name, case in cases.items()}
         changes = {"guest": {}, "workload": {k: v for k, v in changes["workload"].items() if k != "link"}}
     return {name: decision.with_guest(case, changes) for name, case in cases.items()}
 
 
-def _on_host(case: Scenario, host: Scenario, numbers: _Numbers, from_qemu: str) -> Scenario:
+def _on_host(case: Scenario, host: Scenario, numbers: Numbers, from_qemu: str) -> Scenario:
     """The guest on the host that was calibrated: of its size, unless a size is given."""
-    case = dataclasses.replace(case, machine=host.machine)
+    case = replace(case, machine=host.machine)
     cpus, vcpus = host.machine.cores * host.machine.threads_per_core, case.guest.vcpus
     if numbers.vcpus or from_qemu or vcpus <= cpus:
         return case
@@ -281,7 +255,7 @@ def _on_host(case: Scenario, host: Scenario, numbers: _Numbers, from_qemu: str) 
     return simlib.decision.with_guest(case, {"guest": {"vcpus": cpus, "memory": numbers.memory or format_size(memory)}})
 
 
-def _running(source: str, numbers: _Numbers) -> Any:
+def _running(source: str, numbers: Numbers) -> Any:
     """The guest that QEMU runs, with what was given instead."""
     running = simlib.decision.read_guest(source)
     given: dict[str, Any] = {"vcpus": numbers.vcpus} if numbers.vcpus else {}
@@ -289,7 +263,7 @@ def _running(source: str, numbers: _Numbers) -> Any:
         given["memory_bytes"] = parse_size(numbers.memory, "--memory")
     if numbers.link:
         given["link_bits"] = parse_bandwidth(numbers.link, "--link")
-    return dataclasses.replace(running, **given)
+    return replace(running, **given)
 
 
 def _choose(cases: Mapping[str, Scenario], choose_one: Callable[..., Found]) -> dict[str, Found]:
@@ -325,6 +299,17 @@ def _write(
     files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in tables.items()}
     write_together(out, {f"{name}.json": json.dumps(whole, indent=1) + "\n"} | files)
     say(f"written to {out}")
+
+
+def _show(choices: Mapping[str, Found], how: Format, for_people: Callable[[Found], None]) -> None:
+    """The one choice on stdout."""
+    (choice,) = choices.values()
+    if how is Format.TABLE:
+        for_people(choice)
+    elif how is Format.CSV:
+        show(choice.table, how)
+    else:
+        sys.stdout.write(json.dumps(choice.to_dict(), indent=1) + "\n")
 
 
 def _print(choice: Choice) -> None:
@@ -368,36 +353,10 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
 
 def _print_batch(choice: BatchChoice) -> None:
     """A choice of a batch for people to read."""
-    import pandas as pd
-
     sys.stdout.write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.evidence}\n\n")
-    table = choice.table
-    show(
-        pd.DataFrame(
-            {"pages a hold": [_pages(batch) for batch in table["batch_pages"]],
-             choice.objective: table["objective_s"].map(format_seconds),
-             "interval": _interval(table, "low_s", "high_s"),
-             "worse by": table["difference_s"].map(format_seconds),
-             "at least … at most": _interval(table, "difference_low_s", "difference_high_s"),
-             "as good": ["yes" if good else "" if there else "too long" for good, there in
-                         zip(table["as_good"], table["allowed"], strict=True)],
-             "longest stall": table["stall_s"].map(format_seconds),
-             "stall, 90 %": table["stall_bound_s"].map(format_seconds),
-             "p99.9": table["p999_s"].map(format_seconds), "CLEAR": table["clear_s"].map(format_seconds),
-             "guest time lost": table["lost_s"].map(format_seconds), "pre-copy": table["precopy_s"].map(format_seconds),
-             "front": table["on_front"].map({True: "yes", False: ""})}
-        ),
-        Format.TABLE,
-    )  # fmt: skip
+    show(choice.readable(), Format.TABLE)
     sys.stdout.write("\n")
-    rules = choice.regrets
-    show(
-        pd.DataFrame(
-            {"rule": rules["rule"], "regret": rules["regret_s"].map(format_seconds),
-             "at least … at most": _interval(rules, "low_s", "high_s"), "share": rules["share"].map("{:+.1%}".format)}
-        ),
-        Format.TABLE,
-    )  # fmt: skip
+    show(choice.readable_regrets(), Format.TABLE)
 
 
 def _readable_batches(frame: pd.DataFrame) -> pd.DataFrame:
@@ -425,7 +384,3 @@ def _readable_batches(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _pages(batch: int) -> str:
     return str(batch) if batch else "whole"
-
-
-def _interval(frame: pd.DataFrame, low: str, high: str) -> pd.Series[str]:
-    return frame[low].map(format_seconds) + " … " + frame[high].map(format_seconds)

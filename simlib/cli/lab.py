@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import simlib
+from simlib.cli.groups import grouped
 from simlib.cli.output import Format, FormatOption, progress_bar, say, show
 from simlib.errors import InputError, SimlibError
 
@@ -36,15 +38,31 @@ class LabTable(StrEnum):
 ArchitectureOption = Annotated[
     list[str] | None, typer.Option("--arch", help="Architecture; may be given again. Default: all three.")
 ]
-SourceOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="A Linux tree of one's own; it is only read. Default: the source package."),
-]
-SkipOption = Annotated[
-    list[str] | None,
-    typer.Option("--skip", metavar="PATCH", help="Leave out a patch, by number or file name; may be given again."),
-]
+ExperimentArgument = Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")]
 JobsOption = Annotated[int, typer.Option(min=0, help="Boots at a time, each on a core of its own. 0: all cores.")]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The kernel that is patched, and with what."""
+
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A Linux tree of one's own; it is only read. Default: the source package."),
+    ] = None
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATCH", help="Leave out a patch, by number or file name; may be given again."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Where an experiment runs, and which of its runs."""
+
+    native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False
+    jobs: JobsOption = 0
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False
 
 
 @app.command("check")
@@ -68,11 +86,12 @@ def lab_qemu(
 
 
 @app.command("build")
+@grouped
 def lab_build(
+    *,
     arch: ArchitectureOption = None,
     kernel: Annotated[str, typer.Option(help="Kernel: statistics, plain or lock-stat.")] = "statistics",
-    source: SourceOption = None,
-    skip: SkipOption = None,
+    tree: Tree,
 ) -> None:
     """Patch and build kernel, selftests and initramfs: minutes the first time, seconds after that.
 
@@ -80,15 +99,16 @@ def lab_build(
     """
     for target in _targets(arch):
         with _steps() as step:
-            built = simlib.lab.build(target.name, kernel, source, step, skip or ())
+            built = simlib.lab.build(target.name, kernel, tree.source, step, tree.skip or ())
         say(f"{built.image}")
 
 
 @app.command("check-series")
+@grouped
 def lab_check_series(
+    *,
     arch: ArchitectureOption = None,
-    source: SourceOption = None,
-    skip: SkipOption = None,
+    tree: Tree,
     each: Annotated[
         bool, typer.Option("--each/--whole", help="Compile each patch by itself, too, or the series as a whole alone.")
     ] = True,
@@ -98,17 +118,16 @@ def lab_check_series(
     Takes half an hour on two cores; with --whole and two architectures a third of that.
     """
     with _steps() as step:
-        good = simlib.lab.check_series(_targets(arch), source, step, skip or (), each)
+        good = simlib.lab.check_series(_targets(arch), tree.source, step, tree.skip or (), each)
     for line in good:
         say(f"good: {line}")
 
 
 @app.command("run")
+@grouped
 def lab_run(
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")],
-    native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False,
-    jobs: JobsOption = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False,
+    experiment: ExperimentArgument,
+    runs: Runs,
     table: Annotated[LabTable, typer.Option(help="Which table to print.")] = LabTable.RUNS,
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -116,7 +135,7 @@ def lab_run(
 
     Results are kept: a run that was cut off goes on where it stopped.
     """
-    found = _collect(experiment, native, jobs, fresh)
+    found = _collect(experiment, runs)
     show(simlib.lab.tables(found.records)[table], how)
     _report(found)
 
@@ -131,11 +150,11 @@ def lab_compare(
 ) -> None:
     """Run an experiment and compare its lock acquisitions with the simulator's; fail if they differ.
 
-    What happens before the log is enabled is shown but not judged: the guest also touches its own code and tables.
+    What happens before the log is enabled is shown but not judged: the guest also accesses its own code and tables.
     """
     from simlib.calibration.lab import count_comparison
 
-    found = _collect(experiment, False, jobs, False)
+    found = _collect(experiment, Runs(jobs=jobs))
     _report(found)
     locks = simlib.lab.tables(found.records)["locks"]
     if not len(locks) or (locks["parked"] != "true").any():
@@ -149,20 +168,20 @@ def lab_compare(
 
 
 @app.command("collect")
+@grouped
 def lab_collect(
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="docs/lab.md lists its keys.")],
+    *,
+    experiment: ExperimentArgument,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the tables and their descriptors.")],
     name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "lab",
-    native: Annotated[bool, typer.Option("--native", help="On this host's own /dev/kvm, with its kernel.")] = False,
-    jobs: JobsOption = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False,
+    runs: Runs,
 ) -> None:
     """Run an experiment's whole matrix and write tables with descriptors: a data package of one's own.
 
     Example: simlib lab collect data/experiments/load.toml --out mine --name load
     """
     simlib.lab.check_name("--name", name)
-    found = _collect(experiment, native, jobs, fresh)
+    found = _collect(experiment, runs)
     _report(found)
     for path in simlib.lab.write_tables(found.records, out, name):
         say(f"{path}")
@@ -178,7 +197,7 @@ def lab_costs(
 ) -> None:
     """Print what actions cost on the lab's machines, in instructions, from data/collected.
 
-    Times are nanoseconds of the lab's clock, which are instructions: relative costs of code paths, not of hardware.
+    Lab time counts instructions: these are relative costs of code paths, not of hardware.
 
     Example: simlib lab costs --out data/fits
     """
@@ -207,13 +226,13 @@ def _steps() -> Iterator[Callable[[str], None]]:
         yield lambda step: progress(step, 0.5)
 
 
-def _collect(experiment: Path, native: bool, jobs: int, fresh: bool) -> lab.Collected:
+def _collect(experiment: Path, runs: Runs) -> lab.Collected:
     """Run the matrix with a progress line."""
     experiments = simlib.lab.load_experiment(experiment)
     with progress_bar() as progress:
-        if native:
+        if runs.native:
             return simlib.lab.collect_native(experiments, progress=progress)
-        return simlib.lab.collect(experiments, jobs=jobs, fresh=fresh, progress=progress)
+        return simlib.lab.collect(experiments, jobs=runs.jobs, fresh=runs.fresh, progress=progress)
 
 
 def _report(found: lab.Collected) -> None:

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choices between strategies that can only be simulated, at the size of real guests, with what is known of them."""
+"""Choices between strategies that can only be simulated, at the size of real guests, with what is known of them.
 
-from simlib.decision.advice import Choice, comparison
-from simlib.decision.batch import RULES, BatchChoice, choose_batch, comparison_of_batches
-from simlib.decision.choice import choose
+Names are imported when they are first used: a guest by its name needs no simulator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simlib import later
 from simlib.decision.guests import DEFAULT_GUEST, guests, named_guest
-from simlib.decision.objectives import OBJECTIVES
-from simlib.decision.priors import standard_architectures, standard_scenario, with_guest
-from simlib.decision.qemu import RunningGuest, read_guest
-from simlib.decision.qemu import apply as apply_running
+
+if TYPE_CHECKING:
+    from simlib.decision.advice import Choice, comparison
+    from simlib.decision.batch import RULES, BatchChoice, choose_batch, comparison_of_batches
+    from simlib.decision.choice import choose
+    from simlib.decision.objectives import OBJECTIVES
+    from simlib.decision.priors import standard_architectures, standard_scenario, with_guest
+    from simlib.decision.qemu import RunningGuest, read_guest
 
 __all__ = [
     "DEFAULT_GUEST",
@@ -17,7 +26,6 @@ __all__ = [
     "BatchChoice",
     "Choice",
     "RunningGuest",
-    "apply_running",
     "choose",
     "choose_batch",
     "comparison",
@@ -29,3 +37,15 @@ __all__ = [
     "standard_scenario",
     "with_guest",
 ]
+
+_HOMES = {
+    "advice": ("Choice", "comparison"),
+    "batch": ("RULES", "BatchChoice", "choose_batch", "comparison_of_batches"),
+    "choice": ("choose",),
+    "objectives": ("OBJECTIVES",),
+    "priors": ("standard_architectures", "standard_scenario", "with_guest"),
+    "qemu": ("RunningGuest", "read_guest"),
+}
+"""Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
+
+__getattr__ = later.names(__name__, _HOMES)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from simlib.decision.objectives import OBJECTIVES
 from simlib.decision.strategies import Strategy
 from simlib.model.quantities import format_duration, format_seconds, format_size
 from simlib.model.scenario import Scenario
-from simlib.results import Result, text_of
+from simlib.results import Result, result_html, text_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,9 +40,9 @@ class Choice(Result):
         Replications of the selection, and of the check.
     table : DataFrame
         One row a strategy: strategy, as_it_is, allowed (within the longest stall that was allowed), stall_bound_s (what
-        a migration's longest stall stays below with 90 %), the mean of each objective as NAME_s, on_front (no other
-        strategy has less of guest time lost, longest stall, CLEAR's CPU time and pre-copy), knee (of those the one
-        nearest to the best of each, of those that are allowed).
+        a migration's longest stall stays below with 90 %, with the scenario's CLEARs and with QEMU's), the mean of each
+        objective as NAME_s, on_front (no other strategy has less of guest time lost, longest stall, CLEAR's CPU time
+        and pre-copy), knee (of those the one nearest to the best of each, of those that are allowed).
     pairs : DataFrame
         One row an objective and strategy: value_s with low_s and high_s; difference_s to the picked one with its
         simultaneous interval; picked, allowed, as_good; zone_s, the difference that does not matter.
@@ -108,8 +107,8 @@ class Choice(Result):
         memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
         chunk = format_size(work.clear_chunk) if work.clear_chunk else memory
         return (
-            f"{guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; each vCPU touches another page every "
-            f"{format_duration(work.access_interval)} ({work.access}), {work.write_percent} % of them written"
+            f"{guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; each vCPU accesses another page "
+            f"every {format_duration(work.access_interval)} ({work.access}), {work.write_percent} % of them written"
         )
 
     def readable_answers(self) -> pd.DataFrame:
@@ -166,6 +165,13 @@ class Choice(Result):
             rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | found)
         return pd.DataFrame(rows)
 
+    def readable_costs(self) -> pd.DataFrame:
+        """What the costs rest on, for people to read: no picoseconds."""
+        found = self.costs.copy()
+        time, ends = found["unit"] == "ps", ["value", "low", "high"]
+        found[ends] = found[ends].where(~time, found[ends] / 1000)
+        return found.assign(unit=found["unit"].mask(time, "ns").replace("dimensionless", "ratio"))
+
     def readable_information(self) -> pd.DataFrame:
         """What would change the answer, for people to read."""
         found = self.information[self.information["matters"].astype(bool)]
@@ -206,20 +212,9 @@ class Choice(Result):
                 "information": self.information, "costs": self.costs}  # fmt: skip
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{html.escape(line)}</li>" for line in (self.guarantee, *self.flags))
-        tables = "".join(
-            frame.to_html(index=False)
-            for frame in (
-                self.readable_answers(),
-                self.readable(),
-                self.readable_budgets(),
-                self.readable_information(),
-            )
-        )
-        return (
-            f"<p><b>Simulated</b> ({self.how}), seed {self.seed}. {html.escape(self.guest)}; evidence: "
-            f"{self.evidence}.</p><ul>{items}</ul>{tables}"
-        )
+        what = f" ({self.how}), seed {self.seed}. {self.guest}; evidence: {self.evidence}."
+        tables = (self.readable_answers(), self.readable(), self.readable_budgets(), self.readable_information())
+        return result_html("Simulated", what, (self.guarantee, *self.flags), *tables)
 
 
 def comparison(choices: Mapping[str, Choice]) -> pd.DataFrame:

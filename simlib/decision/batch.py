@@ -15,12 +15,12 @@ import pandas as pd
 from simlib import parallel
 from simlib.decision.advice import Choice
 from simlib.decision.choice import check_arguments, choose
-from simlib.decision.closed_form import ClosedForm, chunk_pages, closed_form
+from simlib.decision.closed_form import ClosedForm, at_qemu_chunk, chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
 from simlib.errors import InputError
 from simlib.fits import AnyFit
 from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.quantities import format_duration, format_seconds
+from simlib.model.quantities import format_seconds, format_size
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, text_of
 
@@ -43,7 +43,7 @@ class BatchChoice(Result):
     table : DataFrame
         One row a batch: batch_pages (0: the whole ioctl), effective_pages; objective_s with low_s, high_s;
         difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good; allowed;
-        stall_bound_s; then the mean of every objective as NAME_s; on_front.
+        stall_bound_s (as `Choice.table` has it); then the mean of every objective as NAME_s; on_front.
     regrets : DataFrame
         One row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
         recommended batch's objective.
@@ -100,6 +100,34 @@ class BatchChoice(Result):
         lines = [self.sentence, self.law, f"evidence: {self.evidence}", *self.flags]
         return "\n".join([*lines, text_of(self.table[columns])])
 
+    def readable(self) -> pd.DataFrame:
+        """Every batch, for people to read."""
+        table = self.table
+        return pd.DataFrame(
+            {"pages a hold": [str(batch) if batch else "whole" for batch in table["batch_pages"]],
+             self.objective: table["objective_s"].map(format_seconds), "interval": _interval(table, "low_s", "high_s"),
+             "worse by": table["difference_s"].map(format_seconds),
+             "at least … at most": _interval(table, "difference_low_s", "difference_high_s"),
+             "as good": ["yes" if good else "" if there else "too long" for good, there in
+                         zip(table["as_good"], table["allowed"], strict=True)],
+             "longest stall": table["stall_s"].map(format_seconds),
+             "stall, 90 %": table["stall_bound_s"].map(format_seconds),
+             "p99.9": table["p999_s"].map(format_seconds), "CLEAR": table["clear_s"].map(format_seconds),
+             "guest time lost": table["lost_s"].map(format_seconds), "pre-copy": table["precopy_s"].map(format_seconds),
+             "front": table["on_front"].map({True: "yes", False: ""})}
+        )  # fmt: skip
+
+    def readable_regrets(self) -> pd.DataFrame:
+        """What the simple rules cost more, each with its longest stall, for people to read."""
+        rules = self.regrets
+        stalls = self.table.set_index("batch_pages")["stall_s"]
+        return pd.DataFrame(
+            {"rule": rules["rule"], "pages a hold": [self._pages(batch) for batch in rules["batch_pages"]],
+             "worse by": rules["regret_s"].map(format_seconds), "at least": rules["low_s"].map(format_seconds),
+             "at most": rules["high_s"].map(format_seconds), "share": rules["share"].map("{:+.1%}".format),
+             "longest stall": [format_seconds(float(stalls[batch])) for batch in rules["batch_pages"]]}
+        )  # fmt: skip
+
     def _alternatives(self) -> pd.DataFrame:
         return self.table.assign(strategy=[self._pages(batch) for batch in self.table["batch_pages"]])
 
@@ -128,12 +156,16 @@ class BatchChoice(Result):
     @property
     def sentence(self) -> str:
         """The recommendation, and the longest stalls of what is said to be as good."""
-        zone = format_duration(float(f"{float(self._answer['zone_s']) * 1e12:.3g}"))
+        zone = format_seconds(float(self._answer["zone_s"]))
         within = f"(within {zone} with {self.choice.confidence * 100:.6g} %)"
         low, high = self.as_good
         good = self.table[(self.table["effective_pages"] >= low) & (self.table["effective_pages"] <= high)]
         least, most = (format_seconds(float(value), 2) for value in (good["stall_s"].min(), good["stall_s"].max()))
         stall = f"longest stall {least}" + (f" to {most}" if most != least else "")
+        wider = at_qemu_chunk(self.scenario)
+        if wider != self.scenario:
+            own, qemu = (format_size(one.workload.clear_chunk or 0) for one in (self.scenario, wider))
+            stall += f" with CLEARs of {own}, up to {format_seconds(float(good['stall_bound_s'].max()), 2)} with {qemu}"
         best = self._pages(self.recommended)
         if not self.matters:
             text = f"it does not matter: any batch from {self._pages(low)} to {self._pages(high)} is as good {within}"
@@ -143,7 +175,7 @@ class BatchChoice(Result):
             text = (
                 f"recommended {best}; any batch between {self._pages(low)} and {self._pages(high)} is as good {within}"
             )
-        more = format_duration(float(f"{float(self._answer['regret_at_most_s']) * 1e12:.2g}"))
+        more = format_seconds(float(self._answer["regret_at_most_s"]), 2)
         return f"{text}; {stall}" + ("" if self.certain else f"; another may be better by up to {more}")
 
     @property
@@ -154,14 +186,19 @@ class BatchChoice(Result):
 
     @property
     def law(self) -> str:
-        """What the closed form recommends, and whether simulation confirms it."""
+        """What the closed form recommends, why, and whether simulation agrees."""
+        batch = self.closed_form.batch
+        said = f"closed form (docs/theory.md, costs at their medians): {self._pages(batch)}"
         if self.closed_form.case is None:
-            why = "no fault takes the lock once blocks are split"
+            said += ", since no fault takes the lock once blocks are split"
+        elif not math.isfinite(root := self.closed_form.square_root):
+            said += ", since the guest's time is worth nothing"
+        elif batch / 2 <= root <= batch * 2:
+            said += f" (square-root law: {root:.0f})"
         else:
-            root = self.closed_form.square_root
-            why = f"square-root law {root:.3g} pages" if math.isfinite(root) else "letting go gains nothing"
-        verdict = "confirms" if self.law_confirmed else "corrects"
-        return f"closed form: {self._pages(self.closed_form.batch)} ({why}); simulation {verdict} it"
+            said += f" (not the square-root law's {root:.3g}, which holds where few vCPUs wait)"
+        agrees = "agrees: it is" if self.law_confirmed else "disagrees: it is not"
+        return f"{said}; simulation {agrees} among the batches that are as good"
 
     def _pages(self, batch: int) -> str:
         whole = batch == 0 or batch >= int(self.table["effective_pages"].iloc[-1])
@@ -183,6 +220,10 @@ class BatchChoice(Result):
     def files(self) -> dict[str, pd.DataFrame]:
         """Its tables by name."""
         return {"alternatives": self.table, "regrets": self.regrets, "costs": self.costs}
+
+
+def _interval(frame: pd.DataFrame, low: str, high: str) -> pd.Series[str]:
+    return frame[low].map(format_seconds) + " … " + frame[high].map(format_seconds)
 
 
 def choose_batch(

@@ -95,6 +95,25 @@ def chunk_pages(scenario: Scenario) -> int:
     return min(whole, given // guest.page_size) if given else whole
 
 
+QEMU_CHUNK = 2**30
+"""Bytes of one CLEAR unless QEMU is told otherwise: 2^18 pages of 4 KiB (its property x-clear-bitmap-shift; the table
+qemu-clear-chunk-defaults)."""
+
+
+def at_qemu_chunk(scenario: Scenario) -> Scenario:
+    """The scenario with CLEARs of QEMU's size, if its own are smaller and it has the memory for larger ones.
+
+    Examples
+    --------
+    >>> small = Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}})
+    >>> at_qemu_chunk(small).workload.clear_chunk // 2**20
+    16
+    """
+    guest, chunk = scenario.guest, scenario.workload.clear_chunk
+    most = min(QEMU_CHUNK, guest.pages_per_vcpu * guest.vcpus * guest.page_size)
+    return scenario if chunk is None or chunk >= most else scenario.changed({"workload": {"clear_chunk": most}})
+
+
 def batching(scenario: Scenario) -> Batching | None:
     """A scenario as a case of the batching law, by the module's rules; None if no fault takes the lock."""
     policy, costs, workload = scenario.policy.resolved(), scenario.costs, scenario.workload

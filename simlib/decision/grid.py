@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The best strategy over vCPUs and how often each touches a page: simulated, and where it cannot be told, so marked."""
+"""The best strategy over vCPUs and how often each accesses a page: simulated, and what cannot be told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ LEVEL = 0.95
 def best_strategy_grid(
     scenario: Scenario,
     vcpus: Sequence[int],
-    touch_rates: Sequence[float],
+    access_rates: Sequence[float],
     *,
     among: Sequence[str] | None = None,
     objective: str = "cost",
@@ -37,7 +38,7 @@ def best_strategy_grid(
     seed: int = 1,
     progress: parallel.Progress | None = None,
 ) -> pd.DataFrame:
-    """The strategy with the least objective for each number of vCPUs and each rate of page touches.
+    """The strategy with the least objective for each number of vCPUs and each rate of accesses.
 
     All costs are at their medians, and the memory is the same in all cells.
 
@@ -46,8 +47,8 @@ def best_strategy_grid(
     scenario : Scenario
         A migration.
     vcpus : sequence of int
-    touch_rates : sequence of float
-        Pages that a vCPU touches in a second.
+    access_rates : sequence of float
+        Accesses of a vCPU in a second; each goes to another page.
     among : sequence of str, optional
         See `simlib.choose`.
     objective, weight
@@ -63,9 +64,10 @@ def best_strategy_grid(
     Returns
     -------
     DataFrame
-        ``vcpus``, ``touch_rate`` (1/s), ``strategy`` (the least), ``matters`` (some other is worse by the zone, as far
+        ``vcpus``, ``access_rate`` (1/s), ``strategy`` (the least), ``matters`` (some other is worse by the zone, as far
         as can be told), ``distinguished`` (every other is worse, as far as can be told: paired t tests, Bonferroni over
-        strategies and cells), ``rivals`` (those of which that cannot be told), ``closed_form_pages``.
+        strategies and cells), ``rivals`` (those of which that cannot be told), ``span`` (the strategy and its rivals,
+        batches as ranges: `span`), ``closed_form_pages``.
 
     Examples
     --------
@@ -74,10 +76,10 @@ def best_strategy_grid(
     ...                  "warm_up": "10us"}})
     >>> cells = best_strategy_grid(small, [2], [1e5], among=["whole-ioctl", "every-64"], runs=2)
     >>> cells.columns.tolist()[:5]
-    ['vcpus', 'touch_rate', 'strategy', 'matters', 'distinguished']
+    ['vcpus', 'access_rate', 'strategy', 'matters', 'distinguished']
     """
     wanted = objective_named(objective)
-    cells = [(number, rate) for number in vcpus for rate in touch_rates]
+    cells = [(number, rate) for number in vcpus for rate in access_rates]
     rows = []
     for done, (number, rate) in enumerate(cells):
         apart: dict[str, dict[str, Any]] = {
@@ -97,12 +99,41 @@ def best_strategy_grid(
         rivals = [one.name for i, one in enumerate(strategies) if i != best and least[i] <= 0]
         matters = bool((least > max(zone * values[:, best].mean(), wanted.floor)).any())
         law, pages = closed_form(case, objective, weight).batch, chunk_pages(case)
-        rows.append((number, rate, strategies[best].name, matters, not rivals, "; ".join(rivals),
-                     0 if law >= pages else law))  # fmt: skip
+        names = [one.name for one in strategies]
+        rows.append((number, rate, names[best], matters, not rivals, "; ".join(rivals),
+                     span({names[best], *rivals}, names), 0 if law >= pages else law))  # fmt: skip
         if progress is not None:
             progress("the map", (done + 1) / len(cells))
-    columns = ["vcpus", "touch_rate", "strategy", "matters", "distinguished", "rivals", "closed_form_pages"]
+    columns = ["vcpus", "access_rate", "strategy", "matters", "distinguished", "rivals", "span", "closed_form_pages"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def span(names: Collection[str], compared: Sequence[str]) -> str:
+    """Strategies in few letters: batches that follow each other among those compared are a range.
+
+    Examples
+    --------
+    >>> compared = ["whole-ioctl", "every-64", "every-512", "every-4096", "bounded-hold"]
+    >>> span(compared[:3], compared), span(compared[1:4], compared), span(["every-64", "bounded-hold"], compared)
+    ('64–512, whole', '64–4096', '64, bounded-hold')
+    """
+    batches = sorted((name for name in compared if _pages(name)), key=_pages)
+    parts: list[list[str]] = []
+    for before, name in zip([None, *batches], batches, strict=False):
+        if name in names:
+            if before not in names:
+                parts.append([])
+            parts[-1].append("whole" if _pages(name) == math.inf else f"{_pages(name):g}")
+    ranges = [part[0] if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts]
+    return ", ".join([*ranges, *(name for name in compared if name in names and not _pages(name))])
+
+
+def _pages(name: str) -> float:
+    """Pages of a batch by its name, 0 for what is none."""
+    if name == "whole-ioctl":
+        return math.inf
+    digits = name.removeprefix("every-")
+    return float(digits) if digits != name and digits.isdigit() else 0.0
 
 
 def central(scenario: Scenario) -> Scenario:
@@ -110,9 +141,8 @@ def central(scenario: Scenario) -> Scenario:
 
     Examples
     --------
-    >>> central(Scenario.parse({"policy": {"architecture": "riscv"}})).costs.fault_hold
-    829000
+    >>> riscv = Scenario.parse({"policy": {"architecture": "riscv"}})
+    >>> "fault_hold" in riscv.costs.given(), "fault_hold" in central(riscv).costs.given()
+    (False, True)
     """
-    costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
-    filled = scenario if costs.estimate is None else costs.estimate.apply(scenario)
-    return filled.with_costs(**{name: float(np.round(prior.median, 6)) for name, prior in costs.priors.items()})
+    return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central()

@@ -70,11 +70,12 @@ OBJECTIVES: dict[str, Objective] = {
         *(Objective(f"above{level}", f"time above {level} %", f">{level} %",
                     f"Time in which the guest is degraded by more than {level} %.",
                     _metric(f"seconds_above_{level}"), 0.1) for level in sorted(LEVELS)),
-        Objective("clear", "CLEAR CPU", "CLEAR", "CPU time of the thread that clears, waiting for the lock included.",
-                  _metric("clear_cpu_time")),
+        Objective("clear", "CPU time of CLEAR", "CLEAR",
+                  "CPU time of the thread that clears, waiting for the lock included.", _metric("clear_cpu_time")),
         Objective("precopy", "pre-copy", "pre-copy", "From the beginning of the migration to the switchover.",
                   _metric("precopy_duration")),
-        Objective("cost", "CPU time in all", "CPU in all", "CLEAR CPU, and guest time lost times the weight.", _cost),
+        Objective("cost", "CPU time in all", "CPU in all",
+                  "CPU time of CLEAR, and guest time lost times the weight.", _cost),
     )
 }  # fmt: skip
 """The objectives, by name."""

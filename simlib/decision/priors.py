@@ -11,9 +11,11 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from scipy import stats
+from scipy.special import ndtri
 
 from simlib.measurements import data_dir
 from simlib.model.architectures import architecture
@@ -25,7 +27,7 @@ from simlib.model.scenario import Scenario, load_scenario
 LEVEL = 0.90
 """Probability that a cost lies between median / factor and median × factor."""
 
-_QUANTILE = float(stats.norm.ppf(0.5 + LEVEL / 2))
+_QUANTILE = float(ndtri(0.5 + LEVEL / 2))
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,14 @@ def load_priors(name: str) -> dict[str, Prior]:
     (30000.0, 1.7)
     """
     family = architecture(name).name.partition("-")[0]
-    tables = tomllib.loads((data_dir() / "priors" / "costs.toml").read_text(encoding="utf-8"))
+    path = data_dir() / "priors" / "costs.toml"
+    return dict(_priors(family, path, path.stat().st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _priors(family: str, path: Path, _changed: int) -> Mapping[str, Prior]:
+    """What the file says of a family, read once as long as it does not change."""
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
     priors = {}
     for cost in (f.name for f in dataclasses.fields(Costs)):
         row: Mapping[str, Any] = tables[cost].get(family, tables[cost])
@@ -138,8 +147,9 @@ def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> 
     262200
     """
     guest, workload = dict(changes.get("guest", {})), dict(changes.get("workload", {}))
-    if "vcpus" in guest and "memory" not in guest and scenario.guest.memory is not None:
-        whole = PageTable(scenario.guest.page_size).block_bytes() * max(1, guest["vcpus"])
+    vcpus = guest.get("vcpus")  # what is no number is refused below, by its rule
+    if isinstance(vcpus, int) and "memory" not in guest and scenario.guest.memory is not None:
+        whole = PageTable(scenario.guest.page_size).block_bytes() * max(1, vcpus)
         guest["memory"] = -(-scenario.guest.memory // whole) * whole
     chunk = scenario.workload.clear_chunk
     if "memory" in guest and "clear_chunk" not in workload and chunk is not None:
@@ -149,4 +159,11 @@ def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _standard() -> Scenario:
-    return load_scenario(data_dir() / "priors" / "scenario.toml")
+    path = data_dir() / "priors" / "scenario.toml"
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, _changed: int) -> Scenario:
+    """A scenario file, read once as long as it does not change."""
+    return load_scenario(path)

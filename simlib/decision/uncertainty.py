@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from simlib.decision.priors import LEVEL, Prior, load_priors
 from simlib.fits import BOUNDS, CostEstimate, cost_key, unit_of, used_costs
@@ -81,6 +81,18 @@ class UncertainCosts:
             if not priors[name].median or factor_of(estimate, name, scenario.group) <= priors[name].factor:
                 del priors[name]
         return cls(scenario, estimate, priors)
+
+    def central(self) -> Scenario:
+        """The scenario with each cost at its median: given, else calibrated, else from the priors.
+
+        Examples
+        --------
+        >>> uncertain = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
+        >>> uncertain.central().costs.fault_hold == uncertain.priors["fault_hold"].median
+        True
+        """
+        filled = self.scenario if self.estimate is None else self.estimate.apply(self.scenario)
+        return filled.with_costs(**{name: float(np.round(prior.median, 6)) for name, prior in self.priors.items()})
 
     def draw(self, random: np.random.Generator) -> Scenario:
         """The scenario with one vector of costs: what is true in one of the worlds that are possible.
@@ -156,5 +168,5 @@ def factor_of(estimate: CostEstimate, cost: str, group: str) -> float:
     """
     own = cost_key(cost, group)
     index = estimate.names.index(own if own in estimate.names else cost)
-    half = stats.t.ppf(0.5 + LEVEL / 2, estimate.dof) * np.sqrt(estimate.covariance[index, index])
+    half = stdtrit(estimate.dof, 0.5 + LEVEL / 2) * np.sqrt(estimate.covariance[index, index])
     return float(np.exp(half))

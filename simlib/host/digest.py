@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simlib.host.migration import Migration, status_of
 from simlib.host.statistics import Statistics
 from simlib.host.threads import Threads
+from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.trace import Trace
 
 Row = dict[str, Any]
@@ -60,14 +62,18 @@ def of_statistics(statistics: Statistics) -> list[Row]:
 
 
 def _lock(statistics: Statistics, site: str, mode: str, acquired: int, total: Any) -> list[Row]:
-    """One call site and mode."""
+    """One call site and mode; holds that were not timed (kvm.mmu_lock_stat_period) are as long as the others."""
+    timed = total.get("timed", acquired)
+    held_ns = total["hold_ns"] * acquired / timed if timed else math.nan
     about, seconds = f"mmu_lock {site} {mode}", statistics.seconds
     rows = [
         _row(about, "acquired", float(f"{acquired / seconds:.4g}"), "1/s"),
         _row(about, "contended", round(100 * total["contended"] / acquired, 2), "%"),
         _row(about, "waited, of all threads", float(f"{100 * total['wait_ns'] / seconds / 1e9:.4g}"), "% of the time"),
-        _row(about, "held", float(f"{100 * total['hold_ns'] / seconds / 1e9:.4g}"), "% of the time"),
+        _row(about, "held", float(f"{100 * held_ns / seconds / 1e9:.4g}"), "% of the time"),
     ]
+    if timed < ALL_TIMED * acquired:
+        rows.append(_row(about, "holds timed, from which all are estimated", timed, "count"))
     for quantity in ("wait", "hold"):
         longest = statistics.longest("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
         if longest is not None:

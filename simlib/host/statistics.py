@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from simlib.host.record import INTERVAL, Record
-from simlib.measurements.importers.kvm_stats import LOCK, LOCKS, PLACE, WHAT, bounds
+from simlib.measurements.importers.kvm_stats import HISTOGRAM, LOCK, LOCKS, PLACE, WHAT, bounds
 from simlib.measurements.importers.tables import Column, Table
 
 _WHO = (
@@ -181,7 +181,7 @@ class Statistics:
         if isinstance(value, list):
             if all(type(count) is int for count in value):
                 self._before[key] = counts = value[::-1] if self.last_first else value
-                self._histogram(when, key, before, counts)
+                self._histogram(when, key, before, counts, locks)
             return
         if not isinstance(value, int):
             return
@@ -203,10 +203,14 @@ class Statistics:
             self.totals[scope, name] += difference
             self.others.add(*when, *key, about.kind, about.unit, difference)
 
-    def _histogram(self, when: tuple[int, float, float], key: tuple[str, str, str], before: Any, value: Any) -> None:
+    def _histogram(
+        self, when: tuple[int, float, float], key: tuple[str, str, str], before: Any, value: Any, locks: Any
+    ) -> None:
         """Take one histogram of a reply."""
         if before is None or len(before) != len(value):
             return
+        if (of := HISTOGRAM.fullmatch(key[2])) and of["what"] == "hold":
+            locks[of["site"], of["mode"]]["timed"] = max(sum(value) - sum(before), 0)
         about = self.described.get((key[0], key[2]), Description())
         for bucket, (old, new) in enumerate(zip(before, value, strict=True)):
             if new > old:

@@ -340,17 +340,23 @@ def compile_selftests(
     """
     headers = headers or lab_dir() / "objects" / f"{target.name}-headers"
     _run([*_make(target, tree, headers), "headers"], headers / "build.log")
-    out.mkdir(parents=True, exist_ok=True)
-    _run(
-        [
-            *("make", "-C", str(tree / "tools/testing/selftests/kvm"), f"ARCH={target.kernel_arch}"),
-            *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", f"LDFLAGS={link}", "--no-print-directory"),
-            *(f"KHDR_INCLUDES=-isystem {headers}/usr/include", f"-j{len(os.sched_getaffinity(0))}"),
-            *(str(out / name) for name in programs),
-        ],
-        out / "build.log",
-    )
+    command = [
+        *("make", "-C", str(tree / "tools/testing/selftests/kvm"), f"ARCH={target.kernel_arch}"),
+        *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", f"LDFLAGS={link}", "--no-print-directory"),
+        f"KHDR_INCLUDES=-isystem {headers}/usr/include",
+    ]
+    _keep_if_same(out, " ".join(command))
+    _run([*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], out / "build.log")
     return (out / "build.log").read_text("utf-8", errors="replace")
+
+
+def _keep_if_same(out: Path, command: str) -> None:
+    """Empty a folder of objects that another command made: make looks at the age of files, not at flags."""
+    made_by = out / "command"
+    if out.exists() and (not made_by.is_file() or made_by.read_text("utf-8") != command):
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(made_by, command)
 
 
 def build_selftests(

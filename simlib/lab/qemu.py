@@ -333,7 +333,7 @@ def _refuse_foreign(root: Path, target: Target) -> None:
     folders = [str(path) for place in ("usr/lib", "lib") for path in sorted((root / place).glob("*-linux-gnu"))]
     env = {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "LD_TRACE_LOADED_OBJECTS": "1"}
     try:
-        done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=env)  # noqa: S603  # ours
+        done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=env)  # noqa: S603  # just unpacked
     except OSError:
         return  # `ask_version` says why it does not start
     taken = []

@@ -18,6 +18,7 @@ from simlib.lab.boot import Outcome
 from simlib.lab.cache import system_faults
 from simlib.lab.experiment import Cell, check_name, parameter_text
 from simlib.measurements.importers import Imported, import_text
+from simlib.measurements.importers.kvm_stats import ALL_TIMED
 from simlib.measurements.importers.tables import Column
 
 _CONTENT = {
@@ -226,6 +227,13 @@ def lock_rows(record: Record) -> pd.DataFrame:
     if found is None:
         return pd.DataFrame()
     frame = found.frame[found.frame["scope"] == "vm"]
+    known = frame[frame["timed"].notna() & frame["acquired"].notna()]
+    timed, acquired = (int(known[what].sum()) for what in ("timed", "acquired"))
+    if timed < ALL_TIMED * acquired:
+        raise SimlibError(
+            f"{timed} of {acquired} holds of mmu_lock were timed, and hold_time_ns must be of all: set the host's"
+            " kvm.mmu_lock_stat_period to 1 and measure again"
+        )
     names = {"acquired": "acquisitions", "contended": "contentions"}
     names |= {"wait_ns": "wait_time_ns", "hold_ns": "hold_time_ns"}
     parts: list[pd.DataFrame] = []

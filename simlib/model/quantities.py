@@ -96,12 +96,13 @@ def format_seconds(seconds: float, digits: int = 3) -> str:
 
     Examples
     --------
-    >>> format_seconds(0.0123456), format_seconds(-3.2e-6), format_seconds(0.0), format_seconds(float("nan"))
-    ('12.3ms', '-3.2us', '0s', '')
+    >>> format_seconds(0.0123456), format_seconds(-3.2e-6), format_seconds(5e-10), format_seconds(0.0)
+    ('12.3ms', '-3.2us', '0.5ns', '0s')
     """
     if not math.isfinite(seconds):
         return ""
-    return format_duration(float(f"{seconds * 1e12:.{digits}g}")) if round(seconds * 1e12) else "0s"
+    ps = float(f"{seconds * 1e12:.{digits}g}") if round(seconds * 1e12) else 0.0
+    return "0s" if not ps else format_duration(ps) if abs(ps) >= 1000 else f"{ps / 1000:g}ns"
 
 
 def parse_size(text: str | int, what: str = "size") -> int:

@@ -358,11 +358,11 @@ class Scenario:
         vcpus = 4
         """
         tables: dict[str, Any] = {"group": self.group} if self.group else {}
-        tables |= _tables(self, Scenario())
+        tables |= differences(self, Scenario())
         variants = {}
         for name, variant in self.variants.items():
             own: dict[str, Any] = {"group": variant.group} if variant.group != (self.group or name) else {}
-            variants[name] = own | _tables(variant, self)
+            variants[name] = own | differences(variant, self)
         return tomli_w.dumps(tables | ({"variants": variants} if variants else {})).strip()
 
 
@@ -402,8 +402,16 @@ def _facts(machine: Machine) -> dict[str, Any]:
     return {f.name: getattr(machine, f.name) for f in dataclasses.fields(Machine)}
 
 
-def _tables(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
-    """What differs from the base, as a TOML file has it; of the memory, always the key that was given."""
+def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
+    """What differs from the base, as the tables of a TOML file; of the memory, always the key that was given.
+
+    A value that the scenario has not and the base has cannot be said so, and is left out.
+
+    Examples
+    --------
+    >>> differences(Scenario().with_vcpus(8).with_costs(fault_hold="1us"), Scenario())
+    {'guest': {'vcpus': 8}, 'costs': {'fault_hold': '1us'}}
+    """
     tables = {}
     for name, kind in _SECTIONS.items():
         section, default = getattr(scenario, name), getattr(base, name)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from simlib import parallel
 from simlib.errors import InputError
@@ -46,14 +46,14 @@ def why_not(scenario: Scenario) -> str:
     Examples
     --------
     >>> why_not(Scenario.parse({"workload": {"kind": "migration", "access": "sequential"}}))
-    'a guest that touches its pages in order is not sampled (workload.access)'
+    'a guest that accesses its pages in order is not sampled (workload.access)'
     """
     workload, guest = scenario.workload, scenario.guest
     chunk = (workload.clear_chunk or guest.pages_per_vcpu * guest.vcpus * guest.page_size) // guest.page_size
     unit = PageTable(guest.page_size).pages_per_block() if guest.mapped_as_blocks else WORD_PAGES
     reasons = {
         "only a migration is sampled by windows (workload.kind)": not workload.facts.by_chunk,
-        "a guest that touches its pages in order is not sampled (workload.access)": workload.access == "sequential",
+        "a guest that accesses its pages in order is not sampled (workload.access)": workload.access == "sequential",
         "only lazy clearing is sampled (workload.clear_when)": workload.clear_when != "lazy",
         "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
         "enabling the log page by page is not sampled (workload.initially_set)": not workload.initially_set,
@@ -175,7 +175,7 @@ def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel
 
 def _table(walks: Sequence[Journey]) -> pd.DataFrame:
     """Means over the walks; of the stalls what all of them saw together."""
-    reach = float(stats.t.ppf(0.5 + LEVEL / 2, len(walks) - 1))
+    reach = float(stdtrit(len(walks) - 1, 0.5 + LEVEL / 2))
     rows = []
     for name in walks[0].metrics:
         values = np.array([walk.metrics[name] for walk in walks])

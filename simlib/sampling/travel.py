@@ -12,9 +12,10 @@ from scipy import special
 
 from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
+from simlib.model.job import Job
 from simlib.model.scenario import Scenario
 from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, service_of
-from simlib.sampling.window import Check, Spell, Window, window
+from simlib.sampling.window import Check, Spell, Window, window, window_job
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
 from simlib.workloads.kernel import split_at_once
 from simlib.workloads.migration import page_time
@@ -240,10 +241,44 @@ def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
 
 
 def _look_at_clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None) -> Window:
-    between = max(pace.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
-    times = SETTLE * between, LOOK * between, min(DRAIN * between, float(cycles.send[chunk]))
-    accesses = float(cycles.accesses[chunk, 0])
+    times, accesses = _times_of_clear(chunk, cycles, pace), float(cycles.accesses[chunk, 0])
     return window(terrain, chunk, cycles.faulting[chunk, 0], times=times, accesses=accesses, seed=seed, check=check)
+
+
+def _times_of_clear(chunk: int, cycles: Cycles, pace: Pace) -> tuple[float, float, float]:
+    between = max(pace.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
+    return SETTLE * between, LOOK * between, min(DRAIN * between, float(cycles.send[chunk]))
+
+
+def job_of_clear(scenario: Scenario, seed: int = 1, at: float = 0.5) -> Job:
+    """The window on one CLEAR of the first pass, to be run with a trace: who holds the lock while it works.
+
+    Faults are taken to wait for each other no more than they must: what a walk learns about that in its first rounds is
+    not known here.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        For which `simlib.sampling.why_not` has no reason.
+    seed : int
+    at : float
+        From 0 to 1: where in the pass the chunk is.
+
+    Examples
+    --------
+    >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
+    ...     "policy": {"architecture": "arm64"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
+    ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "128M"}})
+    >>> [stamp.phase for stamp in job_of_clear(guest).stamps]
+    ['settled', 'opened', 'cleared', 'closed']
+    """
+    terrain, pace = Terrain(scenario), first_guess(scenario)
+    dirty = terrain.dirty()
+    alone = terrain.alone(dirty)
+    chunk = int(np.searchsorted(np.cumsum(alone), at * alone.sum(), side="right"))
+    cycles = terrain.copy().walk(dirty, pace)
+    times, accesses = _times_of_clear(chunk, cycles, pace), float(cycles.accesses[chunk, 0])
+    return window_job(terrain, chunk, cycles.faulting[chunk, 0], times=times, accesses=accesses, seed=seed)
 
 
 def _look_at_sending(

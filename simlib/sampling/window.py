@@ -186,6 +186,21 @@ def window(
     >>> round(seen.clear * 1e3, 2)  # 32768 pages and 64 blocks, ms
     3.87
     """
+    job = window_job(terrain, chunk, faulting, times=times, accesses=accesses, seed=seed)
+    raw = compiled.run(job, seed=seed, progress=check)
+    return _read(job, raw, terrain.scenario.guest.vcpus / undisturbed_rate(terrain.scenario))
+
+
+def window_job(
+    terrain: Terrain,
+    chunk: int | None,
+    faulting: Floats,
+    *,
+    times: tuple[float, float, float],
+    accesses: float = 0.0,
+    seed: int = 1,
+) -> Job:
+    """The programs and the memory of a window; the parameters are those of `window`."""
     random = np.random.default_rng([seed, 0 if chunk is None else 1])
     scenario, guest = terrain.scenario, terrain.scenario.guest
     counts = pages_of_classes(terrain, chunk, random)
@@ -214,8 +229,7 @@ def window(
         kernel.owner = False
         vcpus += [running_vcpu(kernel, logging=True, anywhere=True)] * (guest.vcpus - owners)
     main = _main(kernel, *(round(time / PS) for time in times))
-    job = kernel.job(vcpus, main, barriers=1, shared=True)
-    return _read(job, compiled.run(job, seed=seed, progress=check), guest.vcpus / undisturbed_rate(scenario))
+    return kernel.job(vcpus, main, barriers=1, shared=True)
 
 
 @lru_cache(maxsize=16)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy  # its parts are imported when they are first used: optimize takes half a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
 
 from simlib.errors import InputError
 from simlib.theory.arguments import check_probability, check_time, check_vector
@@ -212,7 +212,7 @@ class ScalabilityFit:
         threads = check_vector("n", n, positive=True)
         gradient = _gradient(threads, self)
         variance = self.residual_std**2 + np.einsum("ij,jk,ik->i", gradient, self.covariance, gradient)
-        half = stats.t.ppf(0.5 + level / 2, self.degrees_of_freedom) * np.sqrt(variance)
+        half = scipy.special.stdtrit(self.degrees_of_freedom, 0.5 + level / 2) * np.sqrt(variance)
         centre = self.predict(threads)
         return centre * np.exp(-half), centre * np.exp(half)
 
@@ -352,7 +352,7 @@ def _least_squares_of_logarithms(terms: _Vector) -> _Vector:
     """The x ≥ 0 that minimises Σ log²(terms @ x): the best of several starts, as it is not convex."""
     lower = np.zeros(terms.shape[1])
     lower[0] = 1e-9  # some time for one thread, lest its throughput be infinite
-    linear, _ = optimize.nnls(terms, np.ones(len(terms)))
+    linear, _ = scipy.optimize.nnls(terms, np.ones(len(terms)))
     alone = np.eye(terms.shape[1])
     starts = [linear, linear + 0.1 * linear.max(), *(alone + 0.01)]
 
@@ -368,7 +368,9 @@ def _least_squares_of_logarithms(terms: _Vector) -> _Vector:
     for start in starts:
         inside = np.maximum(start / np.exp(residuals(start + lower).mean()), lower)
         options = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14, "max_nfev": 200}
-        results.append(optimize.least_squares(residuals, inside, jacobian, (lower, np.inf), method="dogbox", **options))
+        results.append(
+            scipy.optimize.least_squares(residuals, inside, jacobian, (lower, np.inf), method="dogbox", **options)
+        )
     best: _Vector = min(results, key=lambda result: float(result.cost)).x
     return best
 

@@ -73,8 +73,8 @@ def _main(kernel: DirtyLog) -> Thread:
 
 
 METRICS = (
-    Metric("dirty_memory_time", "s", "From letting the vCPUs go to the last of them having touched all its memory, the "
-           "populating left out, summed over all iterations.", "proportional", rounds=True),
+    Metric("dirty_memory_time", "s", "From letting the vCPUs go to the last of them having accessed all its memory, "
+           "the populating left out, summed over all iterations.", "proportional", rounds=True),
     Metric("populate_time", "s", "From the start until every vCPU has touched its memory once; unknown without a value "
            "for what populating costs.", "proportional"),
     Metric("enable_time", "s", "Time of enabling the log, in which every page is write-protected unless it begins with "

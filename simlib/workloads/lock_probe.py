@@ -89,7 +89,7 @@ def _main(kernel: DirtyLog) -> Thread:
 
 METRICS = (
     Metric("dirty_memory_time", "s", "From letting the vCPUs go to the end of the probe in which the last of them has "
-           "touched all its memory, summed over all iterations.", "proportional", rounds=True),
+           "accessed all its memory, summed over all iterations.", "proportional", rounds=True),
     Metric("lock_probes", "count", "Empty CLEARs for which there was time meanwhile, summed over all iterations.",
            "proportional", rounds=True),
     *LOCKS,

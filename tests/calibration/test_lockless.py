@@ -9,7 +9,7 @@ from simlib.calibration import get_ways, lockless
 from simlib.calibration.lockless import Walk
 from simlib.simulation import run_scenario
 
-WALK = Walk((155.0, 154.0, 156.0), (54.0, 43.0, 65.0), 6, 0.02)
+WALK = Walk((164.0, 163.0, 165.0), (64.0, 56.0, 72.0), 6, 0.04)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def lab(walk):
 
 def test_the_lab_with_the_lock_is_met_without_a_parameter(lab):
     assert not lab.loc["mmu_lock", "determined"].any()
-    assert abs(lab.loc["mmu_lock", "error"]).drop("longest stall").max() < 0.06
+    assert abs(lab.loc["mmu_lock", "error"]).drop("longest stall").max() < 0.08
     assert lab.loc[("mmu_lock", "mmu_lock taken by CLEAR"), "lab"] == 2
     assert lab.loc[("none", "mmu_lock taken by CLEAR"), "lab"] == 0
 
@@ -34,8 +34,8 @@ def test_one_number_meets_both_rounds_without_the_lock(walk, lab):
     both = lab.loc[[("none", "first CLEAR"), ("none", "second CLEAR")]]
     assert both["determined"].all()
     assert abs(both["error"]).max() < 0.05
-    assert walk.lockless[1] < 54 < walk.lockless[2]
-    assert walk.deviation < 0.04
+    assert walk.lockless[1] < 64 < walk.lockless[2]
+    assert walk.deviation < 0.05
     assert walk.ratio[2] < 0.5
 
 
@@ -61,7 +61,7 @@ def test_neither_waiting_nor_flushing_halves_a_get_of_the_same_pages():
     assert table["wait_s"].max() < lockless.budget(WALK).means.saved / 100
     same = table[table["guest"] != "EPT, blocks at first"]
     assert same["ratio"].between(0.99, 1.12).all()
-    assert (same["ratio_lab"] < 0.4).all()
+    assert (same["ratio_lab"] < 0.5).all()
     split = table[table["guest"] == "EPT, blocks at first"]
     assert split["dirty_ratio"].max() < 1  # each block's first write splits it, with a flush
     assert split["ratio"].min() < lockless.budget(WALK).means.ratio < split["ratio"].max()

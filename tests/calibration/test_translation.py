@@ -16,9 +16,9 @@ def table():
 
 @pytest.mark.parametrize("name", lab.LABS)
 def test_the_statistics_take_as_much_wherever_the_lock_is_taken(name):
-    """About 184 instructions on x86 for each time; and none where faults take no lock."""
+    """About 225 instructions on x86 for each time; and none where faults take no lock."""
     own = translation.statistics_own(name)
-    assert 150 < own["letting go"] < 260
+    assert 220 < own["letting go"] < 300
     if name == "x86-npt":
         assert abs(own["fault"]) < 2
     else:

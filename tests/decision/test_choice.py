@@ -41,9 +41,10 @@ from simlib.decision.trials import Trials
 from simlib.decision.uncertainty import UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.fits import CostEstimate, find_fit
-from simlib.measurements import data_dir
+from simlib.measurements import data_dir, load
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
+from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario
 from simlib.sampling import why_not
 
@@ -113,7 +114,8 @@ def test_where_letting_go_is_dear_the_whole_ioctl_needs_least_time_for_clear():
     assert regrets.loc["whole ioctl", "regret_s"] == 0
     assert regrets.loc["every 64 pages", "regret_s"] > 2 * 15 * 10e-6
     assert regrets.loc["every 64 pages", "low_s"] > of(found.choice, "clear")["zone_s"]
-    assert found.law.endswith("simulation confirms it")
+    assert found.law.endswith("simulation agrees: it is among the batches that are as good")
+    assert "square-root" in found.law
 
 
 def test_where_many_readers_wait_for_long_holds_a_small_batch_costs_least():
@@ -147,12 +149,27 @@ def test_a_longest_stall_leaves_out_long_holds(short):
         choose_batch(case, max_stall_s=1e-6)
 
 
-def test_the_bound_of_the_longest_stall_is_that_of_the_chunk_which_is_used(short):
-    """With CLEARs of 1 MiB the whole ioctl is 256 pages, which keep to what 1024 do not."""
-    small = choose_batch(scenario(WRITE, {"reacquire": "10us"}, clear_chunk="1M"), objective="clear", max_stall_s=40e-6)
-    assert small.table["allowed"].all()
-    assert small.recommended == 0
-    assert small.table["stall_bound_s"].iloc[-1] < 40e-6
+def test_a_small_chunk_does_not_let_the_whole_ioctl_keep_to_a_bound(short):
+    """A whole ioctl of 1 MiB is 256 pages; QEMU's next one has all 1024, which stall for longer than is allowed."""
+    case = scenario(WRITE, {"reacquire": "10us"}, clear_chunk="1M")
+    found = choose_batch(case, objective="clear", max_stall_s=40e-6)
+    table = found.table.set_index("batch_pages")
+    assert table.loc[0, "stall_s"] < 40e-6 < table.loc[0, "stall_bound_s"]
+    assert table["allowed"].tolist() == [True, True, False]
+    assert found.recommended == 128
+    assert "whole-ioctl" not in {*found.choice.answers["take"], *found.choice.budgets["take"][:2]}
+    large = choose_batch(scenario(WRITE, {"reacquire": "10us"}), objective="clear").table.set_index("batch_pages")
+    assert table.loc[0, "stall_bound_s"] == pytest.approx(large.loc[0, "stall_bound_s"], rel=0.2)
+    assert found.flags[0].startswith("bounds of the longest stall are those of CLEARs of 4M, which QEMU makes unless")
+    bound = format_seconds(table.loc[128, "stall_bound_s"], 2)
+    assert f" with CLEARs of 1M, up to {bound} with 4M" in found.sentence
+
+
+def test_a_chunk_of_qemus_size_is_not_widened():
+    wide = scenario(guest={"memory": "4G"}, clear_chunk="2G")
+    assert closed_form.at_qemu_chunk(wide) == wide
+    shifts = load("qemu-clear-chunk-defaults").frame.set_index("posting")["shift_bits"]
+    assert 4096 << int(shifts["pull-2019-07-12"]) == closed_form.QEMU_CHUNK
 
 
 def test_what_is_not_allowed_is_advised_nowhere(short):
@@ -505,10 +522,10 @@ def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_sai
     monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
     assert Trials(UncertainCosts.of(case), strategies_of(case, ["every-64", "own"]), 1).how == "sampled"
     said = []
-    found = choose(case, among=["every-64", "lock-regions"], announce=said.append)
+    found = choose(case, among=["every-64", "lock-regions"], announce=said.append)  # the selection with 4M, too
     assert found.how == "whole"
     assert said[0] == (
-        "2 strategies, 20 to 24 simulations: whole migrations (locks by region are not sampled (policy.lock_regions))"
+        "2 strategies, 28 to 32 simulations: whole migrations (locks by region are not sampled (policy.lock_regions))"
     )
     assert found.table.notna().all().all()
     assert choose(scenario(WRITE, clear_when="at_once"), among=["every-64", "own"]).how == "whole"
@@ -753,7 +770,7 @@ def test_choose_gives_the_same_in_all_forms(capsys, tmp_path, short):
 
     code, text, _ = command(capsys, *options)
     assert code == 0
-    assert text.startswith("x86-shadow: 4 vCPUs, 1M (4k), CLEARs of 1M; each vCPU touches another page every ")
+    assert text.startswith("x86-shadow: 4 vCPUs, 1M (4k), CLEARs of 1M; each vCPU accesses another page every ")
     assert result["guarantee"] in text
     for one in OBJECTIVES.values():
         assert one.title in text

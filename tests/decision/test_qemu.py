@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import doctest
 import io
 import json
 import socket
 import sys
 import threading
 import types
-from pathlib import Path
 
 import pytest
 
@@ -406,10 +404,3 @@ def test_what_a_scenario_cannot_do(guest, scenario, sentence):
 def test_a_rate_needs_its_time():
     with pytest.raises(InputError, match="dirty_seconds = None: must be given if dirty_bytes_per_s is"):
         RunningGuest(dirty_bytes_per_s=1.0)
-
-
-def test_the_page_runs_as_it_stands():
-    page = Path(__file__).parents[2] / "docs" / "from-qemu.md"
-    failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert tried
-    assert not failed

@@ -93,6 +93,22 @@ MUTATIONS: dict[str, list[Edit]] = {
     "a lockless update that lost its race is not done again": [
         Edit(LOCKS, "if lock.count != thread.seen:", "if lock.count < thread.seen:"),
     ],
+    "KICK interrupts vCPUs in a fault, too": [
+        Edit(INTERPRETER, "other.asleep == 0 and other.outside == 0 and other.interrupted == 0",
+             "other.asleep == 0 and other.interrupted == 0"),
+    ],
+    "KICK interrupts again who is on the way back": [
+        Edit(SIMULATION, "other.in_guest and not other.interrupted", "other.in_guest"),
+    ],
+    "an access that was interrupted ends the interruption of the next": [
+        Edit(MEMORY, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n"),
+    ],
+    "GUESTS counts vCPUs in a fault": [
+        Edit(INTERPRETER, "if threads[j].asleep == 0 and threads[j].outside == 0:", "if threads[j].asleep == 0:"),
+    ],
+    "an interrupted vCPU runs ahead": [
+        Edit(AHEAD, "if thread.kick or thread.interrupted or fault_of", "if thread.interrupted or fault_of"),
+    ],
     "SEEK goes one place too far": [
         Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)"),
     ],

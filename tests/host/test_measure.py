@@ -30,11 +30,13 @@ QUIET = noise.Snapshot(0.0, 0.0, 0.0, 0.0, ())
 @pytest.fixture
 def host(monkeypatch, tmp_path):
     """A host of which nothing is real; `measure_host` works on it."""
-    simulated = SimulatedHost()
+    return simulated_on(monkeypatch, tmp_path, SimulatedHost())
 
+
+def simulated_on(monkeypatch, tmp_path, simulated):
     def outcome(cell, program, check=None):
         lines = cell.script().splitlines()
-        out = simulated.output(dict(cell.test))
+        out = simulated.output(dict(cell.test), cell.parameters.get("dirty_log_clear_batch", 0))
         return Outcome(tuple(out if line.startswith("run ") else "" for line in lines), "5e", "test", 1.0, 1.0)
 
     monkeypatch.setenv("SIMLIB_LAB", str(tmp_path / "lab"))
@@ -51,27 +53,42 @@ def measured(folder, **options):
     return measure.measure_host(folder, duration_s=0.0, **options)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A host that was measured and calibrated."""
+@pytest.fixture(scope="module", params=["stock", "patched"])
+def folder(request, tmp_path_factory):
+    """A host that was measured and calibrated, once with a stock kernel, and once with one that has the patches."""
+    patched = request.param == "patched"
     with pytest.MonkeyPatch.context() as patch:
         place = tmp_path_factory.mktemp("host")
-        host.__wrapped__(patch, place)
+        simulated_on(patch, place, SimulatedHost(patched=patched))
+        if patched:
+            (place / "dirty_log_clear_batch").write_text("0\n")
+            patch.setattr(measure, "PARAMETERS", place)
         found = measured(place / "host")
-        assert (found.repeats, found.noisy, len(found.records)) == (3, 0, 3 * CELLS)
+        assert (found.repeats, found.noisy, len(found.records)) == (3, 0, 3 * (CELLS + 18 * patched))
         patch.setattr(calibration, "SEEDS", 16)
         fit = calibration.calibrate_host(calibration.load_host(found.folder))
     simlib.fits.write_fit(fit, found.folder / "fit.json")
     return found.folder
 
 
+def is_patched(folder):
+    return (folder / "host-locks.csv").is_file()
+
+
 def test_known_costs_come_back(folder):
     fit = simlib.load_fit(folder / "fit.json")
     found = fit.parameters.set_index("name")
-    assert set(COSTS) == set(found.index)
-    for name, text in COSTS.items():
-        truth, row = parse_duration(text), found.loc[name]
-        tolerance = {"line_transfer": 1.0, "fault_hold": 0.08, "flush": 0.3, "populate_block": 0.1}.get(name, 0.05)
+    assert set(found.index) == set(COSTS) - (set() if is_patched(folder) else {"reacquire"})
+    for name in found.index:
+        truth, row = parse_duration(COSTS[name]), found.loc[name]
+        tolerance = {
+            "line_transfer": 1.0,
+            "fault_hold": 0.03 if is_patched(folder) else 0.08,
+            "flush": 0.3,
+            "populate_block": 0.1,
+            "interrupt": 0.1,
+            "reacquire": 0.25,
+        }.get(name, 0.05)
         assert row["value"] == pytest.approx(truth, rel=tolerance), name
         assert row["low"] <= row["value"] <= row["high"], name
 
@@ -83,6 +100,8 @@ def test_what_was_held_out_is_predicted(folder):
         ("longest_stall", 2),
     ]  # fmt: skip
     assert not seen["train"].any()
+    batches = {(study, batch) for study, batch in zip(seen["study"], seen["batch"], strict=True) if batch}
+    assert batches == ({("batches", 512), ("batches", 64)} if is_patched(folder) else set())
     ratio = seen["model"] / seen["value"]
     assert ratio[seen["metric"] != "longest_stall"].between(0.8, 1.25).all()
     assert ratio.between(0.4, 2.5).all()

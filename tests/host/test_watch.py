@@ -78,7 +78,7 @@ class Guest:
     @staticmethod
     def stats(n):
         histogram = [0] * 32
-        histogram[13] = 7 * n
+        histogram[13] = 8 * n - int(n == 4)
         histogram[31] = int(n == 4)
         histogram.reverse()  # as QEMU gives it
         values = {"remote_tlb_flush": 100 + 3 * n, "pages_4k": 512 if n else 0, "mmu_lock_clear_write_acquired": 8 * n,
@@ -166,6 +166,24 @@ def test_mmu_lock_has_the_importers_columns(watched):
     assert value(found, about, "contended") == 25.0
     assert value(found, about, "held") == pytest.approx(100 * 200_000 / seconds / 1e9, rel=1e-3)
     assert value(found, about, "longest hold, from") == 2**30
+    assert not [row for row in found.rows if "timed" in row["what"]]
+
+
+def test_holds_that_were_not_timed_are_as_long_as_the_others(watched):
+    class OneOfFour(Guest):
+        @staticmethod
+        def stats(n):
+            found = Guest.stats(n)
+            found["stats"][-2:] = [
+                {"name": "mmu_lock_clear_write_hold_ns", "value": 12_500 * n},
+                {"name": "mmu_lock_clear_write_hold_hist", "value": [0] * 18 + [2 * n] + [0] * 13},
+            ]
+            return found
+
+    found, about = watched(OneOfFour()), "mmu_lock clear write"
+    seconds = found.imported.tables["locks"].frame["interval_s"].sum()
+    assert value(found, about, "held") == pytest.approx(100 * 200_000 / seconds / 1e9, rel=1e-3)
+    assert value(found, about, "holds timed, from which all are estimated") == 8
 
 
 def test_histograms_are_differences_by_bucket(watched):
@@ -193,7 +211,7 @@ def test_a_qemu_that_gives_the_first_bucket_first_is_known_by_the_sum(watched):
     columns = ("sample", "bucket", "low", "count")
     mine = [row for row in rows(watched(turned), "histograms", *columns, "scope") if row[-1] == "vm"]
     assert mine == [row for row in rows(watched(Guest()), "histograms", *columns, "scope") if row[-1] == "vm"]
-    assert mine[0] == (2, 13, 4096, 7, "vm")
+    assert mine[0] == (2, 13, 4096, 8, "vm")
 
 
 def test_the_vcpus_thread_is_known_by_its_number(watched):

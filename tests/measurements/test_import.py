@@ -254,6 +254,7 @@ def test_kvm_statistics_in_each_form():
     imported = import_text("kvm-stats", text, histograms=True)
     clear = imported.main.frame.set_index("site").loc["clear"]
     assert clear[["mode", "acquired", "contended", "wait_ns", "hold_ns"]].tolist() == ["write", 96, 12, 48211, 480120]
+    assert pd.isna(clear["timed"])
     assert imported.main.frame["site"].tolist() == ["fault_fast", "clear", "ring_reset"]
     buckets = imported.tables["histograms"].frame
     assert rows(buckets[buckets["count"] > 0], "low_ns", "high_ns", "count") == [(1024, 2048, 4), (2048, 4096, 8)]
@@ -296,5 +297,9 @@ def test_the_contention_test():
     assert imported.warnings == ()
     two = (SAMPLES / "contention_test.jsonl").read_text() * 2
     assert import_text("contention-test", two).main.frame["run"].unique().tolist() == [1, 2]
+    part = two.replace("70,26,", "7,3,")
+    assert import_text("contention-test", part).warnings == (
+        "20 of 192 holds were timed (kvm.mmu_lock_stat_period): hold_ns is the sum of these",
+    )
     lost = two.replace('"lost":0', '"lost":3').replace('"ok":true', '"ok":false')
     assert [w[:15] for w in import_text("contention-test", lost).warnings] == ["the test lost 3", "the test did no"]

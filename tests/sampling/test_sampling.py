@@ -354,7 +354,7 @@ def test_the_longest_stall_of_all_is_longer_than_what_a_few_windows_saw():
 
 REASONS = {
     "only a migration is sampled": {"workload": {"kind": "clear_under_load"}},
-    "touches its pages in order": {"workload": {"access": "sequential"}},
+    "accesses its pages in order": {"workload": {"access": "sequential"}},
     "only lazy clearing is sampled": {"workload": {"clear_when": "at_once"}},
     "threads that only clear are not sampled": {"workload": {"clear_threads": 2}},
     "enabling the log page by page is not sampled": {"workload": {"initially_set": False}},

@@ -239,7 +239,7 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
     if not any(map(len, tables)):
         raise InputError(lines.where, "options only", "the test must have measured something", "run it again")
     setup = log.configs[0] if len(log.configs) == 1 else {"runs": log.configs}
-    return Contents(tables, tuple(dict.fromkeys(log.warnings)), setup)
+    return Contents(tables, tuple(dict.fromkeys([*log.warnings, *log.statistics.warnings()])), setup)
 
 
 def _wholes(lines: Lines, item: dict[str, Any], name: str) -> list[int]:

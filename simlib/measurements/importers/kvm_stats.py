@@ -18,7 +18,7 @@ from typing import Any
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
-WHAT = ("acquired", "contended", "wait_ns", "hold_ns")
+WHAT = ("acquired", "contended", "wait_ns", "timed", "hold_ns")
 _RUN = Column("run", "whole", "which of the runs in the file, from 1")
 _WHEN = (
     _RUN,
@@ -35,7 +35,8 @@ LOCKS = (
     Column("acquired", "whole", "times that the lock was taken", optional=True),
     Column("contended", "whole", "times that it was not free", optional=True),
     Column("wait_ns", "whole", "all waits together", optional=True),
-    Column("hold_ns", "whole", "all holds together", optional=True),
+    Column("timed", "whole", "holds that were timed (kvm.mmu_lock_stat_period)", optional=True),
+    Column("hold_ns", "whole", "the timed holds together", optional=True),
 )
 HISTOGRAMS = (
     *_WHEN,
@@ -53,7 +54,7 @@ OTHERS = (
 )
 
 LOCK = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>acquired|contended|wait_ns|hold_ns)")
-_HISTOGRAM = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>wait|hold)_hist")
+HISTOGRAM = re.compile(r"mmu_lock_(?P<site>\w+)_(?P<mode>read|write)_(?P<what>wait|hold)_hist")
 _TEXT = re.compile(
     r"\s*(?:\S*/)?(?P<name>[A-Za-z_]\w*)(?:\s*\([^)]*\))?(?:\s*[:=]\s*|\s+)(?P<values>\[?-?\d+(?:[\s,]+-?\d+)*\]?)\s*",
     re.ASCII,
@@ -69,6 +70,11 @@ _KNOWN = re.compile(
 MOST_BUCKETS = 64
 """Most buckets of a histogram of 64-bit times."""
 
+ALL_TIMED = 0.9
+"""Least share of the holds that were timed, if all were: a reading sums up counters of CPUs that may be running, so
+that a few holds may be in one counter and not yet in the other. A period of 2, the least that leaves any out, times
+half of them."""
+
 _WHENS = ("populated", "enabled", "end")
 _SCOPES = ("vm", "vcpu")
 
@@ -80,7 +86,7 @@ class Statistics:
     Attributes
     ----------
     locks : dict
-        By run, moment, scope, site and mode: the four numbers.
+        By run, moment, scope, site and mode: numbers by their names in `WHAT`.
     histograms : dict
         By run, moment, scope, site, mode and quantity: the buckets' counts.
     others : dict
@@ -101,7 +107,7 @@ class Statistics:
     def take(self, lines: Lines, run: int, when: str, scope: str, name: str, values: list[int]) -> None:
         """Sort one statistic into its table."""
         snapshot = (run, when, scope)
-        if found := _HISTOGRAM.fullmatch(name):
+        if found := HISTOGRAM.fullmatch(name):
             self._histogram(lines, (*snapshot, found["site"], found["mode"], found["what"]), name, values)
             return
         if len(values) != 1:
@@ -125,6 +131,16 @@ class Statistics:
             rule = f"{name} must be 2 to {MOST_BUCKETS} counts"
             raise lines.fault(f"{len(values)} values", rule, "is the line complete?")
         self.histograms[key] = values
+        if key[-1] == "hold":
+            self.locks.setdefault(key[:-1], {})["timed"] = sum(values)
+
+    def warnings(self) -> list[str]:
+        """What to say about holds that were not timed."""
+        known = [row for row in self.locks.values() if "timed" in row and "acquired" in row]
+        timed, acquired = (sum(row[what] for row in known) for what in ("timed", "acquired"))
+        if timed >= ALL_TIMED * acquired:
+            return []
+        return [f"{timed} of {acquired} holds were timed (kvm.mmu_lock_stat_period): hold_ns is the sum of these"]
 
     @staticmethod
     def _once(lines: Lines, seen: bool, name: str) -> None:
@@ -238,6 +254,7 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
     if begun:
         raise lines.end_fault("the end", "a run must end with a line of type 'end'")
     warnings = [] if statistics.locks else ["no statistics of mmu_lock: a kernel without CONFIG_KVM_MMU_LOCK_STAT"]
+    warnings += statistics.warnings()
     warnings += [f"{skipped} lines are no statistics, left out"] if skipped else []
     return Contents(statistics.tables(histograms), tuple(warnings))
 
