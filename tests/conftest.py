@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What every test shares."""
 
+import signal
+
 from hypothesis import settings
 
 # No deadline: a first call compiles. The same examples each time: a failure in CI is the same failure here.
 settings.register_profile("simlib", deadline=None, derandomize=True)
 settings.load_profile("simlib")
+
+# A shell that starts a job in the background has it ignore Ctrl-C, and so would every process that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
