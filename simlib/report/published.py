@@ -16,7 +16,7 @@ import pandas as pd
 
 from simlib import figures
 from simlib.calibration import growth, kernbench, migrations, parked, split_walk, teardown
-from simlib.figures.style import signed
+from simlib.figures.style import plain_number, signed
 from simlib.fits import Fit, load_fit
 from simlib.measurements import data_dir, load
 from simlib.parallel import Progress, portion
@@ -325,7 +325,7 @@ def readable_summary(table: pd.DataFrame) -> pd.DataFrame:
         said = {}
         for key in ("fitted", "held_out"):
             median, worst = row[f"{key}_median"], signed(row[f"{key}_worst"])
-            several = f": median {median:.2g}, worst {worst}"
+            several = f": median {plain_number(float(f'{median:.2g}'))}, worst {worst}"
             said[key] = f"{row[key]}" + (", without an error" if np.isnan(median) else several)
             said[key] = f"1: {worst}" if row[key] == 1 and not np.isnan(median) else said[key]
         inside = f"{row['inside']} of {row['with_interval']}" if row["with_interval"] else ""
