@@ -20,7 +20,16 @@ import simlib
 from simlib import interruption
 from simlib.cli import data, decide, host, lab
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, interruptible, progress_bar, say, show, whole_numbers
+from simlib.cli.output import (
+    Format,
+    interruptible,
+    progress_bar,
+    say,
+    show,
+    whole_numbers,
+    writable_file,
+    writable_folder,
+)
 from simlib.cli.plot import Output, asked
 from simlib.cli.policies import policies
 from simlib.cli.questions import (
@@ -36,7 +45,7 @@ from simlib.cli.questions import (
     VcpusOption,
 )
 from simlib.errors import SimlibError
-from simlib.files import write_text
+from simlib.files import write_text, write_together
 
 
 class Commands(TyperGroup):
@@ -85,7 +94,7 @@ def calibrate(
     tables: Annotated[
         list[str], typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.")],
+    out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.", callback=writable_file)],
     train: Annotated[
         list[str] | None,
         typer.Option(
@@ -233,8 +242,7 @@ def simulate(
         write_text(files.trace, json.dumps(simlib.perfetto_trace(result)))
         say(f"trace written to {files.trace}")
     if files.out is not None:
-        for name, frame in result.tables().items():
-            write_text(files.out / f"{name}.csv", frame.to_csv(index=False))
+        write_together(files.out, {f"{name}.csv": frame.to_csv(index=False) for name, frame in result.tables().items()})
         say(f"tables written to {files.out}")
     output.write_page(result)
     for flag in result.flags:
@@ -267,9 +275,9 @@ def _sample(case: Case, run: Run, output: Output) -> None:
 
 @app.command()
 def reproduce(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the report and its tables.")] = Path(
-        "build/report"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where to write the report and its tables.", callback=writable_folder)
+    ] = Path("build/report"),
     seed: SeedOption = 1,
 ) -> None:
     """Everything: calibrate, check, predict, draw; one self-contained HTML report. The main job."""
@@ -289,7 +297,10 @@ def explore(
     query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
     scenario: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, as a scenario file.")] = None,
     table: Annotated[
-        Path | None, typer.Option(metavar="OUT.csv", help="Open nothing; write the page's table, all of it simulated.")
+        Path | None,
+        typer.Option(
+            metavar="OUT.csv", help="Open nothing; write the page's table, all of it simulated.", callback=writable_file
+        ),
     ] = None,
 ) -> None:
     """Open a page on which a lock strategy can be tried out, and the notebooks beside it; on loopback, with a token.

@@ -15,7 +15,7 @@ import typer
 
 import simlib
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, progress_bar, say, show
+from simlib.cli.output import Format, progress_bar, say, show, writable_folder
 from simlib.cli.plot import Output
 from simlib.errors import InputError
 from simlib.files import write_together
@@ -106,7 +106,10 @@ FitOption = Annotated[
     typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the machine, if any."),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.", callback=writable_folder
+    ),
 ]
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ import typer
 from simlib import interruption
 from simlib.cli.table import fitted, terminal_width
 from simlib.errors import InputError, RunInterruptedError
+from simlib.files import check_writable
 from simlib.interruption import state
 
 if TYPE_CHECKING:
@@ -40,6 +42,16 @@ class Format(StrEnum):
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
+
+
+def writable_file(path: Path | None) -> Path | None:
+    """An option that names a file which is written after the work: one that cannot be is refused before."""
+    return None if path is None else check_writable(path)
+
+
+def writable_folder(path: Path | None) -> Path | None:
+    """The same for a folder."""
+    return None if path is None else check_writable(path, folder=True)
 
 
 def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from simlib.errors import InputError, SimlibError
+from simlib.files import write_bytes
 from simlib.interruption import Held
 
 ADDRESS = "127.0.0.1"
@@ -143,10 +143,11 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
             (target / name).mkdir(parents=True, exist_ok=True)
             for file in sorted((package / packaged).glob("*.*")):
                 if not (target / name / file.name).exists():
-                    shutil.copyfile(file, target / name / file.name)
-    except OSError as error:
+                    write_bytes(target / name / file.name, file.read_bytes())
+    except (InputError, OSError) as error:
+        why = error.rule if isinstance(error, InputError) else error.strerror
         raise SimlibError(
-            f"cannot copy the notebooks to {target} ({error.strerror}): change to a folder that you may write"
+            f"cannot copy the notebooks to {target} ({why}): change to a folder that you may write"
         ) from None
     return target
 

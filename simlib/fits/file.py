@@ -155,6 +155,11 @@ def write_fit(fit: Fit, path: str | Path) -> None:
     fit : Fit
     path : str or Path
     """
+    write_text(path, fit_text(fit))
+
+
+def fit_text(fit: Fit) -> str:
+    """A fit as its file has it."""
     parameters = fit.parameters.assign(unit=[unit_of(n) for n in fit.parameters["name"]])
     content = {
         "schema": SCHEMA,
@@ -168,7 +173,7 @@ def write_fit(fit: Fit, path: str | Path) -> None:
         "spread": dict(fit.estimate.spread),
         "observations": json.loads(fit.observations.to_json(orient="records", double_precision=10)),
     }
-    write_text(path, json.dumps(content | fit.meta, indent=1) + "\n")
+    return json.dumps(content | fit.meta, indent=1) + "\n"
 
 
 def load_fit(path: str | Path) -> Fit:
