@@ -7,7 +7,9 @@ Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +31,7 @@ from simlib.cli.output import (
     whole_numbers,
     writable_file,
     writable_folder,
+    write,
 )
 from simlib.cli.plot import Output, asked
 from simlib.cli.policies import policies
@@ -140,7 +143,7 @@ def calibrate(
         where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
         say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
     if output.how is Format.TABLE:
-        sys.stdout.write(f"{fit.summary()}\n")
+        write(f"{fit.summary()}\n")
     else:
         show(fit.costs().drop(columns="fit").assign(determined=fit.intervals["determined"]), output.how)
 
@@ -224,7 +227,7 @@ def simulate(
     simlib simulate mine.toml --policy "pages >= 512 or held >= 50us" --listing
     """
     if listing:
-        sys.stdout.write(simlib.programs(**case.arguments()).listing() + "\n")
+        write(simlib.programs(**case.arguments()).listing() + "\n")
         return
     if run.sample:
         _sample(case, run, output)
@@ -249,7 +252,7 @@ def simulate(
         say(flag)
     show(result.table(), output.how)
     if output.how is Format.TABLE:
-        sys.stdout.write("\n")
+        write("\n")
         show(result.locks(), output.how)
 
 
@@ -286,7 +289,7 @@ def reproduce(
     with progress_bar() as progress:
         report = run(out, seed=seed, progress=progress)
     say("the report is at")
-    sys.stdout.write(f"{report}\n")
+    write(f"{report}\n")
 
 
 @app.command()
@@ -329,9 +332,16 @@ def main(arguments: list[str] | None = None) -> None:
     if given[:1] == ["--version"]:
         print(simlib.__version__)  # before anything is parsed: Typer imports all of pydantic for that
         return
+    # What an encoding cannot say (ASCII has no µ, UTF-8 no half of a file's name) is an escape, not an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         asked.set(given)
-        app(args=arguments, prog_name="simlib", standalone_mode=True)
+        try:
+            app(args=arguments, prog_name="simlib", standalone_mode=True)
+        finally:
+            sys.stdout.flush()
     except SimlibError as error:
         say(error.on_command_line())
         interruption.state.told |= bool(interruption.state.asked)
@@ -339,3 +349,16 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except MemoryError:
+        say("not enough memory: take less of what is simulated or read")
+        sys.exit(1)
+    except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
+        say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        _leave_output()
+        sys.exit(1)
+
+
+def _leave_output() -> None:
+    """Let Python not try again, at its end, to write what could not be written."""
+    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

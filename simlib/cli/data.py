@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from simlib.cli.output import (
     show,
     writable_file,
     writable_folder,
+    write,
 )
 from simlib.errors import InputError, nearest
 
@@ -79,7 +79,7 @@ def data_costs(
     simlib.fits.write_fit(fit, path)
     say(f"written to {path}")
     if how is Format.TABLE:
-        sys.stdout.write(f"{fit.summary()}\n")
+        write(f"{fit.summary()}\n")
     else:
         show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
 
@@ -130,7 +130,7 @@ def data_check(
 ) -> None:
     """Check a measurement file against its schema and the rules of docs/data.md."""
     for line in simlib.measurements.check(path):
-        sys.stdout.write(line + "\n")
+        write(line + "\n")
 
 
 @app.command("import", cls=ImportCommand)
@@ -185,7 +185,7 @@ def data_import(
         return
     for number, chosen in enumerate([table] if table else list(imported.tables)):
         rows = imported.tables[chosen].frame
-        sys.stdout.write("\n" if number else "")
+        write("\n" if number else "")
         say(f"{chosen}: {imported.tables[chosen].title}; {len(rows)} rows")
         shown = rows.head(PRINTED_ROWS)
         show(shown.astype(object).where(shown.notna(), ""), how)

@@ -8,7 +8,6 @@ one sentence reports every fault: where, which value, which rule, what to do.
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tomli_w
+from markupsafe import Markup
 
 from simlib.errors import InputError, nearest
 from simlib.model import rules
@@ -345,7 +345,7 @@ class Scenario:
         )
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.summary())}</pre>"
+        return Markup("<pre>{}</pre>").format(self.summary())
 
     def summary(self) -> str:
         """What it is, in a line, and what differs from the defaults, as its file has it."""
