@@ -15,7 +15,7 @@ from pathlib import Path
 from simlib.errors import InputError, SimlibError
 from simlib.files import locked, write_text
 from simlib.lab.build import Built
-from simlib.lab.cache import at_work, lab_dir, need_space
+from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell
 from simlib.lab.process import refuse_full, run
 from simlib.lab.source import copy_tree, file_sha256
@@ -91,12 +91,14 @@ def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
     for place in places:
         if place is None or not os.access(place, os.X_OK):
             continue
+        own = place.startswith(str(root))
         try:
+            if own:
+                check_own(lab_dir(), root, root / "bin", Path(place))
             version = ask_version(place)
         except SimlibError as error:
             broken.append(str(error))
             continue
-        own = place.startswith(str(root))
         names = ("qemu", "seabios", "")
         folders = tuple(
             str(root / "usr/share" / name) for name in names if own and (root / "usr/share" / name).is_dir()
