@@ -257,10 +257,13 @@ def simulate(
 
 
 def _offer_sample(case: Case) -> None:
-    """Say that there is a faster way, where there is."""
+    """Say that it will take long, and that there is a faster way, where there is."""
     from simlib.sampling import WHOLE_PAGES, why_not
+    from simlib.workloads.horizon import check_length
 
     scenario = simlib.load_scenario(case.scenario).variant(case.variant)
+    if long := check_length(scenario.with_vcpus(case.vcpus) if case.vcpus else scenario):
+        say(long)
     if scenario.guest.pages_per_vcpu * scenario.guest.vcpus > 16 * WHOLE_PAGES and not why_not(scenario):
         say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
 

@@ -30,7 +30,7 @@ _BITS_PER_S = {
     for prefix, factor in (("", 1), ("k", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12))
     for unit, bits in (("bit", 1), ("B", 8))
 }
-_NUMBER = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*(?:/s)?)\s*")
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*(?:/s)?)\s*")
 
 
 def _split(text: str, what: str, rule: str) -> tuple[float, str]:

@@ -210,6 +210,11 @@ class Scenario:
                 "workload.access_interval", format_duration(0), "must be more than 0",
                 "a vCPU that takes no time would go round for ever at one instant",
             )  # fmt: skip
+        if (facts.works_on or (workload.kind == "teardown" and workload.guest_runs)) and self.machine.clock != "wall":
+            raise InputError(
+                "machine.clock", self.machine.clock, f"{workload.kind} tells how fast the guest is over time, and the "
+                "time that such a clock shows is no common one", 'use clock = "wall"',
+            )  # fmt: skip
         if not facts.regions and self.policy.lock_regions > 1:
             raise InputError(
                 "policy.lock_regions", self.policy.lock_regions, f"{workload.kind} takes the one lock of all memory",
