@@ -16,7 +16,8 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions coverage bench picture pins clean
+.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions kills fuzz audit coverage
+.PHONY: bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:
@@ -27,6 +28,9 @@ help:
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
 	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (4 minutes)"
+	@echo "make kills       end every command that writes by SIGKILL $(KILLS) times: nothing partial stands there (20 minutes)"
+	@echo "make fuzz        give every parser, importer and command $(INPUTS) broken inputs; goes on where it was ended (an hour)"
+	@echo "make audit       ask the advisory service about the pinned packages (installs requirements/audit.txt)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
@@ -83,7 +87,7 @@ env: .venv/.simlib
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/.bench .venv/.docs: .venv/.%: requirements/%.txt .venv/.pins
+.venv/.audit .venv/.bench .venv/.docs: .venv/.%: requirements/%.txt .venv/.pins
 	@echo "Installing the packages of requirements/$*.txt."
 	@$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
 	@touch $@
@@ -121,6 +125,21 @@ mutations: .venv/.simlib
 MOMENTS := 40
 interruptions: .venv/.simlib
 	@.venv/bin/python tests/interruptions.py $(MOMENTS)
+
+# The same kills each time; KILLS=1000 makes more of them.
+KILLS := 200
+kills: .venv/.simlib
+	@.venv/bin/python tests/kills.py $(KILLS)
+
+# The same inputs each time. What was done is in build/fuzz; remove it to do it again. MINUTES=20 ends it after that.
+INPUTS := 1000000
+MINUTES := inf
+fuzz: .venv/.simlib
+	@.venv/bin/python tests/fuzzing.py $(INPUTS) $(MINUTES)
+
+# The service is not where an index of packages is: a machine that reaches one may not reach the other.
+audit: .venv/.simlib .venv/.audit
+	@.venv/bin/python tests/audit.py
 
 # What these need (compilers, the kernel's source, QEMU) is named, package by package, by "simlib lab check".
 check-patches: .venv/.simlib
@@ -184,6 +203,7 @@ pins:
 	@$(call compile,dev,--extra dev)
 	@$(call compile,run,--constraints requirements/dev.txt)
 	@$(call compile,bench,--extra bench --constraints requirements/dev.txt)
+	@$(call compile,audit,--extra audit --constraints requirements/dev.txt)
 	@$(call compile,docs,--extra docs --constraints requirements/dev.txt)
 
 clean:

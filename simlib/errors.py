@@ -10,6 +10,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 240
+"""Most characters of a value that a message shows."""
+
+_LONGEST_MESSAGE = 4000
+_NAME = 100
+"""Most characters of a name for which a similar one is looked for."""
+
 
 class SimlibError(Exception):
     """A run that could not be done. Exit code 1.
@@ -32,8 +39,8 @@ class SimlibError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "", cure: str = "", option: str = "") -> None:
-        self.message, self.cure, self.option = message, cure, option
-        super().__init__(message + (f"; {cure}" if cure else ""))
+        self.message, self.cure, self.option = _shown(message), _shown(cure), _shown(option)
+        super().__init__(self.message + (f"; {self.cure}" if self.cure else ""))
 
     def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
         return type(self), (self.message, self.cure, self.option), self.__dict__
@@ -78,12 +85,12 @@ class InputError(SimlibError, ValueError):
 
     def _sentence(self, what: str) -> str:
         """What is wrong, the value, the rule."""
-        return f"{what} = {self.value if isinstance(self.value, str) else repr(self.value)}: {self.rule}"
+        return f"{shortened(what, 4 * LONGEST)} = {shortened(self.value)}: {self.rule}"
 
     def on_command_line(self) -> str:
         """The sentence with the command line's names and cure."""
         cure = self.option or self.cure
-        return self._sentence(self.flag or self.what) + (f"; {cure}" if cure else "")
+        return _shown(self._sentence(self.flag or self.what)) + (f"; {cure}" if cure else "")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...], dict[str, object]]:
         return type(self), (self.what, self.value, self.rule, self.cure, self.option, self.flag), self.__dict__
@@ -118,6 +125,47 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'known: memory, vcpus'
     """
     words = sorted(known)
-    close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:_NAME], words, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(words)}"
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""A text as a terminal may show it: what is no visible character as an escape, but for what is to be kept.
+
+    Examples
+    --------
+    >>> printable("µ " + chr(27) + "[31m " + chr(0xDCFF)) == "µ " + r"\x1b[31m \udcff"
+    True
+    >>> text = f"two{chr(10)}lines"
+    >>> printable(text) == r"two\nlines", printable(text, keep=chr(10)) == text
+    (True, True)
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode("ascii") for one in text
+    )
+
+
+def shortened(value: object, most: int = LONGEST) -> str:
+    """A value as a message shows it: on one line, and not all of what is long.
+
+    Examples
+    --------
+    >>> shortened(2.5), len(shortened("x" * 10**6)), shortened(16**9999)
+    ('2.5', 242, 'an int that is too long to be shown')
+    """
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (RecursionError, ValueError):  # nested deeply, or more than 4300 digits
+        return (
+            f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__} that is too long to be shown"
+        )
+    text = printable(text[: most + 1])
+    return text if len(text) <= most else f"{text[:most]} …"
+
+
+def _shown(message: str) -> str:
+    """A message as a terminal may show it."""
+    return printable(message[:_LONGEST_MESSAGE], keep="\n\t")

@@ -1,28 +1,50 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writing files so that nobody ever sees half of one."""
+"""Writing files so that nobody ever sees half of one, nor some of several that belong together.
+
+What is written stands beside its place, as ``.NAME.part``, until it is whole; then it is renamed. Whoever writes there
+holds a lock on it, which the system gives back however the process ends: what a killed one left is removed by the
+next.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
+import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from simlib.errors import InputError
+from simlib.interruption import Held
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system says if a disk, or the user's share of it, is full."""
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a file system says that knows no locks."""
+
+_PROBE_BYTES = 1 << 16
+"""What a disk must have room for, before work whose result goes there; bytes."""
+
+_LONGEST_NAME = 240
+"""Most bytes of a name to which ``.part`` is added; the system allows 255 in all."""
+
+_BEGUN, _WHOLE = ".simlib.part", ".simlib.whole"
+"""Within a folder that is there already: a set that is being written, and one that is only to be moved."""
+
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file beside its place, then rename it there.
+    """Write a text file; see `write_bytes`.
 
     Parameters
     ----------
     path : str or Path
         Folders that do not exist are made.
     text : str
+        Written as UTF-8; what cannot be (half of a character of a file's name) as a backslash and its number.
 
     Returns
     -------
@@ -31,7 +53,7 @@ def write_text(path: str | Path, text: str) -> Path:
     Raises
     ------
     InputError
-        If the folder cannot be made or written.
+        If it cannot be written.
 
     Examples
     --------
@@ -40,53 +62,37 @@ def write_text(path: str | Path, text: str) -> Path:
     ...     write_text(Path(folder) / "a" / "b.txt", "hello").read_text()
     'hello'
     """
-    path = Path(path)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 is for secrets
-        os.replace(temporary, path)
-    except OSError as error:
-        raise _fault(path, error) from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-    return path
+    return write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
-def check_writable(path: str | Path) -> Path:
-    """Refuse a file that could not be written, before the work of which it is to tell. Nothing is made.
+def write_bytes(path: str | Path, content: bytes) -> Path:
+    """Write a file beside its place, then rename it there; a device or a pipe is written to as it is.
+
+    A link is followed: what it names is replaced, and the link stays.
 
     Raises
     ------
     InputError
-        If it is a folder, or its folder is a file or may not be written.
-
-    Examples
-    --------
-    >>> check_writable("/")
-    Traceback (most recent call last):
-    ...
-    simlib.errors.InputError: output = /: cannot be written (Is a directory); choose a folder that you may write to
+        If it cannot be written.
     """
     path = Path(path)
-    if path.is_dir():
-        raise _fault(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
-    folder = next(part for part in path.absolute().parents if part.exists())
-    if not folder.is_dir():
-        raise _fault(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _fault(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    with _naming(path):
+        place = Path(os.path.realpath(path))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if _is_special(place):
+            place.write_bytes(content)
+            return path
+        with _own(_part(place), _make_file) as part:
+            part.write_bytes(content)
+            os.replace(part, place)
     return path
 
 
 def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write several text files into a folder beside, then rename all of them: whoever looks sees whole files.
+    """Write several text files into a folder, of which whoever looks sees all or none.
+
+    A folder that is new is written beside and renamed. Into one that is there, they are moved once all are written;
+    if that is cut off, the next call ends it first.
 
     Parameters
     ----------
@@ -103,27 +109,237 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     Raises
     ------
     InputError
-        If the folder cannot be made or written; no file is changed then, unless a rename fails.
+        If the folder cannot be made or written, or has something else than a file of one of these names; no file is
+        changed then.
 
     Examples
     --------
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in write_together(Path(folder), {"a.csv": "a", "a.json": "{}"})]
+    ...     [path.name for path in write_together(Path(folder) / "new", {"a.csv": "a", "a.json": "{}"})]
     ['a.csv', 'a.json']
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".part") as beside:
-            for name, text in texts.items():
-                write_text(Path(beside) / name, text)
+    with _naming(folder):
+        place = Path(os.path.realpath(folder))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _clear(_part(place))
+        if not place.exists():
+            with _own(_part(place), os.mkdir) as beside:
+                _fill(beside, folder, texts)
+                os.rename(beside, place)
+            return [folder / name for name in texts]
+        with locked(place):
+            _move(place / _WHOLE, place)
+            shutil.rmtree(place / _BEGUN, ignore_errors=True)
             for name in texts:
-                os.replace(Path(beside) / name, folder / name)
-    except OSError as error:
-        raise _fault(folder, error) from None
+                _refuse_other(place / name, folder / name)
+            try:
+                os.mkdir(place / _BEGUN)
+                _fill(place / _BEGUN, folder, texts)
+                os.rename(place / _BEGUN, place / _WHOLE)
+            except BaseException:
+                shutil.rmtree(place / _BEGUN, ignore_errors=True)
+                raise
+            _move(place / _WHOLE, place)
     return [folder / name for name in texts]
 
 
-def _fault(path: Path, error: OSError) -> InputError:
-    """What to say of a place that cannot be written."""
-    cure = "free some space, or choose another disk" if error.errno in FULL else "choose a folder that you may write to"
-    return InputError("output", str(path), f"cannot be written ({error.strerror})", cure)
+def check_writable(path: str | Path, *, folder: bool = False) -> Path:
+    """Refuse a file that could not be written, before the work of which it is to tell. Nothing stays there.
+
+    Parameters
+    ----------
+    path : str or Path
+    folder : bool
+        Whether it is to be a folder.
+
+    Raises
+    ------
+    InputError
+        If it is a folder (or, if it is to be one, a file), its folder is a file or may not be written, or the disk is
+        full.
+
+    Examples
+    --------
+    >>> check_writable("/")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: output = /: cannot be written (Is a directory); choose a folder that you may write to
+    """
+    path = Path(path)
+    with _naming(path):
+        place = Path(os.path.realpath(path))
+        mode = _mode(place)
+        if mode is not None and stat.S_ISDIR(mode) and not folder:
+            raise _system(errno.EISDIR)
+        if mode is not None and folder and not stat.S_ISDIR(mode):
+            raise _system(errno.ENOTDIR)
+        if _is_special(place):
+            if not os.access(place, os.W_OK):
+                raise _system(errno.EACCES)
+            return path
+        for part in (place, *place.parents) if folder else place.parents:
+            if _mode(part) is not None:
+                break
+        _longest_names(place)
+        with tempfile.TemporaryFile(dir=part) as probe:  # it has no name, where the system can do without
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+    return path
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Be the only one who works in a folder; wait for another process, or thread, that does."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _own(part: Path, make: Callable[[Path], None]) -> Iterator[Path]:
+    """A new file or folder of one's own, removed at the end if it is still there; one that a killed process left, too.
+
+    It is locked from its beginning: what is there without a lock belongs to nobody any more.
+    """
+    while True:
+        _clear(part)
+        handle = -1
+        try:
+            with Held():
+                make(part)
+                handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+            _lock(handle)
+            if _is_at(handle, part):  # else another one took it for abandoned before it was locked
+                yield part
+                return
+        except (FileExistsError, FileNotFoundError):
+            if handle >= 0:
+                raise
+            # Another process was faster.
+        finally:
+            if handle >= 0:
+                _remove(part, handle)
+                os.close(handle)
+
+
+def _make_file(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+
+
+def _clear(part: Path) -> None:
+    """Remove what a killed process left; wait for one that still writes it."""
+    try:
+        handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        os.unlink(part)  # a link, which none of ours is
+        return
+    try:
+        _lock(handle)
+        _remove(part, handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(part: Path, handle: int) -> None:
+    """Remove a file or folder, if it is still the one that is open."""
+    if _is_at(handle, part):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file is the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file until it is closed, where its file system can."""
+    import fcntl  # noqa: PLC0415  # not on Windows, where names can be imported from here
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _fill(beside: Path, folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files of a set; what goes wrong is said of the place where they will be."""
+    for name, text in texts.items():
+        with _naming(folder / name):
+            (beside / name).write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def _move(whole: Path, place: Path) -> None:
+    """Move the files of a set that is whole to their place."""
+    if whole.is_dir():
+        for path in sorted(whole.iterdir()):
+            os.replace(path, place / path.name)
+        os.rmdir(whole)
+
+
+def _refuse_other(place: Path, shown: Path) -> None:
+    """Refuse what is there and no file, which nobody meant to be replaced."""
+    with _naming(shown):
+        if os.path.lexists(place) and not stat.S_ISREG(os.lstat(place).st_mode):
+            raise OSError(errno.EEXIST, "a link, a folder or a device is there")
+
+
+def _part(place: Path) -> Path:
+    """Where a file or folder is written until it is whole."""
+    name = os.fsdecode(os.fsencode(place.name)[:_LONGEST_NAME])
+    return place.with_name(f".{name}.part")
+
+
+def _mode(place: Path) -> int | None:
+    """What a place is; None if nothing is there."""
+    try:
+        return os.stat(place).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _is_special(place: Path) -> bool:
+    """Whether it is a device, a pipe or a socket: nothing that could be replaced by a file."""
+    mode = _mode(place)
+    return mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _longest_names(place: Path) -> None:
+    """Refuse names that the system cannot have, whether or not their folder is there."""
+    for part in place.parts:
+        if len(os.fsencode(part)) > 255:
+            raise _system(errno.ENAMETOOLONG)
+
+
+def _system(number: int) -> OSError:
+    """An error as the system has it."""
+    return OSError(number, os.strerror(number))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say of the user's own path what the system says of wherever it went wrong."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in FULL
+        cure = "free some space, or choose another disk" if full else "choose a folder that you may write to"
+        why = error.strerror or str(error)
+        raise InputError("output", str(path), f"cannot be written ({why})", cure) from None
+    except ValueError as error:  # a byte 0 in a name
+        if isinstance(error, InputError):
+            raise
+        raise InputError("output", str(path), f"cannot be written ({error})", "choose another name") from None

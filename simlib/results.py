@@ -106,8 +106,19 @@ def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFram
     >>> "costs: &lt;x&gt;" in shown, "&lt;i&gt;" in shown, "<i>" in shown
     (True, True, False)
     """
-    frames = [Markup(table.to_html(index=False, border=0, na_rep="")) for table in tables]  # noqa: S704  # escapes cells
+    frames = [html_of(table) for table in tables]
     return rendered("simlib", "result.html.j2", kind=kind, what=what, notes=notes, tables=frames)
+
+
+def html_of(frame: pd.DataFrame) -> Markup:
+    """A table as HTML; texts in it, and names of columns, are escaped.
+
+    Examples
+    --------
+    >>> "&lt;b&gt;" in html_of(pd.DataFrame({"<b>": ["<i>"]})), "<i>" in html_of(pd.DataFrame({"<b>": ["<i>"]}))
+    (True, False)
+    """
+    return Markup(frame.to_html(index=False, border=0, na_rep=""))  # noqa: S704  # pandas escapes what it holds
 
 
 def text_of(frame: pd.DataFrame) -> str:

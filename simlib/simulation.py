@@ -24,6 +24,7 @@ from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, result_html, text_of
 from simlib.sampling import WALKS, SampleResult, sample_migration
 from simlib.workloads import build, find_metric, kind_of
+from simlib.workloads.horizon import check_length
 
 Engine = Literal["compiled", "reference"]
 _ENGINES = {"compiled": compiled.run, "reference": reference.run}
@@ -445,6 +446,7 @@ def run_scenario(
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
     kind = kind_of(small)
     kind.check_horizon(small)
+    check_length(small)
     job = build(small)
     raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
     flags = (*kind.warnings(small, job, raw, scale), *flags_of(scenario, scale))

@@ -17,7 +17,13 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
-PINS = {"run": [], "dev": ["dev"], "bench": ["bench"], "docs": ["docs"]}  # file: the extras it holds
+PINS = {
+    "run": [],
+    "dev": ["dev"],
+    "bench": ["bench"],
+    "docs": ["docs"],
+    "audit": ["audit"],
+}  # file: the extras it holds
 
 # Where the pins may be installed. 3.11.2 (Debian 12) stands for the older patch versions of 3.11.
 PYTHONS = ["3.11.2", "3.11.9", "3.12.3", "3.13.1"]

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ORDER = [
-    "interruption", "later", "errors", "version", "parallel", "files", "results", "model", "engine", "workloads",
-    "sampling", "measurements", "fits", "simulation", "theory", "lab", "host", "prediction", "comparison",
-    "calibration", "decision", "sweep", "figures", "explorer", "report", "cli",
+    "interruption", "later", "errors", "version", "parallel", "files", "reading", "machine_code", "results", "model",
+    "engine", "workloads", "sampling", "measurements", "fits", "simulation", "theory", "lab", "host", "prediction",
+    "comparison", "calibration", "decision", "sweep", "figures", "explorer", "report", "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
 UPWARDS = {("results", "figures")}
@@ -42,6 +43,28 @@ def test_a_part_imports_only_from_parts_below():
                 faults.append(f"{path.relative_to(ROOT)} imports simlib.{other}, which is no part")
             elif ORDER.index(other) > ORDER.index(part) and (part, other) not in UPWARDS:
                 faults.append(f"{path.relative_to(ROOT)}: {part} imports {other}")
+    assert not faults
+
+
+TAG = re.compile(r"</?(?:[abip]|b|br|code|div|h[1-6]|li|p|pre|small|span|strong|table|ul)[ >/]")
+MADE_OF_OUR_OWN = {"figures", "report/gallery.py"}
+"""Plotly escapes what its figures say, and the gallery's pages are those of the repository's notebooks."""
+
+
+def test_html_is_made_by_templates():
+    """Text within a tag goes through Jinja2 or `markupsafe.Markup.format`, which escape it; nobody does so by hand."""
+    faults = []
+    for path in (ROOT / "simlib").rglob("*.py"):
+        place = path.relative_to(ROOT / "simlib")
+        if {place.parts[0], place.as_posix()} & MADE_OF_OUR_OWN:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+                filled = any(isinstance(part, ast.FormattedValue) for part in node.values)
+                faults += [f"{place}:{node.lineno}: {text}"] * bool(filled and TAG.search(text))
+            elif isinstance(node, ast.Attribute) and ast.unparse(node) == "html.escape":
+                faults.append(f"{place}:{node.lineno}: escapes by hand")
     assert not faults
 
 

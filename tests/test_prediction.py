@@ -68,7 +68,7 @@ def test_a_policy_by_name():
         ({"metrics": ["precopy_duration"]}, r"dirty_log_perf_test has none of this name; .*known: clear_dirty_log"),
         ({"metrics": ["dirty_memory_time[7]"]}, r"the workload has iterations 1 to 2"),
         ({"policy": "every-63"}, r"multiple of 64"),
-        ({"fit": "nowhere.json"}, r"fit file = nowhere.json: cannot be read"),
+        ({"fit": "nowhere.json"}, r"nowhere.json = missing: a fit file"),
     ],
 )
 def test_a_sentence_for_each_fault(arguments, message):

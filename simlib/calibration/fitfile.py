@@ -19,6 +19,18 @@ def save_fit(fit: Calibrated, path: str | Path, train: Conditions, date: datetim
     ----------
     fit : Calibrated
     path : str or Path
+    train, date
+        See `as_fit`.
+    """
+    write_fit(as_fit(fit, train, date), path)
+
+
+def as_fit(fit: Calibrated, train: Conditions, date: datetime.date | None = None) -> Fit:
+    """A calibration as its file holds it.
+
+    Parameters
+    ----------
+    fit : Calibrated
     train : str, or mapping of str to str
         The condition that chose the training rows, or those by the names of tables.
     date : datetime.date, optional
@@ -36,4 +48,4 @@ def save_fit(fit: Calibrated, path: str | Path, train: Conditions, date: datetim
         "noise": json.loads(fit.noise.to_json(orient="records", double_precision=10)),
         "sensitivity": json.loads(fit.sensitivity.to_json(orient="records", double_precision=4)),
     }
-    write_fit(Fit(fit.problem.scenario, fit.estimate, fit.intervals, fit.fitted, meta), path)
+    return Fit(fit.problem.scenario, fit.estimate, fit.intervals, fit.fitted, meta)

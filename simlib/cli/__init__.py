@@ -7,7 +7,9 @@ Results go to stdout; progress and messages to stderr. Exit codes: 0 done,
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +22,17 @@ import simlib
 from simlib import interruption
 from simlib.cli import data, decide, host, lab
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, interruptible, progress_bar, say, show, whole_numbers
+from simlib.cli.output import (
+    Format,
+    interruptible,
+    progress_bar,
+    say,
+    show,
+    whole_numbers,
+    writable_file,
+    writable_folder,
+    write,
+)
 from simlib.cli.plot import Output, asked
 from simlib.cli.policies import policies
 from simlib.cli.questions import (
@@ -36,7 +48,7 @@ from simlib.cli.questions import (
     VcpusOption,
 )
 from simlib.errors import SimlibError
-from simlib.files import write_text
+from simlib.files import write_text, write_together
 
 
 class Commands(TyperGroup):
@@ -85,7 +97,7 @@ def calibrate(
     tables: Annotated[
         list[str], typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.")],
+    out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.", callback=writable_file)],
     train: Annotated[
         list[str] | None,
         typer.Option(
@@ -131,7 +143,7 @@ def calibrate(
         where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
         say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
     if output.how is Format.TABLE:
-        sys.stdout.write(f"{fit.summary()}\n")
+        write(f"{fit.summary()}\n")
     else:
         show(fit.costs().drop(columns="fit").assign(determined=fit.intervals["determined"]), output.how)
 
@@ -215,7 +227,7 @@ def simulate(
     simlib simulate mine.toml --policy "pages >= 512 or held >= 50us" --listing
     """
     if listing:
-        sys.stdout.write(simlib.programs(**case.arguments()).listing() + "\n")
+        write(simlib.programs(**case.arguments()).listing() + "\n")
         return
     if run.sample:
         _sample(case, run, output)
@@ -233,23 +245,25 @@ def simulate(
         write_text(files.trace, json.dumps(simlib.perfetto_trace(result)))
         say(f"trace written to {files.trace}")
     if files.out is not None:
-        for name, frame in result.tables().items():
-            write_text(files.out / f"{name}.csv", frame.to_csv(index=False))
+        write_together(files.out, {f"{name}.csv": frame.to_csv(index=False) for name, frame in result.tables().items()})
         say(f"tables written to {files.out}")
     output.write_page(result)
     for flag in result.flags:
         say(flag)
     show(result.table(), output.how)
     if output.how is Format.TABLE:
-        sys.stdout.write("\n")
+        write("\n")
         show(result.locks(), output.how)
 
 
 def _offer_sample(case: Case) -> None:
-    """Say that there is a faster way, where there is."""
+    """Say that it will take long, and that there is a faster way, where there is."""
     from simlib.sampling import WHOLE_PAGES, why_not
+    from simlib.workloads.horizon import check_length
 
     scenario = simlib.load_scenario(case.scenario).variant(case.variant)
+    if long := check_length(scenario.with_vcpus(case.vcpus) if case.vcpus else scenario):
+        say(long)
     if scenario.guest.pages_per_vcpu * scenario.guest.vcpus > 16 * WHOLE_PAGES and not why_not(scenario):
         say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
 
@@ -267,9 +281,9 @@ def _sample(case: Case, run: Run, output: Output) -> None:
 
 @app.command()
 def reproduce(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the report and its tables.")] = Path(
-        "build/report"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where to write the report and its tables.", callback=writable_folder)
+    ] = Path("build/report"),
     seed: SeedOption = 1,
 ) -> None:
     """Everything: calibrate, check, predict, draw; one self-contained HTML report. The main job."""
@@ -278,7 +292,7 @@ def reproduce(
     with progress_bar() as progress:
         report = run(out, seed=seed, progress=progress)
     say("the report is at")
-    sys.stdout.write(f"{report}\n")
+    write(f"{report}\n")
 
 
 @app.command()
@@ -289,7 +303,10 @@ def explore(
     query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
     scenario: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, as a scenario file.")] = None,
     table: Annotated[
-        Path | None, typer.Option(metavar="OUT.csv", help="Open nothing; write the page's table, all of it simulated.")
+        Path | None,
+        typer.Option(
+            metavar="OUT.csv", help="Open nothing; write the page's table, all of it simulated.", callback=writable_file
+        ),
     ] = None,
 ) -> None:
     """Open a page on which a lock strategy can be tried out, and the notebooks beside it; on loopback, with a token.
@@ -318,9 +335,16 @@ def main(arguments: list[str] | None = None) -> None:
     if given[:1] == ["--version"]:
         print(simlib.__version__)  # before anything is parsed: Typer imports all of pydantic for that
         return
+    # What an encoding cannot say (ASCII has no µ, UTF-8 no half of a file's name) is an escape, not an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         asked.set(given)
-        app(args=arguments, prog_name="simlib", standalone_mode=True)
+        try:
+            app(args=arguments, prog_name="simlib", standalone_mode=True)
+        finally:
+            sys.stdout.flush()
     except SimlibError as error:
         say(error.on_command_line())
         interruption.state.told |= bool(interruption.state.asked)
@@ -328,3 +352,16 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except MemoryError:
+        say("not enough memory: take less of what is simulated or read")
+        sys.exit(1)
+    except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
+        say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        _leave_output()
+        sys.exit(1)
+
+
+def _leave_output() -> None:
+    """Let Python not try again, at its end, to write what could not be written."""
+    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

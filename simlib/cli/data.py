@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,17 @@ import typer
 from typer.core import TyperCommand
 
 import simlib
-from simlib.cli.output import Format, FormatOption, patient_progress, progress_bar, say, show
+from simlib.cli.output import (
+    Format,
+    FormatOption,
+    patient_progress,
+    progress_bar,
+    say,
+    show,
+    writable_file,
+    writable_folder,
+    write,
+)
 from simlib.errors import InputError, nearest
 
 app = typer.Typer(no_args_is_help=True, help="List, show, check and import measurement tables.")
@@ -70,33 +79,36 @@ def data_costs(
     simlib.fits.write_fit(fit, path)
     say(f"written to {path}")
     if how is Format.TABLE:
-        sys.stdout.write(f"{fit.summary()}\n")
+        write(f"{fit.summary()}\n")
     else:
         show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
 
 
 @app.command("growth")
 def data_growth(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the fits.")] = Path(
-        "data/fits/x86-growth"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where to write the fits.", callback=writable_folder)
+    ] = Path("data/fits/x86-growth"),
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Calibrate each reading of why x86's faults take longer with more vCPUs: a fit file each. Minutes."""
-    from simlib.calibration import save_fit
+    from simlib.calibration.fitfile import as_fit
     from simlib.calibration.growth import growth_fits, reading_table
+    from simlib.files import write_together
+    from simlib.fits.file import fit_text
 
     with progress_bar() as progress:
         fits = growth_fits(progress)
-    for name, fit in fits.items():
-        save_fit(fit, out / f"{name}.json", "vcpus <= 16" if name.endswith("-few") else "")
+    few = "vcpus <= 16"
+    texts = {f"{name}.json": fit_text(as_fit(fit, few if name.endswith("-few") else "")) for name, fit in fits.items()}
+    write_together(out, texts)
     say(f"{len(fits)} fits written to {out}")
     show(reading_table(), how)
 
 
 @app.command("settings")
 def data_settings(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the table.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the table.", callback=writable_file)] = Path(
         "data/fits/seed-001-settings.csv"
     ),
     how: FormatOption = Format.TABLE,
@@ -118,7 +130,7 @@ def data_check(
 ) -> None:
     """Check a measurement file against its schema and the rules of docs/data.md."""
     for line in simlib.measurements.check(path):
-        sys.stdout.write(line + "\n")
+        write(line + "\n")
 
 
 @app.command("import", cls=ImportCommand)
@@ -126,7 +138,8 @@ def data_import(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.", callback=writable_folder),
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the written files. Default: that of the file.")] = "",
     table: Annotated[
@@ -172,7 +185,7 @@ def data_import(
         return
     for number, chosen in enumerate([table] if table else list(imported.tables)):
         rows = imported.tables[chosen].frame
-        sys.stdout.write("\n" if number else "")
+        write("\n" if number else "")
         say(f"{chosen}: {imported.tables[chosen].title}; {len(rows)} rows")
         shown = rows.head(PRINTED_ROWS)
         show(shown.astype(object).where(shown.notna(), ""), how)

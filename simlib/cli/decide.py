@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ import typer
 
 import simlib
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, progress_bar, say, show
+from simlib.cli.output import Format, progress_bar, say, show, writable_folder, write
 from simlib.cli.plot import Output
 from simlib.errors import InputError
 from simlib.files import write_together
@@ -106,7 +105,10 @@ FitOption = Annotated[
     typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the machine, if any."),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.", callback=writable_folder
+    ),
 ]
 
 
@@ -309,12 +311,11 @@ def _show(choices: Mapping[str, Found], how: Format, for_people: Callable[[Found
     elif how is Format.CSV:
         show(choice.table, how)
     else:
-        sys.stdout.write(json.dumps(choice.to_dict(), indent=1) + "\n")
+        write(json.dumps(choice.to_dict(), indent=1) + "\n")
 
 
 def _print(choice: Choice) -> None:
     """A choice for people to read."""
-    write = sys.stdout.write
     runs = f"{choice.runs[0]} + {choice.runs[1]} replications, {choice.how}"
     write(f"{choice.scenario.policy.architecture}: {choice.guest}\nevidence: {choice.evidence}; {runs}\n\n")
     show(choice.readable_answers(), Format.TABLE)
@@ -353,9 +354,9 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
 
 def _print_batch(choice: BatchChoice) -> None:
     """A choice of a batch for people to read."""
-    sys.stdout.write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.evidence}\n\n")
+    write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.evidence}\n\n")
     show(choice.readable(), Format.TABLE)
-    sys.stdout.write("\n")
+    write("\n")
     show(choice.readable_regrets(), Format.TABLE)
 
 

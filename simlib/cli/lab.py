@@ -14,7 +14,7 @@ import typer
 
 import simlib
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, FormatOption, progress_bar, say, show
+from simlib.cli.output import Format, FormatOption, progress_bar, say, show, writable_folder
 from simlib.errors import InputError, SimlibError
 
 if TYPE_CHECKING:
@@ -172,7 +172,10 @@ def lab_compare(
 def lab_collect(
     *,
     experiment: ExperimentArgument,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the tables and their descriptors.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Folder for the tables and their descriptors.", callback=writable_folder),
+    ],
     name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "lab",
     runs: Runs,
 ) -> None:
@@ -192,7 +195,10 @@ def lab_collect(
 
 @app.command("costs")
 def lab_costs(
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write a fit file for each machine.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write a fit file for each machine.", callback=writable_folder),
+    ] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Print what actions cost on the lab's machines, in instructions, from data/collected.
@@ -202,8 +208,10 @@ def lab_costs(
     Example: simlib lab costs --out data/fits
     """
     from simlib.calibration.lab import LABS, lab_fit
+    from simlib.files import write_together
+    from simlib.fits.file import fit_text
 
-    rows = []
+    rows, texts = [], {}
     with progress_bar() as progress:
         for number, name in enumerate(LABS, 1):
             fit = lab_fit(name)
@@ -213,9 +221,10 @@ def lab_costs(
                  "high": high / 1000, "unit": "instructions"}
                 for cost, value, low, high in values
             ]  # fmt: skip
-            if out is not None:
-                simlib.fits.write_fit(fit, out / f"{fit.scenario.machine.name}.json")
+            texts[f"{fit.scenario.machine.name}.json"] = fit_text(fit)
             progress(name, number / len(LABS))
+    if out is not None:
+        write_together(out, texts)
     show(rows, how)
 
 

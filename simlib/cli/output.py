@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simlib import interruption
 from simlib.cli.table import fitted, terminal_width
-from simlib.errors import InputError, RunInterruptedError
+from simlib.errors import InputError, RunInterruptedError, printable
+from simlib.files import check_writable
 from simlib.interruption import state
 
 if TYPE_CHECKING:
@@ -42,6 +44,16 @@ class Format(StrEnum):
 FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
 
 
+def writable_file(path: Path | None) -> Path | None:
+    """An option that names a file which is written after the work: one that cannot be is refused before."""
+    return None if path is None else check_writable(path)
+
+
+def writable_folder(path: Path | None) -> Path | None:
+    """The same for a folder."""
+    return None if path is None else check_writable(path, folder=True)
+
+
 def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
     """Print a result on stdout. A table fits the terminal: columns without room are left out and named."""
     import pandas as pd
@@ -57,17 +69,22 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
             pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind) for kind in frame.dtypes
         ]
         cells = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
-        text, left_out = fitted([str(name) for name in frame.columns], cells, numeric, terminal_width())
+        text, left_out = fitted([printable(str(name)) for name in frame.columns], cells, numeric, terminal_width())
         if left_out:
             say(f"no room for {', '.join(left_out)}: a wider terminal or --format csv has all")
-    sys.stdout.write(text)
+    write(text)
+
+
+def write(text: str) -> None:
+    """Print on stdout; what a terminal would obey, or cannot show, as escapes."""
+    sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def _cell(value: Any) -> str:
     """A value of a table; nothing where it is missing."""
     if isinstance(value, float):
         return "" if math.isnan(value) else number(value)
-    return "" if value is None or str(value) == "<NA>" else str(value)
+    return "" if value is None or str(value) == "<NA>" else printable(str(value))
 
 
 def number(value: float) -> str:
@@ -83,7 +100,7 @@ def number(value: float) -> str:
 
 def say(text: str) -> None:
     """Print a message on stderr."""
-    sys.stderr.write(f"simlib: {text}\n")
+    sys.stderr.write(printable(f"simlib: {text}\n", keep="\n\t"))
 
 
 @contextmanager
@@ -155,11 +172,11 @@ def _display() -> Iterator[Callable[[str, float], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn(),
                TextColumn("left:"), TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting (the first run compiles the engine)", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
+        yield lambda what, share: bar.update(task, description=printable(what), completed=share)
 
 
 def time_left(elapsed: float, share: float) -> str:

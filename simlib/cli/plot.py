@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simlib import Scenario
     from simlib.results import Result
 
+
 asked: ContextVar[Sequence[str]] = ContextVar("asked", default=())
 """The command's arguments as they were given."""
 

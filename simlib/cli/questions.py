@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from simlib.cli.output import writable_file, writable_folder
+
 
 class EngineName(StrEnum):
     """Which engine runs."""
@@ -94,5 +96,11 @@ class Run:
 class Files:
     """What is written of a run."""
 
-    trace: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Write a trace that Perfetto reads.")] = None
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write all tables of the run as CSV files.")] = None
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.json", help="Write a trace that Perfetto reads.", callback=writable_file),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write all tables of the run as CSV files.", callback=writable_folder),
+    ] = None

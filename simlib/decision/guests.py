@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import Any
 from simlib.errors import InputError, nearest
 from simlib.measurements import data_dir
 from simlib.model.scenario import Scenario
+from simlib.reading import read_toml
 
 DEFAULT_GUEST = "database"
 """The guest that is asked about unless another is named."""
@@ -55,7 +55,7 @@ def guests() -> Mapping[str, NamedGuest]:
     >>> list(guests())[:4]
     ['database', 'web', 'idle', 'write-heavy']
     """
-    tables = tomllib.loads((data_dir() / "priors" / "guests.toml").read_text(encoding="utf-8"))
+    tables = read_toml(data_dir() / "priors" / "guests.toml", "a list of guests (TOML)")
     return {
         name: NamedGuest(name, row["title"], {key: row[key] for key in ("guest", "workload") if key in row})
         for name, row in tables.items()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +22,7 @@ from simlib.model.costs import Costs
 from simlib.model.pagetable import PageTable
 from simlib.model.quantities import parse_duration, parse_size
 from simlib.model.scenario import Scenario, load_scenario
+from simlib.reading import read_toml
 
 LEVEL = 0.90
 """Probability that a cost lies between median / factor and median × factor."""
@@ -88,7 +88,7 @@ def load_priors(name: str) -> dict[str, Prior]:
 @lru_cache(maxsize=16)
 def _priors(family: str, path: Path, _changed: int) -> Mapping[str, Prior]:
     """What the file says of a family, read once as long as it does not change."""
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = read_toml(path, "a list of priors (TOML)")
     priors = {}
     for cost in (f.name for f in dataclasses.fields(Costs)):
         row: Mapping[str, Any] = tables[cost].get(family, tables[cost])

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
+from markupsafe import Markup, escape
 
 from simlib.decision.guests import guests
 from simlib.decision.uncertainty import UncertainCosts
@@ -252,7 +252,7 @@ class Controls:
 
     def _refuse(self, name: str, why: str) -> None:
         self.errors[name] = why
-        self._notes[name].value = html.escape(why)
+        self._notes[name].value = escape(why)
 
     def _adopt(self, fresh: State) -> None:
         """Show all that follows from a change, but leave what is wrong as it stands."""
@@ -305,7 +305,7 @@ class Controls:
             ]
         for row in table.to_dict("records"):
             self._widgets[f"costs.{row['cost']}"].value = row["shown"]
-            self._hints[f"costs.{row['cost']}"].value = f"<small>{html.escape(row['hint'])}</small>"
+            self._hints[f"costs.{row['cost']}"].value = Markup("<small>{}</small>").format(row["hint"])
 
 
 def cost_table(scenario: Scenario) -> pd.DataFrame:

@@ -8,11 +8,15 @@ that takes long, so it imports none of it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
+import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,15 +63,48 @@ class Waiting:
 _kernels: list[Waiting] = []
 
 
-def main() -> None:
-    """Start a kernel, and be JupyterLab: the arguments are those of ``jupyter lab``."""
-    _kernels.append(Waiting.start())
-    leave_out_parsers()
+def main(folder: str, *, page: bool) -> None:
+    """Be JupyterLab, with its arguments and the configuration of a folder, until the other end of stdin is closed.
+
+    Parameters
+    ----------
+    folder : str
+        Removed if whoever started this was killed.
+    page : bool
+        Whether a kernel is started for a page.
+    """
+    threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    if page:
+        _kernels.append(Waiting.start())
+        leave_out_parsers()
+    read_only_from(folder)
     try:
         runpy.run_module("jupyterlab", run_name="__main__")
     finally:
         for kernel in _kernels:  # that nobody took
             kernel.process.kill()
+
+
+def read_only_from(folder: str) -> None:
+    """Let no user's and no system's configuration of Jupyter be read: it could open the server to everybody."""
+    from jupyter_core import paths  # noqa: PLC0415  # before those who take this function from it
+
+    paths.jupyter_config_path = lambda: [folder]
+
+
+def _end_with(starter: int, folder: str) -> None:
+    """Wait until the command that started this is gone, however it ended; end all that it would have ended."""
+    while os.read(starter, 1):
+        pass
+    from simlib.explorer.server import started_by  # noqa: PLC0415  # seldom needed
+
+    for number in started_by(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(number, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
 
 
 def take() -> Waiting | None:

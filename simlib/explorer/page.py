@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import os
 import shlex
@@ -16,6 +15,7 @@ from typing import Any
 
 import ipywidgets as widgets
 import plotly.graph_objects as go
+from markupsafe import Markup, escape
 
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.explorer import answers
@@ -189,7 +189,7 @@ class Explorer:
         ]
         if self._before is not None:
             words += comparison_in_words(self._before, found)
-        self._words.value = "".join(f"<p>{line}</p>" for line in words)
+        self._words.value = Markup("").join(Markup("<p>{}</p>").format(line) for line in words)
         if part == "first":
             self._cancel.disabled = False
             self._say("theory; simulating …")
@@ -197,8 +197,7 @@ class Explorer:
         self.canvas.show(drawn, generation=found.generation, part=part, stale=stale)
 
     def _say(self, text: str, *, error: bool = False) -> None:
-        escaped = html.escape(text)
-        self._status.value = f"<span class='simlib-error'>{escaped}</span>" if error else escaped
+        self._status.value = Markup("<span class='simlib-error'>{}</span>").format(text) if error else escape(text)
 
     # --- the page ---
 
@@ -259,7 +258,7 @@ class Explorer:
         try:
             self.canvas.save(name, content())
         except SimlibError as error:
-            self._note.value = html.escape(str(error))
+            self._note.value = escape(str(error))
 
     def _save_image(self, kind: str) -> None:
         self._note.value = ""
@@ -275,7 +274,7 @@ class Explorer:
             try:
                 state = State.from_toml(bytes(given["content"]).decode("utf-8"))
             except (InputError, UnicodeDecodeError) as error:
-                self._note.value = html.escape(str(error))
+                self._note.value = escape(str(error))
                 return
             self.load(state)
 

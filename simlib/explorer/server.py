@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +23,9 @@ from pathlib import Path
 from types import FrameType
 
 from simlib.errors import InputError, SimlibError
+from simlib.files import write_bytes
 from simlib.interruption import Held
+from simlib.reading import exists
 
 ADDRESS = "127.0.0.1"
 PAGE = "explorer.ipynb"
@@ -138,15 +139,19 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
     if not (package / PARTS["notebooks"] / NOTEBOOK).is_file():
         raise SimlibError(f"no {NOTEBOOK} in {source / 'notebooks'} or {package / '_notebooks'}: install simlib again")
     target = (Path.cwd() if below is None else below) / COPIES
+    for place in (target, *(target / name for name in PARTS)):
+        if exists(place) and place.stat().st_uid != os.geteuid():
+            raise SimlibError(f"{place} is another user's: change to a folder of your own")
     try:
         for name, packaged in PARTS.items():
             (target / name).mkdir(parents=True, exist_ok=True)
             for file in sorted((package / packaged).glob("*.*")):
-                if not (target / name / file.name).exists():
-                    shutil.copyfile(file, target / name / file.name)
-    except OSError as error:
+                if file.name == PAGE or not exists(target / name / file.name):  # the page runs without being asked
+                    write_bytes(target / name / file.name, file.read_bytes())
+    except (InputError, OSError) as error:
+        why = error.rule if isinstance(error, InputError) else error.strerror
         raise SimlibError(
-            f"cannot copy the notebooks to {target} ({error.strerror}): change to a folder that you may write"
+            f"cannot copy the notebooks to {target} ({why}): change to a folder that you may write"
         ) from None
     return target
 
@@ -189,7 +194,7 @@ def write_config(folder: Path, token: str) -> Path:
     """A configuration that only this user can read, with the token and what Voilà may do.
 
     Neither the environment nor the arguments of a process would do: a user's own configuration could switch
-    the token off there, and everybody may read arguments. With it, JupyterLab reads no other configuration.
+    the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.read_only_from`).
 
     Examples
     --------
@@ -229,15 +234,14 @@ def command(folder: Path, port: int, config: Path, *, first: str = "/lab", brows
     }
     # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's. A page's kernel
     # starts at once, not when it is asked for.
-    start = (
-        ["-m", "jupyterlab"] if first.startswith("/lab") else ["-c", "from simlib.explorer.launch import main; main()"]
-    )
+    page = not first.startswith("/lab")
     line = [
         sys.executable,
         "-P",
         "-W",
         "ignore::DeprecationWarning",
-        *start,
+        "-c",
+        f"from simlib.explorer.launch import main; main({str(config.parent)!r}, page={page})",
         *(f"--{name}={value}" for name, value in options.items()),
     ]
     if not browser:
@@ -250,12 +254,12 @@ def command(folder: Path, port: int, config: Path, *, first: str = "/lab", brows
 def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """The environment in which JupyterLab neither asks to fetch news nor writes to a notebook unasked.
 
-    These are defaults: what the user has set in JupyterLab stands.
+    Its configuration is read from the folder alone. What the user has set within JupyterLab, such as its theme, stands.
 
     Examples
     --------
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"].endswith(":/etc/mine")
+    ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"] == folder
     True
     """
     defaults = {
@@ -266,8 +270,11 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     path = folder / "labconfig" / "default_setting_overrides.json"
     path.parent.mkdir()
     path.write_text(json.dumps(defaults), encoding="utf-8")
-    before = environment.get("JUPYTER_CONFIG_PATH")
-    return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, (str(folder), before)))}
+    home = environment.get("JUPYTER_CONFIG_DIR") or str(Path(environment.get("HOME", "~")).expanduser() / ".jupyter")
+    kept = {"JUPYTERLAB_SETTINGS_DIR": "user-settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces"}
+    settings = {name: os.path.join(home, "lab", part) for name, part in kept.items() if name not in environment}
+    given = {name: value for name, value in environment.items() if name not in ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE")}
+    return {**given, **settings, "JUPYTER_CONFIG_DIR": str(folder), "JUPYTER_CONFIG_PATH": str(folder)}
 
 
 def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
@@ -278,8 +285,8 @@ def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
         try:
             with Held():
                 process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
-                    line, stdin=subprocess.DEVNULL, process_group=0, env=dict(environment), cwd=folder
-                )
+                    line, stdin=subprocess.PIPE, process_group=0, env=dict(environment), cwd=folder
+                )  # its stdin is closed when this process ends, by SIGKILL, too: then it ends
             while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
                 time.sleep(0.1)
             return process.returncode
@@ -289,6 +296,8 @@ def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
         finally:
             if process is not None:
                 _end(process)
+                if process.stdin is not None:
+                    process.stdin.close()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

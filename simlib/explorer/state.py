@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,8 @@ from simlib.decision.guests import named_guest
 from simlib.decision.priors import standard_architectures, standard_scenario, with_guest
 from simlib.decision.strategies import OWN, Strategy
 from simlib.errors import InputError, nearest
-from simlib.model.scenario import Scenario, differences
+from simlib.model.scenario import FILE, Scenario, differences
+from simlib.reading import parse_toml
 
 MOST_PINS = 4
 """Strategies beside the one that is asked about."""
@@ -182,11 +182,7 @@ class State:
         InputError
             If it is no TOML, breaks a rule, or is no migration.
         """
-        try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError("scenario file", "…", f"is not valid TOML: {error}") from None
-        return cls(Scenario.parse(tables))
+        return cls(Scenario.parse(parse_toml(text, "the file", FILE)))
 
 
 def standard(architecture: str) -> Scenario:
@@ -212,7 +208,7 @@ def _text(value: Any) -> str:
 def _value(text: str) -> Any:
     """A value of a URL as a scenario file has it: a number, a list or a truth where it reads as one, else the text."""
     try:
-        (value,) = tomllib.loads(f"value = {text}").values()
-    except (tomllib.TOMLDecodeError, ValueError):
+        (value,) = parse_toml(f"value = {text}", "value", "a value").values()
+    except ValueError:
         return text
     return value if isinstance(value, bool | int | float | list) else text

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
+from markupsafe import Markup
 
 from simlib.errors import SimlibError
 from simlib.explorer.strategies import PAGES, compare, figure, published, starting_point
@@ -67,7 +67,7 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
         try:
             fresh = figure(_curves(start.with_costs(**costs), measured))
         except SimlibError as error:
-            status.value = f"<b>{html.escape(str(error))}</b>"
+            status.value = Markup("<b>{}</b>").format(str(error))
             return
         status.value = _status(calibrated, start)
         with shown.batch_update():
@@ -117,4 +117,4 @@ def _listen(sliders: dict[str, Any], redraw: Any, *, on: bool) -> None:
 
 def _status(calibrated: dict[str, float], start: Scenario) -> str:
     values = ", ".join(f"{SLIDERS[name].removesuffix(', ns')} {value:.3g} ns" for name, value in calibrated.items())
-    return f"Calibrated ({start.machine.name}, {start.group}): {values}."
+    return Markup("Calibrated ({}, {}): {}.").format(start.machine.name, start.group, values)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import pandas as pd
+from markupsafe import Markup
 
 from simlib.explorer.state import State
 from simlib.figures.decision import batch_text
@@ -40,21 +40,19 @@ def first_words(state: State, evidence: str) -> str:
     guest, workload = case.guest, case.workload
     size = format_size(guest.pages_per_vcpu * guest.vcpus * guest.page_size)
     chunk = format_size(workload.clear_chunk) if workload.clear_chunk else size
-    title = html.escape(case.policy.facts.title)
-    lets_go = html.escape(case.policy.lets_go)
-    return (
-        f"<b>{title}</b>, {guest.vcpus} vCPUs, {size}, CLEARs of {chunk}: {html.escape(state.strategy)}. "
-        f"CLEAR lets go: {lets_go}. Evidence for the costs: <b>{html.escape(evidence)}</b>."
-    )
+    return Markup(
+        "<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. Evidence for the costs: <b>{}</b>."
+    ).format(case.policy.facts.title, guest.vcpus, size, chunk, state.strategy, case.policy.lets_go, evidence)
 
 
 def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.DataFrame | None) -> list[str]:
     """What was simulated, a sentence a strategy, and the cheapest batch."""
-    lines = []
+    lines: list[str] = []
     if "reason" in parts:
-        lines.append(f"The migration is not simulated: {html.escape(parts['reason'])}.")
+        lines.append(f"The migration is not simulated: {parts['reason']}.")
     lines += [
-        f"<b>{html.escape(row['strategy'])}</b>, simulated: the guest keeps {100 * row['guest_throughput']:.2f} % "
+        Markup("<b>{}</b>, simulated: ").format(row["strategy"])
+        + f"the guest keeps {100 * row['guest_throughput']:.2f} % "
         f"of its throughput over {seconds(row['precopy_s'])} of pre-copy, its longest stall is "
         f"{seconds(row['longest_stall_s'])}, and CLEAR takes {seconds(row['clear_cpu_time_s'])} of CPU time."
         for row in trips.to_dict("records")
@@ -114,7 +112,7 @@ def differing(before: State, now: State) -> str:
         said.append(f"group {before.scenario.group or 'none'} → {now.scenario.group or 'none'}")
     if before.strategy != now.strategy:
         said.append(f"strategy {before.strategy} → {now.strategy}")
-    return html.escape(", ".join(said)) or "nothing that is asked differs"
+    return ", ".join(said) or "nothing that is asked differs"
 
 
 def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,10 +27,11 @@ from simlib.fits.report import (
     fit_report,
     physical,
 )
+from simlib.fits.soundness import check_fit
 from simlib.measurements import data_dir
-from simlib.model.costs import Costs
 from simlib.model.machine import Machine
-from simlib.model.scenario import Scenario
+from simlib.model.scenario import FILE, Scenario
+from simlib.reading import parse_toml, read_json
 from simlib.results import Result
 from simlib.version import __version__
 
@@ -42,6 +42,7 @@ UNNAMED = Machine().name
 VERSION = 1
 """Version of the format; a file of another version is refused."""
 
+_FILE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _KEYS = {"schema", "version", "simlib", "date", "dataset", "train", "scenario", "seed", "pages_per_vcpu",
          "level", "parameters", "log_covariance", "dof", "discrepancy", "spread", "valid", "observations"}  # fmt: skip
 
@@ -155,6 +156,11 @@ def write_fit(fit: Fit, path: str | Path) -> None:
     fit : Fit
     path : str or Path
     """
+    write_text(path, fit_text(fit))
+
+
+def fit_text(fit: Fit) -> str:
+    """A fit as its file has it."""
     parameters = fit.parameters.assign(unit=[unit_of(n) for n in fit.parameters["name"]])
     content = {
         "schema": SCHEMA,
@@ -168,7 +174,7 @@ def write_fit(fit: Fit, path: str | Path) -> None:
         "spread": dict(fit.estimate.spread),
         "observations": json.loads(fit.observations.to_json(orient="records", double_precision=10)),
     }
-    write_text(path, json.dumps(content | fit.meta, indent=1) + "\n")
+    return json.dumps(content | fit.meta, indent=1) + "\n"
 
 
 def load_fit(path: str | Path) -> Fit:
@@ -179,15 +185,7 @@ def load_fit(path: str | Path) -> Fit:
     InputError
         If it cannot be read, is no fit file, or is of another version.
     """
-    path = Path(path)
-    try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise InputError("fit file", str(path), f"cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(
-            "fit file", str(path), f"is not JSON ({error})", "write it again with simlib calibrate"
-        ) from None
+    content = read_json(path, "a fit file (JSON)")
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise InputError("fit file", str(path), f"is not a fit file (no schema {SCHEMA!r})")
     if content.get("version") != VERSION:
@@ -201,29 +199,20 @@ def load_fit(path: str | Path) -> Fit:
     try:
         return _fit(content)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError("fit file", str(path), f"is damaged ({error})", "calibrate again") from None
 
 
 def _fit(content: dict[str, Any]) -> Fit:
+    check_fit(content)
     parameters = pd.DataFrame(content["parameters"])
     values = parameters["value"].to_numpy(dtype=float)
     covariance = np.array(content["log_covariance"], dtype=float)
-    known = {f.name for f in dataclasses.fields(Costs)}
-    for name in parameters["name"]:
-        if not isinstance(name, str) or name.partition("[")[0] not in known:
-            raise ValueError(f"{name!r} is no cost")
-    if not (values > 0).all() or covariance.shape != (len(values), len(values)):
-        raise ValueError("parameters must be positive and the covariance square")
-    if not math.isfinite(float(content["discrepancy"])) or int(content["dof"]) < 1:
-        raise ValueError("discrepancy must be finite and dof at least 1")
     estimate = CostEstimate(
         tuple(parameters["name"]), np.log(values), covariance, int(content["dof"]), float(content["discrepancy"]),
         {str(k): float(v) for k, v in content["spread"].items()},
     )  # fmt: skip
     meta = {k: v for k, v in content.items() if k not in ("parameters", "log_covariance", "observations", "scenario")}
-    scenario = Scenario.parse(tomllib.loads(content["scenario"]))
+    scenario = Scenario.parse(parse_toml(content["scenario"], "scenario", FILE))
     return Fit(scenario, estimate, parameters, pd.DataFrame(content["observations"]), meta)
 
 
@@ -236,6 +225,10 @@ def find_fit(scenario: Scenario) -> Fit | None:
     True
     """
     if scenario.machine.name == UNNAMED:
+        return None
+    if not _FILE_NAME.fullmatch(
+        scenario.machine.name
+    ):  # of no fit that is shipped, and perhaps a way out of the folder
         return None
     path = data_dir() / "fits" / f"{scenario.machine.name}.json"
     if not path.is_file():

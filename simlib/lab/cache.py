@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,28 @@ def system_faults() -> Iterator[None]:
         raise SimlibError(f"{where}{error.strerror or error}{cure}") from None
 
 
+def check_own(*places: Path) -> None:
+    """Refuse folders and files that another user could have put there: what lies in the lab is run.
+
+    Raises
+    ------
+    SimlibError
+        If one of them is there, and belongs to another user or may be written by all.
+
+    Examples
+    --------
+    >>> check_own(Path("/nowhere"))
+    """
+    for place in places:
+        try:
+            found = place.stat()
+        except FileNotFoundError:
+            continue
+        if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+            why = "may be written by everybody" if found.st_uid == os.geteuid() else "belongs to another user"
+            raise SimlibError(f"{place} {why}, and programs in it are run: set SIMLIB_LAB to a folder of your own")
+
+
 @contextmanager
 def at_work(*, alone: bool) -> Iterator[None]:
     """Hold the lab while something in it is used or, `alone`, changed; `system_faults` within.
@@ -87,6 +110,7 @@ def at_work(*, alone: bool) -> Iterator[None]:
     folder = lab_dir()
     with system_faults():
         folder.mkdir(parents=True, exist_ok=True)
+        check_own(folder)
         with (folder / "lock").open("a") as lock:  # the system gives it back, however this process ends
             try:
                 fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from simlib.errors import InputError, nearest
 from simlib.lab.build import KERNELS
 from simlib.lab.targets import find_target
+from simlib.reading import read_toml
 
 CLOCKS = ("deterministic", "multithreaded")
 """``deterministic``: one host thread, one instruction a nanosecond. ``multithreaded``: smoke tests only."""
@@ -73,8 +74,12 @@ _FIELDS = {
     "timeout_s": int,
     "repeats": int,
 }
+MOST_CELLS = 10_000
+"""Most cells of a file's experiments: each is a boot."""
+
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _PARAMETER = re.compile(r"\w+", re.ASCII)
+_FEWER = "every cell is a boot: take fewer values"
 _WORD = re.compile(r"[\w.+/:-]+", re.ASCII)
 _SIZE = re.compile(r"[1-9]\d*[KMG]?", re.ASCII)
 
@@ -125,6 +130,11 @@ class Experiment:
     repeats: int = 1
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     test: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of its cells."""
+        return math.prod(len(values) for values in (*self.parameters.values(), *self.test.values()))
 
     def cells(self) -> Iterator[Cell]:
         """Every combination of the values, in the order of the file."""
@@ -208,14 +218,7 @@ def load_experiment(path: str | Path) -> list[Experiment]:
     InputError
         For a file that cannot be read, an unknown key or a value that breaks its rule.
     """
-    path = Path(path)
-    try:
-        with path.open("rb") as stream:
-            content = tomllib.load(stream)
-    except OSError as error:
-        raise InputError("experiment", str(path), f"cannot be read ({error.strerror})", "name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError("experiment", str(path), f"is no TOML: {error}", "docs/lab.md shows one") from None
+    content = read_toml(path, "an experiment (TOML)")
     tables = content.get("experiment", [content])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InputError(str(path), "experiment", "must be tables", "write [[experiment]] above each")
@@ -223,6 +226,8 @@ def load_experiment(path: str | Path) -> list[Experiment]:
         if key != "experiment":
             raise InputError(str(path), key, "belongs to no experiment", "write it below each [[experiment]]")
     experiments = [parse_experiment(table, str(path)) for table in tables]
+    if (cells := sum(one.size for one in experiments)) > MOST_CELLS:
+        raise InputError(str(path), f"{cells} cells", f"must be at most {MOST_CELLS}", _FEWER)
     names = [one.name for one in experiments]
     for name in names:
         if names.count(name) > 1:
@@ -262,7 +267,10 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
             texts = [parameter_text(value) for value in options]
             if len(set(texts)) < len(texts):
                 raise InputError(f"{where}.{name}.{key}", list(options), "names a value twice", "leave one of them out")
-    return Experiment(**values, parameters=parameters, test=test)
+    found = Experiment(**values, parameters=parameters, test=test)
+    if found.size > MOST_CELLS:
+        raise InputError(where, f"{found.size} cells", f"must be at most {MOST_CELLS}", _FEWER)
+    return found
 
 
 def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:

@@ -8,15 +8,14 @@ import re
 import shlex
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
-from simlib.files import write_text
+from simlib.files import locked, write_text
 from simlib.lab.build import Built
-from simlib.lab.cache import at_work, lab_dir, need_space
+from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell
 from simlib.lab.process import refuse_full, run
 from simlib.lab.source import copy_tree, file_sha256
@@ -92,12 +91,14 @@ def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
     for place in places:
         if place is None or not os.access(place, os.X_OK):
             continue
+        own = place.startswith(str(root))
         try:
+            if own:
+                check_own(lab_dir(), root, root / "bin", Path(place))
             version = ask_version(place)
         except SimlibError as error:
             broken.append(str(error))
             continue
-        own = place.startswith(str(root))
         names = ("qemu", "seabios", "")
         folders = tuple(
             str(root / "usr/share" / name) for name in names if own and (root / "usr/share" / name).is_dir()
@@ -163,13 +164,16 @@ def build_plugin() -> Path:
     if shutil.which("gcc") is None:
         raise InputError("building QEMU's plugin", "gcc", "not found", "apt-get install gcc libc6-dev")
     plugin.parent.mkdir(parents=True, exist_ok=True)
-    part = plugin.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+    part = plugin.with_suffix(".part")
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(part), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the host's gcc
-    if done.returncode:
-        refuse_full(done.stderr)
-        raise SimlibError(f"slices.c does not compile: {done.stderr.strip().splitlines()[-1]}")
-    os.replace(part, plugin)
+    with locked(plugin.parent):
+        if plugin.is_file():  # another boot needed it, too
+            return plugin
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the host's gcc
+        if done.returncode:
+            refuse_full(done.stderr)
+            raise SimlibError(f"slices.c does not compile: {done.stderr.strip().splitlines()[-1]}")
+        os.replace(part, plugin)
     return plugin
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simlib.errors import InputError
+from simlib.reading import read_text
 
 
 @dataclass(frozen=True)
@@ -46,51 +47,6 @@ class Cells:
         """
         at = self.header.index(name)
         return [row[at] for row in self.rows]
-
-
-def read_text(path: Path, kind: str) -> str:
-    """Read a whole UTF-8 file; a byte order mark is dropped.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    kind : str
-        What it should be, for the message of an error (``"a measurement file"``).
-
-    Returns
-    -------
-    str
-        Its text.
-
-    Raises
-    ------
-    InputError
-        If it is missing, a directory, unreadable, empty, or not UTF-8.
-    """
-    where = str(path)
-    if path.is_dir():
-        raise InputError(where, "a directory", f"must be {kind}", "name a file inside it")
-    if not path.exists():
-        raise InputError(where, "missing", f"{kind} must exist", "check the path")
-    if not path.is_file():
-        raise InputError(where, "a device or pipe", f"must be {kind}", "save it to a regular file first")
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(where, error.strerror or "unreadable", "must be readable", "check its permissions") from error
-    if not raw.strip():
-        raise InputError(where, "an empty file", f"must be {kind}", "write it again")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        row = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{where}, row {row}",
-            f"byte {raw[error.start]:#04x}",
-            "must be UTF-8 text",
-            "save the file as UTF-8",
-        ) from error
 
 
 def read_cells(path: Path) -> Cells:

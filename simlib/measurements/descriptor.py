@@ -7,14 +7,13 @@ A descriptor is a Frictionless table resource in JSON, ``<stem>.json`` beside
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
 from typing import Any
 
 from simlib.errors import InputError, nearest
-from simlib.measurements.cells import Cells, read_text
+from simlib.measurements.cells import Cells
 from simlib.measurements.units import (
     KEY_COUNTS,
     OUTCOME_COUNTS,
@@ -24,6 +23,7 @@ from simlib.measurements.units import (
     suffix_of,
     unit_of,
 )
+from simlib.reading import exists, read_json
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
@@ -56,17 +56,10 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
         If the file is not a JSON object, holds no schema, or describes another file.
     """
     beside = path.with_suffix(".json")
-    if beside == path or not beside.exists():
+    if beside == path or not exists(beside):
         return None
     where = str(beside)
-    try:
-        descriptor = json.loads(read_text(beside, "a descriptor (JSON)"))
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{where}, row {error.lineno}", error.msg, "a descriptor must be JSON", "correct or remove it"
-        ) from error
-    except RecursionError as error:
-        raise InputError(where, "nested too deeply", "a descriptor must be JSON", "correct it") from error
+    descriptor = read_json(beside, "a descriptor (JSON)")
     schema = descriptor.get("schema") if isinstance(descriptor, dict) else None
     schema = schema if isinstance(schema, dict) else {}
     fields = schema.get("fields")

@@ -16,8 +16,8 @@ import pandas as pd
 
 from simlib.errors import InputError, nearest
 from simlib.files import write_text
-from simlib.measurements.cells import read_text
 from simlib.measurements.table import MeasurementTable, from_frame, read
+from simlib.reading import exists, read_json, read_text
 
 _LISTING = "datapackage.json"
 _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
@@ -44,7 +44,7 @@ def data_dir() -> Path:
     """
     given = os.environ.get("SIMLIB_DATA")
     if given:
-        if (Path(given) / _LISTING).is_file():
+        if exists(Path(given) / _LISTING):
             return Path(given)
         raise InputError(
             "SIMLIB_DATA", given, f"must be a folder with a {_LISTING}", "correct the variable, or unset it"
@@ -180,10 +180,7 @@ def _paths() -> dict[str, Path]:
 
 def _json(path: Path) -> dict[str, Any]:
     """Read a JSON object."""
-    try:
-        content = json.loads(read_text(path, "a descriptor (JSON)"))
-    except json.JSONDecodeError as error:
-        raise InputError(str(path), error.msg, "must be JSON", "restore the file") from error
+    content = read_json(path, "a descriptor (JSON)")
     if not isinstance(content, dict):
         raise InputError(str(path), type(content).__name__, "must be a JSON object", "restore the file")
     return content
@@ -212,5 +209,5 @@ def as_table(given: MeasurementTable | pd.DataFrame | str | Path) -> Measurement
     if isinstance(given, pd.DataFrame):
         return from_frame(given)
     if isinstance(given, str | Path):
-        return read(given) if str(given).endswith(".csv") or Path(given).exists() else load(str(given))
+        return read(given) if str(given).endswith(".csv") or exists(given) else load(str(given))
     raise InputError("measurements", type(given).__name__, "must be a table, a DataFrame, or the path of a CSV file")

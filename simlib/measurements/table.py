@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from simlib.measurements.cells import Cells, cut_cells, read_cells
 from simlib.measurements.condition import parse_condition
 from simlib.measurements.descriptor import check_cells, implied_descriptor, missing_values, read_descriptor
 from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, suffix_of
+from simlib.results import html_of, rendered
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,14 +184,8 @@ class MeasurementTable:
 
     def _repr_html_(self) -> str:
         """Table, source and caveats for a notebook."""
-        source = ", ".join(html.escape(self.source[key]) for key in ("subject", "author", "date") if key in self.source)
-        caveats = "".join(f"<li>{html.escape(caveat)}</li>" for caveat in self.caveats)
-        return (
-            f"<p><b>{html.escape(self.title)}</b><br>Source: {source}<br>"
-            f"Hardware: {html.escape(self.hardware)}</p>"
-            + self.frame.to_html(index=False, border=0, na_rep="")
-            + (f"<ul>{caveats}</ul>" if caveats else "")
-        )
+        source = ", ".join(str(self.source[key]) for key in ("subject", "author", "date") if key in self.source)
+        return rendered("simlib.measurements", "table.html.j2", table=self, source=source, rows=html_of(self.frame))
 
 
 def read(path: str | Path) -> MeasurementTable:

@@ -17,6 +17,12 @@ from simlib.errors import InputError
 PS_PER_S = 10**12
 """Picoseconds in one second."""
 
+LARGEST = 2**62
+"""Times, sizes and bandwidths are smaller: 53 days, 4 EiB, 4.6 Ebit/s."""
+
+_FASTEST = 10**15
+"""Largest bandwidth, bit/s: faster than any memory."""
+
 _DURATION_PS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": PS_PER_S}
 _SIZE_BYTES = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _BITS_PER_S = {
@@ -24,7 +30,7 @@ _BITS_PER_S = {
     for prefix, factor in (("", 1), ("k", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12))
     for unit, bits in (("bit", 1), ("B", 8))
 }
-_NUMBER = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*(?:/s)?)\s*")
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*(?:/s)?)\s*")
 
 
 def _split(text: str, what: str, rule: str) -> tuple[float, str]:
@@ -71,8 +77,10 @@ def parse_duration(text: str | int, what: str = "duration") -> int:
     value, unit = _split(text, what, rule)
     if unit not in _DURATION_PS:
         raise InputError(what, text, rule if not unit else f"unknown unit {unit!r}; write ps, ns, us, ms or s")
-    if not math.isfinite(value) or value < 0:
+    if value < 0:
         raise InputError(what, text, "must not be negative")
+    if not value * _DURATION_PS[unit] < LARGEST:
+        raise InputError(what, text, "must be from 0 to 53 days", "simulated time ends after 75 minutes")
     return round(value * _DURATION_PS[unit])
 
 
@@ -121,14 +129,14 @@ def parse_size(text: str | int, what: str = "size") -> int:
     rule = "a size is a number with K, M, G or T"
     if isinstance(text, bool) or not isinstance(text, (str, int)):
         raise InputError(what, text, rule)
-    if isinstance(text, int) and not 0 < text < 2**62:
+    if isinstance(text, int) and not 0 < text < LARGEST:
         raise InputError(what, text, "must be a whole, positive number of bytes below 2**62")
     value, unit = (float(text), "") if isinstance(text, int) else _split(text, what, rule)
     short = unit.removesuffix("iB").removesuffix("B") or ""
     if short.upper() not in _SIZE_BYTES:
         raise InputError(what, str(text), f"unknown unit {unit!r}; {rule}")
     size = value * _SIZE_BYTES[short.upper()]
-    if not 0 < size < 2**62 or size != int(size):
+    if not 0 < size < LARGEST or size != int(size):
         raise InputError(what, str(text), "must be a whole, positive number of bytes below 2**62")
     return int(size)
 
@@ -157,8 +165,10 @@ def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
     if unit not in _BITS_PER_S:
         raise InputError(what, text, f"unknown unit {unit!r}; {rule}")
     bits = value * _BITS_PER_S[unit]
-    if not 1 <= bits < 2**62:
+    if not bits >= 1:
         raise InputError(what, text, "must be at least 1 bit/s", "nothing could ever be sent")
+    if bits > _FASTEST:
+        raise InputError(what, text, "must be from 1 bit/s to 1000 Tbit/s", "no memory is faster")
     return round(bits)
 
 

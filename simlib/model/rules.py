@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Any
 
 from simlib.errors import InputError, nearest
-from simlib.model.quantities import parse_bandwidth, parse_duration, parse_size
+from simlib.model.quantities import LARGEST, parse_bandwidth, parse_duration, parse_size
 
 Parser = Callable[[Any, str], Any]
 """Reads a value as a file has it; the second argument names it in an error."""
@@ -109,7 +109,7 @@ class Checked:
                 continue
             if parse in (parse_duration, parse_size, parse_bandwidth):  # parsed already: picoseconds, bytes, bits/s
                 low = 0 if parse is parse_duration else 1
-                if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                    raise InputError(what, value, f"must be a whole number, at least {low}")
+                if isinstance(value, bool) or not isinstance(value, int) or not low <= value < LARGEST:
+                    raise InputError(what, value, f"must be a whole number, at least {low}, below 2**62")
             else:
                 parse(value, what)

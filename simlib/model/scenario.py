@@ -8,9 +8,7 @@ one sentence reports every fault: where, which value, which rule, what to do.
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tomli_w
+from markupsafe import Markup
 
 from simlib.errors import InputError, nearest
 from simlib.model import rules
@@ -33,6 +32,7 @@ from simlib.model.quantities import (
 from simlib.model.steps import FLAGS
 from simlib.model.topology import far_share
 from simlib.model.workload import KINDS, Workload
+from simlib.reading import read_toml
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,9 @@ class Guest(rules.Checked):
         """Whether stage 2 maps blocks before dirty logging splits them."""
         return self.backing != "4k" and self.memslot_aligned
 
+
+FILE = "a scenario file (TOML)"
+"""What a scenario file is called where one is no good."""
 
 _OF_THE_VCPU = ("fault_exit", "fault_hold", "split_hold", "guest_access")
 """Costs of what vCPUs do."""
@@ -206,6 +209,11 @@ class Scenario:
             raise InputError(
                 "workload.access_interval", format_duration(0), "must be more than 0",
                 "a vCPU that takes no time would go round for ever at one instant",
+            )  # fmt: skip
+        if (facts.works_on or (workload.kind == "teardown" and workload.guest_runs)) and self.machine.clock != "wall":
+            raise InputError(
+                "machine.clock", self.machine.clock, f"{workload.kind} tells how fast the guest is over time, and the "
+                "time that such a clock shows is no common one", 'use clock = "wall"',
             )  # fmt: skip
         if not facts.regions and self.policy.lock_regions > 1:
             raise InputError(
@@ -342,7 +350,7 @@ class Scenario:
         )
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.summary())}</pre>"
+        return Markup("<pre>{}</pre>").format(self.summary())
 
     def summary(self) -> str:
         """What it is, in a line, and what differs from the defaults, as its file has it."""
@@ -441,18 +449,7 @@ def load_scenario(path: str | Path) -> Scenario:
     InputError
         If the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
     """
-    path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InputError("scenario file", str(path), f"cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise InputError("scenario file", str(path), f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError("scenario file", str(path), f"is not valid TOML: {error}") from None
-    return Scenario.parse(tables)
+    return Scenario.parse(read_toml(path, FILE))
 
 
 def as_scenario(given: Scenario | str | Path) -> Scenario:

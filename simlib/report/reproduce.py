@@ -15,12 +15,14 @@ import pandas as pd
 import scipy
 from scipy import stats
 
-from simlib import calibration, theory
+from simlib import theory
+from simlib.calibration.fitfile import as_fit
 from simlib.decision import comparison
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
-from simlib.files import check_writable, write_text
+from simlib.files import check_writable, write_together
+from simlib.fits.file import fit_text
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
@@ -56,7 +58,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         If the engines disagree, or the folder cannot be written.
     """
     out = Path(out)
-    check_writable(out / "report.html")
+    check_writable(out, folder=True)
     found = arm64.study(seed=seed, progress=portion(progress, 0.0, 0.15))
     sections = arm64.sections(found, seed=seed, progress=portion(progress, 0.15, 0.42))
     (ours, walks), migrations = both(
@@ -92,7 +94,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
             "every number": "measured, fitted or predicted, and marked so; nothing simulated is shown as measured",
         },
     )
-    for name, frame in {
+    tables = {
         "published": numbers, "arm64-curves": found.curves, "arm64-held-out": found.held_out,
         "arm64-costs": found.fit.intervals,
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
@@ -111,12 +113,11 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "lockless-verdicts": gets.verdicts,
         "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
         "teardown-predictions": ends.predictions, "teardown-stalls": ends.stalls,
-    }.items():  # fmt: skip
-        write_text(out / f"{name}.csv", frame.to_csv(index=False))
-    calibration.save_fit(found.fit, out / "arm64-fit.json", arm64.TRAIN)
-    path = out / "report.html"
-    report.write(path)
-    return path.resolve()
+    }  # fmt: skip
+    texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
+    texts["arm64-fit.json"] = fit_text(as_fit(found.fit, arm64.TRAIN))
+    write_together(out, texts | {"report.html": report.to_html()})
+    return (out / "report.html").resolve()
 
 
 def _checks(found: arm64.Study, seed: int) -> Section:

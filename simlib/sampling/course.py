@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from simlib.engine.result import PS
+from simlib.machine_code import kept
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.scenario import Scenario
 from simlib.workloads.migration import page_time
@@ -34,7 +34,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def machine_code(function: Function) -> Function:
     """Compiled by Numba when it is first called, and kept; for type checkers what it was, as Numba says nothing."""
-    return cast("Function", njit(cache=True, nogil=True)(function))
+    return cast("Function", kept(nogil=True)(function))
 
 
 GOLDEN = 0.6180339887498949

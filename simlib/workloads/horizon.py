@@ -24,6 +24,59 @@ def within_horizon(what: str, time: float, cure: str, option: str = "", beside: 
         raise HorizonError(what.format(f"{time * PS:.0f} s") + f", {limit}", cure, option)
 
 
+LONG_RUN, LONGEST_RUN = 10**9, 10**13
+"""Accesses of all vCPUs from which on a run is announced (a minute), and refused (a week)."""
+
+
+def undisturbed_accesses(scenario: Scenario) -> float:
+    """Accesses that a guest which works on makes while nobody does anything: in the warm-up and the pauses.
+
+    Examples
+    --------
+    >>> undisturbed_accesses(Scenario.parse({"guest": {"vcpus": 2}, "workload": {"kind": "get_dirty_log", "pause": "4s",
+    ...                                       "warm_up": "0s"}}))
+    16000000.0
+    """
+    workload = scenario.workload
+    each = workload.access_interval
+    pauses = workload.iterations * workload.pause
+    if workload.kind == "clear_under_load":
+        each = scenario.machine_costs.guest_access or 0
+    elif workload.kind == "eager_split" and not workload.parked:
+        pauses += workload.warm_up
+    elif workload.facts.works_on or workload.guest_runs:
+        pauses = workload.warm_up + (pauses if workload.kind == "get_dirty_log" else 0)
+    else:
+        return 0.0
+    return scenario.guest.vcpus * pauses / each if each else 0.0
+
+
+def check_length(scenario: Scenario) -> str:
+    """Refuse a run whose guest would touch its memory for days before anything happens.
+
+    Returns
+    -------
+    str
+        What to say of a long one beforehand; empty: it is none.
+
+    Raises
+    ------
+    HorizonError
+
+    Examples
+    --------
+    >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
+    >>> check_length(Scenario.parse(s))
+    'a long run: in its pauses the guest touches its memory 2.56e+10 times, some 50 million a second; shorten pause ...'
+    """
+    accesses = undisturbed_accesses(scenario)
+    shorter = "shorten pause or warm_up, or lengthen access_interval"
+    what = f"in its pauses the guest touches its memory {accesses:.3g} times"
+    if accesses > LONGEST_RUN:
+        raise HorizonError(f"{what}, more than the {LONGEST_RUN:.0e} of which a simulation ends", shorter)
+    return f"a long run: {what}, some 50 million a second; {shorter}" if accesses > LONG_RUN else ""
+
+
 def check_walks(scenario: Scenario) -> None:
     """Refuse a guest whose walks over its memory cannot end in time.
 

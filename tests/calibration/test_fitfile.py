@@ -81,12 +81,27 @@ def parameter(**values):
     )
 
 
+def twice(content):
+    first = content["parameters"][0]
+    return json.dumps(content | {"parameters": [first, first, *content["parameters"][2:]]})
+
+
+def covariance(value, column=0, row=None):
+    """The first row's number of the covariance replaced, and the one of the other side with `row`."""
+
+    def damage(content):
+        matrix = [list(numbers) for numbers in content["log_covariance"]]
+        matrix[0][column] = value
+        if row is not None:
+            matrix[column][row] = value
+        return json.dumps(content | {"log_covariance": matrix})
+
+    return damage
+
+
 @pytest.mark.parametrize(
     ("damage", "rule"),
     [
-        pytest.param(lambda c: json.dumps(c)[:-100], "is not JSON", id="cut short"),
-        pytest.param(lambda c: "", "is not JSON", id="empty"),
-        pytest.param(lambda c: "[costs]\nfault_exit = '1us'", "is not JSON", id="TOML"),
         pytest.param(lambda c: "[1, 2]", "is not a fit file (no schema 'simlib-fit')", id="a list"),
         pytest.param(change(schema="other"), "is not a fit file", id="other schema"),
         pytest.param(change(version=2), "has version 2, this simlib reads version 1", id="later version"),
@@ -103,8 +118,25 @@ def parameter(**values):
         pytest.param(change(log_covariance=[[1.0]]), "is damaged", id="small covariance"),
         pytest.param(change(log_covariance="x"), "is damaged", id="covariance no matrix"),
         pytest.param(change(dof=0), "is damaged", id="no degree of freedom"),
-        pytest.param(change(dof=float("inf")), "is damaged", id="infinite degrees of freedom"),
-        pytest.param(change(discrepancy=float("nan")), "is damaged", id="discrepancy NaN"),
+        pytest.param(change(dof=10**400), "is damaged (dof must be", id="degrees of freedom without end"),
+        pytest.param(change(dof=2.5), "is damaged (dof must be", id="half a degree of freedom"),
+        pytest.param(change(discrepancy=-0.1), "is damaged (discrepancy must be", id="negative discrepancy"),
+        pytest.param(change(discrepancy=1e300), "is damaged (discrepancy must be", id="huge discrepancy"),
+        pytest.param(change(level=1), "is damaged (level must be", id="level"),
+        pytest.param(change(dataset=["<b>"]), "is damaged (dataset must be", id="dataset no text"),
+        pytest.param(change(seed="1"), "is damaged (seed must be", id="seed no number"),
+        pytest.param(change(valid=[]), "is damaged (valid must be", id="flags no table"),
+        pytest.param(change(noise=[3]), "is damaged (noise, row 1 must be", id="noise no table"),
+        pytest.param(change(observations=[{}]), "is damaged (observations, row 1: variant", id="empty observation"),
+        pytest.param(change(spread={"contentions": 0}), "is damaged (spread of contentions", id="no spread"),
+        pytest.param(parameter(value=1e300), "is damaged ('fault_hold' must be", id="a cost longer than all"),
+        pytest.param(parameter(low=9e9, high=1.0), "is damaged (the ends of 'fault_hold'", id="ends in disorder"),
+        pytest.param(parameter(low=None), "is damaged (parameters, row 1: low", id="no end"),
+        pytest.param(twice, "is damaged ('fault_hold' stands there twice", id="a cost twice"),
+        pytest.param(covariance(-1.0), "is damaged (log_covariance must have no", id="negative variance"),
+        pytest.param(covariance(None), "is damaged (log_covariance must be finite", id="covariance NaN"),
+        pytest.param(covariance(0.5, 1), "is damaged (log_covariance must be symm", id="covariance of one side"),
+        pytest.param(covariance(0.5, 1, 0), "is damaged (log_covariance must have no", id="covariance above variance"),
         pytest.param(change(spread=[]), "is damaged", id="spread no table"),
         pytest.param(change(spread={"contentions": "much"}), "is damaged", id="spread no number"),
         pytest.param(change(scenario="[guest"), "is damaged", id="scenario no TOML"),
@@ -118,29 +150,3 @@ def test_a_damaged_fit_file_is_refused(path, damage, rule):
     assert (caught.value.what, caught.value.value) == ("fit file", str(path))
     assert caught.value.rule.startswith(rule)
     assert "\n" not in str(caught.value)
-
-
-def test_a_fit_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"fit file = .*none.json: cannot be read \(No such file or directory\)"):
-        load_fit(tmp_path / "none.json")
-    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(InputError, match="is not JSON"):
-        load_fit(tmp_path / "bytes.json")
-
-
-def test_a_folder_that_cannot_be_made_is_named_and_nothing_is_left(fit, tmp_path):
-    (tmp_path / "file").write_text("mine", encoding="utf-8")
-    with pytest.raises(
-        InputError, match=r"output = .*fit.json: cannot be written .*; choose a folder that you may write to"
-    ):
-        save_fit(fit, tmp_path / "file" / "fit.json", "")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
-
-
-def test_a_fit_that_cannot_be_put_in_place_leaves_what_was_there(fit, tmp_path):
-    (tmp_path / "fit.json").mkdir()  # a folder where the file should go
-    with pytest.raises(InputError, match=r"fit.json: cannot be written"):
-        save_fit(fit, tmp_path / "fit.json", "")
-    assert [p.name for p in tmp_path.iterdir()] == ["fit.json"]
-    assert list((tmp_path / "fit.json").iterdir()) == []

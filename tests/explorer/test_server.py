@@ -69,12 +69,27 @@ def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
     settings.mkdir()
     for name in ("jupyter_config", "jupyter_server_config", "jupyter_lab_config"):
         (settings / f"{name}.json").write_text(
-            json.dumps({"IdentityProvider": {"token": ""}, "ServerApp": {"ip": "0.0.0.0", "open_browser": True}})  # noqa: S104  # the hostile case
+            json.dumps(
+                {
+                    "IdentityProvider": {"token": ""},
+                    "PasswordIdentityProvider": {"hashed_password": ""},
+                    "ServerApp": {
+                        "ip": "0.0.0.0",  # noqa: S104  # the hostile case
+                        "open_browser": True,
+                        "allow_unauthenticated_access": True,
+                        "identity_provider_class": "jupyter_server.auth.identity.LegacyIdentityProvider",
+                        "token": "",
+                        "password": "",
+                        "disable_check_xsrf": True,
+                    },
+                }
+            )
         )
+        (settings / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": str(settings), "JUPYTER_DATA_DIR": str(tmp_path), "IPYTHONDIR": str(tmp_path),
         "JUPYTER_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": str(Path(simlib.__file__).parents[1]),
-        "TMPDIR": str(tmp_path),
+        "TMPDIR": str(tmp_path), "JUPYTER_TOKEN": "known",
     }  # fmt: skip
     imported = tmp_path / "imported"
     for name in ("jupyterlab", "voila"):  # of the current folder: neither is a module, nor a configuration
@@ -89,6 +104,7 @@ def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
             base, token = found.groups()
             assert answers(base, process)
             assert status(f"{base}/api/status") == 403
+            assert status(f"{base}/api/status?token=known") == 403
             assert status(f"{base}/api/status?token={token}") == 200
             for path in ("notebooks/01-arm64-rwlock.ipynb", "docs/model.md"):  # the notebooks link to the pages
                 assert status(f"{base}/api/contents/{path}?content=0&token={token}") == 200
@@ -105,6 +121,27 @@ def test_serves_with_the_token_only_and_ends(tmp_path: Path) -> None:
     assert token not in "".join(line for line in rest.splitlines() if not line.startswith("simlib: "))
     with pytest.raises(OSError, match="refused"):
         status(f"{base}/api")
+    assert not list(tmp_path.glob("simlib-explore-*"))
+
+
+@pytest.mark.parametrize("lab", [False, True])
+def test_a_server_whose_command_was_killed_ends(tmp_path: Path, lab: bool) -> None:
+    """Its kernels end, too, and nothing is left in the folder of temporary files."""
+    start = START.replace("browser=False", f"browser=False, lab={lab}")
+    mark = f"simlib-test-{os.getpid()}-{lab}"
+    environment = os.environ | {"TMPDIR": str(tmp_path), "SIMLIB_TEST_MARK": mark}
+    with subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        found = URL.search(process.stderr.readline())
+        assert found is not None
+        assert answers(found[1], process)
+        process.kill()
+        process.stderr.read()  # to its end: whoever could write to it is gone
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            assert mark.encode() not in path.read_bytes() or path.parent.name == str(process.pid)
+        except OSError:
+            continue
     assert not list(tmp_path.glob("simlib-explore-*"))
 
 
@@ -153,6 +190,20 @@ def test_an_installed_package_copies_its_notebooks_once(tmp_path: Path) -> None:
     notebook.write_text("mine")
     assert server.served_folder(tmp_path / "site" / "simlib", tmp_path) == folder
     assert notebook.read_text() == "mine"
+    (packaged / server.PAGE).write_text("new")
+    (folder / "notebooks" / server.PAGE).write_text("somebody's")
+    server.served_folder(tmp_path / "site" / "simlib", tmp_path)
+    assert (folder / "notebooks" / server.PAGE).read_text() == "new"  # it would run without being opened
+
+
+def test_copies_of_another_user_are_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packaged = tmp_path / "site" / "simlib" / "_notebooks"
+    packaged.mkdir(parents=True)
+    (packaged / server.NOTEBOOK).write_text("{}")
+    server.served_folder(tmp_path / "site" / "simlib", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(SimlibError, match=r"simlib-notebooks is another user's: change to a folder of your own"):
+        server.served_folder(tmp_path / "site" / "simlib", tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -171,7 +222,11 @@ def test_missing_notebooks_are_named(tmp_path: Path) -> None:
 
 def test_defaults_are_quiet_and_the_user_s_own_paths_stay(tmp_path: Path) -> None:
     environment = server.quiet(tmp_path, {"HOME": "/home/me"})
-    assert environment == {"HOME": "/home/me", "JUPYTER_CONFIG_PATH": str(tmp_path)}
+    assert environment == {
+        "HOME": "/home/me", "JUPYTER_CONFIG_PATH": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path),
+        "JUPYTERLAB_SETTINGS_DIR": "/home/me/.jupyter/lab/user-settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "/home/me/.jupyter/lab/workspaces",
+    }  # fmt: skip
     defaults = json.loads((tmp_path / "labconfig" / "default_setting_overrides.json").read_text())
     assert defaults["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
     assert defaults["@jupyterlab/docmanager-extension:plugin"]["autosave"] is False

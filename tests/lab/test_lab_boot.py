@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import signal
 import subprocess
@@ -251,6 +252,18 @@ def test_a_broken_qemu_is_named_unless_another_works(only, lab):
         find_qemu(X86)
     program(only / X86.qemu, "echo 'QEMU emulator version 9.1.0'")
     assert find_qemu(X86).version == (9, 1, 0)
+
+
+@pytest.mark.parametrize("whose", ["everybody", "another user"])
+def test_a_private_qemu_that_others_could_have_put_there_is_not_run(lab, only, monkeypatch, tmp_path, whose):
+    program(lab / "qemu" / "bin" / X86.qemu, f"touch {tmp_path / 'ran'}; echo 'QEMU emulator version 10.0.0'")
+    if whose == "everybody":
+        (lab / "qemu").chmod(0o777)
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(InputError, match=r"belongs to another user|may be written by everybody"):
+        find_qemu(X86)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypatch):

@@ -46,13 +46,13 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
     [
         (
             ("run", "nofile.toml"),
-            "experiment = nofile.toml: cannot be read (No such file or directory); name a TOML file",
+            "nofile.toml = missing: an experiment (TOML) must exist; check the path",
         ),
         (
             ("collect", "good.toml", "--out", "here", "--name", "../Foo Bar"),
             "--name = ../Foo Bar: must be letters, digits, -, _ and .; choose another name",
         ),
-        (("collect", "nofile.toml", "--out", "here"), "experiment = nofile.toml: cannot be read"),
+        (("collect", "nofile.toml", "--out", "here"), "nofile.toml = missing: "),
         (
             ("build", "--arch", "s390x"),
             "architecture = s390x: the lab cannot emulate it; known: arm64, riscv64, x86_64",

@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from lab_fakes import OUTPUT, built, cell, outcome, program
 
-from simlib import files
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.lab import collect, collect_native, native, tables, write_tables
 from simlib.lab.experiment import parse_experiment
@@ -72,24 +71,6 @@ def test_a_damaged_record_is_named(tmp_path):
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_tables_are_all_written_or_none(tmp_path, monkeypatch):
-    write_tables([record(tmp_path / "one.json")], tmp_path / "out", "mine")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    writes = iter([files.os.fdopen] * 5)
-
-    def fill(*arguments, **options):
-        if (write := next(writes, None)) is None:
-            raise FULL
-        return write(*arguments, **options)
-
-    made = record(tmp_path / "two.json", test={"vcpus": 2})
-    monkeypatch.setattr(files.os, "fdopen", fill)
-    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\); free some space, or choose"):
-        write_tables([made], tmp_path / "out", "mine")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    assert next(writes, None) is None
 
 
 def test_tables_that_a_collection_no_longer_has_go(tmp_path):

@@ -187,7 +187,7 @@ def _fields(at: int, **changes: Any) -> str:
     [
         ("", "a.json = an empty file: must be a descriptor (JSON)"),
         ("{", "a.json, row 1 = Expecting property name"),
-        ("[" * 100_000, "a.json = nested too deeply: a descriptor must be JSON"),
+        ("[" * 100_000, "a.json = nested too deeply: must be a descriptor (JSON)"),
         ("[]", "a.json = no schema with fields: a descriptor must be a Frictionless table resource"),
         ('{"schema": {"fields": [{"type": "number"}]}}', "a.json = no schema with fields"),
         (json.dumps({**DESCRIPTOR, "path": "b.csv"}), "a.json, path = b.csv: must name the file beside it"),

@@ -204,28 +204,6 @@ def test_a_bad_file_gives_one_sentence(tmp_path, text, what, value, rule, cure):
 
 
 @pytest.mark.parametrize(
-    ("content", "rule"),
-    [
-        (b"\xff\xfe[guest]", r"is not UTF-8 \(byte 0\); save it as UTF-8"),
-        (b"[guest]\nname = '\xe4'", r"is not UTF-8 \(byte 16\)"),
-        (b"[guest\nvcpus = 1", r"is not valid TOML: Expected ']' .* \(at line 1, column 7\)"),
-        (b"[guest]\nvcpus = 1\nvcpus = 2", r"is not valid TOML: Cannot overwrite a value"),
-    ],
-)
-def test_a_file_that_is_no_toml(tmp_path, content, rule):
-    path = tmp_path / "bad.toml"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=f"scenario file = .*bad.toml: {rule}"):
-        load_scenario(path)
-
-
-def test_a_file_that_cannot_be_read(tmp_path):
-    for path, reason in ((tmp_path / "none.toml", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(InputError, match=rf"scenario file = {path}: cannot be read \({reason}\)"):
-            load_scenario(path)
-
-
-@pytest.mark.parametrize(
     ("make", "what"),
     [
         (lambda: Guest(vcpus=0), "guest.vcpus"),

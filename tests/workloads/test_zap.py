@@ -4,9 +4,11 @@
 import pytest
 
 from simlib.engine import compiled, reference
+from simlib.errors import HorizonError, InputError
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario as simulate
 from simlib.workloads import build
+from simlib.workloads.horizon import check_length
 
 
 def scenario(batch=10, guest=None, architecture="x86-shadow", **workload):
@@ -57,3 +59,32 @@ def test_what_is_touched_again_is_mapped_again():
     assert pages[:, 0].sum() > 200
     assert blocks[:, :3].sum() == 0
     assert 0 < blocks[:, 3].sum() <= 4 * 32
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [{"kind": "zap"}, {"kind": "migration"}, {"kind": "get_dirty_log"}, {"kind": "teardown", "guest_runs": True}],
+)
+@pytest.mark.parametrize("clock", ["serial", "serial_yield"])
+def test_a_guest_that_works_on_has_a_clock_that_all_share(workload, clock):
+    """Its accesses are counted over the time that passes, and stamps have the time that such a clock shows."""
+    tables = {
+        "machine": {"clock": clock},
+        "workload": workload,
+        "policy": {"architecture": "arm64", "teardown_tlb": "range"},
+    }
+    with pytest.raises(InputError, match=rf"machine\.clock = {clock}: {workload['kind']} tells how fast"):
+        Scenario.parse(tables)
+    Scenario.parse(tables | {"machine": {"clock": "wall"}})
+
+
+def test_a_run_that_takes_long_says_so_and_one_of_a_week_is_refused():
+    def asked(pause):
+        return Scenario.parse({"guest": {"vcpus": 64, "memory_per_vcpu": "2M"}, "costs": {"clear_page": "30ns"},
+                               "workload": {"kind": "get_dirty_log", "iterations": 1, "pause": pause,
+                                            "access_interval": "1ns"}})  # fmt: skip
+
+    assert not check_length(asked("1ms").changed({"workload": {"warm_up": "1ms"}}))
+    assert check_length(asked("4s")).startswith("a long run: in its pauses the guest touches its memory 2.62e+11 times")
+    with pytest.raises(HorizonError, match=r"2\.56e\+14 times, more than the 1e\+13 .*; shorten pause"):
+        simulate(asked("4000s"))

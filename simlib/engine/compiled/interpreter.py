@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from simlib.engine.compiled import ahead, calendar, clock, locks, memory, statistics
 from simlib.engine.compiled.inline import apart, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
 from simlib.engine.limits import HORIZON_PS, MAX_THREADS, OWN_STEPS
+from simlib.machine_code import kept
 from simlib.model.steps import Adapt, Clock, Page, Quantity, Step
 
 UNKNOWN = -1
@@ -285,7 +285,7 @@ def fingerprint() -> int:
 def _compile(version: int) -> Any:
     """The engine's loop; `version` is part of the key under which Numba keeps it."""
 
-    @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+    @kept(nogil=True, error_model="numpy", _nrt=False)
     def advance(run, budget):
         """Run until every thread ended, nothing can happen, or as much was done as so many events take."""
         world = run.worlds[0]

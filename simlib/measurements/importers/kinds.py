@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import InputError, nearest
+from simlib.errors import InputError, nearest, printable
 from simlib.measurements.importers import (
     contention_test,
     dirty_log,
@@ -134,12 +135,12 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
     where = str(path)
     if where == "-":
         return _import(kind, Lines(sys.stdin.buffer, "standard input", None, progress), options)
-    if not Path(path).exists():
-        raise InputError(where, "missing", "the log must exist", "check the path")
     try:
         with Path(path).open("rb") as stream:
-            size = Path(path).stat().st_size or None
+            size = os.fstat(stream.fileno()).st_size or None
             return _import(kind, Lines(stream, where, size, progress), options)
+    except FileNotFoundError:
+        raise InputError(where, "missing", "the log must exist", "check the path") from None
     except OSError as error:
         raise InputError(where, error.strerror or "unreadable", "must be a file that can be read", "name it") from None
 
@@ -173,7 +174,7 @@ def _import(kind: str, lines: Lines, options: dict[str, Any]) -> Imported:
         contents = KINDS[kind].read(lines, **options)
     except ForeignText as foreign:
         raise _foreign(lines, foreign.expected) from None
-    source = Path(lines.where).name
+    source = printable(Path(lines.where).name)
     tables = {table.name: table for table in contents.tables if len(table)}
     return Imported(kind, source, lines.sha256, tables, contents.warnings, contents.setup)
 

@@ -22,6 +22,7 @@ LARGEST = 2**53
 """Largest whole number of a measurement file; above it a float64 skips integers."""
 
 _BLOCK = 1 << 20
+_LONG = 8192  # of what is taken apart by patterns, whose time grows with the square of a line's length
 _LONGEST = 16 << 20  # a line of the selftest holds a number for each millisecond of a run
 _HEAD = 64
 _CONTROL = re.compile("[\x01-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
@@ -142,6 +143,8 @@ class Lines:
         self.head += lines[: _HEAD - len(self.head)]
         for line in lines:
             self.number += 1
+            if len(line) > _LONG and not line.startswith("{"):
+                raise self.fault(line, f"a line must be shorter than {_LONG} characters", "is this such a log?")
             yield line
 
     def _refuse_magic(self, block: bytes) -> None:

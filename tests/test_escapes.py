@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a file says is text: it makes no HTML, obeys no terminal, and breaks no encoding."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simlib.cli.output import Format, progress_bar, say, show
+from simlib.explorer.state import State
+from simlib.explorer.what_if import what_if
+from simlib.explorer.words import comparison_in_words, first_words, refined_words
+from simlib.fits import CostEstimate, load_fit
+from simlib.measurements import data_dir, read
+from simlib.model.scenario import Scenario
+
+BAD = "<script>alert(1)</script>&"
+SHIPPED = data_dir() / "fits" / "ampere-altra.json"
+
+
+def escaped(html: str) -> bool:
+    return "<script" not in html and "&lt;script" in html
+
+
+def test_a_fit_escapes_what_its_file_says(tmp_path):
+    content = json.loads(SHIPPED.read_text())
+    for key in ("dataset", "train", "date"):
+        (tmp_path / "fit.json").write_text(json.dumps(content | {key: BAD}))
+        assert escaped(load_fit(tmp_path / "fit.json")._repr_html_())
+    rows = [row | {"metric": BAD, "variant": BAD} for row in content["observations"]]
+    (tmp_path / "fit.json").write_text(json.dumps(content | {"observations": rows, "valid": {BAD: False}}))
+    assert escaped(load_fit(tmp_path / "fit.json")._repr_html_())
+
+
+def test_a_table_escapes_what_its_descriptor_says(tmp_path):
+    (tmp_path / "a.csv").write_text(f"series,vcpus,clear_time_s\n{BAD},1,2\n")
+    fields = [{"name": "series", "type": "string"}, {"name": "vcpus", "type": "integer", "unit": "count"},
+              {"name": "clear_time_s", "type": "number", "unit": "s"}]  # fmt: skip
+    described = {"title": BAD, "hardware": BAD, "caveats": [BAD], "source": {"subject": BAD, "author": BAD, "date": 3},
+                 "schema": {"fields": fields}}  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps(described))
+    assert escaped(read(tmp_path / "a.csv")._repr_html_())
+
+
+def test_scenarios_and_widgets_escape_names(monkeypatch):
+    scenario = Scenario.parse({"machine": {"name": BAD}, "group": BAD})
+    assert escaped(scenario._repr_html_())
+    start = dataclasses.replace(State.of("arm64").scenario, group=BAD)
+    start = start.changed({"machine": {"name": BAD}}).with_costs(
+        fault_hold="1us", fault_exit="1us", line_transfer="50ns", tlb_invalidate="1us"
+    )
+    monkeypatch.setattr("simlib.explorer.what_if.starting_point", lambda _estimate: start)
+    monkeypatch.setattr("simlib.explorer.what_if.compare", lambda *_: pd.DataFrame())
+    monkeypatch.setattr("simlib.explorer.what_if.figure", lambda _curves: None)
+    monkeypatch.setattr("simlib.explorer.what_if.as_widget", lambda _figure: __import__("ipywidgets").HTML())
+    reset = what_if(CostEstimate((), np.zeros(0), np.zeros((0, 0)), 1, 0.1, {})).children[2]
+    assert escaped(reset.children[1].value)
+
+
+def test_the_explorer_s_sentences_are_escaped():
+    state = State.of("arm64")
+    assert escaped(first_words(state, BAD))
+    trips = pd.DataFrame({"strategy": [BAD], "guest_throughput": [0.5], "precopy_s": [1.0], "longest_stall_s": [1.0],
+                          "clear_cpu_time_s": [1.0]})  # fmt: skip
+    assert escaped(refined_words({}, trips, None)[0])
+
+    class Found:
+        def __init__(self, group: str) -> None:
+            self.state = State(dataclasses.replace(state.scenario, group=group))
+
+        def trips(self) -> pd.DataFrame:
+            return trips
+
+    (line,) = comparison_in_words(Found("x"), Found(BAD))
+    assert not hasattr(line, "__html__")  # a plain text, which the page escapes
+
+
+@pytest.mark.parametrize("how", Format)
+def test_no_escape_sequence_reaches_a_terminal(how):
+    """Through a real one: tables, messages, progress."""
+    reader, writer = pty.openpty()
+    code = """
+import sys
+from simlib.cli.output import *
+say("\\x1b[31mred \\udcff")
+with progress_bar() as progress:
+    progress("\\x9b31m[/]reading \\x1b]0;title\\x07", 0.5)
+show([{"na\\x1b[2Jme": "\\x1b[31mred", "µ": 1.5}], Format(sys.argv[1]))
+"""
+    done = subprocess.Popen([sys.executable, "-c", code, how.value], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    seen = b""
+    try:
+        while part := os.read(reader, 4096):
+            seen += part
+    except OSError:  # its other end is closed
+        pass
+    os.close(reader)
+    error = done.communicate()[1]
+    assert done.returncode == 0, error.decode()
+    assert b"\x1b" not in seen + error
+    assert b"\x9b" not in (seen + error).replace("\x9b".encode(), b"")
+    assert b"\\x1b[31mred" in error
+    assert b"[2J" in seen
+
+
+def test_a_progress_bar_takes_names_as_they_are(capsys):
+    say("[/]")
+    with progress_bar() as progress:
+        progress("[/] [red]", 0.1)
+    show([{"a": "[/]"}], Format.TABLE)
+    assert "[/]" in capsys.readouterr().out
+
+
+SURROUNDINGS = {
+    "no cache": "from numba.core import caching; caching.CacheImpl._locator_classes = []",
+    "full cache": "from numba.core import caching, errors\n"
+    "def full(*_): raise OSError(28, 'No space left on device')\n"
+    "caching.IndexDataCacheFile.save = full",
+    "damaged cache": "from numba.core import caching\n"
+    "def damaged(*_): raise EOFError('Ran out of input')\n"
+    "caching.IndexDataCacheFile.load = damaged",
+}
+
+
+@pytest.mark.parametrize("what", SURROUNDINGS)
+def test_without_a_cache_of_compiled_code(what, tmp_path):
+    """Small functions, whose compilation takes no seconds: those of the engine are made by the same decorator."""
+    code = f"{SURROUNDINGS[what]}\nfrom simlib.sampling.course import machine_code\n"
+    (tmp_path / "job.py").write_text(f"{code}\n@machine_code\ndef twice(x):\n    return 2 * x\nprint(twice(4))\n")
+    done = subprocess.run(
+        [sys.executable, tmp_path / "job.py"], capture_output=True, text=True, check=False,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
+
+
+def test_an_output_that_is_full_and_one_that_knows_no_greek():
+    command = [sys.executable, "-m", "simlib", "policies"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "simlib: standard output: No space left on device\n")
+    done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.isascii()

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ten thousand inputs that somebody broke, and any text at all; ``make fuzz`` tries a million."""
+
+from __future__ import annotations
+
+from random import Random
+
+import fuzzing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simlib.explorer.state import State
+from simlib.measurements import import_text, importers
+from simlib.measurements.condition import parse_condition
+from simlib.model import quantities, strategy
+from simlib.model.scenario import FILE, Scenario
+from simlib.reading import parse_json, parse_toml
+
+READERS = (
+    quantities.parse_duration, quantities.parse_size, quantities.parse_bandwidth, parse_condition, strategy.strategy,
+    State.from_query, lambda text: Scenario.parse(parse_toml(text, "a.toml", FILE)),
+    lambda text: parse_json(text, "a.json", "JSON"),
+    *(lambda text, kind=kind: import_text(kind, text) for kind in importers.KINDS),
+)  # fmt: skip
+
+
+def test_inputs_that_somebody_broke_are_read_or_refused():
+    found = fuzzing.some(0, 10_000)
+    assert not found, "\n".join(f"input {fault.number} ({fault.target}): {fault.why}" for fault in found[:3])
+
+
+@settings(max_examples=200)
+@given(text=st.text(max_size=80))
+def test_any_text_is_read_or_refused(text):
+    for read in READERS:
+        with fuzzing.said(b""):
+            read(text)
+
+
+def test_a_reader_that_fails_is_found(monkeypatch):
+    def bad(_random: Random) -> bytes:
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr(fuzzing, "TARGETS", {bad: 1})
+    assert [fault.target for fault in fuzzing.some(5, 2)] == ["bad", "bad"]
