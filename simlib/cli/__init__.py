@@ -35,6 +35,7 @@ from simlib.cli.questions import (
     VariantOption,
     VcpusOption,
 )
+from simlib.cli.sweep import sweep
 from simlib.errors import SimlibError
 from simlib.files import write_text
 
@@ -65,6 +66,7 @@ app.add_typer(host.app, name="host")
 app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
 app.command()(policies)
+app.command()(sweep)
 
 TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""

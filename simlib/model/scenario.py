@@ -252,7 +252,7 @@ class Scenario:
         tables = dict(tables)
         variants = tables.pop("variants", {})
         group = rules.text(tables.pop("group"), f"{where}group") if "group" in tables else ""
-        base = cls(**_sections(tables, where), group=group)
+        base = cls(**sections(tables, where), group=group)
         if not isinstance(variants, Mapping):
             raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
         parsed = {}
@@ -287,7 +287,7 @@ class Scenario:
         """
         if not isinstance(changes, Mapping):
             raise InputError(where.rstrip("."), changes, "must be a table")
-        return dataclasses.replace(self, **_sections(changes, where, self))
+        return dataclasses.replace(self, **sections(changes, where, self))
 
     def with_vcpus(self, vcpus: int) -> Scenario:
         """The same scenario with another number of vCPUs."""
@@ -366,20 +366,40 @@ class Scenario:
         return tomli_w.dumps(tables | ({"variants": variants} if variants else {})).strip()
 
 
-_SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type] = {
     "machine": Machine, "guest": Guest, "policy": Policy, "workload": Workload, "costs": Costs,
     "calibration": Calibration,
 }  # fmt: skip
+"""The tables of a scenario file."""
 
 
-def _sections(tables: Mapping[str, Any], where: str, base: Scenario | None = None) -> dict[str, Any]:
+def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> dict[str, Any]:
+    """The sections that some tables of a scenario file describe, by name.
+
+    Parameters
+    ----------
+    tables : mapping of str to mapping
+    where : str
+        What stands before a key's name in an error.
+    base : object, optional
+        Its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the defaults.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> sections({"guest": {"vcpus": 8}})["guest"].vcpus
+    8
+    """
     out: dict[str, Any] = {}
     for name, table in tables.items():
-        if name not in _SECTIONS:
-            raise InputError(f"{where}{name}", "…", "unknown table", nearest(name, (*_SECTIONS, "variants")))
+        if name not in SECTIONS:
+            raise InputError(f"{where}{name}", "…", "unknown table", nearest(name, (*SECTIONS, "variants")))
         if not isinstance(table, Mapping):
             raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
-        kind = _SECTIONS[name]
+        kind = SECTIONS[name]
         rows = renamed(table, f"{where}{name}") if kind is Policy else table
         parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(kind)}
         values = {}
@@ -412,20 +432,27 @@ def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]
     >>> differences(Scenario().with_vcpus(8).with_costs(fault_hold="1us"), Scenario())
     {'guest': {'vcpus': 8}, 'costs': {'fault_hold': '1us'}}
     """
-    tables = {}
-    for name, kind in _SECTIONS.items():
-        section, default = getattr(scenario, name), getattr(base, name)
-        rows = {}
-        if isinstance(section, Machine) and section.name != default.name:
-            rows["name"], default = section.name, MACHINES.get(section.name, default)
-        for f in dataclasses.fields(kind):
-            value = getattr(section, f.name)
-            if value is not None and value != getattr(default, f.name):
-                shown = f.metadata["show"]
-                rows[f.name] = shown(value) if shown else value
-        if rows:
-            tables[name] = rows
-    return tables
+    tables = {name: section_differences(getattr(scenario, name), getattr(base, name)) for name in SECTIONS}
+    return {name: rows for name, rows in tables.items() if rows}
+
+
+def section_differences(section: Any, default: Any) -> dict[str, Any]:
+    """The same for one section: its keys.
+
+    Examples
+    --------
+    >>> section_differences(Guest(vcpus=8, backing="4k"), Guest())
+    {'vcpus': 8, 'backing': '4k'}
+    """
+    rows: dict[str, Any] = {}
+    if isinstance(section, Machine) and section.name != default.name:
+        rows["name"], default = section.name, MACHINES.get(section.name, default)
+    for f in dataclasses.fields(section):
+        value = getattr(section, f.name)
+        if value is not None and value != getattr(default, f.name):
+            shown = f.metadata["show"]
+            rows[f.name] = shown(value) if shown else value
+    return rows
 
 
 def load_scenario(path: str | Path) -> Scenario:
