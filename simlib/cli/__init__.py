@@ -252,7 +252,7 @@ def _offer_sample(case: Case) -> None:
     from simlib.sampling import WHOLE_PAGES, why_not
 
     scenario = simlib.load_scenario(case.scenario).variant(case.variant)
-    if scenario.guest.pages_per_vcpu * scenario.guest.vcpus > 16 * WHOLE_PAGES and not why_not(scenario):
+    if scenario.guest.pages > 16 * WHOLE_PAGES and not why_not(scenario):
         say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
 
 

@@ -38,7 +38,7 @@ def first_words(state: State, evidence: str) -> str:
     """
     case = state.case()
     guest, workload = case.guest, case.workload
-    size = format_size(guest.pages_per_vcpu * guest.vcpus * guest.page_size)
+    size = format_size(guest.pages * guest.page_size)
     chunk = format_size(workload.clear_chunk) if workload.clear_chunk else size
     title = html.escape(case.policy.facts.title)
     lets_go = html.escape(case.policy.lets_go)

@@ -45,7 +45,7 @@ class Guest(rules.Checked):
     memory_per_vcpu : int or None
         Bytes that each vCPU walks; give this or `memory`.
     memory : int or None
-        Bytes in all, divided evenly over the vCPUs.
+        Bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
     page_size : int
         Base page, bytes.
     backing : str
@@ -63,8 +63,15 @@ class Guest(rules.Checked):
     memslot_aligned: bool = rules.rule(rules.flag, True)
 
     @property
+    def pages(self) -> int:
+        """Base pages in all."""
+        if self.memory is not None:
+            return self.memory // self.page_size
+        return self.pages_per_vcpu * self.vcpus
+
+    @property
     def pages_per_vcpu(self) -> int:
-        """Base pages that one vCPU walks."""
+        """Base pages that are one vCPU's part; rounded down where memory that all share does not divide."""
         each = self.memory_per_vcpu if self.memory_per_vcpu is not None else (self.memory or 0) // self.vcpus
         return each // self.page_size
 
@@ -131,12 +138,16 @@ class Scenario:
         unit = table.pages_per_block() if guest.backing != "4k" else WORD_PAGES
         key = "memory_per_vcpu" if guest.memory_per_vcpu is not None else "memory"
         given = guest.memory_per_vcpu if guest.memory_per_vcpu is not None else guest.memory
-        whole = unit * guest.page_size * (1 if key == "memory_per_vcpu" else guest.vcpus)
+        shares = self.workload.facts.shares
+        divided = key == "memory" and not (shares and self.workload.shared)
+        whole = unit * guest.page_size * (guest.vcpus if divided else 1)
         if given is None or given % whole:
-            each = "" if key == "memory_per_vcpu" else f" for {guest.vcpus} vCPUs"
+            each = f" for {guest.vcpus} vCPUs" if divided else ""
             raise InputError(
                 f"guest.{key}", format_size(given or 0),
                 f"must be a multiple of {format_size(whole)}{each} with backing {guest.backing!r}",
+                "give such a one, or shared = true under [workload]: memory that all vCPUs access is not divided"
+                if divided and shares else "",
             )  # fmt: skip
         self._check_workload()
         for name in ("sockets", "clusters"):
@@ -173,7 +184,7 @@ class Scenario:
 
     def _check_workload(self) -> None:
         guest, workload, facts = self.guest, self.workload, self.workload.facts
-        memory, word = guest.pages_per_vcpu * guest.vcpus * guest.page_size, WORD_PAGES * guest.page_size
+        memory, word = guest.pages * guest.page_size, WORD_PAGES * guest.page_size
         chunk, helpers = workload.clear_chunk, workload.clear_threads
         if chunk is not None and chunk % word:
             raise InputError(
@@ -334,7 +345,7 @@ class Scenario:
 
     def __repr__(self) -> str:
         guest = self.guest
-        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        memory = format_size(guest.pages * guest.page_size)
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""
         return (
             f"<Scenario {self.workload.kind} on {self.machine.name}: {guest.vcpus} vCPUs, {memory}, "

@@ -227,7 +227,7 @@ def check_horizon(scenario: Scenario) -> None:
     HorizonError
     """
     workload = scenario.workload
-    first = scenario.guest.pages_per_vcpu * scenario.guest.vcpus * page_time(scenario)
+    first = scenario.guest.pages * page_time(scenario)
     within_horizon(
         f"the first pass alone would take {{}} over a link of {format_bandwidth(workload.link)}", first,
         "take less memory or a faster link", beside=workload.warm_up,
