@@ -125,6 +125,11 @@ class Grid:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @cached_property
+    def how(self) -> str:
+        """What decides about a point's numbers beside its scenario."""
+        return repr((__version__, self.seed, self.metrics, self.replications, self.pages_per_vcpu))
+
+    @cached_property
     def kept(self) -> tuple[str, ...]:
         """The metrics that are kept, in the order of their columns."""
         kinds = {

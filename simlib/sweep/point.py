@@ -23,7 +23,6 @@ from simlib.model.policies import policy
 from simlib.model.scenario import SECTIONS, Scenario, section_differences, sections
 from simlib.sweep.design import unit_cube
 from simlib.sweep.grid import OWN, Grid
-from simlib.version import __version__
 
 _KEPT = 4096
 """Sections of scenarios that are kept: points differ from their neighbours in few of them."""
@@ -204,8 +203,7 @@ def content_key(text: str, grid: Grid) -> str:
     >>> len(content_key("", one)), content_key("", one) == content_key("", other)
     (32, False)
     """
-    how = (__version__, grid.seed, grid.metrics, grid.replications, grid.pages_per_vcpu)
-    return hashlib.blake2b(f"{how}\n{text}".encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(f"{grid.how}\n{text}".encode(), digest_size=16).hexdigest()
 
 
 def first_seed(scenario: Scenario, seed: int) -> int:

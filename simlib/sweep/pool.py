@@ -6,12 +6,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import connection
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import cloudpickle
@@ -54,12 +56,13 @@ class Pool:
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Run a task in a worker, whatever can be pickled by value (functions within functions, too)."""
         pickled = cloudpickle.dumps((task, arguments))
-        try:
-            return self._processes.submit(_run, pickled)
-        except BrokenProcessPool:
-            self._end()
-            self._processes = self._started()
-            return self._processes.submit(_run, pickled)
+        with _no_main():
+            try:
+                return self._processes.submit(_run, pickled)
+            except BrokenProcessPool:
+                self._end()
+                self._processes = self._started()
+                return self._processes.submit(_run, pickled)
 
     def __enter__(self) -> Pool:
         """Be ready; the workers start with the first task."""
@@ -79,6 +82,20 @@ class Pool:
             process.terminate()
         for process in processes:
             process.join()
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Workers that are started meanwhile do not import the caller's program, which would run it again.
+
+    They need nothing of it: what it defines is pickled by value.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _begin() -> None:

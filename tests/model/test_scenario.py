@@ -288,7 +288,7 @@ def test_costs_may_be_durations():
 
 
 def test_memory_that_all_vcpus_access_is_not_divided():
-    """128 MiB: whole blocks for 2 vCPUs, none for each of 3; the programs and what a part of it tells know all of it."""
+    """128 MiB: whole blocks for 2 vCPUs, none for each of 3; programs and samples know all of it."""
     tables = {"guest": {"vcpus": 3, "memory": "128M"}, "workload": {"kind": "migration", "clear_chunk": "16M"}}
     with pytest.raises(InputError, match=r"multiple of 6M for 3 vCPUs .* shared = true under \[workload\]"):
         Scenario.parse(tables)
@@ -300,5 +300,5 @@ def test_memory_that_all_vcpus_access_is_not_divided():
     assert sampled(scenario, 512)[0].guest.pages * sampled(scenario, 512)[1] == job.pages
     with pytest.raises(InputError, match="multiple of 2M with backing"):
         Scenario.parse(tables | {"guest": {"vcpus": 3, "memory": "129M"}})
-    with pytest.raises(InputError, match="multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'$"):
+    with pytest.raises(InputError, match=r"multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'$"):
         Scenario.parse({"guest": {"vcpus": 3, "memory": "128M"}, "workload": {"shared": True}})
