@@ -16,7 +16,7 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions sweep-faults coverage bench picture pins clean
+.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions sweep-faults strategy-map coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
 	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (4 minutes)"
 	@echo "make sweep-faults  kill drivers ($(KILLS) times), workers and schedulers of sweeps, fill the disk (10 minutes)"
+	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (half an hour)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
@@ -122,6 +123,11 @@ mutations: .venv/.simlib
 MOMENTS := 40
 interruptions: .venv/.simlib
 	@.venv/bin/python tests/interruptions.py $(MOMENTS)
+
+# Whatever was done before is kept: remove build/strategies to simulate it anew.
+strategy-map: .venv/.simlib
+	@.venv/bin/simlib sweep data/grids/strategies.toml --out build/strategies --resume
+	@.venv/bin/python -m simlib.sweep.strategies build/strategies data/sweeps
 
 # The same moments each time; KILLS=200 makes more of them.
 KILLS := 50

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 import simlib
 from simlib import interruption
 from simlib.cli import data, decide, host, lab
+from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
 from simlib.cli.output import Format, interruptible, progress_bar, say, show, whole_numbers
 from simlib.cli.plot import Output, asked
@@ -103,6 +104,7 @@ def calibrate(
         ),
     ] = None,
     intervals: Intervals,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:
     """Determine a scenario's costs from measurements, with intervals.
@@ -119,7 +121,7 @@ def calibrate(
     names = [table.name for table in found]
     chosen = one_or_all(split_conditions("train", train or [], names))
     used = one_or_all(split_conditions("select", select or [], names))
-    with progress_bar() as progress:
+    with progress_bar() as progress, elsewhere.in_use():
         fit = simlib.calibrate(scenario, found, chosen, select=used, progress=progress, **asdict(intervals))
     simlib.save_fit(fit, out, chosen)
     output.write_page(fit)
@@ -147,6 +149,7 @@ def predict(
     variant: VariantOption = "",
     policy: PolicyOption = "",
     curves: Curves,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:
     """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
@@ -154,7 +157,7 @@ def predict(
     A scenario with variants gives one curve a variant. Example: simlib predict
     data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
-    with progress_bar() as progress:
+    with progress_bar() as progress, elsewhere.in_use():
         result = simlib.predict(
             scenario, whole_numbers(vcpus, "--vcpus"), variant=variant, policy=policy, progress=progress,
             **curves.arguments(),
@@ -178,6 +181,7 @@ def compare(
     vcpus: VcpusOption,
     variant: VariantOption = "",
     curves: Curves,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:  # fmt: skip
     """Set policies side by side over vCPUs, on the same costs and random numbers, with intervals.
@@ -187,7 +191,7 @@ def compare(
 
     simlib compare data/scenarios/x86-160-vcpus.toml own every-64 --variant before --vcpus 16
     """
-    with progress_bar() as progress:
+    with progress_bar() as progress, elsewhere.in_use():
         result = simlib.compare(
             scenario, policies, whole_numbers(vcpus, "--vcpus"), variant=variant, progress=progress,
             **curves.arguments(),

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from simlib.cli.elsewhere import ClusterOption
 from simlib.cli.output import progress_bar, say
 
 
@@ -16,9 +17,7 @@ def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="What to sweep; docs/sweeps.md lists the keys.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the data sets.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder, if any.")] = False,
-    cluster: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="A Dask scheduler, such as tcp://127.0.0.1:8786.")
-    ] = "",
+    cluster: ClusterOption = "",
     workers: Annotated[int, typer.Option(min=0, help="Processes on this machine; 0: one for each CPU.")] = 0,
 ) -> None:
     """Simulate all points of a grid: fields of a scenario × policies × architectures, each as often as it needs.

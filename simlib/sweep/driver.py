@@ -169,7 +169,8 @@ class _Todo:
 
 def _drive(executor: Executor, store: Store, progress: Progress | None) -> tuple[float, float]:
     """Do all that is left; give the time in batches, and of it in simulations."""
-    todo, points = _Todo(store), store.grid.points
+    todo = _Todo(store)
+    points = todo.left
     seconds = simulating = 0.0
 
     def look() -> None:
