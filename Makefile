@@ -16,8 +16,8 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions kills fuzz audit coverage
-.PHONY: bench picture pins clean
+.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions kills sweep-faults fuzz audit
+.PHONY: strategy-map coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:
@@ -31,6 +31,8 @@ help:
 	@echo "make kills       end every command that writes by SIGKILL $(KILLS) times: nothing partial stands there (20 minutes)"
 	@echo "make fuzz        give every parser, importer and command $(INPUTS) broken inputs; goes on where it was ended (an hour)"
 	@echo "make audit       ask the advisory service about the pinned packages (installs requirements/audit.txt)"
+	@echo "make sweep-faults  kill drivers ($(FAULTS) times), workers and schedulers of sweeps, fill the disk (10 minutes)"
+	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (half an hour)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
@@ -140,6 +142,16 @@ fuzz: .venv/.simlib
 # The service is not where an index of packages is: a machine that reaches one may not reach the other.
 audit: .venv/.simlib .venv/.audit
 	@.venv/bin/python tests/audit.py
+
+# Whatever was done before is kept: remove build/strategies to simulate it anew.
+strategy-map: .venv/.simlib
+	@.venv/bin/simlib sweep data/grids/strategies.toml --out build/strategies --resume
+	@.venv/bin/python -m simlib.sweep.strategies build/strategies data/sweeps
+
+# The same moments each time; FAULTS=200 makes more of them.
+FAULTS := 50
+sweep-faults: .venv/.simlib
+	@.venv/bin/python tests/sweep/faults.py $(FAULTS)
 
 # What these need (compilers, the kernel's source, QEMU) is named, package by package, by "simlib lab check".
 check-patches: .venv/.simlib

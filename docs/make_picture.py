@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 TARGET = HERE / "arm64-curves.svg"
 RUN = HERE.parent / "build" / "notebooks"
 
-WHICH = {"02": 0, "03": 0, "04": 0, "05": 0, "06": 0, "07": 1, "08": 0, "09": 0, "10": 1, "11": 0, "12": 0}
+WHICH = {"02": 0, "03": 0, "04": 0, "05": 0, "06": 0, "07": 1, "08": 0, "09": 0, "10": 1, "11": 0, "12": 0, "13": 0}
 """Which figure of a notebook is its picture. 00 and 01 have the README's."""
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from simlib import fits as fits
     from simlib import host as host
     from simlib import lab as lab
+    from simlib import sweep as sweep
     from simlib.calibration import Calibrated, calibrate, save_fit
     from simlib.comparison import Comparison, compare
     from simlib.decision import BatchChoice, Choice, choose, choose_batch, standard_scenario
@@ -76,7 +77,7 @@ _HOMES = {
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_PARTS = ("calibration", "decision", "figures", "fits", "host", "lab", "measurements")
+_PARTS = ("calibration", "decision", "figures", "fits", "host", "lab", "measurements", "sweep")
 
 
 def __getattr__(name: str) -> object:

@@ -8,10 +8,12 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, cast
 
-from simlib.errors import RunInterruptedError
+from simlib.errors import RunInterruptedError, SimlibError
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -29,11 +31,34 @@ LOOK_S = 0.1
 """A wait is cut into pieces of this length, s: a signal that another thread was given is handled between them."""
 
 
+MOST_LOSSES = 5
+"""Times that all workers may be lost one after another without any task having ended meanwhile."""
+
+
+class Executor(Protocol):
+    """Where tasks run instead of in threads: `simlib.sweep.Pool`, `simlib.sweep.Cluster`."""
+
+    @property
+    def workers(self) -> int:
+        """Tasks at a time."""
+
+    @property
+    def lost(self) -> tuple[type[BaseException], ...]:
+        """What a task's future raises if its worker is gone; the task is begun again."""
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Begin a task as soon as a worker is free."""
+
+
 class _Task(threading.local):
-    """The task that this thread is busy with, if any: its `Check`, and whether it may have threads of its own."""
+    """What this thread is busy with, if with a task: its `Check`, and whether that may have tasks side by side.
+
+    And where tasks run, if not in threads.
+    """
 
     check: Check | None = None
     wide: bool = True
+    executor: Executor | None = None
 
 
 _task = _Task()
@@ -49,6 +74,89 @@ def cpus() -> int:
     """
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
+@contextmanager
+def using(executor: Executor) -> Iterator[None]:
+    """Within the block, what `each` is given in this thread runs on an executor: other processes, or a cluster.
+
+    So do predictions, comparisons, calibrations, Sobol indices and choices: all of them use `each`. The results are the
+    same, as no task's random numbers depend on where or when it runs.
+
+    Examples
+    --------
+    >>> from simlib.sweep import Pool
+    >>> with Pool(1) as pool, using(pool):
+    ...     each([lambda check: 3, lambda check: 4])
+    [3, 4]
+    """
+    before, _task.executor = _task.executor, executor
+    try:
+        yield
+    finally:
+        _task.executor = before
+
+
+def completed(
+    executor: Executor, draw: Callable[[], tuple[Any, ...] | None], look: Callable[[], None] = lambda: None
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Keep an executor's workers busy with tasks that are drawn one by one, and give what they return as they end.
+
+    At most two tasks a worker are under way. A task whose worker is gone is begun again.
+
+    Parameters
+    ----------
+    executor : Executor
+    draw : callable
+        Gives a task and its arguments; None: none at present, though there may be one once another has ended.
+    look : callable
+        Called several times a second; what it raises ends the wait.
+
+    Yields
+    ------
+    task : tuple
+        As it was drawn.
+    result : object
+
+    Raises
+    ------
+    SimlibError
+        If the workers are lost again and again.
+    Exception
+        What a task raised.
+    """
+    under_way: dict[Future[Any], tuple[Any, ...]] = {}
+    again: deque[tuple[Any, ...]] = deque()
+    losses = 0
+    try:
+        while True:
+            while len(under_way) < 2 * executor.workers:
+                task = again.popleft() if again else draw()
+                if task is None:
+                    break
+                under_way[executor.submit(*task)] = task
+            if not under_way:
+                return
+            ended, _ = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            look()
+            for future in ended:
+                task = under_way.pop(future)
+                try:
+                    result = future.result()
+                except executor.lost as error:
+                    again.append(task)
+                    losses += 1
+                    if losses > MOST_LOSSES * 2 * executor.workers:
+                        raise SimlibError(
+                            f"workers are lost again and again ({type(error).__name__})",
+                            "see whether they run out of memory, and give fewer workers",
+                        ) from None
+                else:
+                    losses = 0
+                    yield task, result
+    finally:
+        for future in under_way:
+            future.cancel()
 
 
 def both(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Result, Other]:
@@ -86,9 +194,9 @@ def each(
     workers: int = 0,
     wide: bool = False,
 ) -> list[Result]:
-    """Run tasks in threads and return what they give, in their order.
+    """Run tasks in threads, or on the executor in use (`using`), and return what they give, in their order.
 
-    Tasks of a task run one after another in its thread, as the CPUs are busy already.
+    Tasks of a task run one after another where it runs, as the CPUs are busy already.
 
     If the wait ends early (Ctrl-C, an error of `progress`, a task that fails), no further task is begun, and those
     that run end at their next call of the `Check` that each is given. A simulation passes it on as its ``progress``.
@@ -104,7 +212,7 @@ def each(
     workers : int
         Tasks at a time; 0: as many as there are CPUs.
     wide : bool
-        Tasks of a task have threads of their own nevertheless.
+        Tasks of a task run side by side nevertheless; they themselves run in threads, whatever is in use.
 
     Returns
     -------
@@ -135,6 +243,9 @@ def each(
     outer = _task.check
     if outer is not None and not _task.wide:
         return _in_turn(tasks, what, progress, outer)
+    executor = _task.executor
+    if executor is not None and not wide:
+        return _elsewhere(executor, tasks, what, progress, outer)
     todo = deque(range(len(tasks)))
     ended: queue.SimpleQueue[tuple[int, list[Result], BaseException | None]] = queue.SimpleQueue()
     stopped = threading.Event()
@@ -144,7 +255,7 @@ def each(
             raise RunInterruptedError("interrupted")
 
     def work() -> None:
-        _task.check, _task.wide = check, wide
+        _task.check, _task.wide, _task.executor = check, wide, executor
         while not stopped.is_set():
             try:
                 number = todo.popleft()
@@ -185,6 +296,37 @@ def _wait_for(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         if thread.is_alive():
             thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _elsewhere(
+    executor: Executor,
+    tasks: Sequence[Callable[[Check], Result]],
+    what: str | Sequence[str],
+    progress: Progress | None,
+    check: Check | None,
+) -> list[Result]:
+    """The tasks on an executor."""
+    numbers = iter(range(len(tasks)))
+
+    def draw() -> tuple[Any, ...] | None:
+        number = next(numbers, None)
+        return None if number is None else (_alone, number, tasks[number])
+
+    found: dict[int, Result] = {}
+    for _, (number, result) in completed(executor, draw, check or (lambda: None)):
+        found[number] = result
+        _tell(progress, what, number, len(found) / len(tasks))
+    return [found[number] for number in range(len(tasks))]
+
+
+def _alone(number: int, task: Callable[[Check], Result]) -> tuple[int, Result]:
+    """A task in another process, whose CPU is its own and no more; nobody asks it to end."""
+    before = _task.check, _task.wide
+    _task.check, _task.wide = (lambda *_: None), False
+    try:
+        return number, task(_task.check)
+    finally:
+        _task.check, _task.wide = before
 
 
 def _in_turn(

@@ -319,7 +319,7 @@ def sample_cases(
 
 def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:
     """Whether windows of a migration tell these metrics, and are worth it."""
-    pages = scenario.guest.pages_per_vcpu * scenario.guest.vcpus
+    pages = scenario.guest.pages
     return pages > WHOLE_PAGES and not why_not(scenario) and not set(metrics) - set(WINDOW_METRICS)
 
 

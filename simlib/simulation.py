@@ -162,7 +162,7 @@ class SimulationResult(Result):
         """What was simulated, its metrics, its locks, and what to know of it."""
         scenario = self.scenario
         guest, policy = scenario.guest, scenario.policy.resolved()
-        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        memory = format_size(guest.pages * guest.page_size)
         return "\n".join(
             [f"Simulated: {scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
              f"({policy.lock} lock); seed {self.seed}, {self.raw.events:,} events",

@@ -360,7 +360,7 @@ def rewalks(scenario: Scenario, seed: int = 1, entries: int = 8_000_000) -> dict
     which = np.searchsorted(begin, time[faults], side="right") - 1
     during = (which >= 0) & (time[faults] < end[which])
     same = during & (page[faults] // WORD_PAGES == page[cleared[which]] // WORD_PAGES)
-    pages, walked = scenario.guest.pages_per_vcpu * scenario.guest.vcpus, float(found[cleared].sum())
+    pages, walked = scenario.guest.pages, float(found[cleared].sum())
     rate = float(during.sum()) / max(1, int((end - begin).sum()))
     return {"walked": walked, "faults": float(during.sum()), "counted": float(same.sum()) / WORD_PAGES,
             "expected": walked * each * rate / pages}  # fmt: skip

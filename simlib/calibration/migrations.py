@@ -280,7 +280,7 @@ def reacquisitions(split: pd.DataFrame) -> pd.DataFrame:
         As of `clear_split`.
     """
     guest = configurations().guest
-    words = guest.pages_per_vcpu * guest.vcpus // WORD_PAGES * PASSES
+    words = guest.pages // WORD_PAGES * PASSES
     whole, drop = (split[split["hold"] == hold].set_index("configuration") for hold in ("whole ioctl", "64 pages"))
     each = pd.DataFrame(
         {

@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 import simlib
 from simlib import interruption
 from simlib.cli import data, decide, host, lab
+from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
 from simlib.cli.output import (
     Format,
@@ -47,6 +48,7 @@ from simlib.cli.questions import (
     VariantOption,
     VcpusOption,
 )
+from simlib.cli.sweep import sweep
 from simlib.errors import SimlibError
 from simlib.files import write_text, write_together
 
@@ -77,6 +79,7 @@ app.add_typer(host.app, name="host")
 app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
 app.command()(policies)
+app.command()(sweep)
 
 TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""
@@ -113,6 +116,7 @@ def calibrate(
         ),
     ] = None,
     intervals: Intervals,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:
     """Determine a scenario's costs from measurements, with intervals.
@@ -129,7 +133,7 @@ def calibrate(
     names = [table.name for table in found]
     chosen = one_or_all(split_conditions("train", train or [], names))
     used = one_or_all(split_conditions("select", select or [], names))
-    with progress_bar() as progress:
+    with progress_bar() as progress, elsewhere.in_use():
         fit = simlib.calibrate(scenario, found, chosen, select=used, progress=progress, **asdict(intervals))
     simlib.save_fit(fit, out, chosen)
     output.write_page(fit)
@@ -157,6 +161,7 @@ def predict(
     variant: VariantOption = "",
     policy: PolicyOption = "",
     curves: Curves,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:
     """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
@@ -164,7 +169,7 @@ def predict(
     A scenario with variants gives one curve a variant. Example: simlib predict
     data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
-    with progress_bar() as progress:
+    with progress_bar() as progress, elsewhere.in_use():
         result = simlib.predict(
             scenario, whole_numbers(vcpus, "--vcpus"), variant=variant, policy=policy, progress=progress,
             **curves.arguments(),
@@ -188,6 +193,7 @@ def compare(
     vcpus: VcpusOption,
     variant: VariantOption = "",
     curves: Curves,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:  # fmt: skip
     """Set policies side by side over vCPUs, on the same costs and random numbers, with intervals.
@@ -197,7 +203,7 @@ def compare(
 
     simlib compare data/scenarios/x86-160-vcpus.toml own every-64 --variant before --vcpus 16
     """
-    with progress_bar() as progress:
+    with progress_bar() as progress, elsewhere.in_use():
         result = simlib.compare(
             scenario, policies, whole_numbers(vcpus, "--vcpus"), variant=variant, progress=progress,
             **curves.arguments(),
@@ -264,7 +270,7 @@ def _offer_sample(case: Case) -> None:
     scenario = simlib.load_scenario(case.scenario).variant(case.variant)
     if long := check_length(scenario.with_vcpus(case.vcpus) if case.vcpus else scenario):
         say(long)
-    if scenario.guest.pages_per_vcpu * scenario.guest.vcpus > 16 * WHOLE_PAGES and not why_not(scenario):
+    if scenario.guest.pages > 16 * WHOLE_PAGES and not why_not(scenario):
         say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import simlib
+from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
 from simlib.cli.output import Format, progress_bar, say, show, writable_folder, write
 from simlib.cli.plot import Output
@@ -125,6 +126,7 @@ def choose(
     numbers: Numbers,
     criteria: Criteria,
     out: OutOption = None,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
@@ -147,7 +149,8 @@ def choose(
     simlib choose --fit host/fit.json
     """
     cases = _cases("choose", subject, numbers, fit)
-    choices = _choose(cases, partial(simlib.choose, fit=fit, among=among or None, **criteria.arguments()))
+    with elsewhere.in_use():
+        choices = _choose(cases, partial(simlib.choose, fit=fit, among=among or None, **criteria.arguments()))
     if out is not None:
         tables = next(iter(choices.values())).files()
         if subject.everything:
@@ -175,6 +178,7 @@ def choose_batch(
     ] = "cost",
     criteria: Criteria,
     out: OutOption = None,
+    elsewhere: Elsewhere,
     output: Output,
 ) -> None:  # fmt: skip
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
@@ -191,7 +195,8 @@ def choose_batch(
     simlib choose-batch --all
     """
     cases = _cases("choose-batch", subject, numbers, fit)
-    choices = _choose(cases, partial(simlib.choose_batch, fit=fit, objective=objective, **criteria.arguments()))
+    with elsewhere.in_use():
+        choices = _choose(cases, partial(simlib.choose_batch, fit=fit, objective=objective, **criteria.arguments()))
     if out is not None:
         tables = next(iter(choices.values())).files()
         if subject.everything:

@@ -104,7 +104,7 @@ class Choice(Result):
     def guest(self) -> str:
         """The guest in words."""
         guest, work = self.scenario.guest, self.scenario.workload
-        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        memory = format_size(guest.pages * guest.page_size)
         chunk = format_size(work.clear_chunk) if work.clear_chunk else memory
         return (
             f"{guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; each vCPU accesses another page "

@@ -90,7 +90,7 @@ def chunk_pages(scenario: Scenario) -> int:
     256
     """
     guest = scenario.guest
-    whole = guest.pages_per_vcpu * guest.vcpus
+    whole = guest.pages
     given = scenario.workload.clear_chunk
     return min(whole, given // guest.page_size) if given else whole
 
@@ -110,7 +110,7 @@ def at_qemu_chunk(scenario: Scenario) -> Scenario:
     16
     """
     guest, chunk = scenario.guest, scenario.workload.clear_chunk
-    most = min(QEMU_CHUNK, guest.pages_per_vcpu * guest.vcpus * guest.page_size)
+    most = min(QEMU_CHUNK, guest.pages * guest.page_size)
     return scenario if chunk is None or chunk >= most else scenario.changed({"workload": {"clear_chunk": most}})
 
 
@@ -145,7 +145,7 @@ def batching(scenario: Scenario) -> Batching | None:
 def _protected(scenario: Scenario, work: float, interval: float) -> float:
     """Mean share of the guest's pages that are write-protected while CLEAR runs."""
     guest = scenario.guest
-    pages, chunk = guest.pages_per_vcpu * guest.vcpus, chunk_pages(scenario)
+    pages, chunk = guest.pages, chunk_pages(scenario)
     refill = pages * interval / guest.vcpus
     x = work * chunk / refill
     own = (1 + np.expm1(-x) / x) / x if x > 1e-6 else 0.5

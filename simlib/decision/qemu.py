@@ -244,7 +244,7 @@ def distinct_pages(scenario: Scenario, accesses: float) -> float:
     (647, 1000.0)
     """
     guest, workload = scenario.guest, scenario.workload
-    pages = guest.pages_per_vcpu * guest.vcpus
+    pages = guest.pages
     if workload.access == "sequential":
         # Each vCPU walks an arc from a random page: of all the memory, or of a part that is its own.
         round_share = min(1.0, accesses / pages / (guest.vcpus if workload.shared else 1))
@@ -268,7 +268,7 @@ def _sized(guest: RunningGuest, scenario: Scenario) -> Scenario:
         new = replace(new, memory=-(-given // whole) * whole, memory_per_vcpu=None)
     chunk = workload.clear_chunk
     if chunk is not None:
-        chunk = min(chunk, new.pages_per_vcpu * vcpus * new.page_size)
+        chunk = min(chunk, new.pages * new.page_size)
     link = workload.link if guest.link_bits is None else guest.link_bits
     return replace(scenario, guest=new, workload=replace(workload, clear_chunk=chunk, link=link))
 
@@ -283,13 +283,13 @@ def _interval(scenario: Scenario, rate: float, seconds: float) -> int:
             "dirty_bytes_per_s", said, "the guest of a migration writes now and then",
             "measure while it works, or leave the reply of query-dirty-rate out: the scenario's access_interval stands",
         )  # fmt: skip
-    most = guest.pages_per_vcpu * guest.vcpus * workload.write_percent / 100
+    most = guest.pages * workload.write_percent / 100
     shorter = "measure over a shorter time (calc-dirty-rate with a smaller calc-time)"
     if wanted > most - 0.5:
         raise InputError(
             "dirty_bytes_per_s", said,
             f"is {_shown(wanted * guest.page_size)} of distinct pages, and the guest must write more than that: it "
-            f"writes {workload.write_percent} % of {_shown(guest.pages_per_vcpu * guest.vcpus * guest.page_size)}",
+            f"writes {workload.write_percent} % of {_shown(guest.pages * guest.page_size)}",
             f"{shorter}, or set guest.memory and workload.write_percent as they are",
             f"{shorter}, or set --memory and the scenario's write_percent as they are",
         )  # fmt: skip

@@ -97,7 +97,7 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
 
 def _all_for(scenario: Scenario) -> list[str]:
     chunk = scenario.workload.clear_chunk
-    pages = chunk // scenario.guest.page_size if chunk else scenario.guest.pages_per_vcpu * scenario.guest.vcpus
+    pages = chunk // scenario.guest.page_size if chunk else scenario.guest.pages
     batches = {f"every-{WORD_PAGES << k}" for k in range(40) if WORD_PAGES << k >= pages}
     names = [name for name in HOLDS if name not in batches]
     if LOCKS[scenario.policy.resolved().lock] in SHARING:

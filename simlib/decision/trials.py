@@ -44,7 +44,7 @@ class Trials:
     def how(self) -> str:
         """How a migration is simulated: ``sampled``, or ``whole`` if it is small or one strategy cannot be sampled."""
         guest = self.costs.scenario.guest
-        if guest.pages_per_vcpu * guest.vcpus <= WHOLE_PAGES:
+        if guest.pages <= WHOLE_PAGES:
             return "whole"
         return "whole" if self.why_whole else "sampled"
 

@@ -38,7 +38,7 @@ def first_words(state: State, evidence: str) -> str:
     """
     case = state.case()
     guest, workload = case.guest, case.workload
-    size = format_size(guest.pages_per_vcpu * guest.vcpus * guest.page_size)
+    size = format_size(guest.pages * guest.page_size)
     chunk = format_size(workload.clear_chunk) if workload.clear_chunk else size
     return Markup(
         "<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. Evidence for the costs: <b>{}</b>."

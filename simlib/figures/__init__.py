@@ -19,6 +19,7 @@ from simlib.figures.parked import parked_times
 from simlib.figures.prediction import over_vcpus
 from simlib.figures.published import published_errors
 from simlib.figures.split_walk import split_walk_changes, split_walk_shares
+from simlib.figures.sweep import policy_map
 from simlib.figures.teardown import teardown_ways, unmap_times
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "over_vcpus",
     "pareto",
     "parked_times",
+    "policy_map",
     "progress",
     "published_errors",
     "regression_shown",

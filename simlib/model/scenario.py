@@ -45,7 +45,7 @@ class Guest(rules.Checked):
     memory_per_vcpu : int or None
         Bytes that each vCPU walks; give this or `memory`.
     memory : int or None
-        Bytes in all, divided evenly over the vCPUs.
+        Bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
     page_size : int
         Base page, bytes.
     backing : str
@@ -63,8 +63,15 @@ class Guest(rules.Checked):
     memslot_aligned: bool = rules.rule(rules.flag, True)
 
     @property
+    def pages(self) -> int:
+        """Base pages in all."""
+        if self.memory is not None:
+            return self.memory // self.page_size
+        return self.pages_per_vcpu * self.vcpus
+
+    @property
     def pages_per_vcpu(self) -> int:
-        """Base pages that one vCPU walks."""
+        """Base pages that are one vCPU's part; rounded down where memory that all share does not divide."""
         each = self.memory_per_vcpu if self.memory_per_vcpu is not None else (self.memory or 0) // self.vcpus
         return each // self.page_size
 
@@ -134,12 +141,16 @@ class Scenario:
         unit = table.pages_per_block() if guest.backing != "4k" else WORD_PAGES
         key = "memory_per_vcpu" if guest.memory_per_vcpu is not None else "memory"
         given = guest.memory_per_vcpu if guest.memory_per_vcpu is not None else guest.memory
-        whole = unit * guest.page_size * (1 if key == "memory_per_vcpu" else guest.vcpus)
+        shares = self.workload.facts.shares
+        divided = key == "memory" and not (shares and self.workload.shared)
+        whole = unit * guest.page_size * (guest.vcpus if divided else 1)
         if given is None or given % whole:
-            each = "" if key == "memory_per_vcpu" else f" for {guest.vcpus} vCPUs"
+            each = f" for {guest.vcpus} vCPUs" if divided else ""
             raise InputError(
                 f"guest.{key}", format_size(given or 0),
                 f"must be a multiple of {format_size(whole)}{each} with backing {guest.backing!r}",
+                "give such a one, or shared = true under [workload]: memory that all vCPUs access is not divided"
+                if divided and shares else "",
             )  # fmt: skip
         self._check_workload()
         for name in ("sockets", "clusters"):
@@ -176,7 +187,7 @@ class Scenario:
 
     def _check_workload(self) -> None:
         guest, workload, facts = self.guest, self.workload, self.workload.facts
-        memory, word = guest.pages_per_vcpu * guest.vcpus * guest.page_size, WORD_PAGES * guest.page_size
+        memory, word = guest.pages * guest.page_size, WORD_PAGES * guest.page_size
         chunk, helpers = workload.clear_chunk, workload.clear_threads
         if chunk is not None and chunk % word:
             raise InputError(
@@ -260,7 +271,7 @@ class Scenario:
         tables = dict(tables)
         variants = tables.pop("variants", {})
         group = rules.text(tables.pop("group"), f"{where}group") if "group" in tables else ""
-        base = cls(**_sections(tables, where), group=group)
+        base = cls(**sections(tables, where), group=group)
         if not isinstance(variants, Mapping):
             raise InputError(f"{where}variants", variants, "must be tables such as [variants.NAME.policy]")
         parsed = {}
@@ -295,7 +306,7 @@ class Scenario:
         """
         if not isinstance(changes, Mapping):
             raise InputError(where.rstrip("."), changes, "must be a table")
-        return dataclasses.replace(self, **_sections(changes, where, self))
+        return dataclasses.replace(self, **sections(changes, where, self))
 
     def with_vcpus(self, vcpus: int) -> Scenario:
         """The same scenario with another number of vCPUs."""
@@ -342,7 +353,7 @@ class Scenario:
 
     def __repr__(self) -> str:
         guest = self.guest
-        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        memory = format_size(guest.pages * guest.page_size)
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""
         return (
             f"<Scenario {self.workload.kind} on {self.machine.name}: {guest.vcpus} vCPUs, {memory}, "
@@ -374,20 +385,40 @@ class Scenario:
         return tomli_w.dumps(tables | ({"variants": variants} if variants else {})).strip()
 
 
-_SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type] = {
     "machine": Machine, "guest": Guest, "policy": Policy, "workload": Workload, "costs": Costs,
     "calibration": Calibration,
 }  # fmt: skip
+"""The tables of a scenario file."""
 
 
-def _sections(tables: Mapping[str, Any], where: str, base: Scenario | None = None) -> dict[str, Any]:
+def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> dict[str, Any]:
+    """The sections that some tables of a scenario file describe, by name.
+
+    Parameters
+    ----------
+    tables : mapping of str to mapping
+    where : str
+        What stands before a key's name in an error.
+    base : object, optional
+        Its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the defaults.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> sections({"guest": {"vcpus": 8}})["guest"].vcpus
+    8
+    """
     out: dict[str, Any] = {}
     for name, table in tables.items():
-        if name not in _SECTIONS:
-            raise InputError(f"{where}{name}", "…", "unknown table", nearest(name, (*_SECTIONS, "variants")))
+        if name not in SECTIONS:
+            raise InputError(f"{where}{name}", "…", "unknown table", nearest(name, (*SECTIONS, "variants")))
         if not isinstance(table, Mapping):
             raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
-        kind = _SECTIONS[name]
+        kind = SECTIONS[name]
         rows = renamed(table, f"{where}{name}") if kind is Policy else table
         parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(kind)}
         values = {}
@@ -420,20 +451,27 @@ def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]
     >>> differences(Scenario().with_vcpus(8).with_costs(fault_hold="1us"), Scenario())
     {'guest': {'vcpus': 8}, 'costs': {'fault_hold': '1us'}}
     """
-    tables = {}
-    for name, kind in _SECTIONS.items():
-        section, default = getattr(scenario, name), getattr(base, name)
-        rows = {}
-        if isinstance(section, Machine) and section.name != default.name:
-            rows["name"], default = section.name, MACHINES.get(section.name, default)
-        for f in dataclasses.fields(kind):
-            value = getattr(section, f.name)
-            if value is not None and value != getattr(default, f.name):
-                shown = f.metadata["show"]
-                rows[f.name] = shown(value) if shown else value
-        if rows:
-            tables[name] = rows
-    return tables
+    tables = {name: section_differences(getattr(scenario, name), getattr(base, name)) for name in SECTIONS}
+    return {name: rows for name, rows in tables.items() if rows}
+
+
+def section_differences(section: Any, default: Any) -> dict[str, Any]:
+    """The same for one section: its keys.
+
+    Examples
+    --------
+    >>> section_differences(Guest(vcpus=8, backing="4k"), Guest())
+    {'vcpus': 8, 'backing': '4k'}
+    """
+    rows: dict[str, Any] = {}
+    if isinstance(section, Machine) and section.name != default.name:
+        rows["name"], default = section.name, MACHINES.get(section.name, default)
+    for f in dataclasses.fields(section):
+        value = getattr(section, f.name)
+        if value is not None and value != getattr(default, f.name):
+            shown = f.metadata["show"]
+            rows[f.name] = shown(value) if shown else value
+    return rows
 
 
 def load_scenario(path: str | Path) -> Scenario:

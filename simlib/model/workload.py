@@ -30,6 +30,8 @@ class Facts:
         These clear chunk by chunk, each a part of it, rather than each a part of the slot.
     regions : bool
         The lock may be one of several regions.
+    shares : bool
+        All vCPUs may touch all of the memory (`Workload.shared`), which needs no dividing then.
     manual : bool
         Manual protection: there is a CLEAR, and ``initially_set`` may be.
     """
@@ -38,18 +40,19 @@ class Facts:
     clear_threads: bool = False
     by_chunk: bool = False
     regions: bool = True
+    shares: bool = False
     manual: bool = True
 
 
 KINDS = {
     "clear_under_load": Facts(clear_threads=True),
     "dirty_log_perf_test": Facts(),
-    "eager_split": Facts(regions=False),
-    "get_dirty_log": Facts(works_on=True, manual=False),
+    "eager_split": Facts(regions=False, shares=True),
+    "get_dirty_log": Facts(works_on=True, shares=True, manual=False),
     "lock_probe": Facts(regions=False),
-    "migration": Facts(works_on=True, clear_threads=True, by_chunk=True),
-    "teardown": Facts(regions=False),
-    "zap": Facts(works_on=True, regions=False),
+    "migration": Facts(works_on=True, clear_threads=True, by_chunk=True, shares=True),
+    "teardown": Facts(regions=False, shares=True),
+    "zap": Facts(works_on=True, regions=False, shares=True),
 }
 """The kinds of workload. What they do and measure is in `simlib.workloads`."""
 

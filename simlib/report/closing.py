@@ -179,3 +179,18 @@ def visits(fits: list[pd.DataFrame]) -> str:
         f"ratios of costs a machine, none further off than {errors.max():.2g} points; neither the lab's change in "
         "instructions nor the barrier moved in 2024 is predicted by them."
     )
+
+
+def swept(table: pd.DataFrame) -> str:
+    """Of 13: at which share of the places it matters, by mode of the lock, and what is best there."""
+    shares = 100 * table.groupby("clear_lock")["matters"].mean()
+    modes = ", ".join(f"{shares[name]:.0f} % with the lock held for {name}" for name in ("write", "read"))
+    there = table[table["matters"]]
+    best = there["policy"].value_counts(normalize=True)
+    first = ", ".join(f"`{name}` at {100 * share:.0f} %" for name, share in best.head(3).items())
+    where = 100 * there.groupby("variant").size() / table.groupby("variant").size()
+    most = str(where.idxmax())
+    return answered(
+        f"Of {len(table):,} places it matters at {modes} and {shares['lockless']:.0f} % without it, most often on "
+        f"{most} ({where[most]:.0f} %); of the places where it does, {first} have the best one."
+    )

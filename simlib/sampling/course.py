@@ -79,7 +79,7 @@ def touches_of(scenario: Scenario) -> Touches:
     """
     guest, workload = scenario.guest, scenario.workload
     regions = 1 if workload.shared else guest.vcpus
-    pages = guest.pages_per_vcpu * guest.vcpus // regions
+    pages = guest.pages // regions
     exponent = workload.zipf_exponent if workload.access == "zipf" else 0.0
     if not exponent:
         return Touches(np.ones(1), np.ones(1), np.full(1, 1 / (pages * regions)))
@@ -205,7 +205,7 @@ class Terrain:
         """Everything is mapped and dirty."""
         guest = scenario.guest
         self.scenario, self.touches = scenario, touches_of(scenario)
-        pages, given = guest.pages_per_vcpu * guest.vcpus, scenario.workload.clear_chunk
+        pages, given = guest.pages, scenario.workload.clear_chunk
         size = min(pages, given // guest.page_size) if given else pages
         full, rest = divmod(pages, size)
         self.chunks = np.array([size] * full + [rest] * (rest > 0), dtype=np.float64)

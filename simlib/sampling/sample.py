@@ -49,7 +49,7 @@ def why_not(scenario: Scenario) -> str:
     'a guest that accesses its pages in order is not sampled (workload.access)'
     """
     workload, guest = scenario.workload, scenario.guest
-    chunk = (workload.clear_chunk or guest.pages_per_vcpu * guest.vcpus * guest.page_size) // guest.page_size
+    chunk = (workload.clear_chunk or guest.pages * guest.page_size) // guest.page_size
     unit = PageTable(guest.page_size).pages_per_block() if guest.mapped_as_blocks else WORD_PAGES
     reasons = {
         "only a migration is sampled by windows (workload.kind)": not workload.facts.by_chunk,
@@ -102,7 +102,7 @@ class SampleResult(Result):
     def summary(self) -> str:
         """What was sampled, its metrics, and what to know of it."""
         guest, policy = self.scenario.guest, self.scenario.policy.resolved()
-        memory = format_size(guest.pages_per_vcpu * guest.page_size * guest.vcpus)
+        memory = format_size(guest.pages * guest.page_size)
         return "\n".join(
             [f"Sampled: {self.scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
              f"({policy.lock} lock); {self.windows} windows of {self.walks} walks, seed {self.seed}, "

@@ -75,7 +75,7 @@ def guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) ->
     vcpus = scenario.guest.vcpus
     longest = float(raw.lap_max_ps[:vcpus].max()) * PS
     return {
-        "guest_throughput": float(np.average(curve["throughput"], weights=curve["width_s"])),
+        "guest_throughput": float(np.average(curve["throughput"].to_numpy(), weights=curve["width_s"].to_numpy())),
         "longest_stall": longest,
         "stall_p999": min(longest, stall_quantile(raw.lap_histogram[:vcpus].sum(axis=0), 0.999)),
     }

@@ -129,7 +129,7 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     if pages >= guest.pages_per_vcpu:
         return scenario, 1.0
     small = dataclasses.replace(guest, memory=None, memory_per_vcpu=pages * guest.page_size)
-    total, was = pages * guest.vcpus * guest.page_size, guest.pages_per_vcpu * guest.vcpus * guest.page_size
+    total, was = pages * guest.vcpus * guest.page_size, guest.pages * guest.page_size
     workload, costs = scenario.workload, scenario.costs
     chunk = workload.clear_chunk or was
     if chunk > total:

@@ -105,7 +105,7 @@ def check_horizon(scenario: Scenario) -> None:
     HorizonError
     """
     workload, guest, costs = scenario.workload, scenario.guest, scenario.machine_costs
-    pages = guest.pages_per_vcpu * guest.vcpus
+    pages = guest.pages
     each = workload.pause + pages * max(costs.clear_page or 0, costs.lockless_page or 0)
     less = "take less memory, fewer iterations or a shorter pause"
     within_horizon("the rounds could take {}", workload.iterations * each, less, beside=workload.warm_up)

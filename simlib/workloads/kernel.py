@@ -76,7 +76,7 @@ class Kernel:
     @property
     def slot_pages(self) -> int:
         """Pages of the whole slot."""
-        return self.scenario.guest.pages_per_vcpu * self.scenario.guest.vcpus
+        return self.scenario.guest.pages
 
     def stamp(self, phase: str, number: int = 0) -> None:
         """Write down the time at which a phase ends, or a round of it."""

@@ -191,9 +191,8 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     rest = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
     left = _left(job, raw)
     curve = degradation(scenario, job, raw)
-    above = {
-        f"seconds_above_{level}": float(curve["width_s"][curve["degradation"] > level / 100].sum()) for level in LEVELS
-    }
+    lost, width = curve["degradation"].to_numpy(), curve["width_s"].to_numpy()
+    above = {f"seconds_above_{level}": float(width[lost > level / 100].sum()) for level in LEVELS}
     return {
         "precopy_duration": float(raw.stamp_ps[over] - raw.stamp_ps[stamps[UNDISTURBED]]) * PS,
         "passes": float(_passes(job, raw)),
@@ -227,7 +226,7 @@ def check_horizon(scenario: Scenario) -> None:
     HorizonError
     """
     workload = scenario.workload
-    first = scenario.guest.pages_per_vcpu * scenario.guest.vcpus * page_time(scenario)
+    first = scenario.guest.pages * page_time(scenario)
     within_horizon(
         f"the first pass alone would take {{}} over a link of {format_bandwidth(workload.link)}", first,
         "take less memory or a faster link", beside=workload.warm_up,

@@ -55,11 +55,12 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
     if not workload.facts.by_chunk:
         raise InputError("workload.kind", workload.kind, "only a migration is scaled so", 'use kind = "migration"')
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
-    whole = guest.pages_per_vcpu * guest.vcpus
-    if factor < 1 or guest.pages_per_vcpu % (factor * unit):
+    whole, part = guest.pages, _undivided(scenario, unit)
+    if factor < 1 or part % (factor * unit):
+        which = "each vCPU's part" if part < whole else "the memory"
         raise InputError(
-            "factor", factor, f"each vCPU's part must stay a multiple of {format_size(unit * guest.page_size)}",
-            f"take a divisor of {guest.pages_per_vcpu // unit}",
+            "factor", factor, f"{which} must stay a multiple of {format_size(unit * guest.page_size)}",
+            f"take a divisor of {part // unit}",
         )  # fmt: skip
     chunk = workload.clear_chunk
     if chunk is not None and chunk % (factor * WORD_PAGES * guest.page_size):
@@ -78,6 +79,12 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
             costs, **{n: None if getattr(costs, n) is None else getattr(costs, n) // factor for n in _PER_IOCTL}
         ),
     )
+
+
+def _undivided(scenario: Scenario, unit: int) -> int:
+    """Pages of what must stay whole blocks: each vCPU's part, or all of a memory that is shared and has no such."""
+    guest = scenario.guest
+    return guest.pages if guest.pages % (guest.vcpus * unit) else guest.pages_per_vcpu
 
 
 def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
@@ -112,10 +119,10 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     guest, workload = scenario.guest, scenario.workload
     if workload.access == "zipf" or workload.slow_fault_every:
         return scenario, 1.0
-    pages = guest.pages_per_vcpu * guest.vcpus
+    pages = guest.pages
     wanted = pages / max(SAMPLE_PAGES, pages_per_vcpu * guest.vcpus)
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
-    parts = guest.pages_per_vcpu // unit
+    parts = _undivided(scenario, unit) // unit
     part = workload.clear_chunk // guest.page_size if workload.clear_chunk else pages
     parts = math.gcd(parts, part // (max(1, workload.clear_threads) * WORD_PAGES))
     factors = [factor for factor in range(1, parts + 1) if parts % factor == 0]

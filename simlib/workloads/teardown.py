@@ -155,7 +155,7 @@ def counts(scenario: Scenario) -> Unmapping:
     32832
     """
     guest = scenario.guest
-    size = guest.pages_per_vcpu * guest.vcpus * guest.page_size
+    size = guest.pages * guest.page_size
     return unmapping(PageTable(guest.page_size), size, 2 if guest.mapped_as_blocks else 1, scenario.policy)
 
 

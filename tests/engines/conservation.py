@@ -142,7 +142,7 @@ def setting_of(scenario: Scenario) -> Setting:
     migrates = workload.kind == "migration"
     return Setting(
         kind=workload.kind,
-        pages=guest.pages_per_vcpu * guest.vcpus,
+        pages=guest.pages,
         pages_per_vcpu=guest.pages_per_vcpu,
         vcpus=guest.vcpus,
         rounds=workload.pass_limit if migrates else workload.iterations,

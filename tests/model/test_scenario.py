@@ -18,6 +18,8 @@ from simlib.model.costs import Calibration, Costs
 from simlib.model.machine import Machine
 from simlib.model.scenario import Guest, Policy, Scenario, load_scenario
 from simlib.model.workload import Workload
+from simlib.simulation import sampled
+from simlib.workloads import build
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 SIZES = st.integers(1, 4096).map(lambda n: f"{2 * n}M")
@@ -261,3 +263,20 @@ def test_costs_may_be_durations():
     ):
         with pytest.raises(InputError, match=message):
             Scenario().with_costs(**costs)
+
+
+def test_memory_that_all_vcpus_access_is_not_divided():
+    """128 MiB: whole blocks for 2 vCPUs, none for each of 3; programs and samples know all of it."""
+    tables = {"guest": {"vcpus": 3, "memory": "128M"}, "workload": {"kind": "migration", "clear_chunk": "16M"}}
+    with pytest.raises(InputError, match=r"multiple of 6M for 3 vCPUs .* shared = true under \[workload\]"):
+        Scenario.parse(tables)
+    tables["workload"]["shared"] = True
+    scenario = Scenario.parse(tables)
+    job = build(scenario)
+    assert job.pages == scenario.guest.pages == 128 * 256
+    assert job.region[:4].tolist() == [[0, job.pages]] * 4
+    assert sampled(scenario, 512)[0].guest.pages * sampled(scenario, 512)[1] == job.pages
+    with pytest.raises(InputError, match="multiple of 2M with backing"):
+        Scenario.parse(tables | {"guest": {"vcpus": 3, "memory": "129M"}})
+    with pytest.raises(InputError, match=r"multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'$"):
+        Scenario.parse({"guest": {"vcpus": 3, "memory": "128M"}, "workload": {"shared": True}})

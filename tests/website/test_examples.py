@@ -26,6 +26,7 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.program import REGION, Lock, Program
 from simlib.model.scenario import Scenario
 from simlib.model.steps import ALL, Mode, Scan
+from simlib.sweep import read_grid
 
 PAGES = sources()
 BLOCKS = {name: blocks(path) for name, path in PAGES.items()}
@@ -104,13 +105,29 @@ def test_the_whole_of_clear_is_a_program():
         assert step in listing, step
 
 
+def test_the_python_of_sweeps(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    for name, block in of_kind("python"):
+        if name == "sweeps":
+            exec(compile(block.text, "sweeps.md", "exec"), names)  # noqa: S102  # the page's own example
+    found = names["sweep_and_load"](tmp_path / "first")
+    assert len(names["results"](tmp_path / "first")) == found["seed"].size == 108
+    assert names["best"](tmp_path / "first").sel(architecture="riscv").dims == ("vcpus", "write_percent")
+    assert callable(names["choose_with_processes"])
+
+
 def test_every_other_block_of_python_is_run_above():
-    assert {name for name, _ in of_kind("python")} == {"tour", "explorer", "write-a-strategy"}
+    assert {name for name, _ in of_kind("python")} == {"tour", "explorer", "write-a-strategy", "sweeps"}
 
 
 @pytest.mark.parametrize(("name", "block"), of_kind("toml"), ids=named(of_kind("toml")))
-def test_a_scenario_is_read(name, block):
-    assert Scenario.parse(tomllib.loads(block.text)).to_toml() != Scenario.parse({}).to_toml()
+def test_a_scenario_or_grid_is_read(name, block):
+    tables = tomllib.loads(block.text)
+    if name == "sweeps":
+        assert read_grid(tables).points == 120
+    else:
+        assert Scenario.parse(tables).to_toml() != Scenario.parse({}).to_toml()
 
 
 def test_the_sentence_of_a_bad_measurement(tmp_path, monkeypatch):

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One field of a scenario over the values that a sweep gives it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.model import rules
+from simlib.model.quantities import format_bandwidth, format_duration, format_size
+from simlib.model.scenario import SECTIONS
+
+_FIELDS = {(section, f.name): f for section, kind in SECTIONS.items() for f in dataclasses.fields(kind)}
+_SHARED = {name for name, times in Counter(name for _, name in _FIELDS).items() if times > 1}
+_UNITS = {format_duration: "ps", format_size: "bytes", format_bandwidth: "bit/s"}
+
+
+def column_of(section: str, key: str) -> str:
+    """A field's name in a table: its key, with its section only where two sections have it.
+
+    Examples
+    --------
+    >>> column_of("guest", "vcpus"), column_of("costs", "split_alloc")
+    ('vcpus', 'costs.split_alloc')
+    """
+    return f"{section}.{key}" if key in _SHARED else key
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of numbers, in the scenario's own units.
+
+    Attributes
+    ----------
+    low, high : float
+    log : bool
+        Whether steps are ratios.
+    multiple : int
+        Whole multiples of it alone; 0: any number.
+    """
+
+    low: float
+    high: float
+    log: bool
+    multiple: int
+
+    def at(self, share: float) -> float:
+        """The value that this share of the range is below.
+
+        Examples
+        --------
+        >>> Span(1, 64, True, 1).at(0.5), Span(0, 10, False, 0).at(0.25)
+        (8, 2.5)
+        """
+        ratio, reach = self.high / self.low if self.log else 1.0, self.high - self.low
+        value = float(self.low * ratio**share if self.log else self.low + reach * share)
+        return value if not self.multiple else min(max(1, round(value / self.multiple)) * self.multiple, int(self.high))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A field and its values.
+
+    Attributes
+    ----------
+    section, key : str
+    values : tuple
+        As a scenario file has them; of a span in a full design its steps.
+    span : Span or None
+        Of a sampled design: any value within.
+    """
+
+    section: str
+    key: str
+    values: tuple[Any, ...]
+    span: Span | None = None
+
+    @property
+    def column(self) -> str:
+        """The field's name in a table."""
+        return column_of(self.section, self.key)
+
+    @property
+    def unit(self) -> str:
+        """What a number in its column counts: ``ps``, ``bytes``, ``bit/s``; empty for what has no unit."""
+        return _UNITS.get(_FIELDS[self.section, self.key].metadata["show"], "")
+
+    def at(self, share: float) -> Any:
+        """The value that this share of the axis is below, of a sampled design.
+
+        Examples
+        --------
+        >>> Axis("guest", "backing", ("4k", "thp")).at(0.7)
+        'thp'
+        """
+        if self.span is None:
+            return self.values[int(share * len(self.values))]
+        return written(self.section, self.key, self.span.at(share))
+
+    def parsed(self, value: Any) -> Any:
+        """A value in the scenario's own units."""
+        return _FIELDS[self.section, self.key].metadata["parse"](value, f"{self.section}.{self.key}")
+
+
+def written(section: str, key: str, number: float) -> Any:
+    """A number in the scenario's own units, as its file has it.
+
+    Examples
+    --------
+    >>> written("workload", "pause", 1_500_000), written("guest", "vcpus", 3.9)
+    ('1.5us', 4)
+    """
+    found = _FIELDS[section, key]
+    unit = _UNITS.get(found.metadata["show"])
+    if unit is not None:
+        return found.metadata["show"](round(number))
+    return float(number) if isinstance(found.default, float) or "float" in str(found.type) else round(number)
+
+
+def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
+    """An axis from its entry in a grid file.
+
+    Raises
+    ------
+    InputError
+        If the field is unknown, a value breaks its rule, or there is none.
+
+    Examples
+    --------
+    >>> read_axis("guest", "vcpus", [1, 2, 4], sampled=False).values
+    (1, 2, 4)
+    >>> read_axis("guest", "vcpus", {"low": 1, "high": 64, "count": 4, "scale": "log"}, sampled=False).values
+    (1, 4, 16, 64)
+    """
+    where = f"axes.{section}.{key}"
+    if section not in SECTIONS or section == "calibration":
+        known = sorted(set(SECTIONS) - {"calibration"})
+        raise InputError(f"axes.{section}", "…", "unknown table", nearest(section, known))
+    if (section, key) not in _FIELDS:
+        names = [name for table, name in _FIELDS if table == section]
+        raise InputError(where, "…", "unknown key", nearest(key, names))
+    if (section, key) == ("policy", "architecture"):
+        raise InputError(where, "…", "is no axis of its own", "write architectures = […] at the top of the grid")
+    parse = _FIELDS[section, key].metadata["parse"]
+    if isinstance(given, Mapping):
+        span, count = _span(section, key, given, where, sampled)
+        if sampled:
+            return Axis(section, key, (), span)
+        values = [written(section, key, span.at(i / (count - 1))) for i in range(count)]
+    elif isinstance(given, list) and given:
+        values = given
+    else:
+        raise InputError(
+            where, given, "must be a list of values, or a range", "write [1, 2, 4], or {low = 1, high = 64}"
+        )
+    found = [parse(value, f"{where}[{number}]") for number, value in enumerate(values)]
+    for number, value in enumerate(found):
+        if value in found[:number]:
+            raise InputError(f"{where}[{number}]", values[number], "stands twice", "leave one of them out")
+    return Axis(section, key, tuple(_frozen(value) for value in values))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
+
+
+def _span(section: str, key: str, given: Mapping[str, Any], where: str, sampled: bool) -> tuple[Span, int]:
+    parse = _FIELDS[section, key].metadata["parse"]
+    known = {"low", "high", "scale", "multiple"} | (set() if sampled else {"count"})
+    for name in given:
+        if name not in known:
+            raise InputError(f"{where}.{name}", given[name], "unknown key", nearest(name, known))
+    missing = {"low", "high"} | (set() if sampled else {"count"})
+    for name in sorted(missing - set(given)):
+        raise InputError(f"{where}.{name}", "", "is missing", "write {low = …, high = …" + (
+            "}" if sampled else ", count = …}"))  # fmt: skip
+    ends = [parse(given[name], f"{where}.{name}") for name in ("low", "high")]
+    if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
+        raise InputError(where, given, "only numbers have a range", "list the values")
+    low, high = ends
+    if not low < high:
+        raise InputError(f"{where}.high", given["high"], "must be more than low")
+    log = rules.choice("linear", "log")(given.get("scale", "linear"), f"{where}.scale") == "log"
+    if log and low <= 0:
+        raise InputError(f"{where}.low", given["low"], "must be above 0 on a log scale", 'or write scale = "linear"')
+    whole = not isinstance(low, float)
+    multiple = parse(given["multiple"], f"{where}.multiple") if "multiple" in given else int(whole)
+    if not whole and multiple:
+        raise InputError(f"{where}.multiple", given["multiple"], "only whole numbers have multiples", "leave it out")
+    count = 2 if sampled else rules.whole(2, 10**6)(given["count"], f"{where}.count")
+    if not math.isfinite(high):
+        raise InputError(f"{where}.high", given["high"], "must be finite")
+    return Span(low, high, log, multiple), count

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a worker does: simulate some points of a grid and give their rows."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from simlib.engine import compiled
+from simlib.errors import SimlibError
+from simlib.model.scenario import Scenario
+from simlib.simulation import run_scenario
+from simlib.sweep.axis import Axis
+from simlib.sweep.grid import Grid, Replications
+from simlib.sweep.point import Point, Points, content_key, first_seed, text_of
+from simlib.version import __version__
+from simlib.workloads import build, find_metric, kind_of
+from simlib.workloads.metrics import split_name
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of some points.
+
+    Attributes
+    ----------
+    begin, end : int
+        Positions in the sweep's order that were done; `end` may come before what was asked for.
+    results, refused : pyarrow.Table
+    seconds : float
+        Time that the worker took.
+    simulating : float
+        Of it, time in simulations.
+    """
+
+    begin: int
+    end: int
+    results: pa.Table
+    refused: pa.Table
+    seconds: float
+    simulating: float
+
+
+def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
+    """Simulate the points at some positions of the sweep's order, until they are done or so many seconds are over.
+
+    Parameters
+    ----------
+    grid : Grid
+    begin, end : int
+    enough : float
+        Seconds after which no further point is begun.
+
+    Returns
+    -------
+    Batch
+        At least one point.
+
+    Examples
+    --------
+    >>> from simlib.sweep.grid import read_grid
+    >>> grid = read_grid({"axes": {"guest": {"vcpus": [1, 3]}}, "scenario": {"guest": {"memory": "4M"}},
+    ...                   "costs": "median"})
+    >>> found = run_batch(grid, 0, 2, 60.0)
+    >>> found.results.num_rows, found.refused["rule"].to_pylist()
+    (1, ["guest.memory = 4M: must be a multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'"])
+    """
+    _warm_up()
+    clock = _Clock(time.perf_counter())
+    kept = _of(grid)
+    found: list[tuple[Any, ...]] = []
+    refused: list[tuple[Any, ...]] = []
+    done = begin
+    for number in kept.points.numbers(begin, end).tolist():
+        if done > begin and time.perf_counter() - clock.began > enough:
+            break
+        point = kept.points[number]
+        fault: SimlibError | None = point.refusal
+        if point.scenario is not None:
+            try:
+                found.append((*_labels(grid, point), *_row(grid, point.scenario, clock)))
+            except SimlibError as error:
+                fault = error
+        if fault is not None:
+            refused.append((*_labels(grid, point), getattr(fault, "what", ""), str(fault), __version__))
+        done += 1
+    results, rest = _table(found, kept.results), _table(refused, kept.refused)
+    return Batch(begin, done, results, rest, time.perf_counter() - clock.began, clock.simulating)
+
+
+@dataclass
+class _Clock:
+    """When a batch began, and how long it has simulated, s."""
+
+    began: float
+    simulating: float = 0.0
+
+    def time(self, call: Callable[[], Any]) -> Any:
+        begin = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self.simulating += time.perf_counter() - begin
+
+
+@lru_cache(maxsize=1)
+def _warm_up() -> None:
+    """Load or compile the engine, which is no part of any point's time.
+
+    What has been imported by then stays: Python is not to look through all of it for garbage again and again.
+    """
+    compiled.run(build(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}})))
+    gc.freeze()
+
+
+@dataclass
+class _Kept:
+    """A grid's points and the columns of its rows, from batch to batch."""
+
+    points: Points
+    results: pa.Schema
+    refused: pa.Schema
+
+
+_kept: dict[str, _Kept] = {}
+
+
+def _of(grid: Grid) -> _Kept:
+    """Those of this grid; they are made once."""
+    if grid.digest not in _kept:
+        _kept.clear()
+        _kept[grid.digest] = _Kept(Points(grid), result_schema(grid), refused_schema(grid))
+    return _kept[grid.digest]
+
+
+def _labels(grid: Grid, point: Point) -> tuple[Any, ...]:
+    variant = (point.variant,) if grid.scenario.variants else ()
+    values = map(_cell, grid.axes, point.values)
+    return (point.number, *variant, point.architecture, point.policy, *values)
+
+
+def _cell(axis: Axis, value: Any) -> Any:
+    """A value of an axis as its column has it."""
+    return _parsed(axis.section, axis.key, value)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(section: str, key: str, value: Any) -> Any:
+    found = Axis(section, key, ()).parsed(value)
+    return found if isinstance(found, bool | int | float | str) else str(found)
+
+
+def _row(grid: Grid, scenario: Scenario, clock: _Clock) -> tuple[Any, ...]:
+    text = text_of(scenario)
+    seed = first_seed(scenario, grid.seed)
+    values = replicate(grid, scenario, seed, clock.time)
+    mean, half = values.mean(axis=0), half_width(values, grid.replications.level)
+    low = np.where((values < 0).any(axis=0), mean - half, np.maximum(mean - half, 0.0))
+    numbers = np.array([mean, low, mean + half]).T.ravel().tolist()
+    return (text, content_key(text, grid), seed, __version__, len(values), *numbers)
+
+
+def replicate(grid: Grid, scenario: Scenario, seed: int, timed: Callable[[Callable[[], Any]], Any]) -> Floats:
+    """Simulate a scenario until the metrics that decide are known precisely enough.
+
+    Returns
+    -------
+    ndarray, shape (replications, metrics)
+        NaN where the workload has no such metric, or a cost that decides it has no value.
+    """
+    rule, kept = grid.replications, grid.kept
+    decide = [kept.index(name) for name in rule.of or kind_of(scenario).default if name in kept]
+    rows: list[list[float]] = []
+    while len(rows) < rule.most:
+        rows.append(timed(lambda: _metrics(grid, scenario, seed + len(rows), kept)))
+        if len(rows) >= max(rule.least, 2) and rule.precision and precise(rows, decide, rule):
+            break
+    return np.array(rows)
+
+
+def precise(rows: Sequence[Sequence[float]], columns: Sequence[int], rule: Replications) -> bool:
+    """Whether the intervals of some columns are narrow enough; one that is unknown does not matter.
+
+    Examples
+    --------
+    >>> rule = Replications(precision=0.1)
+    >>> precise([[1.0, float("nan")], [1.0, float("nan")]], [0, 1], rule), precise([[1.0], [2.0]], [0], rule)
+    (True, False)
+    """
+    count = len(rows)
+    reach = _quantile(rule.level, count) / math.sqrt(count * (count - 1))
+    for column in columns:  # so few numbers that arrays would take longer
+        values = [row[column] for row in rows]
+        mean = math.fsum(values) / count
+        if reach * math.sqrt(math.fsum((value - mean) ** 2 for value in values)) > rule.precision * abs(mean):
+            return False
+    return True
+
+
+def half_width(values: Floats, level: float) -> Floats:
+    """Half the width of the t interval of each column's mean; NaN of a single row.
+
+    Examples
+    --------
+    >>> half_width(np.array([[1.0], [2.0]]), 0.9).round(3).tolist()
+    [3.157]
+    """
+    count = len(values)
+    if count < 2:
+        return np.full(values.shape[1], np.nan)
+    apart = values - values.sum(axis=0) / count  # of so few numbers, a fifth of the time that .std() takes
+    return np.asarray(_quantile(level, count) * np.sqrt((apart * apart).sum(axis=0) / (count * (count - 1))))
+
+
+@lru_cache(maxsize=256)
+def _quantile(level: float, count: int) -> float:
+    return float(stdtrit(count - 1, 0.5 + level / 2))
+
+
+def _metrics(grid: Grid, scenario: Scenario, seed: int, kept: Sequence[str]) -> list[float]:
+    run = run_scenario(scenario, seed=seed, pages_per_vcpu=grid.pages_per_vcpu)
+    known = run.metrics
+    return [known[name] if name in known else _of_a_round(run, name, scenario) for name in kept]
+
+
+def _of_a_round(run: Any, name: str, scenario: Scenario) -> float:
+    """A metric of one iteration; NaN where the workload has none, or a part of the memory does not tell it."""
+    if split_name(name)[1] is None or split_name(name)[0] not in run.metrics:
+        return float("nan")
+    find_metric(scenario, name)
+    return float(run.value(name))
+
+
+def _labelled(grid: Grid) -> list[tuple[str, pa.DataType]]:
+    variant = [("variant", pa.string())] if grid.scenario.variants else []
+    axes = [(axis.column, _type(axis)) for axis in grid.axes]
+    return [("point", pa.int64()), *variant, ("architecture", pa.string()), ("policy", pa.string()), *axes]
+
+
+def _type(axis: Axis) -> pa.DataType:
+    values = [_cell(axis, value) for value in axis.values or (axis.at(0.0),)]
+    for kind, found in ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64())):
+        if all(isinstance(value, kind) for value in values):
+            return found
+    return pa.string()
+
+
+def result_schema(grid: Grid) -> pa.Schema:
+    """The columns of the results; ``architecture`` is the name of a part's folder."""
+    numbers = [(f"{name}{end}", pa.float64()) for name in grid.kept for end in ("", "_low", "_high")]
+    return pa.schema([*_labelled(grid), ("scenario", pa.string()), ("key", pa.string()), ("seed", pa.int64()),
+                      ("version", pa.string()), ("replications", pa.int64()), *numbers])  # fmt: skip
+
+
+def refused_schema(grid: Grid) -> pa.Schema:
+    """The columns of what was refused."""
+    return pa.schema([*_labelled(grid), ("field", pa.string()), ("rule", pa.string()), ("version", pa.string())])
+
+
+def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The course of a sweep: hands out batches, takes in rows, and knows nothing of a point but its number."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simlib.parallel import Executor, Progress, completed
+from simlib.sweep.batch import Batch, run_batch
+from simlib.sweep.grid import Grid, load_grid
+from simlib.sweep.point import Points
+from simlib.sweep.pool import Pool
+from simlib.sweep.store import RESULTS, Store, opened
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+BATCH_S = 0.5
+"""Work that a batch is meant to be, s; the least is a fifth of it, but for the last ones."""
+
+MOST_BATCH = 4096
+"""Most points of a batch."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that is finished.
+
+    Attributes
+    ----------
+    folder : Path
+        ``results/`` and ``refused/`` in it are Parquet data sets.
+    points, refused, kept : int
+        Points in all; those that a rule refused; those that were finished before.
+    damaged : tuple of Path
+        Parts that were found damaged, and whose points were computed anew.
+    seconds, simulating : float
+        Time of all workers in batches, and of it in simulations, s.
+    """
+
+    folder: Path
+    points: int
+    refused: int
+    kept: int
+    damaged: tuple[Path, ...] = ()
+    seconds: float = 0.0
+    simulating: float = 0.0
+
+    def load(self) -> Any:
+        """The results with labelled dimensions: `simlib.sweep.load`."""
+        from simlib.sweep.dataset import load  # noqa: PLC0415  # xarray, which a sweep itself does without
+
+        return load(self.folder)
+
+
+def run(
+    grid: Grid | str | Path,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    cluster: str | Client | None = None,
+    workers: int = 0,
+    progress: Progress | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Sweep:
+    """Simulate all points of a grid.
+
+    The results are the same to the bit whatever the number of workers and whatever ended meanwhile.
+
+    Parameters
+    ----------
+    grid : Grid, str or Path
+        A grid, or its file.
+    out : str or Path
+        Folder for the results; it must not hold another sweep.
+    resume : bool
+        Go on with the sweep that the folder holds, if any.
+    cluster : str or distributed.Client, optional
+        A Dask scheduler's address, or a client; by default worker processes on this machine.
+    workers : int
+        Those processes; 0: as many as there are CPUs.
+    progress : callable, optional
+        Called with (what, share done).
+    announce : callable, optional
+        Told in words what was found in the folder.
+
+    Returns
+    -------
+    Sweep
+
+    Raises
+    ------
+    InputError
+        If the grid is wrong, or the folder holds something else.
+    SimlibError
+        If another process is at work in the folder, the disk is full, or workers are lost again and again.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from simlib.sweep.grid import read_grid
+    >>> grid = read_grid({"axes": {"guest": {"vcpus": [1, 2, 3]}}, "scenario": {"guest": {"memory": "4M"}},
+    ...                   "costs": "median", "replications": {"most": 3}})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = run(grid, folder, workers=1)
+    >>> found.points, found.refused
+    (3, 1)
+    """
+    grid = grid if isinstance(grid, Grid) else load_grid(grid)
+    tell = announce or (lambda _: None)
+    with opened(Path(out), grid, resume) as store, ExitStack() as stack:
+        kept = int(store.done.sum())
+        for path in store.damaged:
+            tell(f"{path.name} is damaged: its points are computed anew")
+        if kept:
+            tell(f"{kept:,} of {grid.points:,} points are finished")
+        if kept == grid.points:
+            return Sweep(store.folder, grid.points, _refused(store), kept, tuple(store.damaged))
+        executor = stack.enter_context(_executor(cluster, workers))
+        seconds, simulating = _drive(executor, store, progress)
+        return Sweep(store.folder, grid.points, _refused(store), kept, tuple(store.damaged), seconds, simulating)
+
+
+def _executor(cluster: str | Client | None, workers: int) -> Any:
+    if cluster is None:
+        return Pool(workers)
+    from simlib.sweep.cluster import Cluster  # noqa: PLC0415  # Dask, which local processes do without
+
+    return Cluster(cluster)
+
+
+class _Todo:
+    """Positions that are left, in stretches of batches whose size follows from what points took so far."""
+
+    def __init__(self, store: Store) -> None:
+        positions = np.zeros(store.grid.points, dtype=bool)
+        positions[Points(store.grid).positions(np.flatnonzero(~store.done))] = True
+        edges = np.flatnonzero(np.diff(positions, prepend=False, append=False)).tolist()
+        self.stretches: deque[tuple[int, int]] = deque(zip(edges[::2], edges[1::2], strict=True))
+        self.left = int(positions.sum())
+        self._grid, self._each = store.grid, 0.0
+
+    def draw(self) -> tuple[Any, ...] | None:
+        """The next batch as a task; None if all have been given out."""
+        if not self.stretches:
+            return None
+        begin, end = self.stretches.popleft()
+        size = 1 if not self._each else min(MOST_BATCH, max(1, round(BATCH_S / self._each)))
+        if end - begin > size:
+            self.stretches.appendleft((begin + size, end))
+        return run_batch, self._grid, begin, min(end, begin + size), 2 * BATCH_S
+
+    def took(self, batch: Batch, end: int) -> None:
+        """A batch has ended; what it had no time for is given out again."""
+        done = batch.end - batch.begin
+        self.left -= done
+        each = batch.seconds / done
+        self._each = each if not self._each else 0.7 * self._each + 0.3 * each
+        if batch.end < end:
+            self.stretches.appendleft((batch.end, end))
+
+
+def _drive(executor: Executor, store: Store, progress: Progress | None) -> tuple[float, float]:
+    """Do all that is left; give the time in batches, and of it in simulations."""
+    todo = _Todo(store)
+    points = todo.left
+    seconds = simulating = 0.0
+
+    def look() -> None:
+        if progress is not None:
+            progress("sweeping", 1 - todo.left / points)
+
+    try:
+        for (_, _, _, end, _), batch in completed(executor, todo.draw, look):
+            store.add(batch.results, batch.refused)
+            todo.took(batch, end)
+            seconds, simulating = seconds + batch.seconds, simulating + batch.simulating
+    finally:
+        store.write()
+    return seconds, simulating
+
+
+def _refused(store: Store) -> int:
+    """Points that were refused: those that are done and in no part of the results."""
+    return store.grid.points - store.rows(RESULTS)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a sweep is to compute: a grid file, read and checked; its points are counted, none of them is built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simlib.errors import InputError, nearest
+from simlib.model import rules
+from simlib.model.architectures import architecture
+from simlib.model.costs import Calibration
+from simlib.model.policies import policy
+from simlib.model.scenario import Scenario
+from simlib.sweep.axis import Axis, read_axis
+from simlib.sweep.design import Design
+from simlib.version import __version__
+from simlib.workloads import KINDS
+from simlib.workloads.metrics import split_name
+
+MOST_POINTS = 10**8
+"""Most points of a grid: what is finished is remembered as one byte each."""
+
+OWN = "own"
+"""The policy that a scenario says itself."""
+
+
+@dataclass(frozen=True)
+class Replications(rules.Checked):
+    """How often each point is simulated.
+
+    Attributes
+    ----------
+    least, most : int
+        The first so many at once; then one more after another until the precision is reached, or up to the cap.
+    precision : float
+        Half the interval's width over the mean that every metric of `of` is to reach; 0: always `most`.
+    level : float
+        Probability of the intervals.
+    of : tuple of str
+        Metrics that decide; empty: those that a prediction of the workload gives.
+    """
+
+    least: int = rules.rule(rules.whole(1, 10**6), 3)
+    most: int = rules.rule(rules.whole(1, 10**6), 10)
+    precision: float = rules.rule(rules.number(0, 1), 0.05)
+    level: float = rules.rule(rules.number(0.5, 0.999), 0.9)
+    of: tuple[str, ...] = rules.rule(rules.names, (), list)
+
+    def __post_init__(self) -> None:
+        """Check that the cap is no less than what is always done."""
+        super().__post_init__()
+        if self.most < self.least:
+            raise InputError("replications.most", self.most, f"must be at least {self.least}, which are always made")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A sweep's points, described.
+
+    Attributes
+    ----------
+    scenario : Scenario
+        What every point begins from; its variants, if there are any, are swept alike.
+    axes : tuple of Axis
+        The last one changes first from point to point.
+    architectures, policies : tuple of str
+    design : Design
+    replications : Replications
+    costs : str
+        ``given``: those of the scenario, else the shipped fit's of its machine; a point that lacks one is refused.
+        ``median``: what neither has is taken from the priors.
+    pages_per_vcpu : int or None
+        Simulate at most so many pages a vCPU and scale; None: all of them.
+    metrics : tuple of str
+        Those that are kept; empty: all that the workload has.
+    seed : int
+        Root of all random streams.
+    """
+
+    scenario: Scenario
+    axes: tuple[Axis, ...] = ()
+    architectures: tuple[str, ...] = ()
+    policies: tuple[str, ...] = (OWN,)
+    design: Design = field(default_factory=Design)
+    replications: Replications = field(default_factory=Replications)
+    costs: str = "given"
+    pages_per_vcpu: int | None = None
+    metrics: tuple[str, ...] = ()
+    seed: int = 1
+
+    @property
+    def places(self) -> int:
+        """Places of the axes that are visited."""
+        return self.design.points or math.prod(len(axis.values) for axis in self.axes)
+
+    @property
+    def points(self) -> int:
+        """Points in all: cases × places × policies."""
+        return len(self.cases) * self.places * len(self.policies)
+
+    @cached_property
+    def cases(self) -> tuple[tuple[str, Scenario], ...]:
+        """What the axes are applied to: variants by name, or the scenario on each architecture."""
+        if self.scenario.variants:
+            return tuple(self.scenario.variants.items())
+        changed = [self.scenario.changed({"policy": {"architecture": name}}) for name in self.architectures]
+        return tuple(("", case) for case in changed) or (("", self.scenario),)
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for what will be computed: two grids that say the same have the same."""
+        text = json.dumps(
+            [__version__, self.scenario.to_toml(), [repr(axis) for axis in self.axes], self.architectures,
+             self.policies, repr(self.design), repr(self.replications), self.costs, self.pages_per_vcpu, self.metrics,
+             self.seed],
+        )  # fmt: skip
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def how(self) -> str:
+        """What decides about a point's numbers beside its scenario."""
+        return repr((__version__, self.seed, self.metrics, self.replications, self.pages_per_vcpu))
+
+    @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """The metrics that are kept, in the order of their columns."""
+        kinds = {
+            value for axis in self.axes if (axis.section, axis.key) == ("workload", "kind") for value in axis.values
+        }
+        kinds |= {
+            str(policy(name).changes.get("workload", {}).get("kind", "")) for name in self.policies if name != OWN
+        }
+        kinds |= {case.workload.kind for _, case in self.cases}
+        known = dict.fromkeys(metric.name for name in sorted(kinds - {""}) for metric in KINDS[name].metrics)
+        for name in (*self.metrics, *self.replications.of):
+            if split_name(name)[0] not in known:
+                raise InputError("metric", name, "the workload has none of this name", nearest(name, known))
+        return self.metrics or tuple(known)
+
+
+_KEYS = {f.name for f in fields(Grid)}
+
+
+def read_grid(tables: Mapping[str, Any]) -> Grid:
+    """A grid from the tables of its file.
+
+    Raises
+    ------
+    InputError
+        On an unknown key, a value that breaks its rule, or more points than `MOST_POINTS`.
+
+    Examples
+    --------
+    >>> grid = read_grid({"policies": ["own", "every-64"], "architectures": ["arm64", "riscv"],
+    ...                   "axes": {"guest": {"vcpus": [1, 2, 4]}}})
+    >>> grid.points
+    12
+    >>> read_grid({"axes": {"guest": {"vcpu": [1]}}})
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: axes.guest.vcpu = …: unknown key; did you mean 'vcpus'? known: ...
+    """
+    for key in tables:
+        if key not in _KEYS:
+            raise InputError(key, "…", "unknown key", nearest(key, _KEYS))
+    design = _section(Design, tables.get("design", {}), "design")
+    axes_given = _table(tables.get("axes", {}), "axes")
+    axes = tuple(
+        read_axis(section, key, given, design.kind != "full")
+        for section, rows in axes_given.items()
+        for key, given in _table(rows, f"axes.{section}").items()
+    )
+    scenario = Scenario.parse(_table(tables.get("scenario", {}), "scenario"), "scenario.")
+    scenario = replace(scenario, calibration=Calibration())
+    grid = Grid(
+        scenario=scenario,
+        axes=axes,
+        architectures=tuple(architecture(name).name for name in _names(tables, "architectures")),
+        policies=_names(tables, "policies") or (OWN,),
+        design=design,
+        replications=_section(Replications, tables.get("replications", {}), "replications"),
+        costs=rules.choice("given", "median")(tables.get("costs", "given"), "costs"),
+        pages_per_vcpu=(
+            rules.whole(64, 2**40)(tables["pages_per_vcpu"], "pages_per_vcpu") if "pages_per_vcpu" in tables else None
+        ),
+        metrics=_names(tables, "metrics"),
+        seed=rules.whole(0, 2**31)(tables.get("seed", 1), "seed"),
+    )
+    if scenario.variants and grid.architectures:
+        raise InputError("architectures", ", ".join(grid.architectures), "the scenario's variants have their own",
+                         "leave one of them out")  # fmt: skip
+    if design.kind != "full" and not axes:
+        raise InputError("axes", "", f"a {design.kind} needs at least one", "write one, such as [axes.guest]")
+    for name in grid.policies:
+        if name != OWN:
+            policy(name)
+    if grid.points > MOST_POINTS:
+        raise InputError("points", f"{grid.points:,}", f"a sweep has at most {MOST_POINTS:,}",
+                         'take fewer values, or a design of kind = "sobol"')  # fmt: skip
+    grid.kept  # noqa: B018  # refuses metrics that are unknown
+    return grid
+
+
+def load_grid(path: str | Path) -> Grid:
+    """Read a grid file (docs/sweeps.md lists its keys).
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
+    """
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise InputError("grid file", str(path), f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InputError("grid file", str(path), f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("grid file", str(path), f"is not valid TOML: {error}") from None
+    return read_grid(tables)
+
+
+def _table(given: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InputError(where, given, f"must be a table: write [{where}]")
+    return given
+
+
+def _names(tables: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    found = rules.names(tables.get(key, []), key)
+    for number, name in enumerate(found):
+        if name in found[:number]:
+            raise InputError(f"{key}[{number}]", name, "stands twice", "leave one of them out")
+    return found
+
+
+def _section(kind: Any, given: Any, where: str) -> Any:
+    parsers = {f.name: f.metadata["parse"] for f in fields(kind)}
+    values = {}
+    for key, value in _table(given, where).items():
+        if key not in parsers:
+            raise InputError(f"{where}.{key}", value, "unknown key", nearest(key, parsers))
+        values[key] = parsers[key](value, f"{where}.{key}")
+    return kind(**values)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Worker processes on this machine, which outlive the loss of one of them and end with whoever started them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection
+from types import ModuleType, TracebackType
+from typing import Any
+
+import cloudpickle
+
+from simlib.parallel import cpus
+
+_PRELOADED = ["simlib.sweep.batch"]
+"""What is imported once for all workers, where the system can fork."""
+
+
+class Pool:
+    """Worker processes: an executor for `simlib.parallel.using` and `simlib.sweep.run`.
+
+    If a worker is killed, the others are ended too, what was under way is lost (`lost`), and the next task has new
+    workers.
+
+    Parameters
+    ----------
+    workers : int
+        0: as many as there are CPUs.
+
+    Examples
+    --------
+    >>> with Pool(1) as pool:
+    ...     pool.submit(divmod, 7, 2).result()
+    (3, 1)
+    """
+
+    lost = (BrokenProcessPool,)
+    """What a task's future raises if its worker is gone."""
+
+    def __init__(self, workers: int = 0) -> None:
+        self.workers = workers or cpus()
+        methods = multiprocessing.get_all_start_methods()
+        self._context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:
+            self._context.set_forkserver_preload(_PRELOADED)
+        self._processes = self._started()
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Run a task in a worker, whatever can be pickled by value (functions within functions, too)."""
+        pickled = cloudpickle.dumps((task, arguments))
+        with _no_main():
+            try:
+                return self._processes.submit(_run, pickled)
+            except BrokenProcessPool:
+                self._end()
+                self._processes = self._started()
+                return self._processes.submit(_run, pickled)
+
+    def __enter__(self) -> Pool:
+        """Be ready; the workers start with the first task."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """End the workers, at once if what they do is no longer wanted."""
+        self._end()
+
+    def _started(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_begin)
+
+    def _end(self) -> None:
+        processes = list((self._processes._processes or {}).values())  # Python 3.14 has terminate_workers()
+        self._processes.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Workers that are started meanwhile do not import the caller's program, which would run it again.
+
+    They need nothing of it: what it defines is pickled by value.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _begin() -> None:
+    """Leave Ctrl-C to the parent, and end when it ends, however that comes about."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    connection.wait([parent])
+    os._exit(1)
+
+
+def _run(pickled: bytes) -> Any:
+    task, arguments = cloudpickle.loads(pickled)
+    return task(*arguments)

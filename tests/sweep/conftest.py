@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A sweep of seconds, and what it gives undisturbed."""
+
+from __future__ import annotations
+
+import pytest
+from small_sweep import TABLES
+
+from simlib.sweep import read_grid, run
+
+
+@pytest.fixture(scope="session")
+def grid():
+    return read_grid(TABLES)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(grid, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "undisturbed"
+    run(grid, folder, workers=1)
+    return folder

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sweep a grid while its driver is killed several times; say what it took, and how much memory the driver had.
+
+python tests/sweep/killed_sweep.py GRID.toml FOLDER [KILLS] [SECONDS BEFORE EACH]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def peak_mib(pid: int) -> float:
+    """Most memory that a process had at once, MiB; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0
+    return max((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), default=0.0)
+
+
+def sweep(grid: str, folder: str, seconds: float) -> tuple[int, float]:
+    """Run `simlib sweep --resume`, for so many seconds if not 0; its exit code and its most memory, MiB."""
+    command = [sys.executable, "-m", "simlib", "sweep", grid, "--out", folder, "--resume"]
+    deadline, most = time.monotonic() + seconds, 0.0
+    with subprocess.Popen(command) as driver:
+        while driver.poll() is None:
+            most = max(most, peak_mib(driver.pid))
+            if seconds and time.monotonic() > deadline:
+                driver.kill()
+            time.sleep(0.2)
+    return driver.returncode, most
+
+
+def main(grid: str, folder: str, kills: int = 3, seconds: float = 120.0) -> int:
+    begun, most = time.monotonic(), 0.0
+    for _ in range(kills):
+        code, peak = sweep(grid, folder, seconds)
+        most = max(most, peak)
+        if code != -9:
+            print(f"not killed: it ended with {code}")
+            return 1
+    code, peak = sweep(grid, folder, 0.0)
+    found = {"exit_code": code, "kills": kills, "wall_s": round(time.monotonic() - begun),
+             "driver_peak_mib": round(max(most, peak))}  # fmt: skip
+    print(json.dumps(found))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3], *(int(number) for number in sys.argv[3:])))

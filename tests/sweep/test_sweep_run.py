@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A sweep's rows: the same however they were computed, whole, and what `simlib simulate` says of each."""
+
+from __future__ import annotations
+
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+from small_sweep import TABLES, rows
+
+from simlib import Scenario, parallel
+from simlib.errors import InputError, SimlibError
+from simlib.prediction import predict
+from simlib.simulation import run_scenario
+from simlib.sweep import Pool, driver, load, read_grid, refused, run, store
+
+
+def test_two_workers_and_small_batches_give_the_same_to_the_bit(grid, undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "MOST_BATCH", 3)
+    found = run(grid, tmp_path / "out", workers=2)
+    assert (found.points, found.refused) == (48, 16)
+    for name in ("results", "refused"):
+        pd.testing.assert_frame_equal(rows(tmp_path / "out", name), rows(undisturbed, name), check_exact=True)
+
+
+def test_a_row_can_be_simulated_again_from_what_it_says(undisturbed):
+    row = rows(undisturbed).iloc[7]
+    scenario = Scenario.parse(tomllib.loads(row["scenario"]))
+    runs = [run_scenario(scenario, seed=int(row["seed"]) + n).metrics for n in range(row["replications"])]
+    assert np.mean([one["precopy_duration"] for one in runs]) == row["precopy_duration"]
+    assert row["precopy_duration_low"] <= row["precopy_duration"] <= row["precopy_duration_high"]
+    assert 2 <= row["replications"] <= 4
+
+
+def test_policies_at_a_place_have_common_random_numbers_and_keys_of_their_own(undisturbed):
+    frame = rows(undisturbed)
+    assert frame["key"].is_unique
+    seeds = frame[["vcpus", "access_interval", "seed"]].drop_duplicates()
+    assert len(seeds) == seeds["seed"].nunique() == 8
+
+
+def test_refused_points_stand_beside_the_results_with_their_rule(undisturbed):
+    frame = refused(undisturbed)
+    assert (frame["vcpus"] == 3).all()
+    assert set(frame["field"]) == {"guest.memory"}
+    assert frame["rule"].str.contains("must be a multiple of 6M for 3 vCPUs").all()
+    assert sorted([*frame["point"], *rows(undisturbed)["point"]]) == list(range(48))
+
+
+def test_results_have_labelled_dimensions(undisturbed):
+    found = load(undisturbed)
+    assert dict(found.sizes) == {"architecture": 2, "vcpus": 3, "access_interval": 4, "policy": 2}
+    one = found.sel(architecture="riscv", vcpus=2, access_interval=5_000_000, policy="every-64")
+    row = rows(undisturbed).query("architecture == 'riscv' and vcpus == 2 and access_interval == 5_000_000")
+    row = row[row["policy"] == "every-64"].iloc[0]
+    assert one["passes"].item() == row["passes"]
+    assert one["key"].item() == row["key"]
+    assert np.isnan(found["passes"].sel(vcpus=3)).all()
+
+
+def test_a_sampled_design_has_its_places_as_coordinates(tmp_path):
+    grid = read_grid(TABLES | {"design": {"kind": "sobol", "points": 4}, "architectures": [], "axes": {
+        "guest": {"vcpus": {"low": 1, "high": 8, "scale": "log"}, "backing": ["4k", "hugetlb_2mb"]}}})  # fmt: skip
+    run(grid, tmp_path / "out", workers=1)
+    found = load(tmp_path / "out")
+    assert dict(found.sizes) == {"architecture": 1, "place": 4, "policy": 2}
+    assert found["vcpus"].dims == ("place",)
+    assert set(found["backing"].values) == {"4k", "hugetlb_2mb"}
+
+
+def test_what_is_finished_is_not_repeated_and_what_is_damaged_is(grid, undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setattr(store, "BETWEEN_S", 0.0)
+    monkeypatch.setattr(store, "SHARE", 0.0)
+    monkeypatch.setattr(driver, "MOST_BATCH", 5)
+    run(grid, out, workers=1)
+    parts = sorted(out.glob("results/*/part-*.parquet"))
+    assert len(parts) > 4
+    lost = pd.read_parquet(parts[0])["point"].tolist() + pd.read_parquet(parts[1])["point"].tolist()
+    parts[0].write_bytes(parts[0].read_bytes()[:-100])
+    content = bytearray(parts[1].read_bytes())
+    content[len(content) // 2] ^= 1
+    parts[1].write_bytes(content)
+    parts[2].with_name(f".{parts[2].name}.new").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match="is damaged"):
+        load(out)
+    found = run(grid, out, resume=True, workers=1)
+    assert found.kept == 48 - len(lost)
+    assert [path.name for path in found.damaged] == [parts[0].name, parts[1].name]
+    pd.testing.assert_frame_equal(rows(out), rows(undisturbed), check_exact=True)
+    assert run(grid, out, resume=True).kept == 48
+    assert not list(out.rglob("*.new"))
+
+
+def test_a_folder_belongs_to_one_grid_and_one_driver(grid, undisturbed, tmp_path):
+    with pytest.raises(InputError, match="holds this sweep already; give resume=True"):
+        run(grid, undisturbed)
+    with pytest.raises(InputError, match="holds a sweep of another grid"):
+        run(read_grid(TABLES | {"seed": 2}), undisturbed, resume=True)
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(InputError, match=r"holds mine\.txt, which is no sweep's"):
+        run(grid, tmp_path)
+    with store.opened(tmp_path / "out", grid, resume=False), pytest.raises(SimlibError, match="another process is at"):
+        run(grid, tmp_path / "out", resume=True)
+
+
+def test_each_runs_in_other_processes_with_the_same_results():
+    scenario = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}).with_costs(
+        fault_exit="700ns", fault_hold="600ns", line_transfer="50ns", fault_jitter=0.3
+    )
+    here = predict(scenario, [1, 2, 3]).frame
+    told = []
+    with Pool(2) as pool, parallel.using(pool):
+        there = predict(scenario, [1, 2, 3], progress=lambda *of: told.append(of)).frame
+    pd.testing.assert_frame_equal(here, there, check_exact=True)
+    assert told[-1] == ("predicting", 1.0)
