@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from simlib.model.architectures import architecture
 from simlib.model.costs import Calibration
 from simlib.model.policies import policy
 from simlib.model.scenario import Scenario
+from simlib.reading import read_toml
 from simlib.sweep.axis import Axis, read_axis
 from simlib.sweep.design import Design
 from simlib.version import __version__
@@ -217,18 +217,7 @@ def load_grid(path: str | Path) -> Grid:
     InputError
         If the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
     """
-    path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InputError("grid file", str(path), f"cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise InputError("grid file", str(path), f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from None
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError("grid file", str(path), f"is not valid TOML: {error}") from None
-    return read_grid(tables)
+    return read_grid(read_toml(path, "a grid file (TOML)"))
 
 
 def _table(given: Any, where: str) -> Mapping[str, Any]:
