@@ -17,6 +17,7 @@ ELSEWHERE = {
     "README.md": "tour",
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changes",
+    "SECURITY.md": "security",
     "kernel-patches/README.md": "kernel-patches",
 }
 """Pages that do not lie in docs/."""
