@@ -191,10 +191,12 @@ class InstructionCost:
 
 
 def _slope(name: str, how: str, pages: pd.Series, times: pd.Series) -> InstructionCost:
-    """Slope of a line, with its interval."""
-    line = stats.linregress(pages.to_numpy(dtype=float), times.to_numpy(dtype=float))
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, len(pages) - 2)) * float(line.stderr)
-    return InstructionCost(name, float(line.slope), float(line.slope) - half, float(line.slope) + half, how, len(pages))
+    """Slope of a line, with its interval: the median of the slopes between all pairs of points (Theil and Sen).
+
+    All points lie on the line, but for one in which a timer's interrupt fell: least squares would follow that one.
+    """
+    line = stats.theilslopes(times.to_numpy(dtype=float), pages.to_numpy(dtype=float), alpha=LEVEL)
+    return InstructionCost(name, float(line.slope), float(line.low_slope), float(line.high_slope), how, len(pages))
 
 
 def instruction_costs(name: str) -> list[InstructionCost]:
@@ -249,11 +251,16 @@ def instruction_costs(name: str) -> list[InstructionCost]:
     found.append(InstructionCost("fault_exit", outside, low, high, "the rest of that write", fault.cells))
     clear = of("clear", 2, whole)
     found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
-    words = of("clear", 2, ioctls[ioctls["batch"] == 64])
-    more = words.merge(clear, on="pages", suffixes=("", "_whole"))
+    return [*found, _reacquire(ioctls[ioctls["name"] == "clear"])]
+
+
+def _reacquire(clears: pd.DataFrame) -> InstructionCost:
+    """Letting go and taking the lock again, from the CLEARs of both rounds: in each it is the same code."""
+    more = clears[clears["batch"] == 64].merge(
+        clears[clears["batch"] == 0], on=["pages", "round"], suffixes=("", "_whole")
+    )
     extra = more["total_time_ns"] - more["total_time_ns_whole"]
-    found.append(_slope("reacquire", "CLEAR that lets go at every word, less the whole one", more["pages"] / 64, extra))
-    return found
+    return _slope("reacquire", "CLEAR that lets go at every word, less the whole one", more["pages"] / 64, extra)
 
 
 def plain_costs(name: str) -> list[InstructionCost]:
@@ -277,15 +284,13 @@ def plain_costs(name: str) -> list[InstructionCost]:
     ioctls = rows_of("plain-ioctls", name)
     pages = ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE)
     ioctls = ioctls.assign(pages=pages, batch=ioctls["switches"].map(lambda s: switch(s, "dirty_log_clear_batch")))
-    ioctls = ioctls[(ioctls["round"] == 2) & (ioctls["passes"] == ioctls["passes"].min())]
-    writes, clears = ioctls[ioctls["name"] == "write"], ioctls[ioctls["name"] == "clear"]
-    writes, clear = writes[writes["batch"] == 0], clears[clears["batch"] == 0]
-    more = clears[clears["batch"] == 64].merge(clear, on="pages", suffixes=("", "_whole"))
-    extra = more["total_time_ns"] - more["total_time_ns_whole"]
+    ioctls = ioctls[ioctls["passes"] == ioctls["passes"].min()]
+    second = ioctls[(ioctls["round"] == 2) & (ioctls["batch"] == 0)]
+    writes, clear = second[second["name"] == "write"], second[second["name"] == "clear"]
     return [
         _slope("fault", "a write to a protected page", writes["pages"], writes["total_time_ns"]),
         _slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]),
-        _slope("reacquire", "CLEAR that lets go at every word, less the whole one", more["pages"] / 64, extra),
+        _reacquire(ioctls[ioctls["name"] == "clear"]),
     ]
 
 

