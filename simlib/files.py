@@ -143,6 +143,20 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     return [folder / name for name in texts]
 
 
+def end_move(folder: Path) -> None:
+    """End what a killed run had begun to move into a folder; for who looks at its files before writing there.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be written.
+    """
+    with _naming(folder):
+        if (folder / _WHOLE).is_dir():
+            with locked(folder):
+                _move(folder / _WHOLE, folder)
+
+
 def check_writable(path: str | Path, *, folder: bool = False) -> Path:
     """Refuse a file that could not be written, before the work of which it is to tell. Nothing stays there.
 

@@ -16,6 +16,7 @@ import pytest
 
 from simlib.errors import InputError
 from simlib.files import check_writable, write_text, write_together
+from simlib.measurements.importers import import_text, write_imported
 
 TEXTS = {"a.csv": "new a", "b.csv": "new b", "c.html": "new c"}
 KILLED = """
@@ -136,6 +137,16 @@ def test_a_set_that_only_has_to_be_moved_is_not_lost(tmp_path):
     (whole / "earlier.csv").write_text("earlier")
     write_together(tmp_path, {"a.csv": "a"})
     assert contents(tmp_path) == {"a.csv": "a", "earlier.csv": "earlier"}
+
+
+def test_an_import_ends_a_move_before_it_looks_whose_files_are_there(tmp_path):
+    """A CSV that was moved without its descriptor would be taken for somebody else's."""
+    found = import_text("kvm-stats", "remote_tlb_flush: 96\n")
+    write_imported(found, tmp_path, "mine")
+    (tmp_path / ".simlib.whole").mkdir()
+    (tmp_path / "mine.json").rename(tmp_path / ".simlib.whole" / "mine.json")
+    write_imported(found, tmp_path, "mine")
+    assert names(tmp_path) == ["mine.csv", "mine.json"]
 
 
 @pytest.mark.parametrize("new", [True, False])

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.errors import InputError
-from simlib.files import write_together
+from simlib.files import end_move, write_together
 from simlib.measurements.importers.lines import LARGEST
 from simlib.measurements.units import suffix_of, unit_of
 from simlib.version import __version__
@@ -311,6 +311,7 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     if not _NAME.fullmatch(name):
         raise InputError("name", name, "must be small letters, digits, - and _", "choose another name", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
+    end_move(folder)
     for stem in stems.values():
         _refuse_foreign(folder / f"{stem}.csv")
     texts = {}
