@@ -127,7 +127,7 @@ interruptions: .venv/.simlib
 # Whatever was done before is kept: remove build/strategies to simulate it anew.
 strategy-map: .venv/.simlib
 	@.venv/bin/simlib sweep data/grids/strategies.toml --out build/strategies --resume
-	@.venv/bin/python -m simlib.sweep.strategies build/strategies data/sweeps
+	@.venv/bin/python -m simlib.sweep.strategies build/strategies data/sweeps/strategies
 
 # The same moments each time; KILLS=200 makes more of them.
 KILLS := 50
