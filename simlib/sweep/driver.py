@@ -22,8 +22,8 @@ from simlib.sweep.store import RESULTS, Store, opened
 if TYPE_CHECKING:
     from distributed import Client
 
-BATCH_S = 0.5
-"""Work that a batch is meant to be, s; the least is a fifth of it, but for the last ones."""
+BATCH_S = 1.0
+"""Work that a batch is meant to be, s; the least is a tenth of it, but for the last ones."""
 
 MOST_BATCH = 4096
 """Most points of a batch."""

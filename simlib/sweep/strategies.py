@@ -102,14 +102,14 @@ def shipped() -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``data/sweeps/strategies.json`` describes its columns.
+        ``data/sweeps/strategies/best-policies.json`` describes its columns.
 
     Examples
     --------
     >>> shipped().groupby("variant").ngroups
     7
     """
-    return pd.read_csv(data_dir() / "sweeps" / "strategies.csv")
+    return pd.read_csv(data_dir() / "sweeps" / "strategies" / "best-policies.csv")
 
 
 def write(folder: Path, out: Path) -> list[Path]:
@@ -120,7 +120,7 @@ def write(folder: Path, out: Path) -> list[Path]:
     folder : Path
         The sweep.
     out : Path
-        ``data/sweeps``.
+        ``data/sweeps/strategies``.
     """
     found = load(folder)
     frame = best_policies(found)
@@ -131,7 +131,7 @@ def write(folder: Path, out: Path) -> list[Path]:
     fields = [{"name": name, "type": kind, "unit": unit, "description": text}
               for name, (kind, unit, text) in _COLUMNS.items()]  # fmt: skip
     descriptor = {
-        "name": "strategies", "path": "strategies.csv", "kind": "simulated",
+        "name": "best-policies", "path": "best-policies.csv", "kind": "simulated",
         "title": f"Best policy at each of {len(frame):,} places, of {points:,} simulated points",
         "command": "make strategy-map", "simlib": found.attrs["simlib"], "seed": found.attrs["seed"],
         "caveats": ["Guests of 16 MiB and two passes: how long a hold and a wait are is that of a large guest, what "
@@ -140,7 +140,9 @@ def write(folder: Path, out: Path) -> list[Path]:
         "schema": {"fields": fields},
     }  # fmt: skip
     text = frame.to_csv(index=False, float_format="%.4g", lineterminator="\n")
-    return write_together(out, {"strategies.csv": text, "strategies.json": json.dumps(descriptor, indent=2) + "\n"})
+    return write_together(
+        out, {"best-policies.csv": text, "best-policies.json": json.dumps(descriptor, indent=2) + "\n"}
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def test_it_runs_and_draws_a_map_for_every_architecture(tmp_path: Path) -> None:
 
 def test_the_shipped_table_is_that_of_the_shipped_grid() -> None:
     table, grid = shipped(), load_grid(ROOT / "data" / "grids" / "strategies.toml")
-    about = json.loads((ROOT / "data" / "sweeps" / "strategies.json").read_text(encoding="utf-8"))
+    about = json.loads((ROOT / "data" / "sweeps" / "strategies" / "best-policies.json").read_text(encoding="utf-8"))
     assert [field["name"] for field in about["schema"]["fields"]] == table.columns.tolist()
     assert f"{grid.points:,} simulated points" in about["title"]
     assert len(table) * len(grid.policies) == grid.points

@@ -104,7 +104,7 @@ def driver_killed(bench: Bench, kills: int, moments: random.Random) -> str:
             driver.kill()
             driver.wait()
             killed, under_way = killed + 1, under_way + working
-            _, alive = psutil.wait_procs(below, timeout=10)
+            _, alive = psutil.wait_procs(below, timeout=60)
             assert not alive, f"workers outlive their driver: {alive}"
         assert rows_on_disk(out) >= kept, "what was finished is lost"
     bench.finish(out)
