@@ -20,6 +20,8 @@ DASK = [str(Path(sys.executable).with_name("dask"))]
 DRIVER = [sys.executable, "-m", "simlib", "sweep"]
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PATIENCE_S = 120.0
+LOOK_S = 0.5
+"""For so long a worker that is at work may get no CPU, where others want it."""
 
 
 def until(true: Callable[[], bool], what: str) -> None:
@@ -93,6 +95,7 @@ def rows_on_disk(folder: Path) -> int:
 
 def at_work(driver: subprocess.Popen[bytes], folder: Path, points: int) -> bool:
     """Whether a driver runs, has not finished all points, and its workers' CPU time grows."""
-    before = spent(driver.pid)
-    time.sleep(0.05)
+    before, deadline = spent(driver.pid), time.monotonic() + LOOK_S
+    while spent(driver.pid) <= before and time.monotonic() < deadline:
+        time.sleep(0.02)
     return driver.poll() is None and rows_on_disk(folder) < points and spent(driver.pid) > before
