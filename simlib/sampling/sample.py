@@ -58,7 +58,6 @@ def why_not(scenario: Scenario) -> str:
         "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
         "enabling the log page by page is not sampled (workload.initially_set)": not workload.initially_set,
         "locks by region are not sampled (policy.lock_regions)": scenario.policy.lock_regions > 1,
-        "one processor for all threads is not sampled (machine.clock)": scenario.machine.clock != "wall",
         f"a chunk must be a multiple of {format_size(unit * guest.page_size)} (workload.clear_chunk)": chunk % unit > 0,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

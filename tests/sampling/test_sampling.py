@@ -359,7 +359,6 @@ REASONS = {
     "threads that only clear are not sampled": {"workload": {"clear_threads": 2}},
     "enabling the log page by page is not sampled": {"workload": {"initially_set": False}},
     "locks by region are not sampled": {"policy": {"lock_regions": 4}},
-    "one processor for all threads is not sampled": {"machine": {"clock": "serial"}},
     "a chunk must be a multiple of 2M": {"workload": {"clear_chunk": "3M"}},
 }
 
