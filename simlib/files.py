@@ -32,7 +32,10 @@ _PROBE_BYTES = 1 << 16
 _LONGEST_NAME = 240
 """Most bytes of a name to which ``.part`` is added; the system allows 255 in all."""
 
-_BEGUN, _WHOLE = ".simlib.part", ".simlib.whole"
+PART = ".part"
+"""How the name of a file or folder ends that is being written; it begins with a dot, so that readers pass it by."""
+
+_BEGUN, _WHOLE = f".simlib{PART}", ".simlib.whole"
 """Within a folder that is there already: a set that is being written, and one that is only to be moved."""
 
 
@@ -78,14 +81,37 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     path = Path(path)
     with _naming(path):
         place = Path(os.path.realpath(path))
-        place.parent.mkdir(parents=True, exist_ok=True)
         if _is_special(place):
             place.write_bytes(content)
-            return path
-        with _own(_part(place), _make_file) as part:
-            part.write_bytes(content)
-            os.replace(part, place)
+        else:
+            replace(place, content)
     return path
+
+
+def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
+    """Write a file beside its place, then rename it there.
+
+    Parameters
+    ----------
+    place : Path
+        No link; its folder is made if there is none.
+    content : bytes or memoryview
+    durable : bool
+        Whether it is on the disk when this returns, and so survives a loss of power.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; see `write_bytes` for an error that a user reads.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _own(_part(place), _make_file) as part:
+        part.write_bytes(content)
+        if durable:
+            _to_disk(part)
+        os.replace(part, place)
+    if durable:
+        _to_disk(place.parent)
 
 
 def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
@@ -243,6 +269,15 @@ def _make_file(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
 
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _clear(part: Path) -> None:
     """Remove what a killed process left; wait for one that still writes it."""
     try:
@@ -314,7 +349,7 @@ def _refuse_other(place: Path, shown: Path) -> None:
 def _part(place: Path) -> Path:
     """Where a file or folder is written until it is whole."""
     name = os.fsdecode(os.fsencode(place.name)[:_LONGEST_NAME])
-    return place.with_name(f".{name}.part")
+    return place.with_name(f".{name}{PART}")
 
 
 def _mode(place: Path) -> int | None:

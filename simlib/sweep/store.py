@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simlib.errors import InputError, SimlibError
+from simlib.files import PART, replace
 from simlib.sweep.grid import Grid
 from simlib.version import __version__
 
@@ -31,9 +32,6 @@ RESULTS, REFUSED, DAMAGED = "results", "refused", "damaged"
 """Folders: data sets of results and of refused points; parts that were found damaged, and are computed anew."""
 
 DESCRIPTION = "sweep.json"
-
-_NEW = ".new"
-"""How the name of a file ends that is being written; it begins with a dot, so that readers of the folder pass it by."""
 
 BETWEEN_S, SHARE = 2.0, 0.02
 """Rows are written once so many seconds have passed, or that share of the sweep so far: what a kill costs at most."""
@@ -98,14 +96,14 @@ class Store:
         pq.write_table(rows, stream, compression="zstd")
         folder = self.folder / name / f"architecture={architecture}"
         first = rows["point"][0].as_py()
-        write_bytes(folder / f"part-{first:09d}-{_digest(stream.getbuffer())}.parquet", stream.getbuffer())
+        replace(folder / f"part-{first:09d}-{_digest(stream.getbuffer())}.parquet", stream.getbuffer(), durable=True)
         self.done[rows["point"].to_numpy()] = True
 
     def look(self) -> None:
         """Find what is done; set aside what is damaged, and remove what was half written."""
         for name in (RESULTS, REFUSED):
             for path in sorted((self.folder / name).glob("architecture=*/*")):
-                if path.suffix == _NEW:
+                if path.suffix == PART:
                     path.unlink()
                     continue
                 points = _points_of(path)
@@ -166,11 +164,11 @@ def _check(folder: Path, grid: Grid, resume: bool) -> None:
     """Begin a sweep in a folder, or see that it is this one's."""
     path = folder / DESCRIPTION
     if not path.exists():
-        strange = [one.name for one in folder.iterdir() if one.name not in ("lock", f".{DESCRIPTION}{_NEW}")]
+        strange = [one.name for one in folder.iterdir() if one.name not in ("lock", f".{DESCRIPTION}{PART}")]
         if strange:
             raise InputError("out", str(folder), f"holds {sorted(strange)[0]}, which is no sweep's",
                              "give another folder", "give another --out", "--out")  # fmt: skip
-        write_bytes(path, (json.dumps(description(grid), indent=1) + "\n").encode())
+        replace(path, (json.dumps(description(grid), indent=1) + "\n").encode(), durable=True)
         return
     found = read_description(folder)
     if found["grid"] != grid.digest:
@@ -227,26 +225,6 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise InputError(
             "sweep", str(folder), f"has no {DESCRIPTION} of a sweep", "give the folder of a sweep"
         ) from None
-
-
-def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Write a file beside its place, bring it to the disk, rename it, and bring that to the disk, too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}{_NEW}")
-    try:
-        with beside.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextmanager

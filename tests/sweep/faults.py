@@ -83,7 +83,7 @@ class Bench:
         for name in ("results", "refused"):
             pd.testing.assert_frame_equal(rows(out, name), rows(self.undisturbed, name), check_exact=True)
         assert rows_on_disk(out) == self.points
-        assert not list(out.rglob("*.new"))
+        assert not list(out.rglob("*.part"))
 
 
 def driver_killed(bench: Bench, kills: int, moments: random.Random) -> str:
@@ -167,7 +167,7 @@ def disk_full(bench: Bench) -> str:
         assert driver.wait() == 1, said
     assert "cannot be written (File too large); what is finished is kept" in said, said
     assert "Traceback" not in said, said
-    assert not list(out.rglob("*.new"))
+    assert not list(out.rglob("*.part"))
     kept = rows_on_disk(out)
     assert 0 < kept < bench.points
     bench.finish(out)

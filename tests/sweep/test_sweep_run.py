@@ -83,7 +83,7 @@ def test_what_is_finished_is_not_repeated_and_what_is_damaged_is(grid, undisturb
     content = bytearray(parts[1].read_bytes())
     content[len(content) // 2] ^= 1
     parts[1].write_bytes(content)
-    parts[2].with_name(f".{parts[2].name}.new").write_bytes(b"PAR1")
+    parts[2].with_name(f".{parts[2].name}.part").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="is damaged"):
         load(out)
     found = run(grid, out, resume=True, workers=1)
@@ -91,7 +91,7 @@ def test_what_is_finished_is_not_repeated_and_what_is_damaged_is(grid, undisturb
     assert [path.name for path in found.damaged] == [parts[0].name, parts[1].name]
     pd.testing.assert_frame_equal(rows(out), rows(undisturbed), check_exact=True)
     assert run(grid, out, resume=True).kept == 48
-    assert not list(out.rglob("*.new"))
+    assert not list(out.rglob("*.part"))
 
 
 def test_a_folder_belongs_to_one_grid_and_one_driver(grid, undisturbed, tmp_path):
