@@ -21,6 +21,7 @@ from simlib.errors import SimlibError
 from simlib.lab.build import Built
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
+from simlib.lab.process import mortal
 from simlib.lab.qemu import Qemu, command_line, shown
 from simlib.lab.targets import Target
 
@@ -106,10 +107,8 @@ def boot(
         wrapped = command
         if core is not None and shutil.which("taskset"):
             wrapped = ["taskset", "-c", str(core), *wrapped]
-        if shutil.which("setpriv"):  # if this process is killed, so is QEMU
-            wrapped = ["setpriv", "--pdeathsig", "KILL", *wrapped]
         begun = time.monotonic()
-        log, ended = _watch(wrapped, cell, progress)
+        log, ended = _watch(mortal(wrapped, "KILL"), cell, progress)
     wall = time.monotonic() - begun
     return _read(log, ended, cell, shown(command), wall)
 

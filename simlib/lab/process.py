@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs other programs so that nothing of them is left behind, whatever ends the wait."""
+"""Runs other programs so that nothing of them is left behind, whatever ends the wait, or this process."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -28,6 +29,8 @@ def run(
 ) -> subprocess.CompletedProcess[Any]:
     """Run a program to its end; if something else ends the wait, end it with all its children.
 
+    If this process is killed, the program is told by SIGTERM, which make passes on to its own children.
+
     Parameters
     ----------
     command : sequence of str
@@ -46,7 +49,7 @@ def run(
     try:
         with Held():
             process = subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
-                list(command), stdin=subprocess.DEVNULL, start_new_session=True, **options
+                mortal(command, "TERM"), stdin=subprocess.DEVNULL, start_new_session=True, **options
             )
         while True:
             try:
@@ -59,6 +62,23 @@ def run(
         if process is not None:
             with process:  # closes its pipes
                 _end(process)
+
+
+def mortal(command: Sequence[str], death: str) -> list[str]:
+    """A command whose program gets a signal when the thread that starts it ends, however that comes about.
+
+    Parameters
+    ----------
+    command : sequence of str
+    death : str
+        Name of the signal. The program's own children do not get it.
+
+    Returns
+    -------
+    list of str
+        As it was, where there is no setpriv.
+    """
+    return ["setpriv", "--pdeathsig", death, *command] if shutil.which("setpriv") else list(command)
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

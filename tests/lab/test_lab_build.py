@@ -6,8 +6,10 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
+import sys
 import time
 
+import psutil
 import pytest
 from lab_fakes import program, series
 
@@ -126,6 +128,21 @@ def test_what_ends_a_step_ends_all_its_children(tmp_path, monkeypatch, tidy, gra
     size = mark.stat().st_size
     time.sleep(0.3)
     assert mark.stat().st_size == size
+
+
+def test_a_make_within_a_make_ends_with_the_command_that_was_killed(tmp_path):
+    (tmp_path / "Makefile").write_text("all:\n\t$(MAKE) inner\ninner:\n\techo $$$$ >pid; exec sleep 60\n")
+    code = "from simlib.lab.process import run; run(['make', '-s'])"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as command:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        below = psutil.Process(command.pid).children(recursive=True)
+        assert len(below) >= 3  # two makes and the sleep
+        command.kill()
+    _, alive = psutil.wait_procs(below, timeout=20)
+    assert not alive
 
 
 @pytest.mark.parametrize(
