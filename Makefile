@@ -16,7 +16,7 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce notebooks test docs conservation mutations interruptions kills sweep-faults fuzz audit
+.PHONY: help env python reproduce notebooks test docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
 .PHONY: strategy-map coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
@@ -27,6 +27,9 @@ help:
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
+	@echo "make mutants     draw $(MUTANTS) small faults in each of four packages, and see which no test notices (hours)"
+	@echo "make same-results  run commands under $(PYTHONS) and with the oldest packages allowed, and compare"
+	@echo "make endurance   the same commands for two hours: memory and descriptors stay what they are"
 	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (4 minutes)"
 	@echo "make kills       end every command that writes by SIGKILL $(KILLS) times: nothing partial stands there (20 minutes)"
 	@echo "make fuzz        give every parser, importer and command $(INPUTS) broken inputs; goes on where it was ended (an hour)"
@@ -89,7 +92,7 @@ env: .venv/.simlib
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/.audit .venv/.bench .venv/.docs: .venv/.%: requirements/%.txt .venv/.pins
+.venv/.audit .venv/.bench .venv/.docs .venv/.mutants: .venv/.%: requirements/%.txt .venv/.pins
 	@echo "Installing the packages of requirements/$*.txt."
 	@$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
 	@touch $@
@@ -123,10 +126,25 @@ conservation: .venv/.simlib
 mutations: .venv/.simlib
 	@.venv/bin/python tests/engines/mutations.py
 
+# The same mutants each time; MUTANTS=200 tries more of them. What was tried is in build/mutants, and not tried again.
+MUTANTS := 100
+mutants: .venv/.simlib .venv/.mutants
+	@.venv/bin/python tests/mutants.py build/mutants $(MUTANTS)
+
+# Of each the pinned packages, and of the first one the lowest versions allowed, too; the interpreters must be there.
+PYTHONS := python3.11 python3.12 python3.13
+same-results: .venv/.simlib
+	@.venv/bin/python tests/same_results.py $(PYTHONS)
+
 # The same moments each time; MOMENTS=100 makes more of them.
 MOMENTS := 40
 interruptions: .venv/.simlib
 	@.venv/bin/python tests/interruptions.py $(MOMENTS)
+
+# In four processes, each for its part of the minutes.
+endurance: MINUTES := 120
+endurance: .venv/.simlib
+	@.venv/bin/python tests/endurance.py $(MINUTES)
 
 # The same kills each time; KILLS=1000 makes more of them.
 KILLS := 200
@@ -217,6 +235,8 @@ pins:
 	@$(call compile,bench,--extra bench --constraints requirements/dev.txt)
 	@$(call compile,audit,--extra audit --constraints requirements/dev.txt)
 	@$(call compile,docs,--extra docs --constraints requirements/dev.txt)
+	@$(call compile,mutants,--extra mutants --constraints requirements/dev.txt)
+	@$(call compile,lowest,--resolution lowest-direct)
 
 clean:
 	@rm -rf .venv build dist .hypothesis .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The same commands again and again in one process: does it keep memory, descriptors or threads?
+
+    python tests/endurance.py MINUTES [PIECES]
+
+(`make endurance`) runs so many processes one after another, each for its part of the minutes. A process goes round the
+commands that ``tests/kills.py`` ends, and a sweep; after each round its memory, descriptors and threads are written
+down. The first fifth of the time is warm-up. Memory is flat if the median of the last fifth is at most 5 % above that
+of the fifth after the warm-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+from kills import ROOT, commands
+
+from simlib.cli import main as run
+
+MOST = 0.05
+"""By how much memory may grow."""
+
+
+def once(words: tuple[object, ...]) -> None:
+    """Run a command in this process, silently."""
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+        try:
+            run([str(word) for word in words])
+        except SystemExit as end:
+            assert not end.code, words
+
+
+def piece(minutes: float) -> int:
+    """Go round for so long in this process; print what it kept. Returns 1 if that grew."""
+    process, begun = psutil.Process(), time.monotonic()
+    seen = []
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        rounds = [command.words for command in commands(place)]
+        os.chdir(place)
+        while time.monotonic() - begun < 60 * minutes:
+            for words in rounds:
+                once(words)
+            with tempfile.TemporaryDirectory(dir=place) as swept:
+                once(("sweep", ROOT / "data" / "grids" / "first.toml", "--out", f"{swept}/out", "--workers", 1))
+            gc.collect()
+            seen.append((time.monotonic() - begun, process.memory_full_info().uss, process.num_fds(),
+                         process.num_threads()))  # fmt: skip
+        os.chdir(ROOT)
+    at, memory, descriptors, threads = np.array(seen).T
+    early, late = (at > 12 * minutes) & (at <= 24 * minutes), at > 48 * minutes
+    grown = np.median(memory[late]) / np.median(memory[early]) - 1
+    kept = max(np.median(each[late]) - np.median(each[early]) for each in (descriptors, threads))
+    print(f"{minutes:g} min, {len(seen)} rounds: memory {np.median(memory[early]) / 2**20:.0f} MiB early, "
+          f"{np.median(memory[late]) / 2**20:.0f} MiB late ({grown:+.1%}); descriptors {np.median(descriptors[early]):g} "
+          f"and {np.median(descriptors[late]):g}, threads {np.median(threads[early]):g} and {np.median(threads[late]):g}",
+          flush=True)  # fmt: skip
+    return int(grown > MOST or kept > 0)
+
+
+def main(minutes: float, pieces: int = 4) -> int:
+    """Run the pieces; return how many grew."""
+    if pieces == 1:
+        return piece(minutes)
+    command = [sys.executable, __file__, str(minutes / pieces), "1"]
+    return sum(subprocess.run(command, check=False).returncode != 0 for _ in range(pieces))
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(*map(float, sys.argv[1:2]), *map(int, sys.argv[2:3]))))

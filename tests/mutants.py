@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Small faults drawn by chance from all that cosmic-ray can put into a package, and whether a test notices each.
+
+    python tests/mutants.py FOLDER [NUMBER [PACKAGE...]]
+
+(`make mutants`) draws so many mutants of each package, always the same ones, and tries each in a copy of the tree with
+the tests of `TESTS`, which are a part of ``make test``. FOLDER keeps what was found in ``mutants.csv``; what stands
+there is not tried again. Annotations are left alone: they are never evaluated. `tests/engines/mutations.py` has faults
+that somebody thought of, and which must all be caught.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from queue import Queue
+from typing import NamedTuple
+
+from cosmic_ray.commands.init import init
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+from cosmic_ray.work_db import WorkDB, use_db
+from scipy import stats
+
+ROOT = Path(__file__).parents[1]
+
+TESTS = {
+    "theory": ("tests/theory", "tests/engines/test_theory_agreement.py"),
+    "engine": ("tests/engines", "tests/workloads", "tests/test_simulation.py"),
+    "decision": ("tests/decision", "tests/test_cli.py", "tests/report"),
+    "calibration": ("tests/calibration", "tests/fits", "tests/published", "tests/report", "tests/test_cli.py"),
+}
+"""Which tests may notice a fault in a package, besides the examples of the module that has it."""
+
+LIMIT_S = 1800
+"""A mutant whose tests take longer does not end; that is noticed, too."""
+
+FIELDS = ("package", "module", "line", "operator", "occurrence", "outcome", "test", "seconds", "diff")
+
+
+class Mutant(NamedTuple):
+    """One fault: the how manieth place at which an operator changes a module."""
+
+    package: str
+    module: str
+    line: int
+    operator: str
+    occurrence: int
+
+
+def annotated(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Begin and end, (line, column), of every annotation of a module."""
+    found: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign | ast.arg):
+            found.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef):
+            found.append(node.returns)
+    return [((one.lineno, one.col_offset), (one.end_lineno or 0, one.end_col_offset or 0)) for one in found if one]
+
+
+def mutants(package: str) -> list[Mutant]:
+    """All that there are of a package, in an order that is always the same."""
+    found = []
+    for path in sorted((ROOT / "simlib" / package).rglob("*.py")):
+        module = str(path.relative_to(ROOT))
+        idle = annotated(path.read_text(encoding="utf-8"))
+        with use_db(":memory:", WorkDB.Mode.create) as database:
+            init([path], database, {})
+            specs = [item.mutations[0] for item in database.work_items]
+        found += [Mutant(package, module, spec.start_pos[0], spec.operator_name, spec.occurrence) for spec in specs
+                  if not any(begin <= spec.start_pos < end for begin, end in idle)]  # fmt: skip
+    return sorted(found)
+
+
+def mutated(mutant: Mutant, source: str) -> str | None:
+    """The module with the fault; None if it would be no program, or the same."""
+    changed = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
+    try:
+        return changed if changed and ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source)) else None
+    except SyntaxError:
+        return None
+
+
+def drawn(package: str, number: int) -> Iterator[Mutant]:
+    """So many mutants by chance; a larger number begins with the same ones."""
+    every = mutants(package)
+    random.Random(package).shuffle(every)  # noqa: S311  # no secret
+    print(f"{package}: {number} of {len(every)} mutants", flush=True)
+    for mutant in every:
+        if number and mutated(mutant, (ROOT / mutant.module).read_text(encoding="utf-8")):
+            number -= 1
+            yield mutant
+
+
+def copied(folder: Path) -> Path:
+    """A copy of all that git knows."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def noticed(folder: Path, *paths: str) -> str:
+    """The first test that fails in a copy; empty if none does."""
+    environment = os.environ | {
+        "PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "numba"), "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-rfE",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
+    try:
+        done = subprocess.run([*command, *paths], check=False, env=environment, cwd=folder, capture_output=True,
+                              text=True, timeout=LIMIT_S)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "(it does not end)"
+    if done.returncode in (0, 5):  # passed, or a module without examples
+        return ""
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
+    return failed[1] if failed else f"(pytest ended with {done.returncode})"
+
+
+def attempt(mutant: Mutant, folders: Queue[Path]) -> dict[str, object]:
+    """Put a fault into a copy, ask the tests, and take it out."""
+    folder, began = folders.get(), time.monotonic()
+    path = folder / mutant.module
+    source = path.read_text(encoding="utf-8")
+    changed = mutated(mutant, source)
+    assert changed is not None
+    try:
+        path.write_text(changed, encoding="utf-8")
+        test = noticed(folder, mutant.module) or noticed(folder, *TESTS[mutant.package])
+    finally:
+        path.write_text(source, encoding="utf-8")
+        folders.put(folder)
+    before, after = source.splitlines(), changed.splitlines()
+    line = next((n for n, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), mutant.line - 1)
+    diff = f"{before[line].strip()} -> {after[line].strip()}"
+    return mutant._asdict() | {
+        "line": line + 1, "outcome": "killed" if test else "survived", "test": test,
+        "seconds": round(time.monotonic() - began), "diff": diff,
+    }  # fmt: skip
+
+
+def score(rows: list[dict[str, str]]) -> str:
+    """Share of mutants that were noticed, with its interval (Wilson, 90 %)."""
+    killed = sum(row["outcome"] == "killed" for row in rows)
+    low, high = stats.binomtest(killed, len(rows)).proportion_ci(0.90, method="wilson")
+    return f"{killed} of {len(rows)} noticed: {killed / len(rows):.1%} [{low:.1%}, {high:.1%}]"
+
+
+def main(place: str, number: int = 100, *packages: str) -> int:
+    """Try what was not tried yet; print the score and the survivors of each package."""
+    folder = Path(place)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "mutants.csv"
+    rows: dict[Mutant, dict[str, str]] = {}
+    if kept.exists():
+        with kept.open(encoding="utf-8", newline="") as stream:
+            for row in csv.DictReader(stream):
+                key = Mutant(row["package"], row["module"], 0, row["operator"], int(row["occurrence"]))
+                rows[key] = row
+    wanted = [mutant for package in packages or TESTS for mutant in drawn(package, number)]
+    left = [mutant for mutant in wanted if mutant._replace(line=0) not in rows]
+    folders: Queue[Path] = Queue()
+    workers = len(os.sched_getaffinity(0)) if left else 0
+    for at in range(workers):
+        shutil.rmtree(folder / str(at), ignore_errors=True)
+        folders.put(copied(folder / str(at)))
+    for package in {mutant.package for mutant in left}:
+        if test := noticed(folder / "0", *TESTS[package]):
+            raise SystemExit(f"without any mutant, {test} fails")
+    with kept.open("a", encoding="utf-8", newline="") as stream, ThreadPoolExecutor(max(workers, 1)) as pool:
+        table = csv.DictWriter(stream, FIELDS)
+        if not rows:
+            table.writeheader()
+        under_way = [pool.submit(attempt, mutant, folders) for mutant in left]
+        try:
+            for done, future in enumerate(as_completed(under_way), 1):
+                row = {key: str(value) for key, value in future.result().items()}
+                table.writerow(row)
+                stream.flush()
+                rows[Mutant(row["package"], row["module"], 0, row["operator"], int(row["occurrence"]))] = row
+                print(f"{done}/{len(left)} {row['outcome']} {row['module']}:{row['line']} {row['diff']} "
+                      f"({row['test'] or 'no test'}, {row['seconds']} s)", flush=True)  # fmt: skip
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    for package in packages or TESTS:
+        mine = [rows[key] for mutant in wanted if (key := mutant._replace(line=0)).package == package]
+        print(f"{package}: {score(mine)}")
+        for row in mine:
+            if row["outcome"] == "survived":
+                print(f"  {row['module']}:{row['line']} {row['diff']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2], *map(int, sys.argv[2:3]), *sys.argv[3:]))
