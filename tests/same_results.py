@@ -25,7 +25,7 @@ SCENARIOS = ROOT / "data" / "scenarios"
 ALTRA = SCENARIOS / "arm64-ampere-altra.toml"
 
 COMMANDS: dict[str, tuple[object, ...]] = {
-    "simulate": ("simulate", ALTRA, "--vcpus", 8, "--out", "run", "--format", "csv"),
+    "simulate": ("simulate", ALTRA, "--variant", "rwlock-old-test", "--vcpus", 8, "--out", "run", "--format", "csv"),
     "simulate, reference engine": ("simulate", "small.toml", "--engine", "reference", "--format", "csv"),
     "simulate a migration": ("simulate", "migration.toml", "--format", "csv"),
     "simulate a teardown": ("simulate", SCENARIOS / "x86-160-vcpus.toml", "--variant", "before", "--vcpus", 4,
