@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 SHUFFLES = 40
 """How often values are shuffled."""
 
+ROUNDING = 1e-12
+"""A saving of this share of the largest difference, or less, is none: it comes from the arithmetic, and from whose."""
+
 
 def value_of_information(
     logs: Mapping[str, NDArray[np.float64]], values: NDArray[np.float64], chosen: int, seed: int = 1
@@ -54,12 +57,14 @@ def value_of_information(
     """
     random = np.random.default_rng([seed, 9])
     differences = values - values[:, [chosen]]
+    none = ROUNDING * float(np.abs(differences).max())
     rows = []
     for name, log in logs.items():
         saving, other = _saving(log, differences, chosen)
         chance = [_saving(random.permutation(log), differences, chosen)[0] for _ in range(SHUFFLES)]
+        gain = saving - float(np.mean(chance))
         most = float(np.quantile(chance, 0.95, method="higher"))  # so that chance exceeds it once in twenty at most
-        rows.append((name, max(0.0, saving - float(np.mean(chance))), most, saving > most, other))
+        rows.append((name, gain if gain > none else 0.0, most, saving > most + none, other))
     frame = pd.DataFrame(rows, columns=["cost", "saving", "of_chance", "matters", "switches_to"])
     return frame.sort_values("saving", ascending=False, kind="stable").reset_index(drop=True)
 
