@@ -216,7 +216,8 @@ bench: .venv/.simlib .venv/.bench
 picture: .venv/.simlib
 	@.venv/bin/python docs/make_picture.py
 
-# The old pins are the starting point, so that only what must change does. dev comes first: the others follow it.
+# The old pins are the starting point, so that only what must change does. dev comes first: the others follow it. What
+# does not change keeps its time: a newer requirements/dev.txt installs .venv anew.
 define compile
 mkdir -p build/pins; \
 if [ -f requirements/$(1).txt ]; then cp requirements/$(1).txt build/pins/$(1).txt; fi; \
@@ -225,7 +226,8 @@ $(UV) pip compile --quiet --no-config --universal --python-version 3.11 --genera
 	--no-header $(PINS_FLAGS) $(2) pyproject.toml --output-file build/pins/$(1).txt >/dev/null; \
 { printf '%s\n' '# SPDX-License-Identifier: BSD-3-Clause' \
 	'# Compiled from pyproject.toml by "make pins": do not edit. Every pin carries its hashes.'; \
-	cat build/pins/$(1).txt; } >requirements/$(1).txt
+	cat build/pins/$(1).txt; } >build/pins/new.txt; \
+cmp -s build/pins/new.txt requirements/$(1).txt || cp build/pins/new.txt requirements/$(1).txt
 endef
 
 pins:
