@@ -98,12 +98,13 @@ def environment(python: str, pins: str) -> str:
         raise SystemExit(f"{python} does not run ({asked.stderr.strip().splitlines()[0]}): name others, as in "
                          "make same-results PYTHONS='python3.11 /path/to/python3.13'")  # fmt: skip
     folder = ROOT / "build" / "pythons" / f"{asked.stdout.strip()}-{pins}"
-    if not (folder / "whole").exists():
+    wanted, whole = (ROOT / "requirements" / f"{pins}.txt").read_text(encoding="utf-8"), folder / "installed.txt"
+    if not whole.exists() or whole.read_text(encoding="utf-8") != wanted:
         print(f"Installing requirements/{pins}.txt into {folder.relative_to(ROOT)}.", flush=True)
         subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
         install = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
         subprocess.run([*install, "-r", ROOT / "requirements" / f"{pins}.txt"], check=True)
-        (folder / "whole").touch()
+        whole.write_text(wanted, encoding="utf-8")
     return str(folder / "bin" / "python")
 
 

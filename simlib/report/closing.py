@@ -73,8 +73,8 @@ def limits(table: pd.DataFrame, missed: pd.DataFrame) -> str:
     errors = held["error_percent"].abs()
     counts = " and ".join(f"{int((errors <= near).sum())} within {near} %" for near in (10, 20))
     return answered(
-        f"Of {len(held)} published numbers that the model did not see {counts} are predicted; {len(missed)}, in "
-        f"{missed['table'].nunique()} tables, are missed as named above; where no table stands beside a workload, "
+        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}; {len(missed)}, in "
+        f"{missed['table'].nunique()} tables, are named above as missed; where no table stands beside a workload, "
         "machine or strategy, trust the order of strategies before their distance, and neither where a cost that was "
         "never measured decides."
     )

@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from simlib.decision.objectives import METRICS, objective
+from simlib.engine.result import PS
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.measurements import data_dir
@@ -57,8 +58,9 @@ def best_policies(
     Returns
     -------
     DataFrame
-        The place, ``policy`` (the best), ``value`` and ``against`` (s), ``as_good`` (policies within the zone, the best
-        among them) and ``matters`` (whether `against` is not). Places where a policy is missing are left out.
+        The place (times as ``…_s``), ``policy`` (the best), ``value_s`` and ``against_s``, ``as_good`` (policies within
+        the zone, the best among them) and ``matters`` (whether `against` is not). Places where a policy is missing are
+        left out.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def best_policies(
     >>> values = {metric: (("vcpus", "policy"), [[1.0, 2.0]]) for metric in METRICS}
     >>> one = xr.Dataset(values, {"vcpus": [4], "policy": ["whole-ioctl", "every-64"]})
     >>> best_policies(one, "stall").to_dict("records")
-    [{'vcpus': 4, 'policy': 'whole-ioctl', 'value': 1.0, 'against': 1.0, 'as_good': 1, 'matters': False}]
+    [{'vcpus': 4, 'policy': 'whole-ioctl', 'value_s': 1.0, 'against_s': 1.0, 'as_good': 1, 'matters': False}]
     """
     wanted = objective(name)
     for needed, where in (("vcpus", found.dims), ("policy", found.dims)):
@@ -88,11 +90,13 @@ def best_policies(
     table = table.dropna("place")
     least = table.min("policy").to_numpy()
     frame = table["place"].to_index().to_frame(index=False)
+    times = [str(name) for name in frame if found[name].attrs.get("unit") == "ps"]
+    frame = frame.assign(**{name: frame[name] * PS for name in times}).rename(columns={n: f"{n}_s" for n in times})
     frame["policy"] = table["policy"].to_numpy()[table.argmin("policy").to_numpy()]
-    frame["value"], frame["against"] = least, table.sel(policy=against).to_numpy()
+    frame["value_s"], frame["against_s"] = least, table.sel(policy=against).to_numpy()
     near = np.maximum(zone * least, wanted.floor)
     frame["as_good"] = (table.to_numpy() <= (least + near)[:, None]).sum(axis=1)
-    frame["matters"] = frame["against"].to_numpy() > least + near
+    frame["matters"] = frame["against_s"].to_numpy() > least + near
     return frame
 
 
@@ -124,8 +128,8 @@ def write(folder: Path, out: Path) -> list[Path]:
     """
     found = load(folder)
     frame = best_policies(found)
-    frame["access_rate"] = 1e12 / frame.pop("access_interval")
-    frame = frame.rename(columns={"value": "value_s", "against": "against_s"})[list(_COLUMNS)]
+    frame["access_rate"] = 1 / frame.pop("access_interval_s")
+    frame = frame[list(_COLUMNS)]
     frame = frame.sort_values(list(_COLUMNS)[:5], ignore_index=True)
     points = int((found["replications"] > 0).sum())
     fields = [{"name": name, "type": kind, "unit": unit, "description": text}
