@@ -141,7 +141,7 @@ MOMENTS := 40
 interruptions: .venv/.simlib
 	@.venv/bin/python tests/interruptions.py $(MOMENTS)
 
-# In four processes, each for its part of the minutes.
+# In two processes, each for its half of the minutes.
 endurance: MINUTES := 120
 endurance: .venv/.simlib
 	@.venv/bin/python tests/endurance.py $(MINUTES)
