@@ -5,6 +5,9 @@ import signal
 
 from hypothesis import settings
 
+collect_ignore = ["mutants.py"]
+"""Its doctests are none, and cosmic-ray, which it needs, is installed by make mutants alone."""
+
 # No deadline: a first call compiles. The same examples each time: a failure in CI is the same failure here.
 settings.register_profile("simlib", deadline=None, derandomize=True)
 settings.load_profile("simlib")
