@@ -20,6 +20,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simlib.explorer.processes import started_by
+
 _KERNEL = """
 from simlib.explorer.launch import leave_out_parsers
 leave_out_parsers()
@@ -98,8 +100,6 @@ def _end_with(starter: int, folder: str) -> None:
     """Wait until the command that started this is gone, however it ended; end all that it would have ended."""
     while os.read(starter, 1):
         pass
-    from simlib.explorer.server import started_by  # noqa: PLC0415  # seldom needed
-
     for number in started_by(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(number, signal.SIGKILL)

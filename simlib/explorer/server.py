@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from simlib.errors import InputError, SimlibError
+from simlib.explorer.processes import started_by
 from simlib.files import write_bytes
 from simlib.interruption import Held
 from simlib.reading import exists
@@ -312,27 +313,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         process.wait()
-
-
-def started_by(number: int) -> list[int]:
-    """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``.
-
-    Examples
-    --------
-    >>> with subprocess.Popen(["sleep", "60"]) as child:
-    ...     child.pid in started_by(os.getpid())
-    ...     child.kill()
-    True
-    """
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-            parents.setdefault(parent, []).append(int(path.parent.name))
-    found = [number]
-    for one in found:
-        found += parents.get(one, [])
-    return found[1:]
 
 
 @contextmanager
