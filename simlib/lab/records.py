@@ -357,13 +357,13 @@ def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
     """The tidy tables of a matrix: ``runs``, ``locks``, ``ioctls``, ``stalls``."""
     made = {}
     for name, (_, columns, _, rows) in TABLES.items():
-        parts = []
-        for record in records:
-            own = rows(record)
-            if len(own):
-                parts.append(pd.concat([pd.DataFrame([record.keys] * len(own)), own], axis=1))
+        parts = [(record.keys, own) for record in records if len(own := rows(record))]
         names = [column.name for column in (*KEYS, *columns)]
-        made[name] = pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+        if not parts:
+            made[name] = pd.DataFrame(columns=names)
+            continue
+        keys = pd.DataFrame([keys for keys, own in parts for _ in range(len(own))])
+        made[name] = pd.concat([keys, pd.concat([own for _, own in parts], ignore_index=True)], axis=1)[names]
     return made
 
 

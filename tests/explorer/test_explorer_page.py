@@ -116,7 +116,8 @@ def test_html_of_a_control_is_not_markup():
     assert "<img" not in note
 
 
-def test_only_so_many_are_pinned_and_each_can_be_unpinned():
+def test_only_so_many_are_pinned_and_each_can_be_unpinned(monkeypatch):
+    monkeypatch.setattr(Explorer, "_ask", lambda *_: None)  # nothing is simulated
     page = Explorer(State.from_query(SMALL), background=False)
     for batch in (64, 128, 192, 256):
         page.change(strategy=f"every-{batch}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from simlib.host.facts import HostFacts
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario
-from simlib.simulation import run_scenario
+from simlib.simulation import SimulationResult, run_scenario
 
 FACTS = HostFacts(
     machine="x86_64",
@@ -93,7 +94,7 @@ class SimulatedHost:
             stalls[0] = [round((self.ps("kick") + self.ps("guest_access")) / 1000)] * len(rounds)
         elif test.get("parked"):
             kind = "lock_probe" if test.get("probe") else "dirty_log_perf_test"
-            run = run_scenario(self.scenario(vcpus, pages, {**workload, "kind": kind}), seed=test.get("seed", 1))
+            run = simulated(vcpus, pages, self.batch, json.dumps({**workload, "kind": kind}), test.get("seed", 1))
             lines += self.statistics(random, pages * vcpus * len(rounds))
             if not test.get("probe"):
                 ioctl("populate", 0, run.value("populate_time"))
@@ -111,7 +112,7 @@ class SimulatedHost:
             workload["preempted_vcpus"] = int(vcpus > 1)
             for number in rounds:
                 seed = 100 * test.get("seed", 1) + number
-                run = run_scenario(self.scenario(vcpus, pages, workload), seed=seed)
+                run = simulated(vcpus, pages, self.batch, json.dumps(workload), seed)
                 ioctl("get", number, 1e-6, dirty=0)
                 ioctl("clear", number, run.value("clear_dirty_log_time"), calls, dirty=0)
                 stalls[0][number - 1] = round(run.value("longest_stall") * 1e9)
@@ -140,17 +141,17 @@ class SimulatedHost:
         """One of `COSTS`, ps."""
         return int(Scenario.parse({"costs": COSTS}).costs.given()[cost])
 
-    def scenario(self, vcpus: int, pages: int, workload: dict[str, Any]) -> Scenario:
-        """The host with a guest."""
-        return Scenario.parse(
-            {
-                "machine": {"cores": 2},
-                "guest": {"vcpus": vcpus, "memory_per_vcpu": pages * 4096, "backing": "4k"},
-                "policy": {
-                    "architecture": FACTS.architecture,
-                    "lets_go": f"pages >= {self.batch}" if self.batch else "never",
-                },
-                "workload": workload,
-                "costs": COSTS | {"fault_jitter": 0.2},
-            }
-        )
+
+@cache
+def simulated(vcpus: int, pages: int, batch: int, workload: str, seed: int) -> SimulationResult:
+    """A guest of the host; the workload is JSON. Each is simulated once, as most tests measure the same ones."""
+    scenario = Scenario.parse(
+        {
+            "machine": {"cores": 2},
+            "guest": {"vcpus": vcpus, "memory_per_vcpu": pages * 4096, "backing": "4k"},
+            "policy": {"architecture": FACTS.architecture, "lets_go": f"pages >= {batch}" if batch else "never"},
+            "workload": json.loads(workload),
+            "costs": COSTS | {"fault_jitter": 0.2},
+        }
+    )
+    return run_scenario(scenario, seed=seed)

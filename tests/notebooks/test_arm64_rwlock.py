@@ -8,52 +8,59 @@ from typing import Any
 import pytest
 from notebook_run import (
     ROOT,
+    Run,
     assert_kept_clean,
     assert_ran_without_complaint,
     code_cells,
-    execute,
     figures_of,
-    told_by,
 )
 
 NOTEBOOK = ROOT / "notebooks" / "01-arm64-rwlock.ipynb"
 
-TELL = """
-import json
-json.dumps({
-    "error_percent": held_out["simlib_percent"].tolist(),
-    "usl_percent": held_out["usl_percent"].tolist(),
-    "amdahl_percent": held_out["amdahl_percent"].tolist(),
-    "covered": held_out["covered"].tolist(),
-    "vcpus": held_out["vcpus"].tolist(),
-    "line_ns": [line.value, line.low, line.high],
-    "published_line_ns": latency["Graviton2"],
-    "like_for_like": faster["rwlock-old-test"].tolist(),
-    "contentions_per_page": (contentions / contentions.index / pages).tolist(),
-    "seconds": seconds.to_dict(),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    contentions, faster, held_out, latency, line, pages, seconds = (
+        run["contentions"],
+        run["faster"],
+        run["held_out"],
+        run["latency"],
+        run["line"],
+        run["pages"],
+        run["seconds"],
+    )
+    return {
+        "error_percent": held_out["simlib_percent"].tolist(),
+        "usl_percent": held_out["usl_percent"].tolist(),
+        "amdahl_percent": held_out["amdahl_percent"].tolist(),
+        "covered": held_out["covered"].tolist(),
+        "vcpus": held_out["vcpus"].tolist(),
+        "line_ns": [line.value, line.low, line.high],
+        "published_line_ns": latency["Graviton2"],
+        "like_for_like": faster["rwlock-old-test"].tolist(),
+        "contentions_per_page": (contentions / contentions.index / pages).tolist(),
+        "seconds": seconds.to_dict(),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
 @pytest.fixture(scope="module")
-def told(run: Any) -> dict[str, Any]:
-    return told_by(run)
+def told(run: Run) -> dict[str, Any]:
+    return tell(run)
 
 
 def test_kept_without_outputs() -> None:
     assert_kept_clean(NOTEBOOK)
 
 
-def test_every_cell_ran_without_complaint(run: Any) -> None:
+def test_every_cell_ran_without_complaint(run: Run) -> None:
     assert_ran_without_complaint(run)
 
 
-def test_every_figure_says_where_its_points_come_from(run: Any) -> None:
+def test_every_figure_says_where_its_points_come_from(run: Run) -> None:
     drawn = figures_of(run)
     assert len(drawn) == 7
     for figure in drawn:
@@ -61,8 +68,8 @@ def test_every_figure_says_where_its_points_come_from(run: Any) -> None:
         assert any(word in subtitle for word in ("measured", "simulated", "calibrated", "predicted")), subtitle
 
 
-def test_the_what_if_is_shown(run: Any) -> None:
-    last = code_cells(run)[-3]
+def test_the_what_if_is_shown(run: Run) -> None:
+    last = code_cells(run)[-2]
     assert any("application/vnd.jupyter.widget-view+json" in o.get("data", {}) for o in last.outputs)
 
 

@@ -6,40 +6,51 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+from notebook_run import ROOT, Run, assert_kept_clean, assert_ran_without_complaint, figures_of
 
 NOTEBOOK = ROOT / "notebooks" / "03-clear-dirty-log.ipynb"
 
-TELL = """
-import json
-json.dumps({
-    "changes": {f"{r.configuration} {r.metric}": r.model_percent for r in changes.itertuples()},
-    "interval": loongarch[["low", "model_percent", "high"]].to_numpy().tolist(),
-    "each": each["one reacquisition µs"].tolist(),
-    "work": each["work of a word before µs"].tolist(),
-    "sums": [abs(split[["work s", "wait s", "flush and reacquire s"]].sum(axis=1) - split["all s"]).max()],
-    "roles": nine["role"].tolist(),
-    "sensitivity": sensitivity.xs("CPU time of CLEAR", axis=1, level="metric").to_numpy().tolist(),
-    "told": [sentences.changes_told(changes), sentences.costs_told(costs), sentences.settings_told(nine, 480)],
-    "bars": changes.query("metric == 'clear_cpu_time'")[["published_percent", "low", "high"]].to_numpy().tolist()[:3],
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    changes, costs, each, loongarch, nine, sensitivity, sentences, split = (
+        run["changes"],
+        run["costs"],
+        run["each"],
+        run["loongarch"],
+        run["nine"],
+        run["sensitivity"],
+        run["sentences"],
+        run["split"],
+    )
+    return {
+        "changes": {f"{r.configuration} {r.metric}": r.model_percent for r in changes.itertuples()},
+        "interval": loongarch[["low", "model_percent", "high"]].to_numpy().tolist(),
+        "each": each["one reacquisition µs"].tolist(),
+        "work": each["work of a word before µs"].tolist(),
+        "sums": [abs(split[["work s", "wait s", "flush and reacquire s"]].sum(axis=1) - split["all s"]).max()],
+        "roles": nine["role"].tolist(),
+        "sensitivity": sensitivity.xs("CPU time of CLEAR", axis=1, level="metric").to_numpy().tolist(),
+        "told": [sentences.changes_told(changes), sentences.costs_told(costs), sentences.settings_told(nine, 480)],
+        "bars": changes.query("metric == 'clear_cpu_time'")[["published_percent", "low", "high"]]
+        .to_numpy()
+        .tolist()[:3],
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 2
 
 
-def test_what_it_says_is_what_it_computed(run: Any) -> None:
+def test_what_it_says_is_what_it_computed(run: Run) -> None:
     """The bars of the three configurations; 0.07, 1.8 and 11 µs a reacquisition, 1.2 and 0.3 µs of work before it."""
-    told = told_by(run)
+    told = tell(run)
     changes = told["changes"]
     assert 1 < changes["1 clear_cpu_time"] < 11
     assert 80 < changes["2 clear_cpu_time"] < 180

@@ -6,38 +6,47 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+from notebook_run import ROOT, Run, assert_kept_clean, assert_ran_without_complaint, figures_of
 
 NOTEBOOK = ROOT / "notebooks" / "07-lockless-write-protect.ipynb"
 
-TELL = """
-import json
-shadow = verdicts.set_index(["axis", "value"])
-json.dumps({
-    "shown": comparison["shown_percent"].tolist(), "excluded": comparison["high_percent"].tolist(),
-    "sd_ms": 1e3 * means.insignificant_sd, "means_ms": [1e3 * means.before, 1e3 * means.after],
-    "ratio": walk.ratio, "wait_s": float(witness["wait_s"].max()),
-    "fewer": sorted(witness[witness["ratio"] < 0.98]["guest"].unique()),
-    "as_good": sorted(verdicts["as_good"].unique()),
-    "get": {str(key): float(value) for key, value in shadow["get_ratio"].items()},
-    "stall": float(shadow.loc[("vcpus", "16"), "whole_stall_ratio"]),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    comparison, means, verdicts, walk, witness = (
+        run["comparison"],
+        run["means"],
+        run["verdicts"],
+        run["walk"],
+        run["witness"],
+    )
+    shadow = verdicts.set_index(["axis", "value"])
+    return {
+        "shown": comparison["shown_percent"].tolist(),
+        "excluded": comparison["high_percent"].tolist(),
+        "sd_ms": 1e3 * means.insignificant_sd,
+        "means_ms": [1e3 * means.before, 1e3 * means.after],
+        "ratio": walk.ratio,
+        "wait_s": float(witness["wait_s"].max()),
+        "fewer": sorted(witness[witness["ratio"] < 0.98]["guest"].unique()),
+        "as_good": sorted(verdicts["as_good"].unique()),
+        "get": {str(key): float(value) for key, value in shadow["get_ratio"].items()},
+        "stall": float(shadow.loc[("vcpus", "16"), "whole_stall_ratio"]),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 3
 
 
-def test_its_prose_says_what_it_computes(run: Any) -> None:
-    told = told_by(run)
+def test_its_prose_says_what_it_computes(run: Run) -> None:
+    told = tell(run)
     assert [round(value, 1) for value in told["shown"][:2]] == [3.7, 0.8]
     assert [round(value, 1) for value in told["excluded"][:2]] == [1.7, 0.6]
     assert told["sd_ms"] == pytest.approx(4.5, abs=0.05)

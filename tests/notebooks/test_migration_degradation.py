@@ -7,44 +7,54 @@ import re
 from typing import Any
 
 import pytest
-from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+from notebook_run import ROOT, Run, assert_kept_clean, assert_ran_without_complaint, figures_of
 
 NOTEBOOK = ROOT / "notebooks" / "04-migration-degradation.ipynb"
 
-TELL = """
-import json
-json.dumps({
-    "seconds": {f"{r.series} {r.level_percent}": r.model_s for r in seconds.itertuples()},
-    "missed": [f"{r.series} {r.level_percent}" for r in seconds.itertuples()
-               if not r.low_bar_s <= r.model_s <= r.high_bar_s],
-    "dips": [[r[1], n, r[2 * n + 2], r[2 * n + 3]] for r in dips.to_numpy().tolist() for n in (1, 2)],
-    "columns": dips.columns.tolist(), "told": [sentences.dips_told(dips), sentences.seconds_told(seconds)],
-    "envelope": envelope.tolist(),
-    "guests": {f"{r.case} {r.access_interval}": [r.above_99, r.above_50, r.above_10] for r in guests.itertuples()},
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    dips, envelope, guests, seconds, sentences = (
+        run["dips"],
+        run["envelope"],
+        run["guests"],
+        run["seconds"],
+        run["sentences"],
+    )
+    return {
+        "seconds": {f"{r.series} {r.level_percent}": r.model_s for r in seconds.itertuples()},
+        "missed": [
+            f"{r.series} {r.level_percent}"
+            for r in seconds.itertuples()
+            if not r.low_bar_s <= r.model_s <= r.high_bar_s
+        ],
+        "dips": [[r[1], n, r[2 * n + 2], r[2 * n + 3]] for r in dips.to_numpy().tolist() for n in (1, 2)],
+        "columns": dips.columns.tolist(),
+        "told": [sentences.dips_told(dips), sentences.seconds_told(seconds)],
+        "envelope": envelope.tolist(),
+        "guests": {f"{r.case} {r.access_interval}": [r.above_99, r.above_50, r.above_10] for r in guests.itertuples()},
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 3
 
 
-def test_arm64_after_the_fast_path_is_predicted_and_what_is_missed_is_named(run: Any) -> None:
-    told = told_by(run)
+def test_arm64_after_the_fast_path_is_predicted_and_what_is_missed_is_named(run: Run) -> None:
+    told = tell(run)
     assert told["missed"] == ["x86-reference 99", "x86-reference 10"]  # as the prose says
     assert told["seconds"]["arm64-after 99"] == pytest.approx(30, rel=0.3)
     assert told["envelope"] == pytest.approx([31, 48, 18], rel=0.05)
 
 
-def test_one_guest_cannot_be_both_hosts(run: Any) -> None:
-    guests = told_by(run)["guests"]
+def test_one_guest_cannot_be_both_hosts(run: Run) -> None:
+    guests = tell(run)["guests"]
     for case in ("x86, one socket", "x86, both sockets"):
         assert guests[f"{case} 50ns"][0] < 1 < guests["x86 published"][0]
     assert guests["arm64-after 50ns"][0] > 1.3 * guests["arm64-after published"][0]
@@ -56,8 +66,8 @@ def test_one_guest_cannot_be_both_hosts(run: Any) -> None:
     assert split[2] < 20
 
 
-def test_dips_are_in_the_first_pass_and_gone_with_either_change(run: Any) -> None:
-    told = told_by(run)
+def test_dips_are_in_the_first_pass_and_gone_with_either_change(run: Run) -> None:
+    told = tell(run)
     assert told["columns"][2:] == ["longest_stall_ms", "bin_ms", *(f"{what}_percent_{n}" for n in (1, 2)
                                                                    for what in ("lowest", "mean"))]  # fmt: skip
     for series, number, lowest, mean in told["dips"]:
@@ -74,8 +84,8 @@ def test_dips_are_in_the_first_pass_and_gone_with_either_change(run: Any) -> Non
         assert f"{first:.0f} % in pass 1 and {second:.0f} % in pass 2" in told["told"][0]
 
 
-def test_the_one_predicted_series_is_missed_where_the_text_says_so(run: Any) -> None:
-    told = told_by(run)["told"][1]
+def test_the_one_predicted_series_is_missed_where_the_text_says_so(run: Run) -> None:
+    told = tell(run)["told"][1]
     assert told.startswith("Of the 3 predicted numbers")
     predicted, fitted = told.split("Of the ")[1:]
     assert re.search(r"Missed: arm64-after above 50 %: 7[0-9.]+ s for 58 s, interval [0-9.]+ to [0-9.]+ s", predicted)

@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
-from notebook_run import ROOT, answer_of, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+from notebook_run import ROOT, Run, answer_of, assert_kept_clean, assert_ran_without_complaint, figures_of
 
 from simlib.sweep import load_grid
 from simlib.sweep.strategies import shipped
 
 NOTEBOOK = ROOT / "notebooks" / "13-read-a-sweep.ipynb"
-TELL = """
-import json
-json.dumps({"sizes": dict(found.sizes), "best": best_policies(found, "stall")["policy"].tolist()})
-"""
 
 
-def test_it_runs_and_draws_a_map_for_every_architecture(tmp_path: Path) -> None:
+def tell(run: Run) -> dict[str, Any]:
+    best_policies, found = (run["best_policies"], run["found"])
+    return {"sizes": dict(found.sizes), "best": best_policies(found, "stall")["policy"].tolist()}
+
+
+def test_it_runs_and_draws_a_map_for_every_architecture(ran: Any) -> None:
     assert_kept_clean(NOTEBOOK)
-    run = execute(NOTEBOOK, TELL, tmp_path)
+    run = ran(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 7
-    told = told_by(run)
+    told = tell(run)
     assert told["sizes"] == {"architecture": 1, "vcpus": 3, "access_interval": 2, "policy": 3}
     assert len(told["best"]) == 6
     assert f"Of {len(shipped()):,} places" in answer_of(run)

@@ -6,39 +6,55 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+from notebook_run import ROOT, Run, assert_kept_clean, assert_ran_without_complaint, figures_of
 
 NOTEBOOK = ROOT / "notebooks" / "06-x86-shadow-curves.ipynb"
 
-TELL = """
-import json
-errors = table.set_index("reading")[["at_32", "at_64"]].abs().max(axis=1)
-json.dumps({
-    "free": free.iloc[-1, 1], "errors": errors.to_dict(), "flush_us": flush / 1000,
-    "published_us": {str(n): float(v) for n, v in growth.curves().query(
-        "kind == 'measured' and panel.str.contains('EPT')").set_index("vcpus")["us_per_page"].items()},
-    "flat": parked[parked["memory_gib"] <= 32].groupby("what")["ms a GiB"].agg(lambda v: v.max() / v.min()).max(),
-    "jump": (parked[parked["memory_gib"] == 64].set_index("what")["ms a GiB"]
-             / parked[parked["memory_gib"] == 32].set_index("what")["ms a GiB"]).min(),
-    "missed": sorted(alone[~alone["within"]]["what"].unique()),
-    "half": parked[parked["memory_gib"] == 2].set_index("what")["ms a GiB"].to_dict(),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    alone, flush, free, growth, parked, table = (
+        run["alone"],
+        run["flush"],
+        run["free"],
+        run["growth"],
+        run["parked"],
+        run["table"],
+    )
+    errors = table.set_index("reading")[["at_32", "at_64"]].abs().max(axis=1)
+    return {
+        "free": free.iloc[-1, 1],
+        "errors": errors.to_dict(),
+        "flush_us": flush / 1000,
+        "published_us": {
+            str(n): float(v)
+            for n, v in growth.curves()
+            .query("kind == 'measured' and panel.str.contains('EPT')")
+            .set_index("vcpus")["us_per_page"]
+            .items()
+        },
+        "flat": parked[parked["memory_gib"] <= 32].groupby("what")["ms a GiB"].agg(lambda v: v.max() / v.min()).max(),
+        "jump": (
+            parked[parked["memory_gib"] == 64].set_index("what")["ms a GiB"]
+            / parked[parked["memory_gib"] == 32].set_index("what")["ms a GiB"]
+        ).min(),
+        "missed": sorted(alone[~alone["within"]]["what"].unique()),
+        "half": parked[parked["memory_gib"] == 2].set_index("what")["ms a GiB"].to_dict(),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 2
 
 
-def test_its_prose_says_what_it_computes(run: Any) -> None:
-    told = told_by(run)
+def test_its_prose_says_what_it_computes(run: Run) -> None:
+    told = tell(run)
     assert told["free"] == pytest.approx(1.43, abs=0.005)
     assert told["published_us"]["4"] == pytest.approx(0.40, abs=0.005)
     assert told["published_us"]["64"] == pytest.approx(0.98, abs=0.005)

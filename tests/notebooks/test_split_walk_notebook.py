@@ -6,41 +6,56 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+from notebook_run import ROOT, Run, assert_kept_clean, assert_ran_without_complaint, figures_of
 
 NOTEBOOK = ROOT / "notebooks" / "09-split-walk.ipynb"
 
-TELL = """
-import json
-json.dumps({
-    "within": [bool(w) for found in fits for w in found.observations["within"]],
-    "determined": ratios[ratios["name"] == "table_entry"]["determined"].tolist(),
-    "stalls": stalls["longest stall, ms"].tolist(),
-    "spread": {r.reading: [r.spread_enable_4k, r.published_enable_4k] for r in readings.itertuples()
-               if r.machine == "AmpereOne"},
-    "slower": walks[walks["walk"] == "skip_siblings"]["slower_percent"].tolist(),
-    "lab": lab[lab["phase"] == "enable"][["lab_percent", "predicted_percent", "inside"]].to_numpy().tolist(),
-    "cells": float(cells["error"].abs().max()),
-    "visits": int(counts.set_index(["ioctl", "backing"]).loc[("enable", "thp"), "walk_entry"]
-                  - counts.set_index(["ioctl", "backing"]).loc[("enable", "thp"), "visits if skipped"]),
-    "barriers": barrier[["before", "after"]].to_numpy().tolist(),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    barrier, cells, counts, fits, lab, ratios, readings, stalls, walks = (
+        run["barrier"],
+        run["cells"],
+        run["counts"],
+        run["fits"],
+        run["lab"],
+        run["ratios"],
+        run["readings"],
+        run["stalls"],
+        run["walks"],
+    )
+    return {
+        "within": [bool(w) for found in fits for w in found.observations["within"]],
+        "determined": ratios[ratios["name"] == "table_entry"]["determined"].tolist(),
+        "stalls": stalls["longest stall, ms"].tolist(),
+        "spread": {
+            r.reading: [r.spread_enable_4k, r.published_enable_4k]
+            for r in readings.itertuples()
+            if r.machine == "AmpereOne"
+        },
+        "slower": walks[walks["walk"] == "skip_siblings"]["slower_percent"].tolist(),
+        "lab": lab[lab["phase"] == "enable"][["lab_percent", "predicted_percent", "inside"]].to_numpy().tolist(),
+        "cells": float(cells["error"].abs().max()),
+        "visits": int(
+            counts.set_index(["ioctl", "backing"]).loc[("enable", "thp"), "walk_entry"]
+            - counts.set_index(["ioctl", "backing"]).loc[("enable", "thp"), "visits if skipped"]
+        ),
+        "barriers": barrier[["before", "after"]].to_numpy().tolist(),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 2
 
 
-def test_its_prose_says_what_it_computes(run: Any) -> None:
-    told = told_by(run)
+def test_its_prose_says_what_it_computes(run: Run) -> None:
+    told = tell(run)
     assert told["within"] == [True] * 12
     assert told["determined"] == [True, True]
     assert told["visits"] == 262144

@@ -6,42 +6,51 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from notebook_run import ROOT, assert_kept_clean, assert_ran_without_complaint, execute, figures_of, told_by
+from notebook_run import ROOT, Run, assert_kept_clean, assert_ran_without_complaint, figures_of
 
 NOTEBOOK = ROOT / "notebooks" / "08-teardown.ipynb"
 
-TELL = """
-import json
-held = unmap[unmap["held_out"]]
-json.dumps({
-    "errors": {table: part["error"].abs().max() for table, part in held.groupby("table")},
-    "outside": {table: int((~part["covered"]).sum()) for table, part in held.groupby("table")},
-    "block_over_page": [
-        float(costs.query(f"table == '2M blocks' and cost == '{cost}'")["value_us"].iloc[0])
-        / float(costs.query(f"table == '4K pages' and cost == '{cost}'")["value_us"].iloc[0])
-        for cost in ("unmap_entry", "tlb_invalidate")
-    ],
-    "ratios": readings.set_index("mapping")[["ratio_low", "ratio_high"]].to_numpy().tolist(),
-    "invalidations_s": float(counts.query("mapping == '4K pages' and way == 'no cache maintenance'")
-                             ["TLB invalidations"].iloc[0] * every["4K pages"].interval("tlb_invalidate")[0]),
-    "stalls": stalls["longest_stall_s"].tolist(),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    costs, counts, every, readings, stalls, unmap = (
+        run["costs"],
+        run["counts"],
+        run["every"],
+        run["readings"],
+        run["stalls"],
+        run["unmap"],
+    )
+    held = unmap[unmap["held_out"]]
+    return {
+        "errors": {table: part["error"].abs().max() for table, part in held.groupby("table")},
+        "outside": {table: int((~part["covered"]).sum()) for table, part in held.groupby("table")},
+        "block_over_page": [
+            float(costs.query(f"table == '2M blocks' and cost == '{cost}'")["value_us"].iloc[0])
+            / float(costs.query(f"table == '4K pages' and cost == '{cost}'")["value_us"].iloc[0])
+            for cost in ("unmap_entry", "tlb_invalidate")
+        ],
+        "ratios": readings.set_index("mapping")[["ratio_low", "ratio_high"]].to_numpy().tolist(),
+        "invalidations_s": float(
+            counts.query("mapping == '4K pages' and way == 'no cache maintenance'")["TLB invalidations"].iloc[0]
+            * every["4K pages"].interval("tlb_invalidate")[0]
+        ),
+        "stalls": stalls["longest_stall_s"].tolist(),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 2
 
 
-def test_its_prose_says_what_it_computes(run: Any) -> None:
-    told = told_by(run)
+def test_its_prose_says_what_it_computes(run: Run) -> None:
+    told = tell(run)
     assert told["errors"]["4K pages"] == pytest.approx(0.022, abs=0.0005)
     assert told["errors"]["2M blocks"] == pytest.approx(0.21, abs=0.005)
     assert told["outside"]["2M blocks"] == 5

@@ -9,41 +9,40 @@ from typing import Any
 import pytest
 from notebook_run import (
     ROOT,
+    Run,
     answer_of,
     assert_kept_clean,
     assert_ran_without_complaint,
-    execute,
     figures_of,
-    told_by,
 )
 
 NOTEBOOK = ROOT / "notebooks" / "00-tour.ipynb"
 
-TELL = """
-import json
-at8 = compared.frame[compared.frame["vcpus"] == 8].set_index(["policy", "metric"])
-json.dumps({
-    "stall": at8["estimate"].xs("longest_stall", level="metric").to_dict(),
-    "change": float(at8.loc[(idea, "longest_stall"), "change_percent"]),
-    "curves": int(predicted.frame["variant"].nunique()),
-    "published": len(published),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    compared, idea, predicted, published = (run["compared"], run["idea"], run["predicted"], run["published"])
+    at8 = compared.frame[compared.frame["vcpus"] == 8].set_index(["policy", "metric"])
+    return {
+        "stall": at8["estimate"].xs("longest_stall", level="metric").to_dict(),
+        "change": float(at8.loc[(idea, "longest_stall"), "change_percent"]),
+        "curves": int(predicted.frame["variant"].nunique()),
+        "published": len(published),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 4
 
 
-def test_it_says_what_it_computes(run: Any) -> None:
-    told = told_by(run)
+def test_it_says_what_it_computes(run: Run) -> None:
+    told = tell(run)
     idea = next(name for name in told["stall"] if "held" in name)
     assert told["stall"][idea] < told["stall"]["whole-ioctl"]
     assert 100 * (told["stall"][idea] / told["stall"]["whole-ioctl"] - 1) == pytest.approx(told["change"], abs=1)
@@ -55,7 +54,7 @@ def test_it_says_what_it_computes(run: Any) -> None:
     assert idea in answer
 
 
-def test_the_seeds_are_cited_as_the_data_cite_them(run: Any) -> None:
+def test_the_seeds_are_cited_as_the_data_cite_them(run: Run) -> None:
     lines = {line.split("|")[1].strip(): line for cell in run.cells for line in cell.source.splitlines()
              if line.startswith("| 00")}  # fmt: skip
     assert sorted(lines) == ["000", "001", "002", "003", "004"]

@@ -8,41 +8,43 @@ from typing import Any
 import pytest
 from notebook_run import (
     ROOT,
+    Run,
     answer_of,
     assert_kept_clean,
     assert_ran_without_complaint,
-    execute,
     figures_of,
-    told_by,
 )
 
 NOTEBOOK = ROOT / "notebooks" / "12-validation-and-limits.ipynb"
 
-TELL = """
-import json
-held = numbers[(numbers["role"] == "held out") & numbers["error_percent"].notna()]
-json.dumps({
-    "roles": numbers["role"].value_counts().to_dict(),
-    "errors": held["error_percent"].tolist(), "inside": [inside is True for inside in held["inside"]],
-    "tables": held["table"].tolist(), "missed": missed["error_percent"].tolist(),
-    "missed_tables": sorted(set(missed["table"])), "lab": load.groupby("metric").size().to_dict(),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    load, missed, numbers = (run["load"], run["missed"], run["numbers"])
+    held = numbers[(numbers["role"] == "held out") & numbers["error_percent"].notna()]
+    return {
+        "roles": numbers["role"].value_counts().to_dict(),
+        "errors": held["error_percent"].tolist(),
+        "inside": [inside is True for inside in held["inside"]],
+        "tables": held["table"].tolist(),
+        "missed": missed["error_percent"].tolist(),
+        "missed_tables": sorted(set(missed["table"])),
+        "lab": load.groupby("metric").size().to_dict(),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 1
 
 
-def test_it_names_every_miss(run: Any) -> None:
-    told = told_by(run)
+def test_it_names_every_miss(run: Run) -> None:
+    told = tell(run)
     far = sorted(abs(error) for error, inside in zip(told["errors"], told["inside"], strict=True)
                  if abs(error) > 10 and not inside)  # fmt: skip
     assert sorted(map(abs, told["missed"])) == far
@@ -54,7 +56,7 @@ def test_it_names_every_miss(run: Any) -> None:
     assert f"{len(far)}, in {len(told['missed_tables'])} tables" in answer
 
 
-def test_the_causes_are_those_of_tables_that_are_missed(run: Any) -> None:
-    missed = " ".join(told_by(run)["missed_tables"])
+def test_the_causes_are_those_of_tables_that_are_missed(run: Run) -> None:
+    missed = " ".join(tell(run)["missed_tables"])
     for table in ("x86-shadow-eager-split-ioctl-time", "arm64-tlbi-range-by-memory", "arm64-migration-degradation"):
         assert table in missed

@@ -13,42 +13,41 @@ import nbformat
 import pytest
 from notebook_run import (
     ROOT,
+    Run,
     answer_of,
     assert_kept_clean,
     assert_ran_without_complaint,
     code_cells,
-    execute,
     figures_of,
-    told_by,
 )
 
 NOTEBOOK = ROOT / "notebooks" / "11-write-a-strategy.ipynb"
 
-TELL = """
-import json
-at8 = compared.frame[compared.frame["vcpus"] == 8].set_index(["policy", "metric"])["estimate"]
-json.dumps({
-    "stall": at8.xs("longest_stall", level="metric").to_dict(),
-    "clear": at8.xs("clear_cpu_time", level="metric").to_dict(),
-    "bounds": family.frame[family.frame["metric"] == "clear_cpu_time"]["estimate"].tolist()[1:],
-    "idea": idea,
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    compared, family, idea = (run["compared"], run["family"], run["idea"])
+    at8 = compared.frame[compared.frame["vcpus"] == 8].set_index(["policy", "metric"])["estimate"]
+    return {
+        "stall": at8.xs("longest_stall", level="metric").to_dict(),
+        "clear": at8.xs("clear_cpu_time", level="metric").to_dict(),
+        "bounds": family.frame[family.frame["metric"] == "clear_cpu_time"]["estimate"].tolist()[1:],
+        "idea": idea,
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 1
 
 
-def test_it_says_what_it_computes(run: Any) -> None:
-    told = told_by(run)
+def test_it_says_what_it_computes(run: Run) -> None:
+    told = tell(run)
     idea, stall, clear = told["idea"], told["stall"], told["clear"]
     assert stall["every-64"] < stall[idea] < stall["whole-ioctl"]
     assert clear["whole-ioctl"] < clear[idea] < clear["every-64"]
@@ -59,15 +58,15 @@ def test_it_says_what_it_computes(run: Any) -> None:
         assert f"CLEAR by +{change:.0f} %" in answer
 
 
-def test_the_words_of_the_errors(run: Any) -> None:
+def test_the_words_of_the_errors(run: Run) -> None:
     said = "".join(o.get("text", "") for cell in code_cells(run) for o in cell.outputs)
     assert "a duration needs a unit" in said
     assert "did you mean 'held'?" in said
 
 
-def test_an_export_by_nbconvert_keeps_the_figures(run: Any, tmp_path: Path) -> None:
+def test_an_export_by_nbconvert_keeps_the_figures(run: Run, tmp_path: Path) -> None:
     """As a user's: `jupyter nbconvert --to html` of the notebook as JupyterLab saved it."""
-    nbformat.write(run, tmp_path / "run.ipynb")
+    nbformat.write(run.notebook, tmp_path / "run.ipynb")
     line = [sys.executable, "-m", "nbconvert", "--to", "html", "run.ipynb"]
     subprocess.run(line, check=True, cwd=tmp_path, capture_output=True, timeout=300)
     page = (tmp_path / "run.html").read_text(encoding="utf-8")

@@ -11,13 +11,12 @@ import nbformat
 import pytest
 from notebook_run import (
     ROOT,
+    Run,
     answer_of,
     assert_kept_clean,
     assert_ran_without_complaint,
     code_cells,
-    execute,
     figures_of,
-    told_by,
 )
 
 import simlib
@@ -26,29 +25,31 @@ from simlib.measurements import data_dir
 
 NOTEBOOK = ROOT / "notebooks" / "10-your-own-host.ipynb"
 
-TELL = """
-import json
-json.dumps({
-    "within": int(held_out["within"].sum()), "cells": len(held_out), "folder": str(data.folder),
-    "missed_chunks": sorted(set(held_out.loc[~held_out["within"], "chunk_pages"].tolist())),
-    "costs": fit.parameters.set_index("name")[["value", "low", "high"]].T.to_dict(),
-})
-"""
+
+def tell(run: Run) -> dict[str, Any]:
+    data, fit, held_out = (run["data"], run["fit"], run["held_out"])
+    return {
+        "within": int(held_out["within"].sum()),
+        "cells": len(held_out),
+        "folder": str(data.folder),
+        "missed_chunks": sorted(set(held_out.loc[~held_out["within"], "chunk_pages"].tolist())),
+        "costs": fit.parameters.set_index("name")[["value", "low", "high"]].T.to_dict(),
+    }
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return execute(NOTEBOOK, TELL, tmp_path_factory.mktemp("notebook"))
+def run(ran: Any) -> Run:
+    return ran(NOTEBOOK)
 
 
-def test_it_runs_and_is_kept_clean(run: Any) -> None:
+def test_it_runs_and_is_kept_clean(run: Run) -> None:
     assert_kept_clean(NOTEBOOK)
     assert_ran_without_complaint(run)
     assert len(figures_of(run)) == 2
 
 
-def test_it_says_what_it_computes(run: Any) -> None:
-    told = told_by(run)
+def test_it_says_what_it_computes(run: Run) -> None:
+    told = tell(run)
     assert told["folder"].endswith("collected")
     assert f"{told['within']} of {told['cells']} held-out cells" in answer_of(run)
     assert told["missed_chunks"] == [64]  # as the text below the table explains

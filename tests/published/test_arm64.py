@@ -3,11 +3,11 @@
 
 import numpy as np
 import pytest
+from notebook_run import ROOT
 
-from simlib import calibrate, load_scenario, measurements, predict
+from simlib import measurements
 from simlib.theory import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
 
-TRAIN = "vcpus <= 8"
 HELD_OUT = [16, 32, 64]
 SERIES = ("spinlock-old-test", "rwlock-old-test", "rwlock-fixed-test")
 
@@ -18,15 +18,21 @@ def table():
 
 
 @pytest.fixture(scope="module")
-def fit(table):
-    scenario = load_scenario(measurements.data_dir() / "scenarios" / "arm64-ampere-altra.toml")
-    return calibrate(scenario, table, TRAIN)
+def found(ran):
+    """`simlib.report.arm64.study`, as the notebook has it."""
+    return ran(ROOT / "notebooks" / "01-arm64-rwlock.ipynb")["found"]
 
 
 @pytest.fixture(scope="module")
-def held_out(fit, table):
+def fit(found):
+    return found.fit
+
+
+@pytest.fixture(scope="module")
+def held_out(found, table):
     """The nine predicted times beside the published ones: variant, vcpus, estimate, low, high, published."""
-    curves = predict(fit.problem.scenario, HELD_OUT, fit=fit, metrics=["dirty_memory_time"]).frame
+    curves = found.prediction.frame
+    curves = curves[(curves["metric"] == "dirty_memory_time") & curves["vcpus"].isin(HELD_OUT)]
     published = table.frame.assign(published=table.seconds("dirty_memory_time"))
     both = curves.merge(published, left_on=["variant", "vcpus"], right_on=["series", "vcpus"], validate="1:1")
     assert len(both) == 9

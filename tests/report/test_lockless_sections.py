@@ -2,6 +2,7 @@
 """The report's sections on seed 002: what they show, and what they must admit."""
 
 import pytest
+from notebook_run import ROOT
 
 from simlib.calibration import get_ways
 from simlib.report import lockless
@@ -10,8 +11,16 @@ from simlib.report.page import Report
 
 
 @pytest.fixture(scope="module")
-def found():
-    return lockless.study()
+def found(ran):
+    """What it determines and predicts was computed by the notebook already."""
+    run = ran(ROOT / "notebooks" / "07-lockless-write-protect.ipynb")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lockless.lockless, "fit_walk", lambda: run["walk"])
+        patch.setattr(lockless.lockless, "lab_comparison", lambda walk: run["lab"])
+        patch.setattr(lockless.lockless, "witness", lambda walk: run["witness"])
+        patch.setattr(get_ways, "guests", lambda walk: run["guests"])
+        patch.setattr(get_ways, "predictions", lambda walk, **_: run["predictions"])
+        return lockless.study()
 
 
 @pytest.fixture(scope="module")

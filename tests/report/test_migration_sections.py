@@ -2,7 +2,9 @@
 """The report's sections on migrations and on the batch: what they show, and what they must admit."""
 
 import pytest
+from notebook_run import ROOT
 
+from simlib.calibration import migrations
 from simlib.report import decision, migration
 from simlib.report.block import Chart
 from simlib.report.page import Report
@@ -13,8 +15,14 @@ def charts(sections):
 
 
 @pytest.fixture(scope="module")
-def found():
-    return migration.study(draws=2)
+def found(ran):
+    """What takes long was computed by the notebook already."""
+    run = ran(ROOT / "notebooks" / "04-migration-degradation.ipynb")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "dips", lambda *_: (run["throughput"], run["dips"]))
+        patch.setattr(migrations, "degradation_table", lambda *_, **__: (run["curves"], run["seconds"]))
+        patch.setattr(migrations, "one_guest", lambda *_: run["guests"])
+        return migration.study(draws=2)
 
 
 def test_migrations_are_shown_with_what_they_miss(found):

@@ -4,16 +4,32 @@
 from __future__ import annotations
 
 import ast
-import json
+import fcntl
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import nbformat
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
+
+KEEP = """
+import builtins, cloudpickle, ipywidgets
+kept = {}
+for name, value in list(globals().items()):
+    if not name.startswith("_") and not isinstance(value, ipywidgets.Widget):
+        try:
+            kept[name] = cloudpickle.dumps(value)
+        except Exception:
+            pass  # such as a stream
+with builtins.open("kept.pickle", "wb") as stream:
+    cloudpickle.dump(kept, stream)
+"""
+"""The last cell: what the notebook computed, for the tests."""
 
 EXECUTE = """
 import sys, nbformat
@@ -30,21 +46,36 @@ nbformat.write(notebook, sys.argv[1])
 # In a process of its own: nbclient leaves sockets open, and warnings are errors here.
 
 
-def execute(notebook: Path, tell: str, folder: Path) -> Any:
-    """The notebook after a run by this interpreter, in a folder of its own, with a last cell that tells its values."""
-    content = nbformat.read(notebook, as_version=4)
-    content.cells.append(nbformat.v4.new_code_cell(tell))
-    path = folder / "run.ipynb"
-    nbformat.write(content, path)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder)}
-    subprocess.run([sys.executable, "-c", EXECUTE, path], check=True, cwd=folder, env=environment, timeout=900)
-    return nbformat.read(path, as_version=4)
+class Run:
+    """A notebook that was run, and its variables: ``run["fit"]``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notebook = nbformat.read(folder / "run.ipynb", as_version=4)
+        self._kept: dict[str, bytes] = pickle.loads((folder / "kept.pickle").read_bytes())  # noqa: S301  # our own
+
+    @property
+    def cells(self) -> list[Any]:
+        """All but the last, which is not the notebook's."""
+        return list(self.notebook.cells[:-1])
+
+    def __getitem__(self, name: str) -> Any:
+        return cloudpickle.loads(self._kept[name])
 
 
-def told_by(run: Any) -> dict[str, Any]:
-    """What the last cell told."""
-    values: dict[str, Any] = json.loads(ast.literal_eval(run.cells[-1].outputs[0]["data"]["text/plain"]))
-    return values
+def ran(notebook: Path, folder: Path) -> Run:
+    """A notebook's run by this interpreter, in a folder of its own within another; whoever asks next gets the same."""
+    place = folder / notebook.stem
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "kept.pickle").exists():
+            content = nbformat.read(notebook, as_version=4)
+            content.cells.append(nbformat.v4.new_code_cell(KEEP))
+            path = place / "run.ipynb"
+            nbformat.write(content, path)
+            environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(place)}
+            subprocess.run([sys.executable, "-c", EXECUTE, path], check=True, cwd=place, env=environment, timeout=900)
+    return Run(place)
 
 
 def code_cells(notebook: Any) -> list[Any]:
@@ -59,8 +90,8 @@ def figures_of(run: Any) -> list[Any]:
 
 
 def answer_of(run: Any) -> str:
-    """What the last cell of the notebook itself shows: its answer."""
-    text: str = code_cells(run)[-2].outputs[-1]["data"]["text/markdown"]
+    """What the last cell shows: its answer."""
+    text: str = code_cells(run)[-1].outputs[-1]["data"]["text/markdown"]
     return text
 
 
