@@ -16,14 +16,15 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help env python reproduce notebooks test docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
+.PHONY: help env python reproduce notebooks test test-studies docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
 .PHONY: strategy-map coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make notebooks   execute the notebooks: writes build/notebooks, pages that need no network (ONLY=08 for some)"
-	@echo "make test        format, lint, types, tests, doctests and notebooks: what CI checks"
+	@echo "make test        format, lint, types, tests, doctests and short notebooks (6 minutes)"
+	@echo "make test-studies  compute the seven long notebooks, and check what is said of them (4 minutes)"
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
@@ -105,6 +106,9 @@ ONLY ?=
 notebooks: .venv/.simlib
 	@.venv/bin/python -m simlib.report.gallery build/notebooks $(ONLY)
 
+# A file's tests stay in one process, as they share what takes long. The examples come last, which even out the end.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
 # pytest stands last, so that its summary is the last line.
 test: .venv/.simlib
 	@echo "Format, lint and types."
@@ -112,7 +116,10 @@ test: .venv/.simlib
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@echo "Tests, doctests and notebooks: several minutes, and longer the first time, when Numba compiles."
-	@.venv/bin/python -m pytest -n 2 $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest -n 2 $(BY_FILE) -m "not study" $(PYTEST_ARGS)
+
+test-studies: .venv/.simlib
+	@.venv/bin/python -m pytest -n 2 $(BY_FILE) -m study $(PYTEST_ARGS) tests
 
 # Sphinx's warnings are errors, and so is a page that fetches anything or links to nothing.
 docs: .venv/.simlib .venv/.docs

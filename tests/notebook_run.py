@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import os
 import pickle
@@ -93,22 +92,6 @@ def answer_of(run: Any) -> str:
     """What the last cell shows: its answer."""
     text: str = code_cells(run)[-1].outputs[-1]["data"]["text/markdown"]
     return text
-
-
-def assert_kept_clean(notebook: Path) -> None:
-    """Kept without outputs, with its licence, and with cells that parse."""
-    kept = nbformat.read(notebook, as_version=4)
-    nbformat.validate(kept)
-    for cell in code_cells(kept):
-        assert cell.outputs == []
-        assert cell.execution_count is None
-        assert dict(cell.metadata) == {}
-        ast.parse(cell.source)
-    assert set(kept.metadata) == {"kernelspec", "language_info", "license"}
-    assert kept.metadata.kernelspec.name == "python3"
-    assert notebook.stat().st_size < 40_000
-    assert kept.cells[0].cell_type == "markdown"
-    assert "SPDX-License-Identifier: BSD-3-Clause" in kept.cells[0].source.splitlines()
 
 
 def assert_ran_without_complaint(run: Any) -> None:

@@ -238,7 +238,7 @@ def test_every_control_asks_something_else(shown):
     before = shown.generation()
     shown.set("strategy", "pages >= 512 and waiters >= 1")
     shown.wait("done", before)
-    assert "Against before (strategy own → pages >= 512 and waiters >= 1)" in shown.text()
+    assert "Against before (strategy every-4096 → pages >= 512 and waiters >= 1)" in shown.text()
 
 
 def test_a_kernel_that_ended_is_told(shown, served):

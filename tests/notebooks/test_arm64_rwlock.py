@@ -9,11 +9,12 @@ import pytest
 from notebook_run import (
     ROOT,
     Run,
-    assert_kept_clean,
     assert_ran_without_complaint,
     code_cells,
     figures_of,
 )
+
+pytestmark = pytest.mark.study
 
 NOTEBOOK = ROOT / "notebooks" / "01-arm64-rwlock.ipynb"
 
@@ -50,10 +51,6 @@ def run(ran: Any) -> Run:
 @pytest.fixture(scope="module")
 def told(run: Run) -> dict[str, Any]:
     return tell(run)
-
-
-def test_kept_without_outputs() -> None:
-    assert_kept_clean(NOTEBOOK)
 
 
 def test_every_cell_ran_without_complaint(run: Run) -> None:

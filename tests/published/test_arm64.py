@@ -8,6 +8,8 @@ from notebook_run import ROOT
 from simlib import measurements
 from simlib.theory import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
 
+pytestmark = pytest.mark.study
+
 HELD_OUT = [16, 32, 64]
 SERIES = ("spinlock-old-test", "rwlock-old-test", "rwlock-fixed-test")
 

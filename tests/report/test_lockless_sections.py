@@ -9,6 +9,8 @@ from simlib.report import lockless
 from simlib.report.block import Chart, Table
 from simlib.report.page import Report
 
+pytestmark = pytest.mark.study
+
 
 @pytest.fixture(scope="module")
 def found(ran):

@@ -9,6 +9,8 @@ from simlib.report import decision, migration
 from simlib.report.block import Chart
 from simlib.report.page import Report
 
+pytestmark = pytest.mark.study
+
 
 def charts(sections):
     return [block for section in sections for block in section.blocks if isinstance(block, Chart)]
