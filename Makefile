@@ -24,7 +24,7 @@ help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make notebooks   execute the notebooks: writes build/notebooks, pages that need no network (ONLY=08 for some)"
 	@echo "make test        format, lint, types, tests, doctests and short notebooks (6 minutes)"
-	@echo "make test-studies  compute the seven long notebooks, and check what is said of them (4 minutes)"
+	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 minutes)"
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
@@ -111,11 +111,10 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # pytest stands last, so that its summary is the last line.
 test: .venv/.simlib
-	@echo "Format, lint and types."
+	@echo "Format and lint."
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
-	@.venv/bin/mypy
-	@echo "Tests, doctests and notebooks: several minutes, and longer the first time, when Numba compiles."
+	@echo "Types, tests, doctests and notebooks: several minutes, and longer the first time, when Numba compiles."
 	@.venv/bin/python -m pytest -n 2 $(BY_FILE) -m "not study" $(PYTEST_ARGS)
 
 test-studies: .venv/.simlib

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+from copy import deepcopy
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,8 @@ def list_tables() -> pd.DataFrame:
 def load(name: str) -> MeasurementTable:
     """Load one table of the data package, checked against its descriptor.
 
+    What was read is kept: the next call gives a copy, unless the files have changed meanwhile.
+
     Parameters
     ----------
     name : str
@@ -126,7 +131,9 @@ def load(name: str) -> MeasurementTable:
     paths = _paths()
     if name not in paths:
         raise InputError("table", name, "is not in the data package", nearest(name, paths))
-    return read(paths[name])
+    path = paths[name]
+    table = _table(path, _stamp(path), _stamp(path.with_suffix(".json")))
+    return replace(table, frame=table.frame.copy(), descriptor=deepcopy(table.descriptor))
 
 
 def assemble(folder: Path) -> dict[str, Any]:
@@ -166,9 +173,30 @@ def update_listing(folder: Path) -> None:
     write_text(folder / _LISTING, json.dumps(assemble(folder), indent=2, ensure_ascii=False) + "\n")
 
 
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What tells one state of a file from another; None if it cannot be told, so that reading says why."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+@lru_cache(maxsize=256)
+def _table(path: Path, *_: tuple[int, int, int] | None) -> MeasurementTable:
+    """A table of the package, read once for each state of its files."""
+    return read(path)
+
+
 def _paths() -> dict[str, Path]:
     """CSV file of each table of the package."""
     folder = data_dir()
+    return _listed(folder, _stamp(folder / _LISTING))
+
+
+@lru_cache(maxsize=4)
+def _listed(folder: Path, _: tuple[int, int, int] | None) -> dict[str, Path]:
+    """What a package lists, read once for each state of the list."""
     listing = _json(folder / _LISTING)
     try:
         return {str(entry["name"]): folder / str(entry["path"]) for entry in listing["resources"]}

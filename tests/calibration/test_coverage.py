@@ -13,6 +13,8 @@ from simlib.calibration.surrogate import fit_surrogate
 from simlib.fits import load_fit
 from simlib.measurements import data_dir
 
+pytestmark = pytest.mark.study
+
 FIT = load_fit(data_dir() / "fits" / "ampere-altra.json")
 TRUTH = FIT.estimate.logs
 SETS = 200

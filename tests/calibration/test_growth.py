@@ -23,6 +23,7 @@ def test_no_fit_is_kept_that_no_reading_has():
     assert set(KEPT) == names | {"arm64-grows", "arm64-constant", "shadow-paging-few"}
 
 
+@pytest.mark.study
 @pytest.mark.parametrize(("name", "followed"), [(growth.CHOSEN, 1), ("constant", search.FOLLOWED)])
 def test_a_kept_fit_is_what_the_tables_give(name, followed, monkeypatch):
     """``simlib data growth`` writes it; without profile intervals, and with fewer starts, the values are equal."""

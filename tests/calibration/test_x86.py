@@ -12,6 +12,7 @@ from simlib.calibration.migrations import CHANGE_BARS
 from simlib.workloads.scaled import unscaled
 
 
+@pytest.mark.study
 def test_the_shipped_fit_is_what_the_tables_give(monkeypatch):
     """``simlib data costs`` writes it; without profile intervals and other starts the values are equal."""
     monkeypatch.setattr(search, "FOLLOWED", 1)

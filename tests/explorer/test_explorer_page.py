@@ -19,7 +19,7 @@ from simlib.explorer.page import Explorer
 from simlib.explorer.state import State
 from simlib.explorer.words import differing
 
-SMALL = "architecture=arm64&guest.memory=8G&guest.vcpus=8&strategy=every-512&pin=whole-ioctl"
+SMALL = "architecture=arm64&guest.memory=2G&guest.vcpus=8&strategy=every-512&pin=whole-ioctl"
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 """The data package: complete, described, and with the digits that were published."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,21 @@ def test_a_broken_listing_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SIMLIB_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"datapackage\.json"):
         list_tables()
+
+
+def test_a_table_that_was_loaded_is_a_copy_and_follows_its_files(tmp_path, monkeypatch):
+    name = "arm64-teardown-64gb"
+    shutil.copytree(data_dir(), tmp_path / "data", ignore=shutil.ignore_patterns("collected", "sweeps", "guests"))
+    monkeypatch.setenv("SIMLIB_DATA", str(tmp_path / "data"))
+    first = load(name)
+    first.frame.iloc[:, -1] = 0
+    first.descriptor["title"] = "mine"
+    again = load(name)
+    assert again.frame.iloc[:, -1].gt(0).all()
+    assert again.title != "mine"
+    text = again.path.read_text(encoding="utf-8")
+    again.path.write_text(text.rpartition(",")[0] + ",7\n", encoding="utf-8")
+    assert load(name).frame.iloc[-1, -1] == 7
+    again.path.unlink()
+    with pytest.raises(InputError, match="arm64-teardown-64gb"):
+        load(name)
