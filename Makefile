@@ -114,7 +114,9 @@ test: .venv/.simlib
 	@echo "Format and lint."
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
-	@echo "Types, tests, doctests and notebooks: several minutes, and longer the first time, when Numba compiles."
+	@echo "Types; meanwhile the simulator is compiled, if it is not yet."
+	@.venv/bin/mypy & types=$$!; .venv/bin/python -m simlib.engine.compiled; wait $$types
+	@echo "Tests, doctests and notebooks: several minutes."
 	@.venv/bin/python -m pytest -n 2 $(BY_FILE) -m "not study" $(PYTEST_ARGS)
 
 test-studies: .venv/.simlib

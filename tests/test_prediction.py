@@ -17,7 +17,9 @@ SMALL = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": COSTS})
 
 
 def test_a_shipped_migration_is_predicted_with_its_own_metrics():
-    found = simlib.predict(data_dir() / "scenarios" / "x86-160-vcpus.toml", [1], variant="before")
+    shipped = simlib.load_scenario(data_dir() / "scenarios" / "x86-160-vcpus.toml")
+    one_pass = shipped.everywhere({"workload": {"pass_limit": 1}})
+    found = simlib.predict(one_pass, [1], variant="before")
     assert found.frame["metric"].unique().tolist() == [
         "precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput"
     ]  # fmt: skip
@@ -25,7 +27,8 @@ def test_a_shipped_migration_is_predicted_with_its_own_metrics():
     assert (found.frame["estimate"] <= found.frame["high"]).all()
     assert (found.frame.loc[found.frame["unit"] == "share", "high"] <= 1).all()
     assert not any("was simulated" in flag for flag in found.flags)  # slow faults do not scale with the memory
-    scaled = simlib.predict(data_dir() / "scenarios" / "x86-three-configurations.toml", [16], variant="config-1")
+    shipped = simlib.load_scenario(data_dir() / "scenarios" / "x86-three-configurations.toml")
+    scaled = simlib.predict(shipped.everywhere({"workload": {"pass_limit": 1}}), [16], variant="config-1")
     assert "one page in 64 was simulated; times and counts are scaled" in scaled.flags
 
 

@@ -76,7 +76,7 @@ def calibrate(
     >>> from simlib.model.scenario import load_scenario
     >>> scenario = load_scenario(measurements.data_dir() / "scenarios" / "arm64-ampere-altra.toml")
     >>> table = measurements.load("arm64-dirty-memory-time")
-    >>> fit = calibrate(scenario, table, "vcpus <= 8", pages_per_vcpu=512, profile=False)
+    >>> fit = calibrate(scenario, table.select("vcpus <= 16"), "vcpus <= 8", pages_per_vcpu=512, profile=False)
     >>> fit.valid["more_data_than_costs"], bool(fit.estimate.discrepancy < 0.05)
     (True, True)
 

@@ -93,7 +93,7 @@ def test_a_count_of_zero_is_shown_but_not_fitted(fit):
 
 
 def test_a_calibration_repeats_bit_for_bit(scenario, table):
-    one, two = (calibrate(scenario, table, "vcpus <= 8", pages_per_vcpu=512, profile=False) for _ in range(2))
+    one, two = (calibrate(scenario, table, "vcpus <= 6", pages_per_vcpu=256, profile=False) for _ in range(2))
     assert one.estimate.logs.tolist() == two.estimate.logs.tolist()
     pd.testing.assert_frame_equal(one.intervals, two.intervals, check_exact=True)
 

@@ -67,6 +67,7 @@ def test_arm64_needs_no_growth():
     assert found.high < chosen["low"] / 3
 
 
+@pytest.mark.study
 def test_intervals_widen_beyond_the_data():
     table = growth.beyond()
     span = table[table["reading"] == "all"].set_index("vcpus")

@@ -56,6 +56,7 @@ def test_a_mechanism_that_needs_more_than_there_is_is_far_from_it():
     assert found.all_walk_pages * found.page[0] == pytest.approx(found.means.before)
 
 
+@pytest.mark.study
 def test_neither_waiting_nor_flushing_halves_a_get_of_the_same_pages():
     """Over all settings: after seed 002 a GET of as many pages takes as long, if a page does."""
     table = lockless.witness(WALK)

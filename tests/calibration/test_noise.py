@@ -26,6 +26,7 @@ def rounds(train, draw, costs, times=6):
     return noise
 
 
+@pytest.mark.study
 def test_deviations_of_unlike_groups_come_back_on_average():
     """Without the leverages both would come out too small: 3 of 12 and of 9 rows go into the costs."""
     train = rows(("a", "dirty_memory_time", 12), ("b", "contentions", 9))

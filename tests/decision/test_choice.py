@@ -386,6 +386,7 @@ class Known(Trials):
         return np.array(found)[:, : len(self.strategies)]
 
 
+@pytest.mark.study
 def test_all_intervals_together_cover_what_is_true(monkeypatch):
     """Of 160 choices, in as many as 80 % promised; and no other strategy is better by more than the regret."""
     monkeypatch.setattr(choice, "Trials", Known)

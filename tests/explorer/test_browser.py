@@ -253,4 +253,5 @@ def test_a_kernel_that_ended_is_told(shown, served):
         [base, token],
     )  # fmt: skip
     assert killed >= 1
+    shown.page.evaluate("() => { const now = Date.now; Date.now = () => now() + 30000; }")  # half a minute later
     shown.page.get_by_text("does not answer any more").wait_for(timeout=60_000)

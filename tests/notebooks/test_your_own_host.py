@@ -22,6 +22,8 @@ import simlib
 from simlib.calibration.host import SHIPPED, load_host, shipped_host
 from simlib.measurements import data_dir
 
+pytestmark = pytest.mark.study
+
 NOTEBOOK = ROOT / "notebooks" / "10-your-own-host.ipynb"
 
 

@@ -297,6 +297,7 @@ def test_sampled_and_whole_migrations_agree(name):
     assert laps == pytest.approx(stalls, rel=0.03)
 
 
+@pytest.mark.study
 def test_walks_are_spread_as_far_as_their_standard_error_says():
     """Over forty seeds; more walks know more, and intervals cover what all walks together find."""
     case = CASES["write, whole"]
