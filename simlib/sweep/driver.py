@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
 BATCH_S = 1.0
-"""Work that a batch is meant to be, s; the least is a tenth of it, but for the last ones."""
+"""Work that a batch is meant to be, s."""
+
+LEAST_BATCH_S = 0.1
+"""The same for the last ones, which are small so that all workers are done at the same time."""
 
 MOST_BATCH = 4096
 """Most points of a batch."""
@@ -139,20 +142,24 @@ def _executor(cluster: str | Client | None, workers: int) -> Any:
 class _Todo:
     """Positions that are left, in stretches of batches whose size follows from what points took so far."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, workers: int) -> None:
         positions = np.zeros(store.grid.points, dtype=bool)
         positions[Points(store.grid).positions(np.flatnonzero(~store.done))] = True
         edges = np.flatnonzero(np.diff(positions, prepend=False, append=False)).tolist()
         self.stretches: deque[tuple[int, int]] = deque(zip(edges[::2], edges[1::2], strict=True))
         self.left = int(positions.sum())
-        self._grid, self._each = store.grid, 0.0
+        self._grid, self._workers, self._each = store.grid, workers, 0.0
 
     def draw(self) -> tuple[Any, ...] | None:
         """The next batch as a task; None if all have been given out."""
         if not self.stretches:
             return None
+        share = sum(end - begin for begin, end in self.stretches) / (2 * self._workers)
         begin, end = self.stretches.popleft()
-        size = 1 if not self._each else min(MOST_BATCH, max(1, round(BATCH_S / self._each)))
+        size = 1
+        if self._each:
+            most, least = (min(MOST_BATCH, max(1, round(work / self._each))) for work in (BATCH_S, LEAST_BATCH_S))
+            size = max(least, min(most, round(share)))
         if end - begin > size:
             self.stretches.appendleft((begin + size, end))
         return run_batch, self._grid, begin, min(end, begin + size), 2 * BATCH_S
@@ -169,7 +176,7 @@ class _Todo:
 
 def _drive(executor: Executor, store: Store, progress: Progress | None) -> tuple[float, float]:
     """Do all that is left; give the time in batches, and of it in simulations."""
-    todo = _Todo(store)
+    todo = _Todo(store, executor.workers)
     points = todo.left
     seconds = simulating = 0.0
 
