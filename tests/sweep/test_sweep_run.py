@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import tomllib
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 from small_sweep import TABLES, rows
 
@@ -58,6 +60,21 @@ def test_results_have_labelled_dimensions(undisturbed):
     assert one["passes"].item() == row["passes"]
     assert one["key"].item() == row["key"]
     assert np.isnan(found["passes"].sel(vcpus=3)).all()
+
+
+def test_pandas_duckdb_and_polars_read_the_folder_as_it_stands(undisturbed):
+    """As docs/sweeps.md has it: the same columns, rows and partitions, to the bit."""
+    folder = undisturbed / "results"
+    frame = pd.read_parquet(folder).sort_values("point")
+    found = duckdb.sql(f"SELECT * FROM '{folder}/**/*.parquet' ORDER BY point")
+    of_duckdb = dict(zip(found.columns, zip(*found.fetchall(), strict=True), strict=True))
+    of_polars = polars.scan_parquet(folder).sort("point").collect().to_dict(as_series=False)
+    assert set(of_duckdb) == set(of_polars) == set(frame.columns)
+    assert {"architecture", "scenario", "seed", "version", "key"} <= set(frame.columns)
+    for name, column in frame.items():
+        mine = [None if pd.isna(value) else value for value in column.tolist()]
+        for theirs in (of_duckdb[name], of_polars[name]):
+            assert [None if value != value else value for value in theirs] == mine, name  # noqa: PLR0124  # NaN
 
 
 def test_a_sampled_design_has_its_places_as_coordinates(tmp_path):
