@@ -12,7 +12,8 @@ import polars
 import pytest
 from small_sweep import TABLES, rows
 
-from simlib import Scenario, parallel
+from simlib import Scenario, calibrate, choose, parallel
+from simlib.calibration import sobol_indices
 from simlib.errors import InputError, SimlibError
 from simlib.prediction import predict
 from simlib.simulation import run_scenario
@@ -133,3 +134,30 @@ def test_each_runs_in_other_processes_with_the_same_results():
         there = predict(scenario, [1, 2, 3], progress=lambda *of: told.append(of)).frame
     pd.testing.assert_frame_equal(here, there, check_exact=True)
     assert told[-1] == ("predicting", 1.0)
+
+
+@pytest.mark.study
+def test_calibrations_indices_and_choices_take_the_same_executor():
+    """Profile intervals and sensitivities, too: to the bit what threads give."""
+    asked = Scenario.parse({
+        "guest": {"memory_per_vcpu": "2M", "memslot_aligned": False}, "policy": {"architecture": "x86-shadow-paging"},
+        "costs": {"line_transfer": "60ns", "fault_jitter": 0.3}, "calibration": {"costs": ["fault_exit", "fault_hold"]},
+    })  # fmt: skip
+    table = pd.DataFrame(
+        {"vcpus": [1, 2, 3, 4, 6, 8], "dirty_memory_time_s": [0.001, 0.0013, 0.0017, 0.0021, 0.003, 0.0039]}
+    )
+    guest = Scenario.parse({
+        "guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "arm64"},
+        "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", "warm_up": "10us", "downtime": "0ps"},
+    })  # fmt: skip
+
+    def everything():
+        fit = calibrate(asked, table, pages_per_vcpu=256)
+        chosen = choose(guest, among=["whole-ioctl", "every-64"])
+        return fit.intervals, fit.sensitivity, sobol_indices(fit, "", 16), chosen.table, chosen.pairs
+
+    here = everything()
+    with Pool(2) as pool, parallel.using(pool):
+        there = everything()
+    for one, other in zip(here, there, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
