@@ -197,8 +197,8 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
     try:
         kernels = tables["ioctls"].descriptor["setup"]["kernels"]
         setup = next(iter(kernels.values()))
-        facts, pilot = setup["host"], setup["pilot"]
-    except (KeyError, StopIteration, TypeError):
+        facts, pilot = dict(setup["host"]), dict(setup["pilot"])
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
         raise InputError(
             "host", f"{name}-ioctls.json", "does not say which host it is of", "measure it again"
         ) from None

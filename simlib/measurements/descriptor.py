@@ -90,6 +90,9 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
     missing = schema.setdefault("missingValues", [""])
     if not isinstance(missing, list) or not all(isinstance(value, str) for value in missing):
         raise InputError(f"{where}, missingValues", str(missing), "must be a list of text", "correct it")
+    for name in ("caveats", "notes"):
+        if not isinstance(descriptor.setdefault(name, []), list):
+            raise InputError(f"{where}, {name}", str(descriptor[name]), "must be a list of text", "correct it")
     return dict(descriptor)
 
 

@@ -168,6 +168,17 @@ def test_noise_is_flagged_and_not_used(host, tmp_path, monkeypatch):
         calibration.load_host(tmp_path / "h")
 
 
+@pytest.mark.parametrize("setup", [5, {"kernels": [1]}, {"kernels": {"x": {"host": 1, "pilot": {}}}}, {"kernels": {}}])
+def test_a_folder_that_does_not_say_its_host_is_refused(tmp_path, setup):
+    for path in (simlib.measurements.data_dir() / "collected").glob("host-pvm-*"):
+        (tmp_path / path.name.replace("host-pvm", "host")).write_bytes(path.read_bytes())
+    for path in tmp_path.glob("*.json"):
+        content = json.loads(path.read_text("utf-8").replace("host-pvm", "host"))
+        path.write_text(json.dumps(content | {"setup": setup}), "utf-8")
+    with pytest.raises(InputError, match=r"host-ioctls.json: does not say which host it is of"):
+        calibration.load_host(tmp_path)
+
+
 def test_a_folder_without_a_measurement_says_how_to_make_one(tmp_path):
     with pytest.raises(InputError, match=r"host-ioctls.csv: is not there; measure first: simlib host measure --out"):
         calibration.load_host(tmp_path)

@@ -193,6 +193,8 @@ def _fields(at: int, **changes: Any) -> str:
         (json.dumps({**DESCRIPTOR, "path": "b.csv"}), "a.json, path = b.csv: must name the file beside it"),
         (_schema(primaryKey="vcpu"), "a.json, primaryKey = vcpu: must be a field; did you mean 'vcpus'"),
         (_schema(missingValues=3), "a.json, missingValues = 3: must be a list of text"),
+        (json.dumps({**DESCRIPTOR, "caveats": 5}), "a.json, caveats = 5: must be a list of text"),
+        (json.dumps({**DESCRIPTOR, "notes": {"a": 1}}), "a.json, notes = {'a': 1}: must be a list of text"),
         (_schema(fields=[*FIELDS, FIELDS[0]]), "a.json, field = series: must occur once"),
         (_fields(0, type="words"), "a.json = schema: must be a Frictionless table schema"),
         (_fields(0, constraints={"pattern": "("}), "a.json = schema: must be a Frictionless table schema"),
