@@ -58,6 +58,10 @@ class EagerSplit:
 
     def __post_init__(self) -> None:
         """Check what would not give whole numbers."""
+        if self.guest_page_size < 4096 or self.guest_page_size & (self.guest_page_size - 1):
+            raise InputError(
+                "guest_page_size", str(self.guest_page_size), "must be a power of two of at least 4096 bytes"
+            )
         if WORD_PAGES % self.pages_per_guest_page:
             raise InputError(
                 "guest_page_size", format_size(self.guest_page_size), "must be at most 64 pages of the host"

@@ -68,6 +68,10 @@ def test_a_cost_without_a_value_takes_nothing():
     [
         ({"memory": GIB + 2**21}, r"memory = 1026M: must be a multiple of 1G"),
         ({"memory": 2**20}, r"memory = 1M: must be a multiple of 2M"),
+        (
+            {"memory": GIB, "guest_page_size": 4097},
+            r"guest_page_size = 4097: must be a power of two of at least 4096 bytes",
+        ),
         ({"memory": GIB, "guest_page_size": 2**19}, r"guest_page_size = 512K: must be at most 64 pages"),
     ],
 )
