@@ -207,7 +207,7 @@ def copy_to(folder: Path) -> None:
     """What the tests of the engines need."""
     shutil.copytree(ROOT / "simlib", folder / "simlib", ignore=shutil.ignore_patterns("__pycache__", "_*data"))
     shutil.copytree(ROOT / "tests" / "engines", folder / "tests" / "engines")
-    for name in ("tests/conftest.py", "pyproject.toml"):
+    for name in ("tests/conftest.py", "tests/notebook_run.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
 
 
