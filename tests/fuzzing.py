@@ -26,6 +26,7 @@ import tomllib
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -149,7 +150,7 @@ def _scratch(_process: int) -> Path:
 def mutated(valid: bytes, random: Random, tree: str = "") -> bytes:
     """A text with some changes; of a tree (``"toml"``, ``"json"``), mostly with other values."""
     if tree and random.random() < 0.7:
-        with contextlib.suppress(ValueError, TypeError, RecursionError, AttributeError):
+        with contextlib.suppress(ValueError, TypeError, RecursionError, AttributeError, OverflowError):
             valid = _other_values(valid, random, tree)
             if random.random() < 0.8:
                 return valid
@@ -171,7 +172,7 @@ def _other_values(valid: bytes, random: Random, tree: str) -> bytes:
             del holder[key]
         elif what == 2:
             other, name = random.choice(places)
-            holder[key] = other[name]
+            holder[key] = deepcopy(other[name])  # or it would hold itself, and be without an end
         else:
             holder[key] = _strange(holder[key], random)
     if tree == "toml":

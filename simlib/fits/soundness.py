@@ -82,6 +82,9 @@ def _check_rows(table: str, rows: Any, columns: Mapping[str, type]) -> None:
                     _check_number(where, value, lambda v: abs(v) <= sys.float_info.max, "a number")
             elif not isinstance(value, kind):
                 raise ValueError(f"{where} must be {'a text' if kind is str else 'true or false'}")
+        for name, value in row.items():
+            if not isinstance(value, str | int | float | None):
+                raise ValueError(f"{table}, row {number}: {name} must be a text, a number or true or false")
 
 
 def _check_number(what: str, value: Any, good: Callable[[Any], bool], rule: str) -> None:

@@ -128,6 +128,11 @@ def covariance(value, column=0, row=None):
         pytest.param(change(valid=[]), "is damaged (valid must be", id="flags no table"),
         pytest.param(change(noise=[3]), "is damaged (noise, row 1 must be", id="noise no table"),
         pytest.param(change(observations=[{}]), "is damaged (observations, row 1: variant", id="empty observation"),
+        pytest.param(
+            lambda c: json.dumps(c | {"observations": [o | {"table": {}} for o in c["observations"]]}),
+            "is damaged (observations, row 1: table",
+            id="a table in a row",
+        ),
         pytest.param(change(spread={"contentions": 0}), "is damaged (spread of contentions", id="no spread"),
         pytest.param(parameter(value=1e300), "is damaged ('fault_hold' must be", id="a cost longer than all"),
         pytest.param(parameter(low=9e9, high=1.0), "is damaged (the ends of 'fault_hold'", id="ends in disorder"),
