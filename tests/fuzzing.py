@@ -185,14 +185,14 @@ def _strange(value: Any, random: Random) -> Any:
     if random.random() < 0.5:
         same = [one for one in STRANGE if type(one) is type(value)]
         if same:
-            return random.choice(same)
+            return deepcopy(random.choice(same))
     if isinstance(value, int | float) and not isinstance(value, bool) and random.random() < 0.5:
         return value * random.choice((-1, 0, 2, 1000, 10**9, 1e-9, 0.5))
     if isinstance(value, str) and random.random() < 0.5:
         raw = bytearray(value.encode("utf-8", "surrogatepass"))
         random.choice(_MUTATIONS)(raw, random)
         return raw.decode("utf-8", "surrogateescape")
-    return random.choice(STRANGE)
+    return deepcopy(random.choice(STRANGE))  # changed later, it would be of the next inputs, too
 
 
 def _places(content: Any) -> Iterator[tuple[Any, Any]]:
