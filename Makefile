@@ -16,6 +16,9 @@ PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
+# The tests start simlib hundreds of times: its bytecode is kept, even where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help env python reproduce notebooks test test-studies docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
 .PHONY: strategy-map coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
