@@ -353,12 +353,18 @@ def test_a_process_whose_socket_is_libvirts_gives_its_threads():
 
 
 def test_a_process_that_ends_ends_the_watch():
-    code = "import time; open('/proc/self/comm', 'w').write('CPU 0/KVM'); print('x', flush=True); time.sleep(0.3)"
+    code = "open('/proc/self/comm', 'w').write('CPU 0/KVM'); print('x', flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         threading.Thread(target=process.wait).start()  # else it stays as a zombie
-        found = watch_guest(pid=process.pid, interval=0.05, duration=20, events=())
+        samples = iter(range(3))
+
+        def ended_later(*_: object) -> None:
+            if next(samples, None) is None:
+                process.kill()
+
+        found = watch_guest(pid=process.pid, interval=0.05, duration=60, events=(), progress=ended_later)
     assert found.ended == "the process ended"
 
 
