@@ -16,6 +16,7 @@ COSTS = {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}
 SMALL = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": COSTS})
 
 
+@pytest.mark.study
 def test_a_shipped_migration_is_predicted_with_its_own_metrics():
     shipped = simlib.load_scenario(data_dir() / "scenarios" / "x86-160-vcpus.toml")
     one_pass = shipped.everywhere({"workload": {"pass_limit": 1}})

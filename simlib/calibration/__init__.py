@@ -76,7 +76,7 @@ def calibrate(
     >>> from simlib.model.scenario import load_scenario
     >>> scenario = load_scenario(measurements.data_dir() / "scenarios" / "arm64-ampere-altra.toml")
     >>> table = measurements.load("arm64-dirty-memory-time")
-    >>> fit = calibrate(scenario, table.select("vcpus <= 16"), "vcpus <= 8", pages_per_vcpu=512, profile=False)
+    >>> fit = calibrate(scenario, table.select("vcpus <= 16"), "vcpus <= 8", pages_per_vcpu=256, profile=False)
     >>> fit.valid["more_data_than_costs"], bool(fit.estimate.discrepancy < 0.05)
     (True, True)
 
@@ -89,7 +89,7 @@ def calibrate(
     >>> mine = Scenario.parse({"costs": {"line_transfer": "50ns"}, "calibration":
     ...     {"costs": ["fault_exit", "fault_hold"], "metrics": ["dirty_memory_time", "contentions"]},
     ...     "policy": {"architecture": "x86-shadow-paging"}})
-    >>> fit = calibrate(mine, {"mon": one, "tue": two}, {"mon": "vcpus <= 4"}, pages_per_vcpu=512, profile=False)
+    >>> fit = calibrate(mine, {"mon": one, "tue": two}, {"mon": "vcpus <= 4"}, pages_per_vcpu=128, profile=False)
     >>> fit.noise[["table", "metric", "rows", "source"]].to_dict("list")
     {'table': ['mon', 'mon', 'tue'], 'metric': ['dirty_memory_time', 'contentions', 'dirty_memory_time'],
      'rows': [3, 2, 3], 'source': ['pooled', 'pooled', 'pooled']}

@@ -93,7 +93,7 @@ def test_a_count_of_zero_is_shown_but_not_fitted(fit):
 
 
 def test_a_calibration_repeats_bit_for_bit(scenario, table):
-    one, two = (calibrate(scenario, table, "vcpus <= 6", pages_per_vcpu=256, profile=False) for _ in range(2))
+    one, two = (calibrate(scenario, table, "vcpus <= 4", pages_per_vcpu=128, profile=False) for _ in range(2))
     assert one.estimate.logs.tolist() == two.estimate.logs.tolist()
     pd.testing.assert_frame_equal(one.intervals, two.intervals, check_exact=True)
 
@@ -180,7 +180,7 @@ def test_a_data_frame_of_one_iteration_gives_the_same_costs_as_the_sum():
     """A fit on the wrong reading would be off by a factor of two."""
     by_column = one_iteration(2).assign(iteration=2)
     named = ONE | {"calibration": ONE["calibration"] | {"metrics": ["dirty_memory_time[2]"]}}
-    for file, table in ((ONE, one_iteration(0)), (ONE, by_column), (named, one_iteration(2)), (named, by_column)):
+    for file, table in ((ONE, one_iteration(0)), (ONE, by_column), (named, one_iteration(2))):
         fit = calibrate(Scenario.parse(file), table, pages_per_vcpu=PAGES, profile=False)
         costs = dict(zip(fit.estimate.names, np.exp(fit.estimate.logs), strict=True))
         assert costs == pytest.approx(KNOWN_ONE, rel=0.1)

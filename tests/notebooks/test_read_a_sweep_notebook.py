@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from notebook_run import ROOT, Run, answer_of, assert_ran_without_complaint, figures_of
 
 from simlib.sweep import load_grid
@@ -19,6 +20,7 @@ def tell(run: Run) -> dict[str, Any]:
     return {"sizes": dict(found.sizes), "best": best_policies(found, "stall")["policy"].tolist()}
 
 
+@pytest.mark.study
 def test_it_runs_and_draws_a_map_for_every_architecture(ran: Any) -> None:
     run = ran(NOTEBOOK)
     assert_ran_without_complaint(run)

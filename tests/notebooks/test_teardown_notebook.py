@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from notebook_run import ROOT, Run, assert_ran_without_complaint, figures_of
 
+pytestmark = pytest.mark.study
+
 NOTEBOOK = ROOT / "notebooks" / "08-teardown.ipynb"
 
 
