@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Small faults drawn by chance from all that cosmic-ray can put into a package, and whether a test notices each.
 
-    python tests/mutants.py FOLDER [NUMBER [PACKAGE...]]
+    python tests/mutants.py FOLDER [NUMBER [PACKAGE...]] [--write]
 
 (`make mutants`) draws so many mutants of each package, always the same ones, and tries each in a copy of the tree with
 the tests of `TESTS`, which are a part of ``make test``. FOLDER keeps what was found in ``mutants.csv``; what stands
@@ -11,6 +11,7 @@ that somebody thought of, and which must all be caught.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import csv
 import hashlib
@@ -20,7 +21,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import Queue
@@ -32,7 +34,13 @@ from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import WorkDB, use_db
 from scipy import stats
 
+from simlib.files import write_text
+
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "checks.md"
+BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
+REASONS = Path(__file__).with_name("survivors.toml")
+"""Why no test notices a mutant."""
 
 TESTS = {
     "theory": (("tests/theory",), ("tests/engines/test_theory_agreement.py",)),
@@ -182,16 +190,31 @@ def attempt(mutant: Mutant, folders: Queue[Path]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def score(rows: list[dict[str, str]]) -> str:
-    """Share of mutants that were noticed, with its interval (Wilson, 90 %)."""
+def score(rows: list[dict[str, str]]) -> tuple[int, float, float]:
+    """How many mutants were noticed, and the ends of that share's interval (Wilson, 90 %)."""
     killed = sum(row["outcome"] == "killed" for row in rows)
     low, high = stats.binomtest(killed, len(rows)).proportion_ci(0.90, method="wilson")
-    return f"{killed} of {len(rows)} noticed: {killed / len(rows):.1%} [{low:.1%}, {high:.1%}]"
+    return killed, low, high
 
 
-def main(place: str, number: int = 100, *packages: str) -> int:
-    """Try what was not tried yet; print the score and the survivors of each package."""
-    folder = Path(place)
+def page(found: dict[str, list[dict[str, str]]]) -> str:
+    """Scores and survivors, as docs/checks.md has them."""
+    reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    lines = ["| package | mutants tried | noticed | share | 90 % interval |", "|---|---|---|---|---|"]
+    every = [row for rows in found.values() for row in rows]
+    for name, rows in found.items():
+        killed, low, high = score(rows)
+        lines.append(f"| {name} | {len(rows)} | {killed} | {killed / len(rows):.0%} | {low:.0%} to {high:.0%} |")
+    lines += ["", "| module | what no test notices | because |", "|---|---|---|"]
+    for row in sorted((row for row in every if row["outcome"] == "survived"), key=lambda row: row["module"]):
+        reason = reasons.get(row["module"], {}).get(row["diff"], "not looked into")
+        old, _, new = row["diff"].replace("|", "\\|").partition(" -> ")
+        lines.append(f"| `{row['module']}` | `{old}` → `{new}` | {reason} |")
+    return "\n".join([BEGIN, *lines, END])
+
+
+def tried(folder: Path, number: int, packages: Iterable[str]) -> dict[str, list[dict[str, str]]]:
+    """Try what was not tried yet; what was found of each package."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / "mutants.csv"
     rows: dict[Mutant, dict[str, str]] = {}
@@ -200,7 +223,7 @@ def main(place: str, number: int = 100, *packages: str) -> int:
             for row in csv.DictReader(stream):
                 key = Mutant(row["package"], row["module"], 0, row["operator"], int(row["occurrence"]))
                 rows[key] = row
-    wanted = [mutant for package in packages or TESTS for mutant in drawn(package, number)]
+    wanted = [mutant for package in packages for mutant in drawn(package, number)]
     left = [mutant for mutant in wanted if mutant._replace(line=0) not in rows]
     folders: Queue[Path] = Queue()
     workers = len(os.sched_getaffinity(0)) if left else 0
@@ -228,14 +251,24 @@ def main(place: str, number: int = 100, *packages: str) -> int:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    for package in packages or TESTS:
-        mine = [rows[key] for mutant in wanted if (key := mutant._replace(line=0)).package == package]
-        print(f"{package}: {score(mine)}")
-        for row in mine:
-            if row["outcome"] == "survived":
-                print(f"  {row['module']}:{row['line']} {row['diff']}")
-    return 0
+    return {package: [rows[mutant._replace(line=0)] for mutant in wanted if mutant.package == package]
+            for package in packages}  # fmt: skip
+
+
+def main() -> None:
+    """Try them, and print the scores and the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="keeps what was found")
+    parser.add_argument("number", type=int, nargs="?", default=100, help="mutants of each package (%(default)s)")
+    parser.add_argument("packages", nargs="*", default=list(TESTS), help="of these; else of all")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/checks.md")
+    arguments = parser.parse_args()
+    text = page(tried(arguments.folder, arguments.number, arguments.packages))
+    print(text)
+    if arguments.write:
+        old = PAGE.read_text(encoding="utf-8")
+        write_text(PAGE, old[: old.index(BEGIN)] + text + old[old.index(END) + len(END) :])
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2], *map(int, sys.argv[2:3]), *sys.argv[3:]))
+    main()
