@@ -174,7 +174,10 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
     faults = case.vcpus * chance + early
     throughput = np.minimum(1.0, faults * case.think / (case.vcpus * cycle))
     lost = cycles * cycle * case.vcpus * (1 - throughput)
-    return BatchCosts(batch, cycles * cycle, throughput, lost, cycle, case.vcpus * chance)
+    columns = (batch, cycles * cycle, throughput, lost, cycle, case.vcpus * chance)
+    for column in columns:
+        column.setflags(write=False)
+    return BatchCosts(*columns)
 
 
 def square_root_batch(case: Batching, weight: float = 1.0) -> float:

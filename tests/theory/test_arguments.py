@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every public function refuses a bad argument in one sentence: its name, its value, the rule, the cure."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -60,6 +61,14 @@ def test_every_public_function_is_swept():
     assert functions == set(GOOD)
     for function, arguments in GOOD.items():
         getattr(theory, function)(**arguments)
+
+
+@pytest.mark.parametrize(("function", "changes"), [*((name, {}) for name in GOOD), ("closed_lock", {"think": 0.0})])
+def test_the_arrays_of_a_result_cannot_be_changed(function, changes):
+    result = getattr(theory, function)(**GOOD[function] | changes)
+    if dataclasses.is_dataclass(result):
+        arrays = [value for value in vars(result).values() if isinstance(value, np.ndarray)]
+        assert [array.flags.writeable for array in arrays] == [False] * len(arrays)
 
 
 @pytest.mark.parametrize(("function", "name", "wrong"), list(bad_arguments()))
