@@ -52,7 +52,7 @@ TESTS = {
 
 Whatever is left is tried with the long ones of all of them (``make test-studies``)."""
 
-LIMIT_S = 1800
+LIMIT_S = 900
 """A mutant whose tests take longer does not end; that is noticed, too."""
 
 FIELDS = ("package", "module", "line", "operator", "occurrence", "outcome", "test", "seconds", "diff")

@@ -72,3 +72,23 @@ def test_a_variant_is_named():
 def test_what_is_no_scenario_is_refused():
     with pytest.raises(InputError, match="scenario = dict: must be a Scenario or the path of its file"):
         simlib.simulate({"guest": {}})  # type: ignore[arg-type]
+
+
+def test_tables_over_time_hold_the_whole_run():
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 8, "memory_per_vcpu": "2M"},
+            "policy": {"architecture": "x86-shadow-paging"},
+            "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"},
+        }
+    )
+    result = run_scenario(scenario)
+    raw, tables = result.raw, result.tables()
+    queue, pages = (tables[name] for name in ("queue_over_time", "progress_over_time"))
+    queued_ps = queue.groupby("lock", sort=False)["queue"].sum() * raw.bin_ps
+    assert queued_ps.tolist() == pytest.approx(raw.queue_ps.sum(axis=1).tolist())
+    assert queued_ps.max() > raw.end_ps  # on the average, more than one vCPU waits
+    assert pages.groupby("thread", sort=False)["pages"].sum().tolist() == raw.progress.sum(axis=1).tolist()
+    for table in (queue, pages):
+        assert table["time_s"].min() == pytest.approx(raw.bin_ps / 2 * 1e-12)
+        assert abs(table["time_s"].max() - raw.end_ps * 1e-12) <= raw.bin_ps / 2 * 1e-12
