@@ -74,7 +74,8 @@ def test_what_is_no_scenario_is_refused():
         simlib.simulate({"guest": {}})  # type: ignore[arg-type]
 
 
-def test_tables_over_time_hold_the_whole_run():
+@pytest.fixture(scope="module")
+def contended():
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 8, "memory_per_vcpu": "2M"},
@@ -82,8 +83,35 @@ def test_tables_over_time_hold_the_whole_run():
             "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"},
         }
     )
-    result = run_scenario(scenario)
-    raw, tables = result.raw, result.tables()
+    return run_scenario(scenario)
+
+
+def test_histograms_are_those_of_the_locks_table(contended):
+    locks, tables = contended.locks().set_index(["lock", "mode"]), contended.tables()
+    for what in ("wait", "hold"):
+        found = tables[f"{what}_histogram"].groupby(["lock", "mode"])
+        assert set(found.groups) == set(locks.index)
+        for place, bins in found:
+            row = locks.loc[place]
+            assert bins["count"].sum() == row["acquisitions"]
+            longest = bins["up_to_s"].max()
+            assert longest / 2 <= row[f"{what}_max_s"] <= longest, (place, what)
+
+
+def test_tables_tell_of_one_time(contended):
+    tables, end_s = contended.tables(), contended.raw.end_ps * 1e-12
+    row = contended.locks().set_index(["lock", "mode"]).loc["mmu_lock", "write"]  # nobody reads
+    assert row["utilisation"] * end_s == pytest.approx(row["hold_s"], rel=0.01)
+    passing_s = 50e-9 * row["acquisitions"]  # at most: the lock's line is on its way to one that no longer queues
+    assert row["wait_s"] - 4 * passing_s <= row["mean_queue"] * end_s <= row["wait_s"]
+    threads = tables["threads"]
+    spent = threads[[name for name in threads if name.endswith("_s") and name != "end_s"]].sum(axis=1)
+    assert spent.tolist() == pytest.approx(threads["end_s"].tolist())
+    assert threads["end_s"].max() == pytest.approx(end_s)
+
+
+def test_tables_over_time_hold_the_whole_run(contended):
+    raw, tables = contended.raw, contended.tables()
     queue, pages = (tables[name] for name in ("queue_over_time", "progress_over_time"))
     queued_ps = queue.groupby("lock", sort=False)["queue"].sum() * raw.bin_ps
     assert queued_ps.tolist() == pytest.approx(raw.queue_ps.sum(axis=1).tolist())
