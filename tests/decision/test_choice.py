@@ -115,7 +115,11 @@ def test_where_letting_go_is_dear_the_whole_ioctl_needs_least_time_for_clear():
     assert regrets.loc["every 64 pages", "regret_s"] > 2 * 15 * 10e-6
     assert regrets.loc["every 64 pages", "low_s"] > of(found.choice, "clear")["zone_s"]
     assert found.law.endswith("simulation agrees: it is among the batches that are as good")
-    assert "square-root" in found.law
+    batch = found.closed_form.batch
+    for root, said in ((batch / 1.9, "(square-root law: "), (batch * 1.9, "(square-root law: "),
+                       (batch / 2.1, "(not the square-root law's"), (batch * 2.1, "(not the square-root law's")):  # fmt: skip
+        law = dataclasses.replace(found.closed_form, square_root=root)
+        assert said in dataclasses.replace(found, closed_form=law).law
 
 
 def test_where_many_readers_wait_for_long_holds_a_small_batch_costs_least():
@@ -126,6 +130,9 @@ def test_where_many_readers_wait_for_long_holds_a_small_batch_costs_least():
     assert found.certain
     assert found.table["difference_low_s"].iloc[1:].min() > of(found.choice, "cost")["zone_s"]
     assert found.table["difference_s"].is_monotonic_increasing
+    pairs = found.choice.pairs
+    assert (pairs["low_s"] < pairs["value_s"]).all()
+    assert pairs["high_s"].tolist() == pytest.approx((2 * pairs["value_s"] - pairs["low_s"]).tolist())
     assert found.closed_form.batch == 64
     assert found.choice.take("cost") == found.choice.take("lost") == "every-64"
     assert found.choice.take("clear") == "whole-ioctl"  # what one run answers of all objectives
