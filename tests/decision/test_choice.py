@@ -116,10 +116,10 @@ def test_where_letting_go_is_dear_the_whole_ioctl_needs_least_time_for_clear():
     assert regrets.loc["every 64 pages", "low_s"] > of(found.choice, "clear")["zone_s"]
     assert found.law.endswith("simulation agrees: it is among the batches that are as good")
     batch = found.closed_form.batch
-    for root, said in ((batch / 1.9, "(square-root law: "), (batch * 1.9, "(square-root law: "),
-                       (batch / 2.1, "(not the square-root law's"), (batch * 2.1, "(not the square-root law's")):  # fmt: skip
-        law = dataclasses.replace(found.closed_form, square_root=root)
-        assert said in dataclasses.replace(found, closed_form=law).law
+    for factor, said in ((1.9, "(square-root law: "), (2.1, "(not the square-root law's")):
+        for root in (batch / factor, batch * factor):
+            law = dataclasses.replace(found.closed_form, square_root=root)
+            assert said in dataclasses.replace(found, closed_form=law).law
 
 
 def test_where_many_readers_wait_for_long_holds_a_small_batch_costs_least():
