@@ -111,9 +111,8 @@ notebooks: .venv/.simlib
 
 # A file's tests stay in one process, as they share what takes long. The examples come last, which even out the end.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-# Three processes on two cores: some tests wait, for a browser or for a process that they started.
 
-# pytest stands last, so that its summary is the last line.
+# pytest stands last, so that its summary is the last line. Three processes on two cores, as some tests wait for others.
 test: .venv/.simlib
 	@echo "Format and lint."
 	@.venv/bin/ruff format --check .
