@@ -16,6 +16,7 @@ from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.errors import InputError
 from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, missing_costs, used_costs
+from simlib.model import rules
 from simlib.model.costs import Costs
 from simlib.model.job import Job
 from simlib.model.policies import apply
@@ -230,12 +231,12 @@ def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
 
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """What a reader should know of a scenario's result before believing it."""
-    given = scenario.costs.given()
+    known = {*scenario.costs.given(), *used_costs(scenario)}
     flags = []
     missing = missing_costs(scenario)
     if missing:
         flags.append(f"no value for {', '.join(missing)}: taken as 0, so times are too short")
-    unknown = [f.name for f in dataclasses.fields(Costs) if f.name not in given and f.name not in used_costs(scenario)]
+    unknown = [f.name for f in rules.fields_of(Costs) if f.name not in known]
     if unknown:
         flags.append(f"not modelled (no value given): {', '.join(unknown)}")
     if scenario.guest.vcpus > scenario.machine.cores:

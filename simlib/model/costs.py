@@ -130,7 +130,8 @@ class Costs(rules.Checked):
 
     def given(self) -> dict[str, float]:
         """Costs that have a value."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) is not None}
+        every = ((f.name, getattr(self, f.name)) for f in rules.fields_of(Costs))
+        return {name: value for name, value in every if value is not None}
 
 
 @dataclass(frozen=True)

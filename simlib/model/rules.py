@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any
@@ -98,11 +99,17 @@ def rule(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None
     return field(default=default, metadata={"parse": parser, "show": shown})
 
 
+@functools.cache
+def fields_of(section: type) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a section, which is a dataclass: gathered once, as scenarios are made by the million."""
+    return dataclasses.fields(section)
+
+
 class Checked:
     """A section whose fields are checked however it is made: from a file, or by a program."""
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):  # type: ignore[arg-type]  # every section is a dataclass
+        for f in fields_of(type(self)):  # type: ignore[arg-type]  # a class is hashable
             value, parse = getattr(self, f.name), f.metadata["parse"]
             what = f"{type(self).__name__.lower()}.{f.name}"
             if value is None and f.default is None:
