@@ -62,6 +62,11 @@ class Prior:
         return math.log(self.factor) / _QUANTILE
 
 
+def priors_path() -> Path:
+    """The file of the priors of all costs (``data/priors/costs.toml``)."""
+    return data_dir() / "priors" / "costs.toml"
+
+
 def load_priors(name: str) -> dict[str, Prior]:
     """The prior of every cost, for one architecture.
 
@@ -81,7 +86,7 @@ def load_priors(name: str) -> dict[str, Prior]:
     (30000.0, 1.7)
     """
     family = architecture(name).name.partition("-")[0]
-    path = data_dir() / "priors" / "costs.toml"
+    path = priors_path()
     return dict(_priors(family, path, path.stat().st_mtime_ns))
 
 

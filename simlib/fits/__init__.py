@@ -3,7 +3,7 @@
 
 from simlib.fits.choice import AnyFit, choose_fit
 from simlib.fits.estimate import BOUNDS, CostEstimate, complete, cost_key, missing_costs, used_costs
-from simlib.fits.file import Fit, find_fit, load_fit, unit_of, write_fit
+from simlib.fits.file import Fit, find_fit, fit_path, load_fit, unit_of, write_fit
 from simlib.fits.report import FitReport
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "complete",
     "cost_key",
     "find_fit",
+    "fit_path",
     "load_fit",
     "missing_costs",
     "unit_of",

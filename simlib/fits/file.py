@@ -216,22 +216,30 @@ def _fit(content: dict[str, Any]) -> Fit:
     return Fit(scenario, estimate, parameters, pd.DataFrame(content["observations"]), meta)
 
 
+def fit_path(machine: str) -> Path | None:
+    """The file of the shipped fit for a machine, if there is one (``data/fits/MACHINE.json``).
+
+    Examples
+    --------
+    >>> fit_path("ampere-altra").name, fit_path("nobody-s"), fit_path("../priors/costs")
+    ('ampere-altra.json', None, None)
+    """
+    if machine == UNNAMED or not _FILE_NAME.fullmatch(machine):  # the latter perhaps a way out of the folder
+        return None
+    path = data_dir() / "fits" / f"{machine}.json"
+    return path if path.is_file() else None
+
+
 def find_fit(scenario: Scenario) -> Fit | None:
-    """The shipped fit for a scenario's machine, if there is one (``data/fits/MACHINE.json``).
+    """The shipped fit for a scenario's machine, if there is one.
 
     Examples
     --------
     >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
     True
     """
-    if scenario.machine.name == UNNAMED:
-        return None
-    if not _FILE_NAME.fullmatch(
-        scenario.machine.name
-    ):  # of no fit that is shipped, and perhaps a way out of the folder
-        return None
-    path = data_dir() / "fits" / f"{scenario.machine.name}.json"
-    if not path.is_file():
+    path = fit_path(scenario.machine.name)
+    if path is None:
         return None
     found = _shipped(path, path.stat().st_mtime_ns)
     # The tables are the caller's own: what is kept for the next one stays as it was read.

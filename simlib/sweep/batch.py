@@ -7,7 +7,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -140,6 +140,11 @@ _kept: dict[str, _Kept] = {}
 def _of(grid: Grid) -> _Kept:
     """Those of this grid; they are made once."""
     if grid.digest not in _kept:
+        if replace(grid).digest != grid.digest:  # a copy knows no digest yet: it is found anew, by what is here
+            raise SimlibError(
+                "a worker has another version of simlib, other fits or other priors than whoever started the sweep",
+                "install the same simlib, with the same data, on all of the cluster",
+            )
         _kept.clear()
         _kept[grid.digest] = _Kept(Points(grid), result_schema(grid), refused_schema(grid))
     return _kept[grid.digest]

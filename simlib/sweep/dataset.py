@@ -66,7 +66,7 @@ def load(folder: str | Path) -> xr.Dataset:
             values[points] = table[name].to_numpy()
         variables[name] = (tuple(shape), _shaped(values, sizes), _attributes(name))
     coordinates: dict[str, Any] = dict(shape) | _sampled(Path(folder), about, shape)
-    found = xr.Dataset(variables, coordinates, {key: about[key] for key in ("simlib", "seed", "level")})
+    found = xr.Dataset(variables, coordinates, {key: about[key] for key in ("simlib", "grid", "seed", "level")})
     for axis in about["axes"]:
         if axis["column"] in found.coords:
             found[axis["column"]].attrs = {"field": axis["field"]} | ({"unit": axis["unit"]} if axis["unit"] else {})

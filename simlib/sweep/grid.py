@@ -12,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from simlib.decision.priors import priors_path
 from simlib.errors import InputError, nearest
+from simlib.fits import fit_path
 from simlib.model import rules
 from simlib.model.architectures import architecture
 from simlib.model.costs import Calibration
@@ -116,13 +118,24 @@ class Grid:
 
     @cached_property
     def digest(self) -> str:
-        """A name for what will be computed: two grids that say the same have the same."""
+        """A name for what will be computed: grids that say the same, with the same calibrated costs, have the same."""
         text = json.dumps(
-            [__version__, self.scenario.to_toml(), [repr(axis) for axis in self.axes], self.architectures,
-             self.policies, repr(self.design), repr(self.replications), self.costs, self.pages_per_vcpu, self.metrics,
-             self.seed],
+            [__version__, self._calibrated(), self.scenario.to_toml(), [repr(axis) for axis in self.axes],
+             self.architectures, self.policies, repr(self.design), repr(self.replications), self.costs,
+             self.pages_per_vcpu, self.metrics, self.seed],
         )  # fmt: skip
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _calibrated(self) -> list[str]:
+        """Digests of the files that points take costs from: the fits of their machines, and the priors."""
+        machines = {case.machine.name for _, case in self.cases}
+        machines.update(
+            value for axis in self.axes if (axis.section, axis.key) == ("machine", "name") for value in axis.values
+        )
+        paths = [path for path in map(fit_path, sorted(machines)) if path is not None]
+        if self.costs == "median":
+            paths.append(priors_path())
+        return [hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths]
 
     @cached_property
     def how(self) -> str:

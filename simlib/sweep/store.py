@@ -172,7 +172,11 @@ def _check(folder: Path, grid: Grid, resume: bool) -> None:
         return
     found = read_description(folder)
     if found["grid"] != grid.digest:
-        what = f"simlib {found['simlib']}" if found["simlib"] != __version__ else "another grid"
+        what = (
+            f"simlib {found['simlib']}"
+            if found["simlib"] != __version__
+            else "another grid, or of other fits or priors"
+        )
         raise InputError("out", str(folder), f"holds a sweep of {what}", "give another folder", "give another --out",
                          "--out")  # fmt: skip
     if not resume:

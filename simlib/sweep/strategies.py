@@ -137,7 +137,8 @@ def write(folder: Path, out: Path) -> list[Path]:
     descriptor = {
         "name": "best-policies", "path": "best-policies.csv", "kind": "simulated",
         "title": f"Best policy at each of {len(frame):,} places, of {points:,} simulated points",
-        "command": "make strategy-map", "simlib": found.attrs["simlib"], "seed": found.attrs["seed"],
+        "command": "make strategy-map", "simlib": found.attrs["simlib"], "grid": found.attrs["grid"],
+        "seed": found.attrs["seed"],
         "caveats": ["Guests of 16 MiB and two passes: how long a hold and a wait are is that of a large guest, what "
                     "grows with all of the memory is not.",
                     "Costs are medians, of fits where the machine has one, else of priors."],

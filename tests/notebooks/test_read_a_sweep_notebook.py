@@ -36,6 +36,7 @@ def test_the_shipped_table_is_that_of_the_shipped_grid() -> None:
     about = json.loads((ROOT / "data" / "sweeps" / "strategies" / "best-policies.json").read_text(encoding="utf-8"))
     assert [field["name"] for field in about["schema"]["fields"]] == table.columns.tolist()
     assert f"{grid.points:,} simulated points" in about["title"]
+    assert about["grid"] == grid.digest, "the grid, fits or priors changed since: run make strategy-map"
     assert len(table) * len(grid.policies) == grid.points
     assert set(table["variant"]) == set(grid.scenario.variants)
     assert set(table["policy"]) <= set(grid.policies)

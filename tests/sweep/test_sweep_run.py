@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,9 +18,10 @@ from small_sweep import TABLES, rows
 from simlib import Scenario, calibrate, choose, parallel
 from simlib.calibration import sobol_indices
 from simlib.errors import InputError, SimlibError
+from simlib.measurements import data_dir
 from simlib.prediction import predict
 from simlib.simulation import run_scenario
-from simlib.sweep import Pool, driver, load, read_grid, refused, run, store
+from simlib.sweep import Pool, batch, driver, load, read_grid, refused, run, store
 
 
 def test_two_workers_and_small_batches_give_the_same_to_the_bit(grid, undisturbed, tmp_path, monkeypatch):
@@ -133,6 +135,26 @@ def test_a_folder_belongs_to_one_grid_and_one_driver(grid, undisturbed, tmp_path
         run(grid, tmp_path)
     with store.opened(tmp_path / "out", grid, resume=False), pytest.raises(SimlibError, match="another process is at"):
         run(grid, tmp_path / "out", resume=True)
+
+
+def test_a_sweep_goes_on_with_the_costs_that_it_began_with_or_not_at_all(tmp_path, monkeypatch):
+    tables = TABLES | {"costs": "median", "axes": {"machine": {"name": ["ampere-altra", "nobody-s"]}}}
+    out, began = tmp_path / "out", read_grid(tables)
+    run(began, out, workers=1)
+    data = shutil.copytree(data_dir(), tmp_path / "data", ignore=shutil.ignore_patterns("published", "collected"))
+    monkeypatch.setenv("SIMLIB_DATA", str(data))
+    assert run(read_grid(tables), out, resume=True).kept == began.points
+    for name in ("fits/ampere-altra.json", "priors/costs.toml"):
+        content = (data / name).read_bytes()
+        (data / name).write_bytes(content + b"\n")
+        with pytest.raises(InputError, match="holds a sweep of another grid, or of other fits or priors"):
+            run(read_grid(tables), out, resume=True)
+        monkeypatch.setattr(batch, "_kept", {})
+        with pytest.raises(SimlibError, match="a worker has another version of simlib, other fits or other priors"):
+            batch.run_batch(began, 0, 1, 60.0)
+        (data / name).write_bytes(content)
+    (data / "fits" / "host-amd-epyc-2.json").unlink()  # of no machine of the grid
+    assert run(read_grid(tables), out, resume=True).kept == began.points
 
 
 def test_each_runs_in_other_processes_with_the_same_results():
