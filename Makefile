@@ -39,7 +39,7 @@ help:
 	@echo "make fuzz        give every parser, importer and command $(INPUTS) broken inputs; goes on where it was ended (an hour)"
 	@echo "make audit       ask the advisory service about the pinned packages (installs requirements/audit.txt)"
 	@echo "make sweep-faults  kill drivers ($(FAULTS) times), workers and schedulers of sweeps, fill the disk (10 minutes)"
-	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (half an hour)"
+	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (10 minutes)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
