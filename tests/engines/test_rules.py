@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 READ, WRITE = Lock(0, Mode.READ), Lock(0, Mode.WRITE)
 
 
-def run(engine, discipline, *lives):
+def run(engine, discipline, *lives, vcpus=0):
     """One thread a life, each of which writes what it does; cache lines cost nothing, each walks 1024 pages."""
     program, entry = Program(), []
     for life in lives:
@@ -26,7 +26,7 @@ def run(engine, discipline, *lives):
         entry.append(thread.first)
     n = len(lives)
     job = Job(program.steps(), np.array(entry), np.array([[0, 1024]] * n), np.full(n, discipline), 0, 0, 0,
-              np.zeros(n, int), pages=1024, lock_names=tuple(f"lock {i}" for i in range(n)))  # fmt: skip
+              np.zeros(n, int), pages=1024, vcpus=vcpus, lock_names=tuple(f"lock {i}" for i in range(n)))  # fmt: skip
     return engine.run(job)
 
 
@@ -39,6 +39,20 @@ def holder(lock, begin, time):
             program.hold(time)
 
     return life
+
+
+@BOTH
+@pytest.mark.parametrize("vcpus", [0, 1, 2])
+def test_waiters_are_all_threads_that_wait_and_vcpus_the_vcpus_among_them(engine, vcpus):
+    def asks(program):
+        with program.holding(WRITE):
+            program.hold(1000)
+            for condition, time in ((WRITE.waiters(2), 10), (WRITE.vcpus(1), 100), (WRITE.vcpus(2), 200)):
+                with program.when(condition):
+                    program.hold(time)
+
+    found = run(engine, Discipline.QUEUED_SPIN, holder(WRITE, 500, 0), holder(WRITE, 600, 0), asks, vcpus=vcpus)
+    assert found.end_ps == 1010 + (0, 100, 300)[vcpus]
 
 
 @BOTH
