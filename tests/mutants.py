@@ -24,6 +24,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
@@ -121,15 +122,16 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def rounds(package: str) -> Iterator[tuple[str, ...]]:
-    """What pytest is asked for, one after another until something fails."""
-    for paths in TESTS[package]:
+def rounds(mutant: Mutant) -> Iterator[tuple[str, ...]]:
+    """What pytest is asked for, one after another until something fails: which marks, then the tests."""
+    yield ("-m", "", mutant.module)
+    for paths in TESTS[mutant.package]:
         yield ("-m", "not study", *paths)
-    yield ("-m", "study", *(path for paths in TESTS[package] for path in paths))
+    yield ("-m", "study", *(path for paths in TESTS[mutant.package] for path in paths))
 
 
 def noticed(folder: Path, *paths: str) -> str:
-    """The first test that fails in a copy; empty if none does."""
+    """The first test that fails in a copy, without its parameters; empty if none does."""
     environment = os.environ | {
         "PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "numba"), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
@@ -153,17 +155,16 @@ def noticed(folder: Path, *paths: str) -> str:
         return "(it does not end)"
     if done.returncode in (0, 5):  # passed, or a module without examples
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) ([^\s[]+)", done.stdout, flags=re.MULTILINE)
     return failed[1] if failed else f"(pytest ended with {done.returncode})"
 
 
-def unhurt(asked: tuple[str, ...], folders: Queue[Path]) -> str:
-    """The first test that fails without a mutant."""
-    folder = folders.get()
-    try:
-        return noticed(folder, *asked)
-    finally:
-        folders.put(folder)
+@cache
+def unhurt(folder: Path, *asked: str) -> None:
+    """Stop if what failed fails without any mutant, too; a test is asked once in each copy."""
+    test = noticed(folder, *asked)
+    if test:
+        raise SystemExit(f"without any mutant, {test} fails")
 
 
 def attempt(mutant: Mutant, folders: Queue[Path]) -> dict[str, object]:
@@ -174,10 +175,14 @@ def attempt(mutant: Mutant, folders: Queue[Path]) -> dict[str, object]:
     changed = mutated(mutant, source)
     assert changed is not None
     try:
-        path.write_text(changed, encoding="utf-8")
-        test = noticed(folder, mutant.module)
-        for asked in rounds(mutant.package):
-            test = test or noticed(folder, *asked)
+        test = ""
+        for asked in rounds(mutant):
+            path.write_text(changed, encoding="utf-8")
+            test = noticed(folder, *asked)
+            path.write_text(source, encoding="utf-8")
+            if test:
+                unhurt(folder, *(asked if test.startswith("(") else (*asked[:2], test)))
+                break
     finally:
         path.write_text(source, encoding="utf-8")
         folders.put(folder)
@@ -231,11 +236,6 @@ def tried(folder: Path, number: int, packages: Iterable[str]) -> dict[str, list[
         shutil.rmtree(folder / str(at), ignore_errors=True)
         folders.put(copied(folder / str(at)))
     with kept.open("a", encoding="utf-8", newline="") as stream, ThreadPoolExecutor(max(workers, 1)) as pool:
-        asked = [one for package in sorted({mutant.package for mutant in left}) for one in rounds(package)]
-        for test in pool.map(lambda one: unhurt(one, folders), asked):
-            if test:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise SystemExit(f"without any mutant, {test} fails")
         table = csv.DictWriter(stream, FIELDS)
         if not rows:
             table.writeheader()
