@@ -1,13 +1,41 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Functions that Numba compiles when they are first called, and keeps where there is a place for that."""
+"""Functions that Numba compiles when they are first called, and keeps where there is a place for that.
+
+Numba is imported here and nowhere else: without the ``.numba_config.yaml`` of the current folder, which may be
+anybody's and could name a cache of their code. ``NUMBA_…`` of the environment stand.
+"""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from numba import njit
+__all__ = ["config", "intrinsic", "kept", "njit", "types"]
+
+
+def _import_numba() -> None:
+    """Import it as if YAML, of which that file is made, could not be read; then let it look for no such file."""
+    if "numba" in sys.modules:  # the caller's, with what the caller wants
+        return
+    before = {"yaml": sys.modules["yaml"]} if "yaml" in sys.modules else {}
+    sys.modules["yaml"] = None  # type: ignore[assignment]  # the documented way to have an import fail
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "YAML parsing capabilities appear to be missing"
+            from numba.core import config  # noqa: PLC0415
+    finally:
+        del sys.modules["yaml"]
+        sys.modules.update(before)
+    config._config_fname = ""  # Numba has no public name for it; it looks again whenever it compiles
+
+
+_import_numba()
+
+from numba import config, njit, types  # noqa: E402  # now that it is imported
+from numba.extending import intrinsic  # noqa: E402
 
 
 def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -7,9 +7,9 @@ import datetime
 import hashlib
 import platform
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
-import numba
 import numpy as np
 import pandas as pd
 import scipy
@@ -90,7 +90,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
             "data": f"{found.table.name}, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…",
             "seed": seed,
             "software": f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}, "
-            f"Numba {numba.__version__}",
+            f"Numba {version('numba')}",
             "every number": "measured, fitted or predicted, and marked so; nothing simulated is shown as measured",
         },
     )

@@ -47,16 +47,14 @@ class Pool:
 
     def __init__(self, workers: int = 0) -> None:
         self.workers = workers or cpus()
-        methods = multiprocessing.get_all_start_methods()
-        self._context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if "forkserver" in methods:
-            self._context.set_forkserver_preload(_PRELOADED)
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        self._context: Any = multiprocessing.get_context(method)
         self._processes = self._started()
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Run a task in a worker, whatever can be pickled by value (functions within functions, too)."""
         pickled = cloudpickle.dumps((task, arguments))
-        with _no_main():
+        with _apart():
             try:
                 return self._processes.submit(_run, pickled)
             except BrokenProcessPool:
@@ -73,7 +71,15 @@ class Pool:
         self._end()
 
     def _started(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_begin)
+        with _apart():
+            if self._context.get_start_method() == "forkserver":
+                from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415  # not on Windows
+
+                self._context.set_forkserver_preload(_PRELOADED)
+                with _unheard():
+                    resource_tracker.ensure_running()
+                    forkserver.ensure_running()
+            return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_begin)
 
     def _end(self) -> None:
         processes = list((self._processes._processes or {}).values())  # Python 3.14 has terminate_workers()
@@ -84,18 +90,37 @@ class Pool:
             process.join()
 
 
-@contextmanager
-def _no_main() -> Iterator[None]:
-    """Workers that are started meanwhile do not import the caller's program, which would run it again.
+_ENVIRONMENT = {
+    "PYTHONSAFEPATH": "1",  # no module of the current folder, whoever may write there, is taken for one of Python's
+    "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",  # of what it removes after a killed run
+}
 
-    They need nothing of it: what it defines is pickled by value.
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Processes that are started meanwhile take nothing from the current folder, nor import the caller's program.
+
+    That would run it again; they need nothing of it, as what it defines is pickled by value.
     """
-    main = sys.modules["__main__"]
+    main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _ENVIRONMENT}
     sys.modules["__main__"] = ModuleType("__main__")
+    os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes that are started meanwhile are deaf to Ctrl-C, which is for the parent alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, njit, types
-from numba.extending import intrinsic
+
+from simlib.machine_code import config, intrinsic, njit, types
 
 part = njit(inline="always", _nrt=False, error_model="numpy")
 """For the few large functions that become part of their one caller: the whole run can be handed to them."""
