@@ -31,6 +31,11 @@ CSV_BYTES = 32 * MIB
 DEPTH = 32
 """Most lists and tables within each other."""
 
+_LONG_KEY = re.compile(
+    rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{DEPTH}}}""", flags=re.ASCII
+)
+"""More tables within each other than may be, as a dotted key writes them; TOML's reader takes the square of that."""
+
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """What no text has that people wrote: what terminals obey, and half characters."""
 
@@ -163,12 +168,17 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
     --------
     >>> parse_toml("[guest]\\nvcpus = 8", "mine.toml", "a scenario file (TOML)")
     {'guest': {'vcpus': 8}}
+    >>> parse_toml("a." * 99 + "b = 1", "mine.toml", "a scenario file (TOML)")
+    Traceback (most recent call last):
+    simlib.errors.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct it
     >>> parse_toml("a = " + "[" * 99 + "]" * 99, "mine.toml", "a scenario file (TOML)")
     Traceback (most recent call last):
     simlib.errors.InputError: mine.toml = nested too deeply: must be a scenario file (TOML); correct it
     """
     if len(text) > TOML_BYTES:
         raise InputError(where, f"more than {TOML_BYTES / MIB:g} MiB", f"must be {kind}", "is this the right file?")
+    if _LONG_KEY.search(text):
+        raise _too_deep(where, kind)
     try:
         tables = tomllib.loads(text)
     except RecursionError:

@@ -27,7 +27,9 @@ def test_no_module_and_no_configuration_of_it_is_taken(tmp_path, words):
         (tmp_path / f"{name}.py").write_text(f"open('{name}-ran', 'w')\nraise SystemExit(9)\n")
     (tmp_path / ".numba_config.yaml").write_text("a: [")  # whoever reads it ends with a traceback
     (tmp_path / "grid.toml").write_text(GRID)
-    (tmp_path / "one.toml").write_text('guest.memory_per_vcpu = "2M"\nmachine.name = "ampere-altra"\n')
+    (tmp_path / "one.toml").write_text(
+        'group = "old test"\nmachine.name = "ampere-altra"\nguest.memory_per_vcpu = "2M"\n'
+    )
     done = subprocess.run([COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, list(tmp_path.glob("*-ran"))) == (0, []), done.stderr
     assert "Traceback" not in done.stderr
