@@ -1,11 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The command: ``simlib``, and ``python -m simlib``."""
 
+import os
+import sys
+
 from simlib import interruption
+
+
+def open_closed_streams() -> None:
+    """Let a standard stream that whoever started the command has closed lead nowhere, as if it were /dev/null.
+
+    A file that is opened later would be taken for it otherwise.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the least number that is free, which is that one's
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # open to the end
 
 
 def main() -> None:
     """Entry point: hear signals first, then import and run the command."""
+    open_closed_streams()
     interruption.listen()
     interruption.state.at_once = True
     interruption.insist()

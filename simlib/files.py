@@ -9,12 +9,15 @@ next.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simlib.errors import InputError
@@ -28,6 +31,12 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 _PROBE_BYTES = 1 << 16
 """What a disk must have room for, before work whose result goes there; bytes."""
+
+_PATIENCE_S, _LOOK_S = 10.0, 0.02
+"""How long another process that writes the same file is waited for, and how often it is looked for, s."""
+
+_MOST_LINKS = 40
+"""Links that lead from one to the next; the system follows no more."""
 
 _LONGEST_NAME = 240
 """Most bytes of a name to which ``.part`` is added; the system allows 255 in all."""
@@ -69,9 +78,9 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Write a file beside its place, then rename it there; a device or a pipe is written to as it is.
+    """Write a file beside its place, then rename it there; a device, a pipe or ``/dev/stdout`` is written to as it is.
 
-    A link is followed: what it names is replaced, and the link stays.
+    A link is followed: what it names is replaced, and the link stays. A file keeps its permissions.
 
     Raises
     ------
@@ -80,11 +89,15 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     """
     path = Path(path)
     with _naming(path):
-        place = Path(os.path.realpath(path))
-        if _is_special(place):
-            place.write_bytes(content)
+        number = _descriptor(path)
+        if number is not None:  # what else is written there stands before it or behind it, as it comes
+            sys.stdout.flush()
+            with open(os.dup(number), "wb") as stream:
+                stream.write(content)
+        elif _is_special(path):
+            path.write_bytes(content)
         else:
-            replace(place, content)
+            replace(Path(os.path.realpath(path)), content)
     return path
 
 
@@ -107,6 +120,8 @@ def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) 
     place.parent.mkdir(parents=True, exist_ok=True)
     with _own(_part(place), _make_file) as part:
         part.write_bytes(content)
+        with suppress(FileNotFoundError):
+            shutil.copymode(place, part)
         if durable:
             _to_disk(part)
         os.replace(part, place)
@@ -207,16 +222,16 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
     """
     path = Path(path)
     with _naming(path):
-        place = Path(os.path.realpath(path))
-        mode = _mode(place)
+        mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode) and not folder:
             raise _system(errno.EISDIR)
         if mode is not None and folder and not stat.S_ISDIR(mode):
             raise _system(errno.ENOTDIR)
-        if _is_special(place):
-            if not os.access(place, os.W_OK):
+        if _descriptor(path) is not None or _is_special(path):
+            if not os.access(path, os.W_OK):
                 raise _system(errno.EACCES)
             return path
+        place = Path(os.path.realpath(path))
         for part in (place, *place.parents) if folder else place.parents:
             if _mode(part) is not None:
                 break
@@ -232,7 +247,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Be the only one who works in a folder; wait for another process, or thread, that does."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        _lock(handle)
+        _lock(handle, patient=True)
         yield
     finally:
         os.close(handle)
@@ -300,7 +315,8 @@ def _remove(part: Path, handle: int) -> None:
     """Remove a file or folder, if it is still the one that is open."""
     if _is_at(handle, part):
         if stat.S_ISDIR(os.fstat(handle).st_mode):
-            shutil.rmtree(part, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another one removes it, too
+                shutil.rmtree(part)
         else:
             part.unlink(missing_ok=True)
 
@@ -313,15 +329,22 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def _lock(handle: int) -> None:
-    """Lock an open file until it is closed, where its file system can."""
+def _lock(handle: int, *, patient: bool = False) -> None:
+    """Lock an open file until it is closed, where its file system can; wait a while for whoever else has it."""
     import fcntl  # noqa: PLC0415  # not on Windows, where names can be imported from here
 
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+    deadline = math.inf if patient else time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, "another process holds it") from None
+            time.sleep(_LOOK_S)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            return None
 
 
 def _fill(beside: Path, folder: Path, texts: Mapping[str, str]) -> None:
@@ -366,6 +389,18 @@ def _is_special(place: Path) -> bool:
     return mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
+def _descriptor(path: Path) -> int | None:
+    """The number of this process's descriptor that a path names, as ``/dev/stdout`` does; None if it names none."""
+    for _ in range(_MOST_LINKS):
+        if os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd":
+            return int(path.name) if path.name.isdecimal() else None
+        try:
+            path = path.parent / os.readlink(path)
+        except OSError:
+            return None
+    return None
+
+
 def _longest_names(place: Path) -> None:
     """Refuse names that the system cannot have, whether or not their folder is there."""
     for part in place.parts:
@@ -387,6 +422,8 @@ def _naming(path: Path) -> Iterator[None]:
         full = error.errno in FULL
         cure = "free some space, or choose another disk" if full else "choose a folder that you may write to"
         why = error.strerror or str(error)
+        if str(error.filename).endswith(PART):  # in the way of it, where a run that was killed left it
+            why = f"{error.filename}: {why}"
         raise InputError("output", str(path), f"cannot be written ({why})", cure) from None
     except ValueError as error:  # a byte 0 in a name
         if isinstance(error, InputError):

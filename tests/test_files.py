@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from simlib import files
 from simlib.errors import InputError
 from simlib.files import check_writable, write_text, write_together
 from simlib.measurements.importers import import_text, write_imported
@@ -79,6 +81,42 @@ def test_a_device_is_written_and_a_full_one_named():
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     with pytest.raises(InputError, match=r"output = /dev/full: .*No space left on device\); free some space"):
         write_text("/dev/full", "x")
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_a_descriptor_gets_the_text_between_what_else_is_written_there(tmp_path, name):
+    program = ("from simlib.files import check_writable, write_text; print('before'); "
+               f"write_text(check_writable({name!r}), 'text\\n'); print('behind')")  # fmt: skip
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "before\ntext\nbehind\n"
+    with (tmp_path / "file").open("w") as stream:
+        subprocess.run(command, stdout=stream, check=True)
+    assert contents(tmp_path) == {"file": "before\ntext\nbehind\n"}
+
+
+def test_a_file_keeps_its_permissions(tmp_path):
+    write_text(tmp_path / "file", "").chmod(0o600)
+    write_text(tmp_path / "file", "new")
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+
+
+def test_what_is_in_the_way_and_cannot_be_removed_is_named(tmp_path, monkeypatch):
+    part = tmp_path / ".file.part"
+    with part.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        monkeypatch.setattr(files, "_PATIENCE_S", 0.1)
+        with pytest.raises(InputError, match=r"cannot be written \(another process holds it\)"):
+            write_text(tmp_path / "file", "")
+    part.unlink()
+    part.mkdir()
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(files.shutil, "rmtree", refuse)
+    with pytest.raises(InputError, match=rf"cannot be written \({part}: Permission denied\)"):
+        write_text(tmp_path / "file", "")
+    assert names(tmp_path) == [".file.part"]
 
 
 @pytest.mark.parametrize("there", [None, "part", "folder", "link"])

@@ -338,9 +338,6 @@ def explore(
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run the command, turn faults into one sentence and an exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["--version"]:
-        print(simlib.__version__)  # before anything is parsed: Typer imports all of pydantic for that
-        return
     # What an encoding cannot say (ASCII has no µ, UTF-8 no half of a file's name) is an escape, not an error.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -348,7 +345,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         asked.set(given)
         try:
-            app(args=arguments, prog_name="simlib", standalone_mode=True)
+            if given[:1] == ["--version"]:  # before anything is parsed: Typer imports all of pydantic for that
+                write(f"{simlib.__version__}\n")
+            else:
+                app(args=arguments, prog_name="simlib", standalone_mode=True)
         finally:
             sys.stdout.flush()
     except SimlibError as error:
@@ -362,7 +362,8 @@ def main(arguments: list[str] | None = None) -> None:
         say("not enough memory: take less of what is simulated or read")
         sys.exit(1)
     except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
-        say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        unnamed = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
+        say(f"{error.filename or unnamed}: {error.strerror or error}")
         _leave_output()
         sys.exit(1)
 

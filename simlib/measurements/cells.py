@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,9 +116,9 @@ def _header(where: str, header: list[str]) -> list[str]:
     """Check the names of the columns."""
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise InputError(f"{where}, header", header[0], "columns must be separated by commas", "save the file as CSV")
-    for name in header:
+    for name, times in Counter(header).items():
         if not name:
             raise InputError(f"{where}, header", ",".join(header), "every column must have a name", "name it")
-        if header.count(name) > 1:
+        if times > 1:
             raise InputError(f"{where}, header", name, "a column must occur once", "rename or remove one")
     return header
