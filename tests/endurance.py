@@ -72,8 +72,9 @@ def piece(minutes: float) -> int:
                         for q in range(4)])  # fmt: skip
     before, after = medians[1], medians[3]
     grown = after[0] / before[0] - 1
-    print(f"{minutes:g} min, {len(seen)} rounds, medians of each quarter: memory {medians[:, 0].round()} MiB, of the last "
-          f"{grown:+.1%} against the second; descriptors {medians[:, 1]}, threads {medians[:, 2]}", flush=True)  # fmt: skip
+    print(f"{minutes:g} min, {len(seen)} rounds; medians of the quarters: memory {medians[:, 0].round()} MiB, of the "
+          f"last one {grown:+.1%} against the second; descriptors {medians[:, 1]}; threads {medians[:, 2]}",
+          flush=True)  # fmt: skip
     kept = max(after[1] - before[1], after[2] - before[2])
     return int(grown > MOST or kept > 0)
 
