@@ -17,7 +17,7 @@ import pytest
 from small_sweep import rows
 
 from simlib.errors import InputError, SimlibError
-from simlib.sweep import driver, load, refused, run, store
+from simlib.sweep import load, pool, refused, run, store
 
 
 @pytest.fixture
@@ -181,9 +181,9 @@ def test_what_goes_wrong_beside_the_folder_is_not_said_of_it(grid, tmp_path, mon
     def failing(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(driver, "_drive", failing)
-    with pytest.raises(OSError, match="Too many open files"):
-        run(grid, tmp_path / "out")
+    monkeypatch.setattr(pool.ProcessPoolExecutor, "submit", failing)
+    with pytest.raises(SimlibError, match=r"^2 worker processes cannot be started \(Too many open files\); give fewer"):
+        run(grid, tmp_path / "out", workers=2)
 
 
 @pytest.mark.parametrize(("number", "cure"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "see to it that")])
