@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simlib.cli.elsewhere import ClusterOption
-from simlib.cli.output import progress_bar, say
+from simlib.cli.output import progress_bar, say, write
 
 
 def sweep(
@@ -38,4 +37,4 @@ def sweep(
         )  # fmt: skip
     results = found.points - found.refused
     say(f"{results:,} points simulated, {found.refused:,} refused; the results are in")
-    sys.stdout.write(f"{found.folder / 'results'}\n")
+    write(f"{found.folder / 'results'}\n")

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xarray as xr
 
 from simlib.errors import InputError
 from simlib.sweep.axis import Axis
-from simlib.sweep.store import REFUSED, RESULTS, intact, read_description
+from simlib.sweep.store import REFUSED, RESULTS, faults, parts, read_description
 from simlib.workloads import KINDS
 from simlib.workloads.metrics import split_name
 
@@ -53,7 +52,7 @@ def load(folder: str | Path) -> xr.Dataset:
     ({'architecture': 1, 'vcpus': 2, 'policy': 1}, 's')
     """
     about = read_description(Path(folder))
-    table = _table(Path(folder), RESULTS)
+    table = _table(Path(folder), RESULTS, about)
     shape = _dimensions(about)
     sizes = tuple(len(labels) for labels in shape.values())
     points = table["point"].to_numpy() if table is not None else np.empty(0, dtype=np.int64)
@@ -82,7 +81,7 @@ def refused(folder: str | Path) -> pd.DataFrame:
         point, architecture, policy, the axes, field, rule, version.
     """
     about = read_description(Path(folder))
-    table = _table(Path(folder), REFUSED)
+    table = _table(Path(folder), REFUSED, about)
     if table is None:
         axes = [axis["column"] for axis in about["axes"]]
         return pd.DataFrame(columns=["point", "architecture", "policy", *axes, "field", "rule", "version"])
@@ -90,21 +89,18 @@ def refused(folder: str | Path) -> pd.DataFrame:
     return frame.sort_values("point", ignore_index=True)
 
 
-def _table(folder: Path, name: str) -> pa.Table | None:
+def _table(folder: Path, name: str, about: dict[str, Any]) -> pa.Table | None:
     """All parts of a data set; None if there is none."""
-    paths = sorted((folder / name).glob("architecture=*/*.parquet"))
-    for path in paths:
-        if not intact(path):
-            raise InputError("part", str(path), "is damaged", "compute it anew: run with resume=True",
-                             "compute it anew: simlib sweep … --resume")  # fmt: skip
-    if not paths:
-        return None
-    parts = []
-    for path in paths:
-        part = pq.ParquetFile(path).read()
-        architecture = path.parent.name.partition("=")[2]
-        parts.append(part.append_column("architecture", pa.array([architecture] * part.num_rows)))
-    return pa.concat_tables(parts)
+    tables = []
+    with faults(folder):
+        for path, part in parts(folder, name, about):
+            if part is None:
+                raise InputError("part", str(path), "is damaged or no part of this sweep",
+                                 "set it aside, and compute it anew: run with resume=True",
+                                 "set it aside, and compute it anew: simlib sweep … --resume")  # fmt: skip
+            architecture = path.parent.name.partition("=")[2]
+            tables.append(part.append_column("architecture", pa.array([architecture] * part.num_rows)))
+    return pa.concat_tables(tables) if tables else None
 
 
 def _dimensions(about: dict[str, Any]) -> dict[str, list[Any]]:
@@ -135,7 +131,7 @@ def _sampled(folder: Path, about: dict[str, Any], shape: dict[str, list[Any]]) -
     if about["design"] == "full":
         return {}
     names = ["point", *(axis["column"] for axis in about["axes"])]
-    tables = [table.select(names) for name in (RESULTS, REFUSED) if (table := _table(folder, name)) is not None]
+    tables = [table.select(names) for name in (RESULTS, REFUSED) if (table := _table(folder, name, about)) is not None]
     if not tables:
         return {}
     rows = pa.concat_tables(tables).to_pandas()

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simlib.errors import printable
 from simlib.parallel import Executor, Progress, completed
 from simlib.sweep.batch import Batch, run_batch
 from simlib.sweep.grid import Grid, load_grid
 from simlib.sweep.point import Points
 from simlib.sweep.pool import Pool
-from simlib.sweep.store import RESULTS, Store, opened
+from simlib.sweep.store import DAMAGED, REFUSED, Store, opened
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -43,7 +44,7 @@ class Sweep:
     points, refused, kept : int
         Points in all; those that a rule refused; those that were finished before.
     damaged : tuple of Path
-        Parts that were found damaged, and whose points were computed anew.
+        What was found in the data sets and is no intact part: it is in ``damaged/`` now, its points were computed anew.
     seconds, simulating : float
         Time of all workers in batches, and of it in simulations, s.
     """
@@ -121,14 +122,15 @@ def run(
     with opened(Path(out), grid, resume) as store, ExitStack() as stack:
         kept = int(store.done.sum())
         for path in store.damaged:
-            tell(f"{path.name} is damaged: its points are computed anew")
+            shown = printable(str(path.relative_to(store.folder)))
+            tell(f"{shown} is damaged or no part of this sweep: set aside in {DAMAGED}/, missing points are computed")
         if kept:
             tell(f"{kept:,} of {grid.points:,} points are finished")
         if kept == grid.points:
-            return Sweep(store.folder, grid.points, _refused(store), kept, tuple(store.damaged))
+            return Sweep(store.folder, grid.points, store.rows[REFUSED], kept, tuple(store.damaged))
         executor = stack.enter_context(_executor(cluster, workers))
         seconds, simulating = _drive(executor, store, progress)
-        return Sweep(store.folder, grid.points, _refused(store), kept, tuple(store.damaged), seconds, simulating)
+        return Sweep(store.folder, grid.points, store.rows[REFUSED], kept, tuple(store.damaged), seconds, simulating)
 
 
 def _executor(cluster: str | Client | None, workers: int) -> Any:
@@ -192,8 +194,3 @@ def _drive(executor: Executor, store: Store, progress: Progress | None) -> tuple
     finally:
         store.write()
     return seconds, simulating
-
-
-def _refused(store: Store) -> int:
-    """Points that were refused: those that are done and in no part of the results."""
-    return store.grid.points - store.rows(RESULTS)

@@ -18,6 +18,7 @@ from typing import Any
 
 import cloudpickle
 
+from simlib.errors import SimlibError
 from simlib.parallel import cpus
 
 _PRELOADED = ["simlib.sweep.batch"]
@@ -34,6 +35,11 @@ class Pool:
     ----------
     workers : int
         0: as many as there are CPUs.
+
+    Raises
+    ------
+    SimlibError
+        If the system has no room for them; when the first task is given, too.
 
     Examples
     --------
@@ -54,7 +60,7 @@ class Pool:
     def submit(self, task: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Run a task in a worker, whatever can be pickled by value (functions within functions, too)."""
         pickled = cloudpickle.dumps((task, arguments))
-        with _apart():
+        with _apart(), self._starting():
             try:
                 return self._processes.submit(_run, pickled)
             except BrokenProcessPool:
@@ -71,7 +77,7 @@ class Pool:
         self._end()
 
     def _started(self) -> ProcessPoolExecutor:
-        with _apart():
+        with _apart(), self._starting():
             if self._context.get_start_method() == "forkserver":
                 from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415  # not on Windows
 
@@ -80,6 +86,17 @@ class Pool:
                     resource_tracker.ensure_running()
                     forkserver.ensure_running()
             return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_begin)
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """What the system says of new processes, as one sentence."""
+        try:
+            yield
+        except OSError as error:
+            raise SimlibError(
+                f"{self.workers} worker processes cannot be started ({error.strerror or error})",
+                "give fewer workers=…, from a folder that exists", "give fewer --workers, from a folder that exists",
+            ) from None  # fmt: skip
 
     def _end(self) -> None:
         processes = list((self._processes._processes or {}).values())  # Python 3.14 has terminate_workers()

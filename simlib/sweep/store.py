@@ -2,18 +2,21 @@
 """The folder of a sweep: Parquet files that are whole or not there, whatever ends whoever writes them.
 
 A part's name holds the digest of its bytes, so that damage is seen. Nothing is ever changed: a part is written beside
-its place, brought to the disk, and renamed.
+its place, brought to the disk, and renamed. The data sets hold nothing but parts: whoever reads them reads all files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import os
+import re
+import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +24,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from simlib.errors import InputError, SimlibError
-from simlib.files import PART, replace
-from simlib.sweep.grid import Grid
+from simlib.errors import InputError, SimlibError, printable
+from simlib.files import FULL, PART, check_writable, replace
+from simlib.reading import MIB, exists, read_json
+from simlib.sweep.batch import refused_schema, result_schema
+from simlib.sweep.grid import MOST_POINTS, Grid
 from simlib.version import __version__
 
 RESULTS, REFUSED, DAMAGED = "results", "refused", "damaged"
-"""Folders: data sets of results and of refused points; parts that were found damaged, and are computed anew."""
+"""Folders: data sets of results and of refused points; what was found in them and is no intact part."""
 
 DESCRIPTION = "sweep.json"
+
+_DESCRIPTION_BYTES = 64 * MIB
+"""Longest description: an axis of a million values."""
+
+_PART = re.compile(r"part-(?P<first>\d{9})-(?P<digest>[0-9a-f]{32})\.parquet", re.ASCII)
+"""A part's name: its first point, and the digest of its bytes."""
+
+_HALF = re.compile(rf"\.{_PART.pattern}{re.escape(PART)}", re.ASCII)
+"""What `simlib.files.replace` leaves of a part if it is killed."""
 
 BETWEEN_S, SHARE = 2.0, 0.02
 """Rows are written once so many seconds have passed, or that share of the sweep so far: what a kill costs at most."""
@@ -53,13 +66,16 @@ class Store:
     done : ndarray of bool, shape (points,)
         Whether each point has a row in a part.
     damaged : list of Path
-        Parts that were set aside when the folder was opened.
+        What was no intact part, and was set aside when the folder was opened.
+    rows : dict of str to int
+        Rows of each of the data sets.
     """
 
     def __init__(self, folder: Path, grid: Grid) -> None:
         self.folder, self.grid = folder, grid
         self.done = np.zeros(grid.points, dtype=bool)
         self.damaged: list[Path] = []
+        self.rows = {RESULTS: 0, REFUSED: 0}
         self._waiting: dict[str, list[pa.Table]] = {RESULTS: [], REFUSED: []}
         self._begun = self._written = time.monotonic()
 
@@ -85,8 +101,9 @@ class Store:
             if not tables:
                 continue
             table = pa.concat_tables(tables)
-            for architecture in pc.unique(table["architecture"]).to_pylist():
-                self._write_part(name, architecture, table.filter(pc.equal(table["architecture"], architecture)))
+            with faults(self.folder):
+                for architecture in pc.unique(table["architecture"]).to_pylist():
+                    self._write_part(name, architecture, table.filter(pc.equal(table["architecture"], architecture)))
             tables.clear()
         self._written = time.monotonic()
 
@@ -95,49 +112,112 @@ class Store:
         stream = io.BytesIO()
         pq.write_table(rows, stream, compression="zstd")
         folder = self.folder / name / f"architecture={architecture}"
-        first = rows["point"][0].as_py()
-        replace(folder / f"part-{first:09d}-{_digest(stream.getbuffer())}.parquet", stream.getbuffer(), durable=True)
-        self.done[rows["point"].to_numpy()] = True
+        first, digest = rows["point"][0].as_py(), _hash(stream.getbuffer()).hexdigest()
+        replace(folder / f"part-{first:09d}-{digest}.parquet", stream.getbuffer(), durable=True)
+        self._count(name, rows)
 
     def look(self) -> None:
-        """Find what is done; set aside what is damaged, and remove what was half written."""
+        """Find what is done; set aside what is no intact part, and remove what was half written."""
+        about = description(self.grid)
         for name in (RESULTS, REFUSED):
-            for path in sorted((self.folder / name).glob("architecture=*/*")):
-                if path.suffix == PART:
+            for path in (self.folder / name).glob(f"architecture=*/.part-*{PART}"):
+                if _HALF.fullmatch(path.name):
                     path.unlink()
-                    continue
-                points = _points_of(path)
-                if points is None or self.done[points].any():
+            for path, part in parts(self.folder, name, about, ["point"]):
+                if part is None or self.done[part["point"].to_numpy()].any():
                     self._set_aside(path)
                 else:
-                    self.done[points] = True
+                    self._count(name, part)
 
-    def rows(self, name: str) -> int:
-        """Rows of one of the data sets, as its files' ends say."""
-        return sum(pq.read_metadata(path).num_rows for path in (self.folder / name).glob("architecture=*/*.parquet"))
+    def _count(self, name: str, part: pa.Table) -> None:
+        self.done[part["point"].to_numpy()] = True
+        self.rows[name] += part.num_rows
 
     def _set_aside(self, path: Path) -> None:
         self.damaged.append(path)
         aside = self.folder / DAMAGED
         aside.mkdir(exist_ok=True)
-        os.replace(path, aside / path.name)
+        names = itertools.chain([path.name], (f"{path.name}.{number}" for number in itertools.count(1)))
+        os.rename(path, next(aside / name for name in names if not os.path.lexists(aside / name)))
 
 
-def _points_of(path: Path) -> NDArray[np.int64] | None:
-    """The points of a part; None if it is damaged."""
-    content = path.read_bytes()
-    if not path.stem.endswith(_digest(content)):
+def parts(
+    folder: Path, name: str, about: Mapping[str, Any], columns: Sequence[str] | None = None
+) -> Iterator[tuple[Path, pa.Table | None]]:
+    """What there is in a data set, sorted by name.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        `RESULTS` or `REFUSED`.
+    about : mapping
+        The sweep's `description`.
+    columns : sequence of str, optional
+        Those that are read; all of them by default.
+
+    Yields
+    ------
+    path : Path
+    part : pyarrow.Table or None
+        Its rows, if it is an intact part of this sweep in its place.
+    """
+    kinds = about["columns"].get(name, {})
+    for place in _entries(folder / name):
+        key, _, architecture = place.name.partition("=")
+        if key == "architecture" and architecture in about["architectures"] and stat.S_ISDIR(place.lstat().st_mode):
+            for path in _entries(place):
+                part = _read(path, kinds, about["points"], columns)
+                yield path, part if part is not None and _is_of(part, architecture, about) else None
+        else:
+            yield place, None
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What readers find in a folder; pandas passes by what is hidden, DuckDB and Polars do not if it is Parquet."""
+    if not exists(folder):
+        return []
+    return sorted(path for path in folder.iterdir() if path.name[0] not in "._" or path.suffix == ".parquet")
+
+
+def _read(path: Path, kinds: Mapping[str, str], most: int, columns: Sequence[str] | None) -> pa.Table | None:
+    """The rows of a part; None if its name, its bytes, its columns or its first point are not those of one."""
+    named = _PART.fullmatch(path.name)
+    if named is None or not stat.S_ISREG(path.lstat().st_mode):
         return None
-    return np.asarray(pq.read_table(io.BytesIO(content), columns=["point"])["point"].to_numpy())
+    with open(path, "rb", opener=_open_file) as stream:
+        if hashlib.file_digest(stream, _hash).hexdigest() != named["digest"]:
+            return None
+        try:
+            part = pq.ParquetFile(stream)
+            if _kinds(part.schema_arrow) != [*kinds.items()] or not 0 < part.metadata.num_rows <= most:
+                return None
+            table = part.read(columns)
+        except (pa.ArrowException, OSError):  # the digest fits, but it is no Parquet
+            return None
+    return table if table["point"][0].as_py() == int(named["first"]) else None
 
 
-def intact(path: Path) -> bool:
-    """Whether a part is what was written."""
-    return path.stem.endswith(_digest(path.read_bytes()))
+def _kinds(schema: pa.Schema) -> list[tuple[str, str]]:
+    """The names and types of columns."""
+    return [(field.name, str(field.type)) for field in schema]
 
 
-def _digest(content: bytes | memoryview) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _is_of(part: pa.Table, architecture: str, about: Mapping[str, Any]) -> bool:
+    """Whether the points of a part are sorted ones of the sweep, and all of an architecture's cases."""
+    points, cases = part["point"].to_numpy(), np.array(about["architectures"])
+    if part["point"].null_count or (points[1:] <= points[:-1]).any() or points[-1] >= about["points"]:
+        return False
+    return bool((cases[points // (about["points"] // len(cases))] == architecture).all())
+
+
+def _open_file(path: str, flags: int) -> int:
+    """Open a file, and neither follow a link nor wait for a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def _hash(content: bytes | memoryview = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(content, digest_size=16)
 
 
 @contextmanager
@@ -151,24 +231,26 @@ def opened(folder: Path, grid: Grid, resume: bool) -> Iterator[Store]:
     SimlibError
         If another process holds it, or it cannot be written.
     """
-    with _faults(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder):
-            store = Store(folder, grid)
+    with ExitStack() as stack:
+        with faults(folder):
+            check_writable(folder, folder=True)
+            folder.mkdir(parents=True, exist_ok=True)
             _check(folder, grid, resume)
+            stack.enter_context(_alone(folder))
+            _check(folder, grid, resume)  # again: another process may have come and gone
+            _describe(folder, grid)
+            store = Store(folder, grid)
             store.look()
-            yield store
+        yield store
 
 
 def _check(folder: Path, grid: Grid, resume: bool) -> None:
-    """Begin a sweep in a folder, or see that it is this one's."""
-    path = folder / DESCRIPTION
-    if not path.exists():
+    """See that a folder is empty, or this sweep's."""
+    if not os.path.lexists(folder / DESCRIPTION):
         strange = [one.name for one in folder.iterdir() if one.name not in ("lock", f".{DESCRIPTION}{PART}")]
         if strange:
-            raise InputError("out", str(folder), f"holds {sorted(strange)[0]}, which is no sweep's",
+            raise InputError("out", str(folder), f"holds {printable(min(strange))}, which is no sweep's",
                              "give another folder", "give another --out", "--out")  # fmt: skip
-        replace(path, (json.dumps(description(grid), indent=1) + "\n").encode(), durable=True)
         return
     found = read_description(folder)
     if found["grid"] != grid.digest:
@@ -184,33 +266,35 @@ def _check(folder: Path, grid: Grid, resume: bool) -> None:
                          "give --resume to go on with it, or another --out", "--out")  # fmt: skip
 
 
+def _describe(folder: Path, grid: Grid) -> None:
+    """Write what a sweep is, unless that stands there."""
+    about = json.loads(json.dumps(description(grid)))  # tuples as lists
+    if not os.path.lexists(folder / DESCRIPTION) or read_description(folder) != about:
+        replace(folder / DESCRIPTION, (json.dumps(about, indent=1) + "\n").encode(), durable=True)
+
+
 def description(grid: Grid) -> dict[str, Any]:
     """What is written of a sweep beside its data sets."""
     axes = [
         {"column": axis.column, "field": f"{axis.section}.{axis.key}", "unit": axis.unit, "values": list(axis.values)}
         for axis in grid.axes
     ]
+    schemas = ((RESULTS, result_schema(grid)), (REFUSED, refused_schema(grid)))
+    columns = {name: dict(_kinds(schema)) for name, schema in schemas}
+    for one in columns.values():
+        del one["architecture"]  # it is the name of a part's folder
     return {
         "simlib": __version__, "grid": grid.digest, "points": grid.points, "design": grid.design.kind, "axes": axes,
         "variants": list(grid.scenario.variants), "architectures": [case.policy.architecture for _, case in grid.cases],
         "policies": list(grid.policies), "metrics": list(grid.kept), "level": grid.replications.level,
-        "seed": grid.seed,
+        "seed": grid.seed, "columns": columns,
     }  # fmt: skip
 
 
-_KEYS = (
-    "simlib",
-    "grid",
-    "points",
-    "design",
-    "axes",
-    "variants",
-    "architectures",
-    "policies",
-    "metrics",
-    "level",
-    "seed",
-)
+_KEYS = {
+    "simlib": str, "grid": str, "points": int, "design": str, "axes": list, "variants": list, "architectures": list,
+    "policies": list, "metrics": list, "level": float, "seed": int, "columns": dict,
+}  # fmt: skip
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -221,14 +305,12 @@ def read_description(folder: Path) -> dict[str, Any]:
     InputError
         If the folder holds none.
     """
-    path = folder / DESCRIPTION
-    try:
-        found = json.loads(path.read_bytes())
-        return {key: found[key] for key in _KEYS}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(
-            "sweep", str(folder), f"has no {DESCRIPTION} of a sweep", "give the folder of a sweep"
-        ) from None
+    found = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", _DESCRIPTION_BYTES)
+    about: dict[str, Any] = {"columns": {}} | found if isinstance(found, dict) else {}
+    whole = all(isinstance(about.get(key), kind) for key, kind in _KEYS.items())
+    if not whole or not 0 < about["points"] <= MOST_POINTS or about["points"] % max(1, len(about["architectures"])):
+        raise InputError("sweep", str(folder), f"has no {DESCRIPTION} of a sweep", "give the folder of a sweep")
+    return about
 
 
 @contextmanager
@@ -236,7 +318,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """Hold a folder; the system gives it back, however this process ends."""
     import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
 
-    with (folder / "lock").open("a") as lock:
+    with open(folder / "lock", "ab", opener=_open_file) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -248,13 +330,16 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _faults(folder: Path) -> Iterator[None]:
+def faults(folder: Path) -> Iterator[None]:
     """What the system says of a folder, as one sentence."""
     try:
         yield
     except OSError as error:
+        cure = (
+            "free some space" if error.errno in FULL else "see to it that it is what it was and yours to read and write"
+        )
         raise SimlibError(
-            f"{folder}: cannot be written ({error.strerror or error}); what is finished is kept",
-            "free some space, or give a folder that you may write to, and run again with resume=True",
-            "free some space, or give a folder that you may write to, and run again with --resume",
-        ) from None
+            f"{error.filename or folder}: cannot be read or written ({error.strerror or error}); "
+            "what is finished is kept",
+            f"{cure}, and run again with resume=True", f"{cure}, and run again with --resume",
+        ) from None  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from small_sweep import TABLES
 
-from simlib.sweep import read_grid, run
+from simlib.sweep import read_grid, run, store
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +16,9 @@ def grid():
 
 @pytest.fixture(scope="session")
 def undisturbed(grid, tmp_path_factory):
+    """Of one part for each architecture, however long it takes."""
     folder = tmp_path_factory.mktemp("sweep") / "undisturbed"
-    run(grid, folder, workers=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "BETWEEN_S", 3600.0)
+        run(grid, folder, workers=1)
     return folder
