@@ -62,8 +62,8 @@ def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.
     Returns
     -------
     ndarray, shape (points, dimensions)
-        Within [0, 1); 8 bytes a coordinate, and while they are made half as much again. A grid has at most
-        `MOST_COORDINATES`.
+        Within [0, 1); 8 bytes a coordinate, and up to three times as much while they are drawn. A grid has at most
+        `MOST_COORDINATES`: 64 MiB, and 192 MiB.
 
     Examples
     --------
