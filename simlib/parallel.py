@@ -30,6 +30,8 @@ PATIENCE_S = 0.5
 LOOK_S = 0.1
 """A wait is cut into pieces of this length, s: a signal that another thread was given is handled between them."""
 
+MOST_WORKERS = 1024
+"""Most processes that a sweep or a command starts on this machine."""
 
 MOST_LOSSES = 5
 """Times that all workers may be lost one after another without any task having ended meanwhile."""

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from simlib.parallel import MOST_WORKERS
+
 ClusterOption = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster, such as tcp://127.0.0.1:8786.")
 ]
@@ -19,7 +21,9 @@ ClusterOption = Annotated[
 class Elsewhere:
     """Processes, or a cluster; neither: threads of this process."""
 
-    workers: Annotated[int, typer.Option(min=0, help="Simulate in so many processes; 0: in this one's threads.")] = 0
+    workers: Annotated[
+        int, typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads.")
+    ] = 0
     cluster: ClusterOption = ""
 
     @contextmanager

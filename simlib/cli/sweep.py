@@ -10,6 +10,7 @@ import typer
 
 from simlib.cli.elsewhere import ClusterOption
 from simlib.cli.output import progress_bar, say, write
+from simlib.parallel import MOST_WORKERS
 
 
 def sweep(
@@ -17,7 +18,9 @@ def sweep(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the data sets.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder, if any.")] = False,
     cluster: ClusterOption = "",
-    workers: Annotated[int, typer.Option(min=0, help="Processes on this machine; 0: one for each CPU.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, max=MOST_WORKERS, help="Processes on this machine; 0: one for each CPU.")
+    ] = 0,
 ) -> None:
     """Simulate all points of a grid: fields of a scenario × policies × architectures, each as often as it needs.
 

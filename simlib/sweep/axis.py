@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class Span:
     log : bool
         Whether steps are ratios.
     multiple : int
-        Whole multiples of it alone; 0: any number.
+        Whole multiples of it alone, of a range of whole numbers; 0: any number.
     """
 
     low: float
@@ -49,17 +49,35 @@ class Span:
     log: bool
     multiple: int
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest value within the range; the least is the greater one if there is none.
+
+        Examples
+        --------
+        >>> Span(90, 300, False, 64).ends, Span(100, 120, False, 64).ends
+        ((128, 256), (128, 64))
+        """
+        if not self.multiple:
+            return self.low, self.high
+        return -(-self.low // self.multiple) * self.multiple, self.high // self.multiple * self.multiple
+
     def at(self, share: float) -> float:
-        """The value that this share of the range is below.
+        """The value that this share of the range is below, rounded to the nearest within it.
 
         Examples
         --------
         >>> Span(1, 64, True, 1).at(0.5), Span(0, 10, False, 0).at(0.25)
         (8, 2.5)
+        >>> [Span(90, 300, False, 64).at(share) for share in (0.0, 0.5, 1.0)]
+        [128, 192, 256]
         """
         ratio, reach = self.high / self.low if self.log else 1.0, self.high - self.low
         value = float(self.low * ratio**share if self.log else self.low + reach * share)
-        return value if not self.multiple else min(max(1, round(value / self.multiple)) * self.multiple, int(self.high))
+        least, greatest = self.ends
+        if share == 1.0:  # to the last digit, as it was written
+            return greatest
+        return min(max(round(value / self.multiple) * self.multiple if self.multiple else value, least), greatest)
 
 
 @dataclass(frozen=True)
@@ -152,6 +170,11 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
         if sampled:
             return Axis(section, key, (), span)
         values = [written(section, key, span.at(i / (count - 1))) for i in range(count)]
+        different = len(set(values))
+        if different < count:
+            rounded = f", as all are multiples of {written(section, key, span.multiple)}" if span.multiple else ""
+            raise InputError(f"{where}.count", count, f"the range gives fewer different values, {different:,}{rounded}",
+                             "write a smaller count or a wider range, or list the values")  # fmt: skip
     elif isinstance(given, list) and given:
         values = given
     else:
@@ -159,10 +182,30 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
             where, given, "must be a list of values, or a range", "write [1, 2, 4], or {low = 1, high = 64}"
         )
     found = [parse(value, f"{where}[{number}]") for number, value in enumerate(values)]
-    for number, value in enumerate(found):
-        if value in found[:number]:
-            raise InputError(f"{where}[{number}]", values[number], "stands twice", "leave one of them out")
+    check_distinct(found, values, where)
     return Axis(section, key, tuple(_frozen(value) for value in values))
+
+
+def check_distinct(found: Sequence[Hashable], given: Sequence[Any], where: str) -> None:
+    """Refuse a list in which a value stands twice, however it is written.
+
+    Raises
+    ------
+    InputError
+        That names the later one as it was given.
+
+    Examples
+    --------
+    >>> check_distinct((1024, 2048, 1024), ("1K", "2K", 1024), "sizes")
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: sizes[2] = 1024: stands twice; leave one of them out
+    """
+    seen: set[Hashable] = set()
+    for number, value in enumerate(found):
+        if value in seen:
+            raise InputError(f"{where}[{number}]", given[number], "stands twice", "leave one of them out")
+        seen.add(value)
 
 
 def _frozen(value: Any) -> Any:
@@ -192,7 +235,14 @@ def _span(section: str, key: str, given: Mapping[str, Any], where: str, sampled:
     multiple = parse(given["multiple"], f"{where}.multiple") if "multiple" in given else int(whole)
     if not whole and multiple:
         raise InputError(f"{where}.multiple", given["multiple"], "only whole numbers have multiples", "leave it out")
+    if whole and multiple < 1:
+        raise InputError(f"{where}.multiple", given["multiple"], "must be above 0", "leave it out")
     count = 2 if sampled else rules.whole(2, 10**6)(given["count"], f"{where}.count")
     if not math.isfinite(high):
         raise InputError(f"{where}.high", given["high"], "must be finite")
-    return Span(low, high, log, multiple), count
+    span = Span(low, high, log, multiple)
+    least, greatest = span.ends
+    if least > greatest:
+        rule = f"no multiple of it lies from {given['low']} to {given['high']}"
+        raise InputError(f"{where}.multiple", given["multiple"], rule, "write a wider range")
+    return span, count

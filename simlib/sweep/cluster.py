@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
+import queue
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -11,12 +15,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from distributed import Client
+from distributed import Client, Security
 from distributed.client import FutureCancelledError
-from distributed.comm import CommClosedError
+from distributed.comm import CommClosedError, connect
+from distributed.core import send_recv
 from distributed.scheduler import KilledWorker
+from distributed.utils import silence_logging_cmgr
 
-from simlib.errors import SimlibError
+from simlib.errors import SimlibError, shortened
 from simlib.parallel import cpus
 
 if TYPE_CHECKING:
@@ -86,6 +92,7 @@ class Cluster:
         try:
             client = _connected(self._address, TRY_S)
         except SimlibError:
+            time.sleep(0.2)
             return
         self._client, self._executor = client, client.get_executor(pure=False)
 
@@ -102,9 +109,50 @@ class Cluster:
 
 
 def _connected(address: str, timeout: float) -> Client:
+    """A client of the scheduler at an address, which is tried first: a client that fails cannot be given up cleanly."""
+    with silence_logging_cmgr(logging.CRITICAL + 1):
+        fault = _tried(address, timeout)
+        if not fault:
+            try:
+                return Client(address, timeout=timeout, set_as_default=False, name="simlib")
+            except Exception as error:  # it has gone meanwhile, or is of another version
+                fault = _named(error)
+    raise SimlibError(
+        f"no Dask scheduler answers at {shortened(address)} ({fault})",
+        "start one with dask scheduler, and give the address that it prints, such as tcp://127.0.0.1:8786",
+    )
+
+
+def _tried(address: str, timeout: float) -> str:
+    """Why no scheduler answers; empty if one does.
+
+    In a thread with an event loop of its own: the caller's may be running, as in a notebook, and whatever hangs there
+    is left alone.
+    """
+
+    async def answer() -> str:
+        try:
+            arguments = Security().get_connection_args("client")
+            async with asyncio.timeout(timeout):
+                comm = await connect(address, timeout, **arguments)
+                try:
+                    kind = (await send_recv(comm, op="identity"))["type"]
+                finally:
+                    comm.abort()
+        except (OSError, ValueError, TypeError) as error:
+            return _named(error)
+        except Exception:  # MemoryError, struct.error: whatever follows from what it sent
+            return "what answers there does not speak Dask's protocol"
+        return "" if kind == "Scheduler" else f"a Dask {kind} does"
+
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=lambda: told.put(asyncio.run(answer())), daemon=True).start()
     try:
-        return Client(address, timeout=timeout, set_as_default=False, name="simlib")
-    except (OSError, ValueError, TimeoutError) as error:
-        raise SimlibError(
-            f"no Dask scheduler answers at {address} ({type(error).__name__})", "start one with dask scheduler",
-        ) from None  # fmt: skip
+        return told.get(timeout=timeout + 1.0)
+    except queue.Empty:
+        return TimeoutError.__name__
+
+
+def _named(error: Exception) -> str:
+    """An exception's kind, and what it says."""
+    return shortened(f"{type(error).__name__}: {error}".removesuffix(": "))

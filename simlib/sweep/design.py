@@ -16,7 +16,10 @@ KINDS = ("full", "latin_hypercube", "sobol")
 """Designs: every combination, or so many points that fill the space evenly."""
 
 MOST_SAMPLED = 2**20
-"""Most points of a Latin hypercube or a Sobol sequence, which every worker keeps."""
+"""Most points of a Latin hypercube or a Sobol sequence."""
+
+MOST_COORDINATES = 2**23
+"""Most points × axes of one: every worker keeps them, 8 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.
     Returns
     -------
     ndarray, shape (points, dimensions)
-        Within [0, 1).
+        Within [0, 1); 8 bytes a coordinate, and up to three times as much while they are drawn. A grid has at most
+        `MOST_COORDINATES`: 64 MiB, and 192 MiB.
 
     Examples
     --------

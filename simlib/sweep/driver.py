@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simlib.errors import printable
-from simlib.parallel import Executor, Progress, completed
+from simlib.model import rules
+from simlib.parallel import MOST_WORKERS, Executor, Progress, completed
 from simlib.sweep.batch import Batch, run_batch
 from simlib.sweep.grid import Grid, load_grid
 from simlib.sweep.point import Points
@@ -31,6 +31,9 @@ LEAST_BATCH_S = 0.1
 
 MOST_BATCH = 4096
 """Most points of a batch."""
+
+BLOCK = 2**16
+"""Positions that are looked at together for what is left."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def run(
     cluster : str or distributed.Client, optional
         A Dask scheduler's address, or a client; by default worker processes on this machine.
     workers : int
-        Those processes; 0: as many as there are CPUs.
+        Those processes, at most `simlib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
     progress : callable, optional
         Called with (what, share done).
     announce : callable, optional
@@ -102,7 +105,7 @@ def run(
     Raises
     ------
     InputError
-        If the grid is wrong, or the folder holds something else.
+        If the grid or the number of workers is wrong, or the folder holds something else.
     SimlibError
         If another process is at work in the folder, the disk is full, or workers are lost again and again.
 
@@ -117,6 +120,7 @@ def run(
     >>> found.points, found.refused
     (3, 1)
     """
+    rules.whole(0, MOST_WORKERS)(workers, "workers")
     grid = grid if isinstance(grid, Grid) else load_grid(grid)
     tell = announce or (lambda _: None)
     with opened(Path(out), grid, resume) as store, ExitStack() as stack:
@@ -145,26 +149,26 @@ class _Todo:
     """Positions that are left, in stretches of batches whose size follows from what points took so far."""
 
     def __init__(self, store: Store, workers: int) -> None:
-        positions = np.zeros(store.grid.points, dtype=bool)
-        positions[Points(store.grid).positions(np.flatnonzero(~store.done))] = True
-        edges = np.flatnonzero(np.diff(positions, prepend=False, append=False)).tolist()
-        self.stretches: deque[tuple[int, int]] = deque(zip(edges[::2], edges[1::2], strict=True))
-        self.left = int(positions.sum())
+        self.left = self._waiting = store.grid.points - int(store.done.sum())
+        self._stretches = _stretches(store)
+        self._first: list[tuple[int, int]] = []
         self._grid, self._workers, self._each = store.grid, workers, 0.0
 
     def draw(self) -> tuple[Any, ...] | None:
         """The next batch as a task; None if all have been given out."""
-        if not self.stretches:
+        if not self._waiting:
             return None
-        share = sum(end - begin for begin, end in self.stretches) / (2 * self._workers)
-        begin, end = self.stretches.popleft()
+        share = self._waiting / (2 * self._workers)
+        begin, end = self._first.pop() if self._first else next(self._stretches)
         size = 1
         if self._each:
             most, least = (min(MOST_BATCH, max(1, round(work / self._each))) for work in (BATCH_S, LEAST_BATCH_S))
             size = max(least, min(most, round(share)))
         if end - begin > size:
-            self.stretches.appendleft((begin + size, end))
-        return run_batch, self._grid, begin, min(end, begin + size), 2 * BATCH_S
+            self._first.append((begin + size, end))
+            end = begin + size
+        self._waiting -= end - begin
+        return run_batch, self._grid, begin, end, 2 * BATCH_S
 
     def took(self, batch: Batch, end: int) -> None:
         """A batch has ended; what it had no time for is given out again."""
@@ -173,7 +177,20 @@ class _Todo:
         each = batch.seconds / done
         self._each = each if not self._each else 0.7 * self._each + 0.3 * each
         if batch.end < end:
-            self.stretches.appendleft((batch.end, end))
+            self._first.append((batch.end, end))
+            self._waiting += end - batch.end
+
+
+def _stretches(store: Store) -> Iterator[tuple[int, int]]:
+    """Begin and end of the positions that are left, in their order.
+
+    A block is looked at when it is come to, and not all at once: what a sweep writes meanwhile lies before it.
+    """
+    points = Points(store.grid)
+    for begin in range(0, store.grid.points, BLOCK):
+        left = ~store.done[points.numbers(begin, min(begin + BLOCK, store.grid.points))]
+        edges = np.flatnonzero(np.diff(left, prepend=False, append=False)).tolist()
+        yield from ((begin + one, begin + other) for one, other in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _drive(executor: Executor, store: Store, progress: Progress | None) -> tuple[float, float]:

@@ -21,8 +21,8 @@ from simlib.model.costs import Calibration
 from simlib.model.policies import policy
 from simlib.model.scenario import Scenario
 from simlib.reading import read_toml
-from simlib.sweep.axis import Axis, read_axis
-from simlib.sweep.design import Design
+from simlib.sweep.axis import Axis, check_distinct, read_axis
+from simlib.sweep.design import MOST_COORDINATES, Design
 from simlib.version import __version__
 from simlib.workloads import KINDS
 from simlib.workloads.metrics import split_name
@@ -168,7 +168,8 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
     Raises
     ------
     InputError
-        On an unknown key, a value that breaks its rule, or more points than `MOST_POINTS`.
+        On an unknown key, a value that breaks its rule, more points than `MOST_POINTS`, or a sampled design of more
+        than `MOST_COORDINATES`.
 
     Examples
     --------
@@ -212,6 +213,10 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
                          "leave one of them out")  # fmt: skip
     if design.kind != "full" and not axes:
         raise InputError("axes", "", f"a {design.kind} needs at least one", "write one, such as [axes.guest]")
+    if design.points * len(axes) > MOST_COORDINATES:
+        raise InputError("design.points", f"{design.points:,}",
+                         f"a {design.kind} has at most {MOST_COORDINATES:,} coordinates, points × axes, and not "
+                         f"{design.points * len(axes):,}", "take fewer points or fewer axes")  # fmt: skip
     for name in grid.policies:
         if name != OWN:
             policy(name)
@@ -241,9 +246,7 @@ def _table(given: Any, where: str) -> Mapping[str, Any]:
 
 def _names(tables: Mapping[str, Any], key: str) -> tuple[str, ...]:
     found = rules.names(tables.get(key, []), key)
-    for number, name in enumerate(found):
-        if name in found[:number]:
-            raise InputError(f"{key}[{number}]", name, "stands twice", "leave one of them out")
+    check_distinct(found, found, key)
     return found
 
 

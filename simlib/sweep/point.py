@@ -89,11 +89,6 @@ class Points:
         case, place = np.divmod(np.arange(begin, end, dtype=np.int64), self._each)
         return np.asarray(case * self._each + place * self._stride % self._each)
 
-    def positions(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where points stand in that order."""
-        case, place = np.divmod(numbers, self._each)
-        return np.asarray(case * self._each + place * pow(self._stride, -1, self._each) % self._each)
-
     def __getitem__(self, number: int) -> Point:
         """The point of a number, from 0."""
         case, rest = divmod(number, self._each)

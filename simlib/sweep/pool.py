@@ -19,7 +19,8 @@ from typing import Any
 import cloudpickle
 
 from simlib.errors import SimlibError
-from simlib.parallel import cpus
+from simlib.model import rules
+from simlib.parallel import MOST_WORKERS, cpus
 
 _PRELOADED = ["simlib.sweep.batch"]
 """What is imported once for all workers, where the system can fork."""
@@ -34,10 +35,12 @@ class Pool:
     Parameters
     ----------
     workers : int
-        0: as many as there are CPUs.
+        At most `simlib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
 
     Raises
     ------
+    InputError
+        If they are more.
     SimlibError
         If the system has no room for them; when the first task is given, too.
 
@@ -52,7 +55,7 @@ class Pool:
     """What a task's future raises if its worker is gone."""
 
     def __init__(self, workers: int = 0) -> None:
-        self.workers = workers or cpus()
+        self.workers = rules.whole(0, MOST_WORKERS)(workers, "workers") or cpus()
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context: Any = multiprocessing.get_context(method)
         self._processes = self._started()

@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import random
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from distributed.protocol.utils import pack_frames
 from faults import Bench, worker_killed
-from processes import at_work, dask_worker, port, rows_on_disk, scheduler, started, until
+from processes import DASK, at_work, dask_worker, port, rows_on_disk, scheduler, started, until
 
 from simlib.errors import SimlibError
-from simlib.sweep import cluster, run
+from simlib.sweep import Cluster, cluster, run
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +43,73 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(bench, monkeypatch):
     monkeypatch.setattr(cluster, "TRY_S", 0.2)
     with pytest.raises(SimlibError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1 "):
         run(bench.grid, bench.place(), cluster="tcp://127.0.0.1:1")
+
+
+FRAMES = pack_frames([b"\1\2"])
+RUBBISH = len(FRAMES).to_bytes(8, "little") + FRAMES
+"""A whole message of Dask's, of which two values stand where one is expected."""
+
+
+@contextmanager
+def peer(says: bytes) -> Iterator[str]:
+    """The address of what says this to whoever connects, and then nothing."""
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            while True:
+                try:
+                    heard.append(listener.accept()[0])
+                    heard[-1].sendall(says)
+                except OSError:  # closed
+                    return
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        for one in heard:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        pytest.param(b"", "TimeoutError", id="silent"),
+        pytest.param(bytes(1000), "what answers there does not speak Dask's protocol", id="zeros"),
+        pytest.param(
+            b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there does not speak Dask's protocol", id="http"
+        ),
+        pytest.param(RUBBISH, "ExtraData", id="rubbish"),
+    ],
+)
+def test_what_answers_and_is_no_scheduler_is_one_sentence(says, why, monkeypatch):
+    monkeypatch.setattr(cluster, "TRY_S", 0.5)
+    with peer(says) as address, pytest.raises(SimlibError, match=rf"no Dask scheduler answers at {address} \({why}"):
+        Cluster(address)
+
+
+@pytest.mark.parametrize("address", ["foo://x", "/etc/passwd", " ", "tcp://[::1", "tls://127.0.0.1:1"])
+def test_what_is_no_address_is_one_sentence(address):
+    with pytest.raises(SimlibError, match=r"no Dask scheduler answers at .*(ValueError|TypeError).*such as tcp://"):
+        Cluster(address)
+
+
+def test_a_worker_s_address_is_no_scheduler_s(tmp_path):
+    at, mine = port(), port()
+    with scheduler(at), started([*DASK, "worker", f"tcp://127.0.0.1:{at}", "--host", "127.0.0.1", "--worker-port",
+                                 str(mine), "--no-nanny", "--local-directory", str(tmp_path)]):  # fmt: skip
+        with Cluster(f"tcp://127.0.0.1:{at}") as executor:
+            assert executor.submit(divmod, 7, 2).result() == (3, 1)
+        with pytest.raises(SimlibError, match=r"no Dask scheduler answers at .* \(a Dask Worker does\)"):
+            Cluster(f"tcp://127.0.0.1:{mine}")
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "foo"])
+def test_the_command_says_no_more_than_the_sentence(bench, scheme):
+    """No line of Dask's log, and no fault of a client that is given up."""
+    with peer(RUBBISH) as address:
+        command = bench.command(bench.place(), "--cluster", address.replace("tcp", scheme))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"no Dask scheduler answers at {scheme}://127.0.0.1:" in done.stderr
