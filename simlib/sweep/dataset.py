@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ def load(folder: str | Path) -> xr.Dataset:
     table = _table(Path(folder), RESULTS, about)
     shape = _dimensions(about)
     sizes = tuple(len(labels) for labels in shape.values())
+    if math.prod(sizes) != about["points"]:
+        raise InputError("sweep", str(folder), f"its axes have {math.prod(sizes):,} points, not {about['points']:,}",
+                         "have its description written anew: run with resume=True",
+                         "have its description written anew: simlib sweep … --resume")  # fmt: skip
     points = table["point"].to_numpy() if table is not None else np.empty(0, dtype=np.int64)
     numbers = [f"{name}{end}" for name in about["metrics"] for end in ("", "_low", "_high")]
     empty: dict[str, Any] = dict.fromkeys(numbers, np.nan) | {"replications": 0, "seed": 0, "key": "", "scenario": ""}

@@ -307,7 +307,9 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     found = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", _DESCRIPTION_BYTES)
     about: dict[str, Any] = {"columns": {}} | found if isinstance(found, dict) else {}
-    whole = all(isinstance(about.get(key), kind) for key, kind in _KEYS.items())
+    whole = all(isinstance(about.get(key), kind) for key, kind in _KEYS.items()) and all(
+        isinstance(axis, dict) and axis.keys() >= {"column", "field", "unit", "values"} for axis in about["axes"]
+    )
     if not whole or not 0 < about["points"] <= MOST_POINTS or about["points"] % max(1, len(about["architectures"])):
         raise InputError("sweep", str(folder), f"has no {DESCRIPTION} of a sweep", "give the folder of a sweep")
     return about

@@ -164,6 +164,10 @@ def test_a_description_that_is_none_is_one_sentence(content, grid, out):
 
 def test_a_description_that_says_something_else_is_written_anew(grid, undisturbed, out):
     about = json.loads((out / "sweep.json").read_text())
+    for strange in ({"points": 32}, {"axes": [5]}, {"policies": []}):
+        (out / "sweep.json").write_text(json.dumps(about | strange))
+        with pytest.raises(InputError, match=r"axes have .* points|has no sweep\.json of a sweep|damaged or no part"):
+            load(out)
     (out / "sweep.json").write_text(json.dumps(about | {"points": 32, "columns": {}}))
     assert run(grid, out, resume=True).kept == 48
     assert load(out).equals(load(undisturbed))
