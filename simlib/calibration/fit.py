@@ -273,6 +273,8 @@ def _where_one(function: Callable[[float], float], start: float, farthest: float
     --------
     >>> round(_where_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_where_one(np.expm1, 7.0, 9.0)), 1)
     (3.0, 0.7)
+    >>> round(float(_where_one(lambda x: np.sinh(x * x), 4.0, 5.0)), 2)  # far from linear
+    0.95
     >>> _where_one(lambda x: x / 100, 1.0, 10.0)
     10.0
     """
