@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 COMMAND = Path(sys.executable).with_name("simlib")
 MODULES = ("multiprocessing", "signal", "random", "warnings", "numba", "numpy", "simlib", "yaml")
 """Names of some that every process of Python imports, or those that a sweep starts."""
@@ -19,17 +17,12 @@ replications.most = 3
 """
 
 
-@pytest.mark.parametrize(
-    "words", [("simulate", "one.toml"), ("sweep", "grid.toml", "--out", "swept", "--workers", "1")], ids=lambda w: w[0]
-)
-def test_no_module_and_no_configuration_of_it_is_taken(tmp_path, words):
+def test_no_module_and_no_configuration_of_it_is_taken(tmp_path):
     for name in MODULES:
         (tmp_path / f"{name}.py").write_text(f"open('{name}-ran', 'w')\nraise SystemExit(9)\n")
     (tmp_path / ".numba_config.yaml").write_text("a: [")  # whoever reads it ends with a traceback
     (tmp_path / "grid.toml").write_text(GRID)
-    (tmp_path / "one.toml").write_text(
-        'group = "old test"\nmachine.name = "ampere-altra"\nguest.memory_per_vcpu = "2M"\n'
-    )
+    words = ("sweep", "grid.toml", "--out", "swept", "--workers", "1")
     done = subprocess.run([COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, list(tmp_path.glob("*-ran"))) == (0, []), done.stderr
     assert "Traceback" not in done.stderr

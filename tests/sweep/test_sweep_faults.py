@@ -28,6 +28,7 @@ def test_a_worker_that_is_killed_costs_only_what_was_under_way(bench):
     assert "1 kills" in worker_killed(bench, 1, random.Random(1))  # noqa: S311  # moments, not secrets
 
 
+@pytest.mark.study
 def test_a_killed_driver_is_resumed_on_a_cluster(bench):
     out, at = bench.place(), port()
     with started(bench.command(out, "--workers", "1")) as driver:
