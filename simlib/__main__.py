@@ -15,7 +15,7 @@ def open_closed_streams() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # the least number that is free, which is that one's
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # open to the end
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115  # to stay open until the process ends
 
 
 def main() -> None:

@@ -336,7 +336,8 @@ def _lock(handle: int, *, patient: bool = False) -> None:
     deadline = math.inf if patient else time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise OSError(errno.EBUSY, "another process holds it") from None
@@ -344,7 +345,7 @@ def _lock(handle: int, *, patient: bool = False) -> None:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            return None
+            return
 
 
 def _fill(beside: Path, folder: Path, texts: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ anybody's and could name a cache of their code. ``NUMBA_…`` of the environment
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,26 +17,25 @@ from typing import Any
 __all__ = ["config", "intrinsic", "kept", "njit", "types"]
 
 
-def _import_numba() -> None:
+def _import_numba() -> Any:
     """Import it as if YAML, of which that file is made, could not be read; then let it look for no such file."""
     if "numba" in sys.modules:  # the caller's, with what the caller wants
-        return
+        return sys.modules["numba"]
     before = {"yaml": sys.modules["yaml"]} if "yaml" in sys.modules else {}
-    sys.modules["yaml"] = None  # type: ignore[assignment]  # the documented way to have an import fail
+    sys.modules["yaml"] = None  # type: ignore[assignment]  # makes its import fail (Python's reference, 5.3.1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "YAML parsing capabilities appear to be missing"
-            from numba.core import config  # noqa: PLC0415
+            numba = importlib.import_module("numba")
     finally:
         del sys.modules["yaml"]
         sys.modules.update(before)
-    config._config_fname = ""  # Numba has no public name for it; it looks again whenever it compiles
+    numba.config._config_fname = ""  # Numba has no public name for it; it looks again whenever it compiles
+    return numba
 
 
-_import_numba()
-
-from numba import config, njit, types  # noqa: E402  # now that it is imported
-from numba.extending import intrinsic  # noqa: E402
+_numba = _import_numba()
+config, njit, types, intrinsic = _numba.config, _numba.njit, _numba.types, _numba.extending.intrinsic
 
 
 def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -6,8 +6,8 @@
 (`make endurance`) runs so many processes one after another, each for its part of the minutes. A process goes round the
 commands that ``tests/kills.py`` ends, and a sweep; after each round its memory, descriptors and threads are written
 down. The first quarter of the time is warm-up, in which the allocator's pools fill. Memory is flat if the median of the
-last quarter is at most 5 % above that of the second one. The C library is given one pool for all threads: with one for
-each CPU, what a command leaves unused in them varies by a quarter of all memory from round to round, up and down.
+last quarter is at most 5 % above that of the second one. The C library is given one pool for all threads, so that what
+lies unused in several is not taken for growth.
 """
 
 from __future__ import annotations
@@ -81,13 +81,14 @@ def piece(minutes: float) -> int:
 
 def main(minutes: float, pieces: int = 2) -> int:
     """Run the pieces; return how many grew."""
-    if pieces == 1:
+    if pieces == 0:  # this is one of them
         return piece(minutes)
-    command = [sys.executable, __file__, str(minutes / pieces), "1"]
-    return sum(subprocess.run(command, check=False).returncode != 0 for _ in range(pieces))
+    command, environment = (
+        [sys.executable, __file__, str(minutes / pieces), "0"],
+        os.environ | {"MALLOC_ARENA_MAX": "1"},
+    )
+    return sum(subprocess.run(command, check=False, env=environment).returncode != 0 for _ in range(pieces))
 
 
 if __name__ == "__main__":
-    if "MALLOC_ARENA_MAX" not in os.environ:  # read by the C library when a process begins
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"MALLOC_ARENA_MAX": "1"})  # noqa: S606
     sys.exit(min(1, main(*map(float, sys.argv[1:2]), *map(int, sys.argv[2:3]))))

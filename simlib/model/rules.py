@@ -109,7 +109,7 @@ class Checked:
     """A section whose fields are checked however it is made: from a file, or by a program."""
 
     def __post_init__(self) -> None:
-        for f in fields_of(type(self)):  # type: ignore[arg-type]  # a class is hashable
+        for f in fields_of(type(self)):  # type: ignore[arg-type]  # mypy takes instances' __hash__ for the class's
             value, parse = getattr(self, f.name), f.metadata["parse"]
             what = f"{type(self).__name__.lower()}.{f.name}"
             if value is None and f.default is None:

@@ -70,7 +70,7 @@ def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.
     >>> sorted((unit_cube("latin_hypercube", 4, 1, 1)[:, 0] * 4).astype(int).tolist())
     [0, 1, 2, 3]
     """
-    from scipy.stats import qmc  # noqa: PLC0415  # a third of what a worker imports, and most grids are full
+    from scipy.stats import qmc  # noqa: PLC0415  # a third of a worker's imports; a full design needs none
 
     sampler = (qmc.LatinHypercube if kind == "latin_hypercube" else qmc.Sobol)(d=dimensions, rng=seed)
     return np.asarray(sampler.random(points), dtype=np.float64)

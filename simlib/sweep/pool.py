@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import connection
+from multiprocessing import connection, forkserver, resource_tracker
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -82,8 +82,6 @@ class Pool:
     def _started(self) -> ProcessPoolExecutor:
         with _apart(), self._starting():
             if self._context.get_start_method() == "forkserver":
-                from multiprocessing import forkserver, resource_tracker  # noqa: PLC0415  # not on Windows
-
                 self._context.set_forkserver_preload(_PRELOADED)
                 with _unheard():
                     resource_tracker.ensure_running()
