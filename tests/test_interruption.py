@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from simlib import interruption
@@ -17,7 +18,9 @@ from simlib.cli.output import interruptible
 from simlib.errors import RunInterruptedError
 
 SENTENCE = "simlib: interrupted; nothing half-written is left behind\n"
-ARM64 = str(Path(__file__).parents[1] / "data" / "scenarios" / "arm64-ampere-altra.toml")
+DATA = Path(__file__).parents[1] / "data"
+ARM64 = str(DATA / "scenarios" / "arm64-ampere-altra.toml")
+FIRST = DATA / "grids" / "first.toml"
 COMMAND = "from simlib.__main__ import main; main()"
 INSTEAD = """
 import sys, time, simlib.cli
@@ -175,3 +178,18 @@ def test_an_interrupt_that_an_import_made_another_error_of():
 
     with pytest.raises(RunInterruptedError):
         asked()
+
+
+def test_the_workers_of_a_sweep_are_deaf_while_they_start(tmp_path):
+    command = [sys.executable, "-m", "simlib", "sweep", str(FIRST), "--out", str(tmp_path / "out"), "--workers", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        fork_server = "from multiprocessing.forkserver import main"
+        while not any(fork_server in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children()):
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.2)  # it imports what the workers need
+        os.killpg(process.pid, signal.SIGINT)  # as the terminal does
+        _, text = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert text.endswith(SENTENCE)
+    assert "Traceback" not in text

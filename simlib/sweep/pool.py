@@ -83,8 +83,8 @@ class Pool:
         with _apart(), self._starting():
             if self._context.get_start_method() == "forkserver":
                 self._context.set_forkserver_preload(_PRELOADED)
+                resource_tracker.ensure_running()  # before, as it unblocks SIGINT at its end
                 with _unheard():
-                    resource_tracker.ensure_running()
                     forkserver.ensure_running()
             return ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_begin)
 
