@@ -187,6 +187,33 @@ def test_bad_arguments(capsys, small, tmp_path):
         assert "Traceback" not in err + out
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--trace", "small.toml"), "it would be read and replaced"),
+        (("--trace", "sub/../small.toml"), "it would be read and replaced"),
+        (("--trace", "both.html", "--plot", "both.html"), "it would be written twice"),
+        (("--out", "link", "--trace", "both"), "it would be written twice"),
+    ],
+)
+def test_a_file_is_not_named_twice_if_it_is_written(capsys, small, tmp_path, monkeypatch, words, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to("both")
+    for given in (("small.toml", *words), (*words, "small.toml")):
+        code, _, error = run(capsys, "simulate", *given)
+        assert code == 2
+        assert why in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "small.toml", "sub"]
+    assert small.read_text() == SMALL
+
+
+def test_a_device_takes_several_outputs(capsys, small, tmp_path):
+    (tmp_path / "null.html").symlink_to(os.devnull)
+    both = tmp_path / "null.html"
+    assert run(capsys, "simulate", small, "--trace", both, "--plot", both)[0] == 0
+
+
 def test_interrupt_leaves_nothing_half_written(tmp_path):
     """Ctrl-C in a long run: one sentence, exit code 130, no file."""
     scenario = tmp_path / "long.toml"

@@ -27,6 +27,7 @@ from simlib.cli.output import (
     Format,
     interruptible,
     progress_bar,
+    read_file,
     say,
     show,
     whole_numbers,
@@ -307,7 +308,9 @@ def explore(
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     lab: Annotated[bool, typer.Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
     query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
-    scenario: Annotated[Path | None, typer.Option(metavar="FILE", help="The same, as a scenario file.")] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same, as a scenario file.", callback=read_file)
+    ] = None,
     table: Annotated[
         Path | None,
         typer.Option(

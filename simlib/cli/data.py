@@ -15,6 +15,7 @@ from simlib.cli.output import (
     FormatOption,
     patient_progress,
     progress_bar,
+    read_file,
     say,
     show,
     writable_file,
@@ -136,7 +137,7 @@ def data_check(
 @app.command("import", cls=ImportCommand)
 def data_import(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.", callback=writable_folder),

@@ -15,7 +15,7 @@ import typer
 import simlib
 from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, progress_bar, say, show, writable_folder, write
+from simlib.cli.output import Format, progress_bar, read_file, say, show, writable_folder, write
 from simlib.cli.plot import Output
 from simlib.errors import InputError
 from simlib.files import write_together
@@ -35,7 +35,10 @@ class Subject:
     """Whose migration is asked about."""
 
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.")
+        Path | None,
+        typer.Argument(
+            metavar="SCENARIO.toml", help="A migration; docs/scenario.md lists the keys.", callback=read_file
+        ),
     ] = None
     architecture: Annotated[
         str, typer.Option(metavar="NAME", help="Instead of a scenario: a real guest on this architecture.")
@@ -51,7 +54,7 @@ class Subject:
     from_qemu: Annotated[
         str,
         typer.Option(metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
-                     "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket."),
+                     "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
     ] = ""  # fmt: skip
 
 
@@ -103,7 +106,11 @@ class Criteria:
 
 FitOption = Annotated[
     Path | None,
-    typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the machine, if any."),
+    typer.Option(
+        metavar="FIT.json",
+        help="Calibrated costs. Default: the shipped fit for the machine, if any.",
+        callback=read_file,
+    ),
 ]
 OutOption = Annotated[
     Path | None,

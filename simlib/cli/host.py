@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import simlib
-from simlib.cli.output import Format, FormatOption, progress_bar, say, show, writable_file, writable_folder
+from simlib.cli.output import Format, FormatOption, progress_bar, read_file, say, show, writable_file, writable_folder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -102,7 +102,9 @@ def host_calibrate(
 def host_report(
     folder: FolderArgument,
     name: NameOption = "host",
-    fit: Annotated[Path | None, typer.Option(metavar="FIT.json", help="The fit. Default: DIR/fit.json.")] = None,
+    fit: Annotated[
+        Path | None, typer.Option(metavar="FIT.json", help="The fit. Default: DIR/fit.json.", callback=read_file)
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", help="Where to write it. Default: DIR/report.html.", callback=writable_file),

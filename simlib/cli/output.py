@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -33,6 +34,10 @@ PATIENCE_S = 2.0
 """What is read faster than this shows no progress, s."""
 
 
+Named = TypeVar("Named", Path | None, str)
+"""What names a file, if one is named."""
+
+
 class Format(StrEnum):
     """How a result is printed."""
 
@@ -44,14 +49,33 @@ class Format(StrEnum):
 FormatOption = Annotated[Format, typer.Option("--format", help="Print the result as a table, CSV or JSON.")]
 
 
-def writable_file(path: Path | None) -> Path | None:
+def read_file(context: typer.Context, path: Named) -> Named:
+    """An argument or option that names a file which is read: no output may replace it."""
+    if path is not None and os.path.isfile(path):
+        _named_once(context, Path(path), "read")
+    return path
+
+
+def writable_file(context: typer.Context, path: Path | None) -> Path | None:
     """An option that names a file which is written after the work: one that cannot be is refused before."""
-    return None if path is None else check_writable(path)
+    return None if path is None else _named_once(context, check_writable(path), "written")
 
 
-def writable_folder(path: Path | None) -> Path | None:
+def writable_folder(context: typer.Context, path: Path | None) -> Path | None:
     """The same for a folder."""
-    return None if path is None else check_writable(path, folder=True)
+    return None if path is None else _named_once(context, check_writable(path, folder=True), "written")
+
+
+def _named_once(context: typer.Context, path: Path, use: str) -> Path:
+    """Refuse a file that is written and named twice on the command line: one of the two would be lost."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a device or a pipe takes both
+        return path
+    before = context.meta.setdefault(__name__, {}).setdefault(os.path.realpath(path), [])
+    before.append(use)
+    if len(before) > 1 and "written" in before:
+        why = "would be read and replaced" if "read" in before else "would be written twice"
+        raise InputError("output", str(path), f"is named twice: it {why}", "give every output a name of its own")
+    return path
 
 
 def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simlib.cli.output import Format, FormatOption, say
+from simlib.cli.output import Format, FormatOption, say, writable_file
 from simlib.errors import InputError
-from simlib.files import check_writable
 
 if TYPE_CHECKING:
     from simlib import Scenario
@@ -25,30 +24,24 @@ asked: ContextVar[Sequence[str]] = ContextVar("asked", default=())
 """The command's arguments as they were given."""
 
 
+def page_file(context: typer.Context, path: Path | None) -> Path | None:
+    """An option that names a page which is written after the work; refused before if it cannot be, or is no page."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        cure = f"write {path.with_suffix('.html')}"
+        raise InputError("--plot", str(path), "is a page, whose name ends in .html", cure)
+    return writable_file(context, path)
+
+
 @dataclass(frozen=True)
 class Output:
-    """How an answer is shown.
-
-    Raises
-    ------
-    InputError
-        The page could not be written: said before the work.
-    """
+    """How an answer is shown."""
 
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE.html", help="Write the answer as one HTML page too: tables, figures, and "
-                     "where it comes from; it needs no network."),
+                     "where it comes from; it needs no network.", callback=page_file),
     ] = None  # fmt: skip
     how: FormatOption = Format.TABLE
-
-    def __post_init__(self) -> None:
-        if self.plot is None:
-            return
-        if self.plot.suffix.lower() not in (".html", ".htm"):
-            cure = f"write {self.plot.with_suffix('.html')}"
-            raise InputError("--plot", str(self.plot), "is a page, whose name ends in .html", cure)
-        check_writable(self.plot)
 
     def write_page(
         self, result: Result | Mapping[str, Result], scenario: Scenario | None = None, seed: int | None = None

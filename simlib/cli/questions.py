@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simlib.cli.output import writable_file, writable_folder
+from simlib.cli.output import read_file, writable_file, writable_folder
 
 
 class EngineName(StrEnum):
@@ -21,7 +21,8 @@ class EngineName(StrEnum):
 
 
 ScenarioArgument = Annotated[
-    Path, typer.Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.")
+    Path,
+    typer.Argument(metavar="SCENARIO.toml", help="Scenario file; docs/scenario.md lists its keys.", callback=read_file),
 ]
 VariantOption = Annotated[str, typer.Option(metavar="NAME", help="Which variant, if the scenario has any.")]
 PolicyOption = Annotated[
@@ -29,7 +30,11 @@ PolicyOption = Annotated[
 ]
 FitOption = Annotated[
     Path | None,
-    typer.Option(metavar="FIT.json", help="Calibrated costs. Default: the shipped fit for the scenario's machine."),
+    typer.Option(
+        metavar="FIT.json",
+        help="Calibrated costs. Default: the shipped fit for the scenario's machine.",
+        callback=read_file,
+    ),
 ]
 VcpusOption = Annotated[str, typer.Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
 SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
