@@ -20,6 +20,8 @@ from notebook_run import (
     figures_of,
 )
 
+pytestmark = pytest.mark.study
+
 NOTEBOOK = ROOT / "notebooks" / "11-write-a-strategy.ipynb"
 
 
