@@ -95,7 +95,7 @@ class Pool:
             yield
         except OSError as error:
             raise SimlibError(
-                f"{self.workers} worker processes cannot be started ({error.strerror or error})",
+                f"workers = {self.workers}: the processes cannot be started ({error.strerror or error})",
                 "give fewer workers=…, from a folder that exists", "give fewer --workers, from a folder that exists",
             ) from None  # fmt: skip
 

@@ -91,6 +91,20 @@ def test_a_sampled_design_has_so_many_coordinates_and_no_more():
         read_grid({"axes": {"costs": dict.fromkeys(names, ends)}, "design": design})
 
 
+def test_the_driver_of_a_hundred_million_points_is_small(tmp_path):
+    times = {"low": "1ns", "high": "100ns", "count": 100}
+    counts = {"low": 1, "high": 100, "count": 100}
+    axes = {
+        "guest": {"vcpus": counts}, "machine": {"cores": counts}, "costs": {"fault_exit": times, "fault_hold": times},
+    }  # fmt: skip
+    tracemalloc.start()
+    store = Store(tmp_path, read_grid({"axes": axes}))
+    assert driver._Todo(store, 2).draw() is not None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (store.grid.points, most < 200 * 2**20) == (10**8, True)
+
+
 def test_so_many_workers_and_no_more(grid, tmp_path):
     with pytest.raises(InputError, match="workers = 1025: must be a whole number from 0 to 1024"):
         run(grid, tmp_path / "out", workers=1025)
