@@ -53,6 +53,18 @@ def test_shadow_paging_takes_the_growth_over():
     assert held_out[64] < 0.20
 
 
+def test_a_published_time_is_drawn_once_whatever_the_readings():
+    curves = growth.curves()
+    assert not curves.duplicated(["panel", "reading", "vcpus", "kind"]).any()
+    measured = curves[curves["kind"] == "measured"]
+    tables = [growth.growth_fit(f"{name}-few").observations for name in (growth.CHOSEN, "shadow-paging")]
+    published = [table[table["variant"].isin(["shadow, 100 % written", growth._written(100)])] for table in tables]
+    pages = [table["vcpus"] * 2**18 for table in published]  # 1 GiB of 4 KiB pages each
+    assert measured["us_per_page"].tolist() == pytest.approx(
+        np.concatenate([1e6 * table["value"] / count for table, count in zip(published, pages, strict=True)])
+    )
+
+
 def test_what_is_split_beforehand_is_predicted_by_share_written():
     """No cost was fitted to any of it; with few vCPUs and few writes what a read takes decides."""
     table = growth.split_beforehand(growth.growth_fit("shadow-paging-few").estimate)

@@ -186,7 +186,9 @@ def test_what_goes_wrong_beside_the_folder_is_not_said_of_it(grid, tmp_path, mon
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(pool.ProcessPoolExecutor, "submit", failing)
-    with pytest.raises(SimlibError, match=r"^workers = 2: the processes cannot be started \(Too many open files\); give fewer"):
+    with pytest.raises(
+        SimlibError, match=r"^workers = 2: the processes cannot be started \(Too many open files\); give fewer"
+    ):
         run(grid, tmp_path / "out", workers=2)
 
 
