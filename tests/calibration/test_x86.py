@@ -2,13 +2,16 @@
 """Costs of the published x86 hosts: the shipped fit, the parked costs against what their sources derive, the bars."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from simlib.calibration import find_fit, parked, search, x86
 from simlib.calibration.fit import calibrate
 from simlib.calibration.migrations import CHANGE_BARS
+from simlib.fits import CostEstimate
 from simlib.workloads.scaled import unscaled
 
 
@@ -23,6 +26,29 @@ def test_the_shipped_fit_is_what_the_tables_give(monkeypatch):
     alone = parked.parked_costs()
     assert np.exp(shipped.estimate.logs[n:-1]) == pytest.approx(alone["value"].to_numpy(), rel=1e-6)
     assert len(shipped.observations) > 2 * n
+
+
+def test_a_cost_is_as_sure_as_the_narrower_of_its_two_intervals():
+    correlated = np.array([[0.04, 0.01], [0.01, 0.09]])  # of logarithms: deviations of 0.2 and 0.3
+    estimate = CostEstimate(("a", "b"), np.log([10.0, 20.0]), correlated, 5, 0.1, {})
+    profile = pd.DataFrame({"low": np.exp([-0.2, -1.0]), "high": np.exp([0.2, 1.0])})  # 0.1 and 0.5, by 2 deviations
+    more = pd.DataFrame({"name": ["c"], "value": [5.0], "low": [5 / np.e], "high": [5 * np.e]})
+    joined = x86._joined(SimpleNamespace(estimate=estimate, intervals=profile), more, 2.0)
+    assert joined.names == ("a", "b", "c")
+    assert np.exp(joined.logs) == pytest.approx([10.0, 20.0, 5.0])
+    assert np.sqrt(np.diag(joined.covariance)) == pytest.approx([0.1, 0.3, 0.5])
+    assert joined.covariance[0, 1] / 0.1 / 0.3 == pytest.approx(0.01 / 0.2 / 0.3)  # as correlated as before
+    assert (joined.covariance[2, :2] == 0).all()
+    assert (joined.dof, joined.discrepancy) == (5, 0.1)
+
+
+def test_asking_again_costs_what_the_first_configuration_says():
+    shipped = find_fit(x86.configurations())
+    row = shipped.parameters.set_index("name").loc["reacquire"]
+    n = shipped.estimate.names.index("reacquire")
+    without = CostEstimate(shipped.estimate.names[:n], shipped.estimate.logs[:n], np.zeros((0, 0)), 1, 0.0, {})
+    again = x86.reacquire(without)
+    assert [again[key] for key in ("value", "low", "high")] == pytest.approx(row[["value", "low", "high"]].tolist())
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
