@@ -8,7 +8,7 @@ are 1 throughout.
 import numpy as np
 import pytest
 
-from simlib.calibration.coverage import HALF_WIDTH, UNLIKE, coverage
+from simlib.calibration.coverage import HALF_WIDTH, UNLIKE, coverage, published_design
 from simlib.calibration.surrogate import fit_surrogate
 from simlib.fits import load_fit
 from simlib.measurements import data_dir
@@ -24,6 +24,15 @@ SETS = 200
 def surrogate():
     width = HALF_WIDTH * np.sqrt(np.diag(FIT.estimate.covariance))
     return fit_surrogate(UNLIKE.problem(FIT), TRUTH, width, runs=256, checked=16, pages=2048)
+
+
+def test_the_published_design_has_the_rows_that_were_fitted():
+    some = FIT.observations[FIT.observations["value"] > 0]  # one vCPU waits for nobody
+    rows, kept = (
+        table[["variant", "vcpus", "metric", "train"]].sort_values(["variant", "vcpus", "metric"]).to_numpy().tolist()
+        for table in (published_design(FIT).problem(FIT).observations, some)
+    )
+    assert rows == kept
 
 
 def test_the_polynomials_are_close_to_the_engine(surrogate):

@@ -7,6 +7,7 @@ import pytest
 
 from simlib.calibration import get_ways, lockless
 from simlib.calibration.lockless import Walk
+from simlib.measurements import load
 from simlib.simulation import run_scenario
 
 WALK = Walk((164.0, 163.0, 165.0), (64.0, 56.0, 72.0), 6, 0.04)
@@ -43,6 +44,15 @@ def test_one_number_meets_both_rounds_without_the_lock(walk, lab):
 
 def test_what_the_lab_cannot_be_met_in_is_known(lab):
     assert lab.loc[("none", "longest stall"), "error"] < -0.5
+
+
+def test_the_longest_stall_of_the_lab_is_that_of_its_table(lab):
+    stalls = load("switches-stalls").rows(f"experiment == '{lockless.EXPERIMENT}'")
+    for lock, switch in (("mmu_lock", "=N"), ("none", "=Y")):
+        longest = stalls[stalls["switches"].str.endswith(switch)].groupby("seed")["longest_stall_in_clear_ns"].max()
+        thousands = [longest.median() / 1000, longest.min() / 1000, longest.max() / 1000]  # an instruction shows 1 ns
+        row = lab.loc[(lock, "longest stall")]
+        assert [row["lab"], row["lab_low"], row["lab_high"]] == pytest.approx(thousands, rel=1e-12)
 
 
 def test_a_mechanism_that_needs_more_than_there_is_is_far_from_it():
