@@ -176,6 +176,7 @@ def one_iteration(iteration):
     return pd.DataFrame({"vcpus": list(runs), "dirty_memory_time_s": list(runs.values())})
 
 
+@pytest.mark.study
 def test_a_data_frame_of_one_iteration_gives_the_same_costs_as_the_sum():
     """A fit on the wrong reading would be off by a factor of two."""
     by_column = one_iteration(2).assign(iteration=2)

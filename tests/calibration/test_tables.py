@@ -118,6 +118,7 @@ def test_a_condition_on_a_column_that_a_table_lacks_asks_for_one_of_its_own(tabl
         conditions_of("select", {"cleer": ""}, read)
 
 
+@pytest.mark.study
 def test_select_leaves_rows_out_by_table(tables):
     fit = calibrate(
         Scenario.parse(FILE), tables, select={"times": "not vcpus in (1, 12)", "": ""}, pages_per_vcpu=512,

@@ -42,15 +42,6 @@ def test_a_cost_is_as_sure_as_the_narrower_of_its_two_intervals():
     assert (joined.dof, joined.discrepancy) == (5, 0.1)
 
 
-def test_asking_again_costs_what_the_first_configuration_says():
-    shipped = find_fit(x86.configurations())
-    row = shipped.parameters.set_index("name").loc["reacquire"]
-    n = shipped.estimate.names.index("reacquire")
-    without = CostEstimate(shipped.estimate.names[:n], shipped.estimate.logs[:n], np.zeros((0, 0)), 1, 0.0, {})
-    again = x86.reacquire(without)
-    assert [again[key] for key in ("value", "low", "high")] == pytest.approx(row[["value", "low", "high"]].tolist())
-
-
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_one_set_of_costs_gives_the_three_configurations(number):
     estimate = find_fit(x86.configurations()).estimate

@@ -14,6 +14,8 @@ import pytest
 from simlib.errors import InputError
 from simlib.report import closing, gallery
 
+pytestmark = pytest.mark.study
+
 BUILD = """
 import sys
 from pathlib import Path

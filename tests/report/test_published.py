@@ -15,6 +15,8 @@ from simlib.measurements import data_dir, load
 from simlib.report import Chart, Report, Table, arm64, published
 from simlib.report.published import COUNTED, FITTED, HELD_OUT, NONE, ROLES
 
+pytestmark = pytest.mark.study
+
 
 def seed_000():
     """Seed 000 from the shipped fit."""

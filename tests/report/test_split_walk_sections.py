@@ -10,6 +10,8 @@ from simlib.report import split_walk
 from simlib.report.block import Chart
 from simlib.report.page import Report
 
+pytestmark = pytest.mark.study
+
 
 @pytest.fixture(scope="module")
 def found():
