@@ -208,6 +208,15 @@ def test_a_file_is_not_named_twice_if_it_is_written(capsys, small, tmp_path, mon
     assert small.read_text() == SMALL
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_a_fit_does_not_replace_its_measurements(capsys, tmp_path, suffix):
+    mine = tmp_path / "mine.csv"
+    mine.write_text("vcpus,dirty_memory_time_s\n1,1.0\n")
+    out = mine.with_suffix(suffix)
+    code, _, error = run(capsys, "calibrate", ARM64, "arm64-dirty-memory-time", mine, "--out", out)
+    assert (code, "would be read and replaced" in error) == (2, True)
+
+
 def test_a_device_takes_several_outputs(capsys, small, tmp_path):
     (tmp_path / "null.html").symlink_to(os.devnull)
     both = tmp_path / "null.html"

@@ -99,7 +99,8 @@ def calibrate(
     *,
     scenario: ScenarioArgument,
     tables: Annotated[
-        list[str], typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.")
+        list[str],
+        typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
     ],
     out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.", callback=writable_file)],
     train: Annotated[

@@ -34,8 +34,8 @@ PATIENCE_S = 2.0
 """What is read faster than this shows no progress, s."""
 
 
-Named = TypeVar("Named", Path | None, str)
-"""What names a file, if one is named."""
+Named = TypeVar("Named", Path | None, str, list[str])
+"""What names a file, or several, if one is named."""
 
 
 class Format(StrEnum):
@@ -50,9 +50,12 @@ FormatOption = Annotated[Format, typer.Option("--format", help="Print the result
 
 
 def read_file(context: typer.Context, path: Named) -> Named:
-    """An argument or option that names a file which is read: no output may replace it."""
-    if path is not None and os.path.isfile(path):
-        _named_once(context, Path(path), "read")
+    """An argument or option that names a file, or several, which are read: no output may replace them."""
+    for one in path if isinstance(path, list) else [path]:
+        if one is not None and os.path.isfile(one):
+            _named_once(context, Path(one), "read")
+            if Path(one).suffix == ".csv":  # with its descriptor
+                _named_once(context, Path(one).with_suffix(".json"), "read")
     return path
 
 
