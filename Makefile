@@ -27,7 +27,7 @@ help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make notebooks   execute the notebooks: writes build/notebooks, pages that need no network (ONLY=08 for some)"
 	@echo "make test        format, lint, types, tests, doctests and the first notebook (6 minutes)"
-	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 minutes)"
+	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 to 10 minutes)"
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
