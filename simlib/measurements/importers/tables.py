@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from array import array
@@ -296,7 +297,8 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     Raises
     ------
     InputError
-        If the name is unfit, the folder cannot be written, or a file of that name is there that is no import.
+        If the name is unfit, the folder cannot be written, or a file of that name is there that is no import, or is
+        the log.
 
     Examples
     --------
@@ -312,15 +314,28 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
         raise InputError("name", name, "must be small letters, digits, - and _", "choose another name", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
     end_move(folder)
-    for stem in stems.values():
-        _refuse_foreign(folder / f"{stem}.csv")
     texts = {}
     for table, stem in stems.items():
         rows = imported.tables[table]
+        _refuse_foreign(folder / f"{stem}.csv")
         texts[f"{stem}.csv"] = rows.csv or rows.frame.to_csv(index=False, lineterminator="\n")
         described = descriptor(imported, table, f"{stem}.csv")
         texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+    for file, text in texts.items():
+        _refuse_source(folder / file, text, imported.sha256)
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]
+
+
+def _refuse_source(path: Path, text: str, sha256: str) -> None:
+    """Refuse to replace the log itself, whatever other name it was read by."""
+    if not sha256 or not path.is_file() or hashlib.sha256(text.encode()).hexdigest() == sha256:
+        return
+    with path.open("rb") as stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest() == sha256:
+            rule = "is the log that was read: it would be replaced by what was found in it"
+            raise InputError(
+                "output", str(path), rule, "choose another name or folder", "choose another --name or --out"
+            )
 
 
 def _refuse_foreign(path: Path) -> None:
