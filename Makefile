@@ -112,7 +112,7 @@ notebooks: .venv/.simlib
 # A file's tests stay in one process, as they share what takes long. The examples come last, which even out the end.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-# pytest stands last, so that its summary is the last line. Three processes on two cores, as some tests wait for others.
+# pytest stands last, so that its summary is the last line. Four processes on two cores, as some tests wait.
 test: .venv/.simlib
 	@echo "Format and lint."
 	@.venv/bin/ruff format --check .
@@ -120,7 +120,7 @@ test: .venv/.simlib
 	@echo "Types; meanwhile the simulator is compiled, if it is not yet."
 	@.venv/bin/mypy & types=$$!; .venv/bin/python -m simlib.engine.compiled; wait $$types
 	@echo "Tests, doctests and notebooks: several minutes."
-	@.venv/bin/python -m pytest -n 3 $(BY_FILE) -m "not study" $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest -n 4 $(BY_FILE) -m "not study" $(PYTEST_ARGS)
 
 test-studies: .venv/.simlib
 	@.venv/bin/python -m pytest -n 2 $(BY_FILE) -m study $(PYTEST_ARGS) tests

@@ -172,6 +172,7 @@ def test_the_keyboard_reaches_every_control(shown):
     assert {"Pin this strategy"} <= {text.strip() for text in seen if text}
 
 
+@pytest.mark.study
 def test_every_format_is_saved(shown, tmp_path):
     shown.open_fold("Open and save")
     name, scenario = shown.download("scenario (TOML)")
@@ -205,6 +206,7 @@ def test_nonsense_gets_the_scenario_s_error_beside_its_control(shown):
     assert "5000" not in shown.text()
 
 
+@pytest.mark.study
 def test_two_pins_stay_through_a_reload(shown):
     for strategy in ("every-64", "every-4096"):
         before = shown.generation()
@@ -221,6 +223,7 @@ def test_two_pins_stay_through_a_reload(shown):
     assert names == ["every-4096", "every-64"]
 
 
+@pytest.mark.study
 def test_every_control_asks_something_else(shown):
     """Each is set to another value by its label; the address follows, and what was changed is told."""
     for title, keys in KEYS.items():
