@@ -36,7 +36,7 @@ def test_a_shipped_migration_is_predicted_with_its_own_metrics():
 def test_each_variant_gets_the_fit_of_its_own_machine(monkeypatch):
     monkeypatch.setattr("simlib.workloads.scaled.SAMPLE_PAGES", 2**15)
     scenario = simlib.load_scenario(data_dir() / "scenarios" / "migration-48-vcpus.toml")
-    scenario = scenario.everywhere({"guest": {"memory": "192M"}, "workload": {"warm_up": "1ms", "pass_limit": 1}})
+    scenario = scenario.everywhere({"guest": {"memory": "96M"}, "workload": {"warm_up": "1ms", "pass_limit": 1}})
     found = simlib.predict(scenario, [48], metrics=["precopy_duration"])
     assert found.frame["variant"].tolist() == list(scenario.variants)
     assert [flag.split(" (")[0] for flag in found.flags[:2]] == [

@@ -72,23 +72,19 @@ def calibrate(
 
     Examples
     --------
-    >>> from simlib import measurements
-    >>> from simlib.model.scenario import load_scenario
-    >>> scenario = load_scenario(measurements.data_dir() / "scenarios" / "arm64-ampere-altra.toml")
-    >>> table = measurements.load("arm64-dirty-memory-time")
-    >>> fit = calibrate(scenario, table.select("vcpus <= 16"), "vcpus <= 8", pages_per_vcpu=256, profile=False)
-    >>> fit.valid["more_data_than_costs"], bool(fit.estimate.discrepancy < 0.05)
-    (True, True)
-
-    Two tables of one machine, of which only the first has counts:
-
     >>> import pandas as pd
     >>> one = pd.DataFrame({"vcpus": [1, 2, 4, 8], "dirty_memory_time_s": [0.8, 1.1, 2.2, 4.5],
     ...                     "contentions": [0, 1.4e6, 4.1e6, 8.4e6]})
-    >>> two = pd.DataFrame({"vcpus": [1, 3, 6], "dirty_memory_time_s": [0.8, 1.7, 3.3]})
     >>> mine = Scenario.parse({"costs": {"line_transfer": "50ns"}, "calibration":
     ...     {"costs": ["fault_exit", "fault_hold"], "metrics": ["dirty_memory_time", "contentions"]},
     ...     "policy": {"architecture": "x86-shadow-paging"}})
+    >>> fit = calibrate(mine, one, "vcpus <= 4", pages_per_vcpu=128, profile=False)
+    >>> fit.valid["more_data_than_costs"], (fit.intervals.set_index("name")["value"] / 1e6).round(1).to_dict()  # µs
+    (True, {'fault_exit': 1.1, 'fault_hold': 1.9})
+
+    Two tables of one machine, of which only the first has counts:
+
+    >>> two = pd.DataFrame({"vcpus": [1, 3, 6], "dirty_memory_time_s": [0.8, 1.7, 3.3]})
     >>> fit = calibrate(mine, {"mon": one, "tue": two}, {"mon": "vcpus <= 4"}, pages_per_vcpu=128, profile=False)
     >>> fit.noise[["table", "metric", "rows", "source"]].to_dict("list")
     {'table': ['mon', 'mon', 'tue'], 'metric': ['dirty_memory_time', 'contentions', 'dirty_memory_time'],

@@ -50,11 +50,14 @@ def loop(n, think, sections, disciplines, *, rounds, cv=1.0, line=(0, 0, 0)):
     )  # fmt: skip
 
 
-def steady(job, seed, lock=0):
-    """Throughput, share of waits and mean wait (per second, share, seconds) of the steady state of one run."""
+def traced(job, seed):
+    """A run with the trace of all of it."""
     rounds = job.steps[job.steps[:, 0] == Step.REPEAT, 2]
-    room = 4 * len(job.locks) * int(rounds.max() * len(job.entry) * len(job.steps))
-    result = compiled.run(job, seed, trace=room)
+    return compiled.run(job, seed, trace=4 * len(job.locks) * int(rounds.max() * len(job.entry) * len(job.steps)))
+
+
+def steady(result, lock=0):
+    """Throughput, share of waits and mean wait (per second, share, seconds) of the steady state of one run."""
     rows = result.trace[result.trace[:, 3] == lock]
     tries, gets = (rows[rows[:, 2] == kind] for kind in (TRY, ACQUIRED))
     order = [r[np.argsort(r[:, 1], kind="stable")] for r in (tries, gets)]  # by thread, in its own order
@@ -88,7 +91,7 @@ def test_one_lock_is_the_machine_repairman(n, think, service):
     values = mean_value_analysis(n, think * 1e-9, [service * 1e-9])
     assert values.throughput[-1] == pytest.approx(exact.throughput, rel=1e-12)
     job = loop(n, think * NS, [[(0, Mode.WRITE, service * NS)]], [Discipline.SERVER], rounds=ROUNDS)
-    throughput, share, wait = zip(*(steady(job, seed) for seed in SEEDS), strict=True)
+    throughput, share, wait = zip(*(steady(traced(job, seed)) for seed in SEEDS), strict=True)
     assert_covers(throughput, exact.throughput, "throughput")
     if n == 1:
         assert max(share) == max(wait) == 0
@@ -129,8 +132,9 @@ def test_a_lock_and_then_a_server_are_two_stations(n, think, first, second):
     exact = mean_value_analysis(n, think * 1e-9, [first * 1e-9, second * 1e-9])
     sections = [[(0, Mode.WRITE, first * NS), (1, Mode.WRITE, second * NS)]]
     job = loop(n, think * NS, sections, [Discipline.QUEUED_SPIN, Discipline.SERVER], rounds=ROUNDS)
+    both = [(steady(run, 0), steady(run, 1)) for run in (traced(job, seed) for seed in SEEDS)]
     for lock, service in enumerate((first, second)):
-        throughput, _, wait = zip(*(steady(job, seed, lock) for seed in SEEDS), strict=True)
+        throughput, _, wait = zip(*(seen[lock] for seen in both), strict=True)
         assert_covers(throughput, exact.throughput[-1], f"throughput of station {lock}")
         assert_covers(np.array(wait) + service * 1e-9, exact.response_time[-1, lock], f"response of station {lock}")
 
@@ -146,7 +150,7 @@ def test_the_ticket_lock_is_close_to_its_chain(n, think, service, transfer):
     exact = ticket_lock(n, think * 1e-9, (service + transfer) * 1e-9, transfer * 1e-9)
     line = (transfer * NS,) * 3
     job = loop(n, think * NS, [[(0, Mode.WRITE, service * NS)]], [Discipline.TICKET], rounds=ROUNDS, line=line)
-    mean, half = interval([steady(job, seed)[0] for seed in SEEDS])
+    mean, half = interval([steady(traced(job, seed))[0] for seed in SEEDS])
     assert half < 0.005 * exact.throughput
     assert mean == pytest.approx(exact.throughput, rel=0.03)
 
@@ -174,7 +178,7 @@ def test_readers_and_writers_stay_inside_their_bounds(n, think, reads, read_hold
     share = 0.0 if reads is None else 1 / (reads + 1)
     line = (transfer * NS,) * 3
     job = loop(n, think * NS, sections, [Discipline.QUEUED_RW], rounds=ROUNDS, line=line)
-    mean, half = interval([steady(job, seed)[0] for seed in SEEDS])
+    mean, half = interval([steady(traced(job, seed))[0] for seed in SEEDS])
     low, high = (
         # Each passage moves the line twice; a waiter also fetches its successor's queue node.
         reader_writer_bounds(n, think * 1e-9, read_hold=read_hold * 1e-9, write_hold=write_hold * 1e-9,

@@ -171,7 +171,8 @@ def test_noise_is_flagged_and_not_used(host, tmp_path, monkeypatch):
 @pytest.mark.parametrize("setup", [5, {"kernels": [1]}, {"kernels": {"x": {"host": 1, "pilot": {}}}}, {"kernels": {}}])
 def test_a_folder_that_does_not_say_its_host_is_refused(tmp_path, setup):
     for path in (simlib.measurements.data_dir() / "collected").glob("host-pvm-*"):
-        (tmp_path / path.name.replace("host-pvm", "host")).write_bytes(path.read_bytes())
+        few = path.read_bytes().splitlines(keepends=True)[: 20 if path.suffix == ".csv" else None]
+        (tmp_path / path.name.replace("host-pvm", "host")).write_bytes(b"".join(few))
     for path in tmp_path.glob("*.json"):
         content = json.loads(path.read_text("utf-8").replace("host-pvm", "host"))
         path.write_text(json.dumps(content | {"setup": setup}), "utf-8")
