@@ -75,6 +75,7 @@ def main(folder: str, *, page: bool) -> None:
     page : bool
         Whether a kernel is started for a page.
     """
+    signal.signal(signal.SIGTERM, lambda *_: _end_at_once())  # until JupyterLab, once imported, listens itself
     threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -100,10 +101,16 @@ def _end_with(starter: int, folder: str) -> None:
     """Wait until the command that started this is gone, however it ended; end all that it would have ended."""
     while os.read(starter, 1):
         pass
+    _end_at_once(folder)
+
+
+def _end_at_once(folder: str = "") -> None:
+    """End this process and all that it has started; remove a folder, if one is given."""
     for number in started_by(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(number, signal.SIGKILL)
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,8 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,12 +140,38 @@ def test_a_server_whose_command_was_killed_ends(tmp_path: Path, lab: bool) -> No
         assert answers(found[1], process)
         process.kill()
         process.stderr.read()  # to its end: whoever could write to it is gone
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            assert mark.encode() not in path.read_bytes() or path.parent.name == str(process.pid)
-        except OSError:
-            continue
+    assert not marked(mark)
     assert not list(tmp_path.glob("simlib-explore-*"))
+
+
+def test_a_server_that_is_interrupted_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    """Its kernel runs by then, and JupyterLab, which would end it, is being imported."""
+    mark = f"simlib-test-{os.getpid()}-early"
+    environment = os.environ | {"TMPDIR": str(tmp_path), "SIMLIB_TEST_MARK": mark}
+    with subprocess.Popen([sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        until(lambda: any("explorer.waiting" in line for line in marked(mark)))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+        assert not marked(mark)
+    assert not list(tmp_path.glob("simlib-explore-*"))
+
+
+def marked(mark: str) -> list[str]:
+    """What was started with a mark in its environment, and runs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append((path.parent / "cmdline").read_text())
+    return found
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something, a minute at most."""
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_a_taken_port_is_named() -> None:
