@@ -24,7 +24,7 @@ Check = Callable[..., None]
 Progress = Callable[[str, float], None]
 """Told what is done, and the share of it that is."""
 
-PATIENCE_S = 0.5
+PATIENCE_S = 0.3
 """How long tasks that are no longer wanted are waited for, s. A task that does not look meanwhile ends unheard."""
 
 LOOK_S = 0.1
