@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
 	@echo "make notebooks   execute the notebooks: writes build/notebooks, pages that need no network (ONLY=08 for some)"
-	@echo "make test        format, lint, types, tests, doctests and the first notebook (6 minutes)"
+	@echo "make test        format, lint, types, tests, doctests and the first notebook (5 to 6 minutes)"
 	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 to 10 minutes)"
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
@@ -34,7 +34,7 @@ help:
 	@echo "make mutants     draw $(MUTANTS) small faults in each of four packages, and see which no test notices (hours)"
 	@echo "make same-results  run commands under $(PYTHONS) and with the oldest packages allowed, and compare"
 	@echo "make endurance   the same commands for two hours: memory and descriptors stay what they are"
-	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (4 minutes)"
+	@echo "make interruptions  send Ctrl-C and SIGTERM to every long command at $(MOMENTS) random moments (3 minutes)"
 	@echo "make kills       end every command that writes by SIGKILL $(KILLS) times: nothing partial stands there (20 minutes)"
 	@echo "make fuzz        give every parser, importer and command $(INPUTS) broken inputs; goes on where it was ended (an hour)"
 	@echo "make audit       ask the advisory service about the pinned packages (installs requirements/audit.txt)"
