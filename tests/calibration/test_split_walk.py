@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Seed 004 by five costs: the published changes, what is left open, and what fails."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,17 @@ def test_known_costs_are_found_again(monkeypatch):
     found = fit(draws=1)
     np.testing.assert_allclose(found.costs, true, rtol=1e-3)
     assert found.chi_squared < 1e-6
+
+
+def test_a_ratio_is_determined_within_a_factor_of_four_and_inside_its_bounds(fits):
+    """The ends of each are 90 % of draws that lie evenly between two values."""
+    costs = np.array([1.0, 0.8, 5.0, 300.0, 1.5e-4, 0.0])
+    lowest, highest = np.array([1.0, 0.5, 2.0, 100.0, 1.4e-4, 0.0]), np.array([1.0, 1.0, 9.0, 600.0, 1.6e-4, 0.0])
+    draws = np.linspace(lowest, highest, 101)
+    table = replace(fits["AmpereOne"], costs=costs, draws=draws).parameters.set_index("name")
+    found = {NAMES.index(name): row for name, row in table["determined"].items()}
+    assert found == {1: True, 2: True, 3: False, 4: False}  # 2: 2.35 to 8.65; 3: 125 to 575; 4: next to the lowest
+    np.testing.assert_allclose(table[["low", "high"]].to_numpy()[:, 0], lowest[1:5] + 0.05 * (highest - lowest)[1:5])
 
 
 @pytest.mark.parametrize("machine", TABLES)
