@@ -6,9 +6,12 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from simlib import calibrate
 from simlib.calibration import advice, search
+from simlib.calibration import fit as fitting
+from simlib.calibration.noise import assumed_ratios
 from simlib.calibration.problem import parameters_of
 from simlib.calibration.search import FOLLOWED, GUESS, SCREENED, starting_points
 from simlib.model.scenario import Scenario
@@ -59,6 +62,23 @@ def test_starts_say_where_they_came_from(good):
     assert len(good.starts) == FOLLOWED
     assert good.starts["agrees"].sum() >= 2
     assert (good.starts["last"] <= good.starts["first"]).all()
+
+
+def test_a_start_agrees_if_its_minimum_is_as_likely_as_the_best(good, monkeypatch):
+    """By the t quantile, of the coarse runs' own variance and of that of simulating few pages."""
+    coarse = search.Objective(good.problem, assumed_ratios(good.problem.train), fitting.LEAST_PAGES, 1)
+    dof = len(TWELVE) - len(good.estimate.logs)
+    again = [dataclasses.replace(coarse, seed=seed)(good.estimate.logs) for seed in (2, 3, 4, 5)]
+    least = good.starts["last"].min()
+    room = stats.t.ppf(0.95, dof) ** 2 * (least / dof + np.var(again, axis=0, ddof=1).max())
+    others = {"all but one": [1.01, 2.0, 1e3], "one more": [0.99, 1.01, 2.0]}
+    for what, apart in others.items():
+        starts = good.starts.assign(last=least + room * np.array([0.0, *apart]))
+        minima = [search.Minimum(good.estimate.logs, least, True, 5)]
+        monkeypatch.setattr(fitting, "explore", lambda *_, found=(starts, minima): found)
+        fit = calibrate(scenario("fault_exit", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
+        assert fit.starts["agrees"].tolist() == [True, what == "one more", False, False]
+        assert fit.valid["starts_agree"] is (what == "one more")
 
 
 def test_a_search_that_is_cut_short_says_so(monkeypatch):
