@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Seed 002 beside the model: the lab's walk, what two means can be made of, ways of GET."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from simlib.calibration import get_ways, lockless
 from simlib.calibration.lockless import Walk
+from simlib.engine.result import LEDGER
 from simlib.measurements import load
 from simlib.simulation import run_scenario
 
@@ -91,6 +94,21 @@ def test_walks_that_would_begin_anew_are_as_many_as_expected(memory, rounds):
     assert found["counted"] == pytest.approx(found["expected"], abs=4 * np.sqrt(found["expected"] / 64))
     held = lockless.rewalks(case.changed({"policy": {"get_lets_go": "pages >= 64"}}))
     assert held["counted"] < 0.2 * found["counted"]  # under the lock no fault ends
+
+
+def test_a_fault_that_changes_what_is_walked_is_told_from_one_beside_it(monkeypatch):
+    """Two words are walked, of which 10 and 5 pages are dirty; times in pages that are walked."""
+    case = lockless.published_costs().apply(lockless.get_scenario("EPT off", "3M", "1us", "100us"))
+    clear, write = LEDGER.index("clear"), LEDGER.index("write")
+    rows = [
+        (0, clear, 64, 10), (20, clear, 128, 5), (5, write, 70, 1), (24, write, 191, 1),  # on the word
+        (6, write, 200, 1), (15, write, 70, 1), (24, write, 130, 0),  # on another, in between, no fault
+    ]  # fmt: skip
+    ledger = np.array([(time * case.costs.clear_page, 0, kind, page, found) for time, kind, page, found in rows])
+    monkeypatch.setattr(lockless.compiled, "run", lambda *_, **__: SimpleNamespace(ledger=ledger))
+    found = lockless.rewalks(case)
+    assert (found["walked"], found["faults"], found["counted"]) == (15, 3, 2 / 64)
+    assert found["expected"] == pytest.approx(3 / case.guest.pages)
 
 
 def test_a_batch_gives_the_guest_back_what_one_hold_takes_and_costs_get():
