@@ -107,6 +107,20 @@ def test_what_was_held_out_is_predicted(folder):
     assert ratio.between(0.4, 2.5).all()
 
 
+def test_a_cost_at_either_bound_is_not_determined(folder, monkeypatch):
+    """The true costs lie beyond these bounds."""
+    short = {"clear_page": (50_000.0, 1e9), "fault_exit": (1.0, 1e6)}  # 25 ns and 1500 ns, in ps
+    monkeypatch.setattr(calibration, "BOUNDS", calibration.BOUNDS | short)
+    monkeypatch.setattr(calibration, "SEEDS", 2)
+    monkeypatch.setattr(calibration, "held_out", lambda *_: simlib.load_fit(folder / "fit.json").observations)
+    fit = calibration.calibrate_host(calibration.load_host(folder))
+    found = fit.parameters.set_index("name")
+    assert set(found.index[found["at_bound"]]) == set(short)
+    assert (found["determined"] == ~found["at_bound"]).all()
+    assert (found.loc["clear_page", "value"], found.loc["fault_exit", "value"]) == (50_000.0, 1e6)
+    assert not fit.meta["valid"]["all_determined"]
+
+
 def test_the_page_and_the_choice_take_the_folder_alone(folder, capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         cli.main(["host", "report", str(folder)])
