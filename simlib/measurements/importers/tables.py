@@ -330,12 +330,14 @@ def _refuse_source(path: Path, text: str, sha256: str) -> None:
     """Refuse to replace the log itself, whatever other name it was read by."""
     if not sha256 or not path.is_file() or hashlib.sha256(text.encode()).hexdigest() == sha256:
         return
-    with path.open("rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() == sha256:
-            rule = "is the log that was read: it would be replaced by what was found in it"
-            raise InputError(
-                "output", str(path), rule, "choose another name or folder", "choose another --name or --out"
-            )
+    try:
+        with path.open("rb") as stream:
+            same = hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+    except OSError:  # whoever cannot read it has not read it
+        return
+    if same:
+        rule = "is the log that was read: it would be replaced by what was found in it"
+        raise InputError("output", str(path), rule, "choose another name or folder", "choose another --name or --out")
 
 
 def _refuse_foreign(path: Path) -> None:
