@@ -4,7 +4,7 @@
     python benchmarks/sweep.py [POINTS]
 
 Each of the two is a ratio of times within this one program. Nothing else may want the CPUs meanwhile: what does has its
-share in the wall time, and one CPU that is slower than the other makes the gain smaller.
+share in the wall time. `chrt --rr` is no help: the workers then keep the driver waiting for a CPU.
 """
 
 from __future__ import annotations

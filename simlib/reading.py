@@ -7,6 +7,7 @@ texts, lists, tables) without anything that a terminal would obey; a fault is on
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -240,3 +241,9 @@ def _check(found: Any, where: str, kind: str) -> None:
         if not level:
             return
     raise _too_deep(where, kind)
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

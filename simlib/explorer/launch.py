@@ -71,11 +71,11 @@ def main(folder: str, *, page: bool) -> None:
     Parameters
     ----------
     folder : str
-        Removed if whoever started this was killed.
+        Removed if this ends otherwise than by JupyterLab, as when whoever started it was killed.
     page : bool
         Whether a kernel is started for a page.
     """
-    signal.signal(signal.SIGTERM, lambda *_: _end_at_once())  # until JupyterLab, once imported, listens itself
+    signal.signal(signal.SIGTERM, lambda *_: _end_at_once(folder))  # until JupyterLab, once imported, listens itself
     threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -104,13 +104,12 @@ def _end_with(starter: int, folder: str) -> None:
     _end_at_once(folder)
 
 
-def _end_at_once(folder: str = "") -> None:
-    """End this process and all that it has started; remove a folder, if one is given."""
+def _end_at_once(folder: str) -> None:
+    """End this process and all that it has started, and remove the folder."""
     for number in started_by(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(number, signal.SIGKILL)
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 

@@ -18,8 +18,9 @@ from simlib.lab.build import build_selftests, compiler_version
 from simlib.lab.cache import lab_dir, need_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
-from simlib.lab.source import copy_tree, file_sha256, find_archive, unpack
+from simlib.lab.source import copy_tree, find_archive, unpack
 from simlib.lab.targets import Target, find_target
+from simlib.reading import file_sha256
 
 NAME = "mmu_lock_contention_test"
 """The selftest, which ``kernel-patches/`` adds."""

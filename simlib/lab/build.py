@@ -21,8 +21,9 @@ from simlib.lab.cache import at_work, lab_dir, need_space
 from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
 from simlib.lab.process import refuse_full, run
-from simlib.lab.source import Source, file_sha256, has_archive, prepare_source
+from simlib.lab.source import Source, has_archive, prepare_source
 from simlib.lab.targets import Target, find_target
+from simlib.reading import file_sha256
 
 KERNELS = {
     "plain": (),

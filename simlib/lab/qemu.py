@@ -18,8 +18,9 @@ from simlib.lab.build import Built
 from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell
 from simlib.lab.process import refuse_full, run
-from simlib.lab.source import copy_tree, file_sha256
+from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
+from simlib.reading import file_sha256
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
 _LIBRARIES = "run simlib lab qemu again, which brings all of its libraries"

@@ -18,6 +18,7 @@ from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
 from simlib.lab.cache import need_space
 from simlib.lab.patches import Series, apply_series, check_version, tree_version
+from simlib.reading import file_sha256
 
 STEPS = "steps"
 """Name of the tree in which patches are tried one by one."""
@@ -169,12 +170,6 @@ def prepare_step(folder: Path, series: Series, number: int) -> Path:
         os.rename(part, tree)
     _patch(folder, series.first(number), tree, folder / "steps.files")
     return tree
-
-
-def file_sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def link_or_copy(source: Path, target: Path, *, follow_symlinks: bool) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -14,10 +13,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from interruptions import marked
 
 import simlib
 from simlib.errors import InputError, SimlibError
@@ -132,7 +131,7 @@ def test_a_server_whose_command_was_killed_ends(tmp_path: Path, lab: bool) -> No
     """Its kernels end, too, and nothing is left in the folder of temporary files."""
     start = START.replace("browser=False", f"browser=False, lab={lab}")
     mark = f"simlib-test-{os.getpid()}-{lab}"
-    environment = os.environ | {"TMPDIR": str(tmp_path), "SIMLIB_TEST_MARK": mark}
+    environment = os.environ | {"TMPDIR": str(tmp_path), "MOMENT": mark}
     with subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         found = URL.search(process.stderr.readline())
@@ -147,31 +146,15 @@ def test_a_server_whose_command_was_killed_ends(tmp_path: Path, lab: bool) -> No
 def test_a_server_that_is_interrupted_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
     """Its kernel runs by then, and JupyterLab, which would end it, is being imported."""
     mark = f"simlib-test-{os.getpid()}-early"
-    environment = os.environ | {"TMPDIR": str(tmp_path), "SIMLIB_TEST_MARK": mark}
+    environment = os.environ | {"TMPDIR": str(tmp_path), "MOMENT": mark}
     with subprocess.Popen([sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=environment) as process:
-        until(lambda: any("explorer.waiting" in line for line in marked(mark)))
+        while not any("explorer.waiting" in line for line in marked(mark)):
+            assert process.poll() is None
+            time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 130
         assert not marked(mark)
     assert not list(tmp_path.glob("simlib-explore-*"))
-
-
-def marked(mark: str) -> list[str]:
-    """What was started with a mark in its environment, and runs."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.append((path.parent / "cmdline").read_text())
-    return found
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something, a minute at most."""
-    end = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_taken_port_is_named() -> None:

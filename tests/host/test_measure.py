@@ -111,7 +111,6 @@ def test_a_cost_at_either_bound_is_not_determined(folder, monkeypatch):
     """The true costs lie beyond these bounds."""
     short = {"clear_page": (50_000.0, 1e9), "fault_exit": (1.0, 1e6)}  # 25 ns and 1500 ns, in ps
     monkeypatch.setattr(calibration, "BOUNDS", calibration.BOUNDS | short)
-    monkeypatch.setattr(calibration, "SEEDS", 2)
     monkeypatch.setattr(calibration, "held_out", lambda *_: simlib.load_fit(folder / "fit.json").observations)
     fit = calibration.calibrate_host(calibration.load_host(folder))
     found = fit.parameters.set_index("name")

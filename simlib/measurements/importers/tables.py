@@ -19,6 +19,7 @@ from simlib.errors import InputError
 from simlib.files import end_move, write_together
 from simlib.measurements.importers.lines import LARGEST
 from simlib.measurements.units import suffix_of, unit_of
+from simlib.reading import file_sha256
 from simlib.version import __version__
 
 VERSION = 1
@@ -331,8 +332,7 @@ def _refuse_source(path: Path, text: str, sha256: str) -> None:
     if not sha256 or not path.is_file() or hashlib.sha256(text.encode()).hexdigest() == sha256:
         return
     try:
-        with path.open("rb") as stream:
-            same = hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+        same = file_sha256(path) == sha256
     except OSError:  # whoever cannot read it has not read it
         return
     if same:
