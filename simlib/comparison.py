@@ -113,6 +113,8 @@ def compare(
 ) -> Comparison:
     """Set policies side by side over vCPUs.
 
+    Raises `InputError` if a policy is unknown or named twice, or for what `simlib.predict` refuses.
+
     Parameters
     ----------
     scenario : Scenario, str or Path
@@ -120,20 +122,10 @@ def compare(
     policies : sequence of str
         Names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, or ``"own"`` for what the
         scenario says itself. The others are compared with the first.
-    vcpus : sequence of int
     variant : str
         Only this one, if the scenario has variants; by default all.
     fit, metrics, level, seed, replications, pages_per_vcpu, progress
         See `simlib.predict`.
-
-    Returns
-    -------
-    Comparison
-
-    Raises
-    ------
-    InputError
-        If a policy is unknown or named twice, or for what `simlib.predict` refuses.
 
     Examples
     --------

@@ -23,7 +23,6 @@ class SimlibError(Exception):
 
     Parameters
     ----------
-    message : str
     cure : str, optional
         What to do about it, in Python.
     option : str, optional

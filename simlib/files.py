@@ -51,21 +51,14 @@ _BEGUN, _WHOLE = f".simlib{PART}", ".simlib.whole"
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file; see `write_bytes`.
 
+    Raises `InputError` if it cannot be written.
+
     Parameters
     ----------
     path : str or Path
         Folders that do not exist are made.
     text : str
         Written as UTF-8; what cannot be (half of a character of a file's name) as a backslash and its number.
-
-    Returns
-    -------
-    Path
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
 
     Examples
     --------
@@ -82,10 +75,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
     A link is followed: what it names is replaced, and the link stays. A file keeps its permissions.
 
-    Raises
-    ------
-    InputError
-        If it cannot be written.
+    Raises `InputError` if it cannot be written.
     """
     path = Path(path)
     with _naming(path):
@@ -104,18 +94,14 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
     """Write a file beside its place, then rename it there.
 
+    Raises `OSError` if it cannot be written; see `write_bytes` for an error that a user reads.
+
     Parameters
     ----------
     place : Path
         No link; its folder is made if there is none.
-    content : bytes or memoryview
     durable : bool
         Whether it is on the disk when this returns, and so survives a loss of power.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; see `write_bytes` for an error that a user reads.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with _own(_part(place), _make_file) as part:
@@ -135,23 +121,15 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     A folder that is new is written beside and renamed. Into one that is there, they are moved once all are written;
     if that is cut off, the next call ends it first.
 
+    Returns: In the order of `texts`. Raises `InputError` if the folder cannot be made or written, or has something else
+    than a file of one of these names; no file is changed then.
+
     Parameters
     ----------
     folder : Path
         Made if it does not exist.
     texts : mapping of str to str
         Names and contents.
-
-    Returns
-    -------
-    list of Path
-        In the order of `texts`.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be made or written, or has something else than a file of one of these names; no file is
-        changed then.
 
     Examples
     --------
@@ -187,10 +165,7 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 def end_move(folder: Path) -> None:
     """End what a killed run had begun to move into a folder; for who looks at its files before writing there.
 
-    Raises
-    ------
-    InputError
-        If the folder cannot be written.
+    Raises `InputError` if the folder cannot be written.
     """
     with _naming(folder):
         if (folder / _WHOLE).is_dir():
@@ -201,17 +176,13 @@ def end_move(folder: Path) -> None:
 def check_writable(path: str | Path, *, folder: bool = False) -> Path:
     """Refuse a file that could not be written, before the work of which it is to tell. Nothing stays there.
 
+    Raises `InputError` if it is a folder (or, if it is to be one, a file), its folder is a file or may not be written,
+    or the disk is full.
+
     Parameters
     ----------
-    path : str or Path
     folder : bool
         Whether it is to be a folder.
-
-    Raises
-    ------
-    InputError
-        If it is a folder (or, if it is to be one, a file), its folder is a file or may not be written, or the disk is
-        full.
 
     Examples
     --------

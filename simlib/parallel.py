@@ -106,9 +106,10 @@ def completed(
 
     At most two tasks a worker are under way. A task whose worker is gone is begun again.
 
+    Raises `SimlibError` if the workers are lost again and again. Raises `Exception` what a task raised.
+
     Parameters
     ----------
-    executor : Executor
     draw : callable
         Gives a task and its arguments; None: none at present, though there may be one once another has ended.
     look : callable
@@ -119,13 +120,6 @@ def completed(
     task : tuple
         As it was drawn.
     result : object
-
-    Raises
-    ------
-    SimlibError
-        If the workers are lost again and again.
-    Exception
-        What a task raised.
     """
     under_way: dict[Future[Any], tuple[Any, ...]] = {}
     again: deque[tuple[Any, ...]] = deque()
@@ -203,6 +197,8 @@ def each(
     If the wait ends early (Ctrl-C, an error of `progress`, a task that fails), no further task is begun, and those
     that run end at their next call of the `Check` that each is given. A simulation passes it on as its ``progress``.
 
+    Raises `Exception` what the task that failed first raised.
+
     Parameters
     ----------
     tasks : sequence of callable
@@ -215,15 +211,6 @@ def each(
         Tasks at a time; 0: as many as there are CPUs.
     wide : bool
         Tasks of a task run side by side nevertheless; they themselves run in threads, whatever is in use.
-
-    Returns
-    -------
-    list
-
-    Raises
-    ------
-    Exception
-        What the task that failed first raised.
 
     Examples
     --------

@@ -117,10 +117,7 @@ class PredictionResult(Result):
     def curves(self) -> pd.DataFrame:
         """The table that the figures of curves draw, with measured points beside: all of its rows are predicted.
 
-        Returns
-        -------
-        DataFrame
-            variant, vcpus, metric, kind, value, low, high, held_out.
+        Returns: variant, vcpus, metric, kind, value, low, high, held_out.
         """
         names = {"estimate": "value"}
         return self.frame.drop(columns="unit").rename(columns=names).assign(kind="predicted", held_out=True)
@@ -140,10 +137,8 @@ class Case:
     ----------
     name, label : str
         Which policy, if several are compared, and which variant.
-    vcpus : int
     scenario : Scenario
         Without the calibrated costs.
-    estimate : CostEstimate or None
     """
 
     name: str
@@ -177,11 +172,12 @@ def predict(
 ) -> PredictionResult:
     """Curves over vCPUs, for a scenario or each of its variants.
 
+    Raises `InputError` if a needed cost has no value, the workload has no such metric, or vcpus is empty.
+
     Parameters
     ----------
     scenario : Scenario, str or Path
         A scenario, or its file. Its variants are predicted if it has any, else itself.
-    vcpus : sequence of int
     variant : str
         Only this one.
     policy : str
@@ -194,18 +190,8 @@ def predict(
         iteration; by default the workload's own choice.
     level : float
         Probability that the intervals are to cover.
-    seed, replications, pages_per_vcpu : int
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    PredictionResult
-
-    Raises
-    ------
-    InputError
-        If a needed cost has no value, the workload has no such metric, or vcpus is empty.
 
     Examples
     --------
@@ -237,10 +223,7 @@ def cases_of(
 ) -> tuple[list[Case], tuple[str, ...]]:
     """The points of some curves, each with its calibrated costs, and what to know of these.
 
-    Raises
-    ------
-    InputError
-        If there is no point, or a cost that decides one has no value.
+    Raises `InputError` if there is no point, or a cost that decides one has no value.
     """
     if not vcpus:
         raise InputError("vcpus", "", "must name at least one number of vCPUs", "write [16, 32, 48]",
@@ -260,10 +243,7 @@ def cases_of(
 def metrics_of(cases: Sequence[Case], metrics: Sequence[str] | None) -> tuple[str, ...]:
     """The metrics that are asked for, or the first workload's own choice, once every case is known to have them.
 
-    Raises
-    ------
-    InputError
-        If one has not; it names those that it has.
+    Raises `InputError` if one has not; it names those that it has.
     """
     chosen = tuple(kind_of(cases[0].scenario).default if metrics is None else metrics)
     if not chosen:

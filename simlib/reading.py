@@ -59,18 +59,14 @@ def exists(path: str | Path) -> bool:
 def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
     """What a file holds.
 
+    Raises `InputError` if it is missing, a folder, a device or a pipe, unreadable, empty, or larger.
+
     Parameters
     ----------
-    path : str or Path
     kind : str
         What it should be, for the message of an error (``"a measurement file (CSV)"``).
     most : int
         Bytes that it may hold.
-
-    Raises
-    ------
-    InputError
-        If it is missing, a folder, a device or a pipe, unreadable, empty, or larger.
 
     Examples
     --------
@@ -112,15 +108,12 @@ def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
 def read_text(path: str | Path, kind: str, most: int = CSV_BYTES) -> str:
     """Read a whole UTF-8 file; a byte order mark is dropped.
 
+    Raises `InputError` as `read_bytes`, or if it is not UTF-8, or has control characters.
+
     Parameters
     ----------
     path, kind, most
         See `read_bytes`.
-
-    Raises
-    ------
-    InputError
-        As `read_bytes`, or if it is not UTF-8, or has control characters.
     """
     raw, where = read_bytes(path, kind, most), str(path)
     try:
@@ -138,10 +131,7 @@ def read_text(path: str | Path, kind: str, most: int = CSV_BYTES) -> str:
 def read_toml(path: str | Path, kind: str) -> dict[str, Any]:
     """The tables of a TOML file.
 
-    Raises
-    ------
-    InputError
-        As `read_text` and `parse_toml`.
+    Raises `InputError` as `read_text` and `parse_toml`.
     """
     return parse_toml(read_text(path, kind, TOML_BYTES), str(path), kind)
 
@@ -149,10 +139,7 @@ def read_toml(path: str | Path, kind: str) -> dict[str, Any]:
 def read_json(path: str | Path, kind: str, most: int = JSON_BYTES) -> Any:
     """What a JSON file says.
 
-    Raises
-    ------
-    InputError
-        As `read_text` and `parse_json`.
+    Raises `InputError` as `read_text` and `parse_json`.
     """
     return parse_json(read_text(path, kind, most), str(path), kind)
 
@@ -160,10 +147,7 @@ def read_json(path: str | Path, kind: str, most: int = JSON_BYTES) -> Any:
 def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
     """The tables of a text.
 
-    Raises
-    ------
-    InputError
-        If it is no TOML, nested too deeply, or has a number or a text that nothing has.
+    Raises `InputError` if it is no TOML, nested too deeply, or has a number or a text that nothing has.
 
     Examples
     --------
@@ -193,10 +177,7 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
 def parse_json(text: str, where: str, kind: str) -> Any:
     """What a text says.
 
-    Raises
-    ------
-    InputError
-        If it is no JSON, nested too deeply, or has a number or a text that nothing has.
+    Raises `InputError` if it is no JSON, nested too deeply, or has a number or a text that nothing has.
 
     Examples
     --------

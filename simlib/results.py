@@ -42,10 +42,7 @@ class Result:
     def table_for(self, figure: str) -> pd.DataFrame:
         """The table that a figure of it draws.
 
-        Raises
-        ------
-        InputError
-            If there is no such figure of it.
+        Raises `InputError` if there is no such figure of it.
         """
         if figure not in self.figures():
             raise InputError("figure", figure, f"cannot be drawn of a {type(self).__name__}",
@@ -62,10 +59,6 @@ class Result:
             One of `figures`; by default the first.
         **options
             Of the function of that name in `simlib.figures`.
-
-        Returns
-        -------
-        plotly.graph_objects.Figure
         """
         # The only import upwards: a result that could not be drawn without knowing a second module would be no help.
         from simlib import figures as drawing  # noqa: PLC0415  # Plotly is slow to import

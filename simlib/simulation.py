@@ -43,7 +43,6 @@ class SimulationResult(Result):
         The programs.
     raw : EngineResult
         Every counter of the engine.
-    seed : int
     scale : float
         Pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
         proportional to the memory are multiplied by it, and those of a single stall are left out.
@@ -74,10 +73,7 @@ class SimulationResult(Result):
     def value(self, name: str) -> float:
         """One metric by its name, or of a single iteration: ``dirty_memory_time[2]``.
 
-        Raises
-        ------
-        InputError
-            If the workload has no such metric or iteration, or only a run of all memory would tell.
+        Raises `InputError` if the workload has no such metric or iteration, or only a run of all memory would tell.
 
         Examples
         --------
@@ -179,15 +175,8 @@ class SimulationResult(Result):
     def degradation(self) -> pd.DataFrame:
         """How much of its undisturbed throughput the guest lost over time, where it works on.
 
-        Returns
-        -------
-        DataFrame
-            time_s, width_s, throughput, degradation.
-
-        Raises
-        ------
-        InputError
-            If the guest of the workload does not work on.
+        Returns: time_s, width_s, throughput, degradation. Raises `InputError` if the guest of the workload does not
+        work on.
         """
         curve = kind_of(self.scenario).curve
         if curve is None:
@@ -263,6 +252,9 @@ def simulate(
 ) -> SimulationResult:
     """Simulate a scenario once, with the costs that were calibrated for its machine.
 
+    Raises `InputError` if a cost that decides has no value, or anything given breaks its rule. Raises `DeadlockError`,
+    `HorizonError`.
+
     Parameters
     ----------
     scenario : Scenario, str or Path
@@ -278,23 +270,12 @@ def simulate(
         keep their values.
     engine : {"compiled", "reference"}
         Both give the same result; the reference engine is some hundred times slower.
-    seed : int
     trace : int
         Keep up to this many trace events (the run fails if there are more).
     pages_per_vcpu : int, optional
         Simulate at most so many pages a vCPU and scale; by default every page.
     progress : callable, optional
         Called with (events, simulated picoseconds) from time to time.
-
-    Returns
-    -------
-    SimulationResult
-
-    Raises
-    ------
-    InputError
-        If a cost that decides has no value, or anything given breaks its rule.
-    DeadlockError, HorizonError
 
     Examples
     --------
@@ -332,6 +313,9 @@ def sample(
 ) -> SampleResult:
     """Simulate some windows of a migration, of whatever size, with the costs that were calibrated for its machine.
 
+    Returns: Every metric with the standard error of the sampling. Raises `InputError` if it cannot be sampled
+    (`simlib.sampling.why_not`), or anything given breaks its rule.
+
     Parameters
     ----------
     scenario, variant, vcpus, policy, fit, seed
@@ -340,16 +324,6 @@ def sample(
         How often to walk through it, with windows at other chunks each time; at least 2.
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    SampleResult
-        Every metric with the standard error of the sampling.
-
-    Raises
-    ------
-    InputError
-        If it cannot be sampled (`simlib.sampling.why_not`), or anything given breaks its rule.
 
     Examples
     --------
@@ -376,19 +350,12 @@ def programs(
 ) -> Job:
     """The programs that `simulate` would run; their ``listing()`` is for people. What has no value takes no time in it.
 
+    Raises `InputError` if anything given breaks its rule.
+
     Parameters
     ----------
     scenario, variant, vcpus, policy, fit
         See `simulate`.
-
-    Returns
-    -------
-    Job
-
-    Raises
-    ------
-    InputError
-        If anything given breaks its rule.
 
     Examples
     --------
@@ -423,20 +390,14 @@ def run_scenario(
 ) -> SimulationResult:
     """Run a scenario as it is: no calibrated cost is looked for, and one without a value takes no time.
 
+    Raises `InputError`, `DeadlockError`, `HorizonError`.
+
     Parameters
     ----------
     scenario : Scenario
         Without variants.
     engine, seed, trace, pages_per_vcpu, progress
         See `simulate`.
-
-    Returns
-    -------
-    SimulationResult
-
-    Raises
-    ------
-    InputError, DeadlockError, HorizonError
 
     Examples
     --------

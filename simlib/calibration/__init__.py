@@ -66,10 +66,6 @@ def calibrate(
     level, seed, pages_per_vcpu, profile, progress
         See `simlib.calibration.fit.calibrate`.
 
-    Returns
-    -------
-    Calibrated
-
     Examples
     --------
     >>> import pandas as pd

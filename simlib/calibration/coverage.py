@@ -46,7 +46,6 @@ class Coverage:
     table : DataFrame
         One row an interval: kind (``cost``, or ``held-out`` value of a metric), name, intervals (how many), covered
         (share), low, high (95 % Clopper-Pearson interval of that share).
-    sets : int
     level : float
         What the intervals are meant to cover.
     valid : dict of str to float
@@ -133,6 +132,9 @@ def coverage(
 ) -> Coverage:
     """Calibrate synthetic data sets and count which intervals cover what they should.
 
+    Returns: A cost's interval is to cover the true cost; a prediction's a held-out value with its deviation, which is
+    what somebody will measure.
+
     Parameters
     ----------
     problem : Problem
@@ -142,18 +144,10 @@ def coverage(
         Logarithms of the costs that the data come from.
     deviations : mapping of str to float
         Standard deviation of the logarithm of an observation, by metric.
-    sets : int
-    level : float
     seed : int
         Root of the deviations; set k draws from (seed, k).
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    Coverage
-        A cost's interval is to cover the true cost; a prediction's a held-out value with its deviation, which is what
-        somebody will measure.
     """
     rows = problem.observations
     exact = problem.model(truth, rows, 0, 0)

@@ -36,7 +36,6 @@ class Calibrated(Result):
 
     Attributes
     ----------
-    problem : Problem
     estimate : CostEstimate
         Best values, covariance, degrees of freedom and discrepancy.
     intervals : DataFrame
@@ -48,8 +47,6 @@ class Calibrated(Result):
     starts : DataFrame
         start, origin (the guess from the asymptotes, or a point over the whole physical range), first and last sum of
         squares (of the coarse runs), steps, where each cost began, agrees with the best: as likely, at the level.
-    level : float
-    pages_per_vcpu, seed : int
     valid : dict of str to bool
         Named flags: ``converged``, ``starts_agree``, ``inside_bounds``, ``more_data_than_costs``,
         ``all_determined``.
@@ -142,9 +139,10 @@ def calibrate(
 ) -> Calibrated:
     """Determine the costs of a problem.
 
+    Raises `CalibrationError` if no start leads to finite residuals.
+
     Parameters
     ----------
-    problem : Problem
     level : float
         Probability of the intervals.
     seed : int
@@ -155,15 +153,6 @@ def calibrate(
         Profile intervals; without them the intervals are those of the linearised problem.
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    Calibrated
-
-    Raises
-    ------
-    CalibrationError
-        If no start leads to finite residuals.
     """
     tell = progress or (lambda what, share: None)
     coarse = Objective(problem, assumed_ratios(problem.train), max(LEAST_PAGES, pages_per_vcpu // 8), seed)

@@ -17,8 +17,6 @@ def save_fit(fit: Calibrated, path: str | Path, train: Conditions, date: datetim
 
     Parameters
     ----------
-    fit : Calibrated
-    path : str or Path
     train, date
         See `as_fit`.
     """
@@ -30,7 +28,6 @@ def as_fit(fit: Calibrated, train: Conditions, date: datetime.date | None = None
 
     Parameters
     ----------
-    fit : Calibrated
     train : str, or mapping of str to str
         The condition that chose the training rows, or those by the names of tables.
     date : datetime.date, optional

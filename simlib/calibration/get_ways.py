@@ -88,22 +88,18 @@ def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.
 def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
     """Every way at every point, simulated.
 
+    Returns: ``axis``, ``value`` (as text), ``vcpus``, ``memory``, ``interval``, ``way``, ``metric``, ``estimate``,
+    ``low``, ``high``. The interval has the scatter of the costs' draws, of what a page takes without the lock, and the
+    discrepancy of the fit.
+
     Parameters
     ----------
-    walk : Walk
     guest : str
         One of `simlib.calibration.lockless.GUESTS`.
     seed : int
         Of the draws and of the simulator.
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    DataFrame
-        ``axis``, ``value`` (as text), ``vcpus``, ``memory``, ``interval``, ``way``, ``metric``, ``estimate``, ``low``,
-        ``high``. The interval has the scatter of the costs' draws, of what a page takes without the lock, and the
-        discrepancy of the fit.
     """
     points = _points()
     cases = {tuple(point.values()): _cases(guest, point, walk, seed) for _, point in points}
@@ -130,13 +126,10 @@ def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1, progress: Pro
 def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     """Which way with the lock is as good to the guest as none (`AS_GOOD`), and what GET pays for it.
 
-    Returns
-    -------
-    DataFrame
-        ``axis``, ``value``; ``as_good``: of those that are, the one with the shortest GET, or ``none``; ``get_ratio``:
-        its GET over that without the lock, a page as dear; ``whole_stall_ratio``, ``whole_throughput_loss``: one
-        hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
-        ``lockless_get_s``, ``lockless_stall_s``.
+    Returns: ``axis``, ``value``; ``as_good``: of those that are, the one with the shortest GET, or ``none``;
+    ``get_ratio``: its GET over that without the lock, a page as dear; ``whole_stall_ratio``, ``whole_throughput_loss``:
+    one hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
+    ``lockless_get_s``, ``lockless_stall_s``.
     """
     wide = found.pivot_table(index=["axis", "value", "way"], columns="metric", values="estimate", sort=False)
     rows = []
@@ -160,11 +153,8 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
 def guests(walk: Walk) -> pd.DataFrame:
     """The guests of `GUESTS` at `BASE`, with the best costs: who takes the lock decides what it matters to.
 
-    Returns
-    -------
-    DataFrame
-        ``guest``, ``way``, ``get_time_s``, ``wait_share`` (of it), ``guest_throughput``, ``longest_stall_s``,
-        ``dirty_pages`` (a GET).
+    Returns: ``guest``, ``way``, ``get_time_s``, ``wait_share`` (of it), ``guest_throughput``, ``longest_stall_s``,
+    ``dirty_pages`` (a GET).
     """
     cases = {(guest, way): each[0] for guest in GUESTS for way, each in _cases(guest, BASE, walk, 1).items()}
     rows = []

@@ -165,10 +165,7 @@ def arm64_problem(grows: bool) -> Problem:
 def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Calibrated]:
     """Calibrate every reading: on few vCPUs, and those that make sense of them on all; shadow paging; arm64.
 
-    Returns
-    -------
-    dict of str to Calibrated
-        By the name of its file in ``data/fits/x86-growth``.
+    Returns: By the name of its file in ``data/fits/x86-growth``.
     """
     known = readings()
     problems = {f"{name}-few": reading_problem(reading) for name, reading in known.items()}
@@ -208,11 +205,8 @@ def growth_fit(name: str) -> Fit:
 def reading_table() -> pd.DataFrame:
     """What every reading explains of splitting on fault, calibrated on few vCPUs.
 
-    Returns
-    -------
-    DataFrame
-        ``reading``, ``says``, ``costs`` and ``observations`` (how many), ``trained`` (the worst error of a training
-        point), ``at_32``, ``at_64`` (the worst of the held-out points, signed), ``tdp_at_96``.
+    Returns: ``reading``, ``says``, ``costs`` and ``observations`` (how many), ``trained`` (the worst error of a
+    training point), ``at_32``, ``at_64`` (the worst of the held-out points, signed), ``tdp_at_96``.
 
     Examples
     --------
@@ -269,10 +263,7 @@ def arm64_growth() -> Difference:
 def curves() -> pd.DataFrame:
     """Published times a page and those of some readings, as `simlib.figures.saturated_fault` draws them.
 
-    Returns
-    -------
-    DataFrame
-        ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
+    Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
 
     Examples
     --------
@@ -303,10 +294,7 @@ def split_beforehand(estimate: CostEstimate) -> pd.DataFrame:
 
     Reads do not, and take what they take with ept=Y (`simlib.calibration.x86.guest_access`).
 
-    Returns
-    -------
-    DataFrame
-        ``write_percent``, ``vcpus``, ``value``, ``model`` (s), ``error``; no cost was fitted to them.
+    Returns: ``write_percent``, ``vcpus``, ``value``, ``model`` (s), ``error``; no cost was fitted to them.
     """
     rows = load("x86-shadow-eager-split-dirty-time").rows("ept == 'N' and eager_page_split == 'Y'")
     base = paging_problem(growth_fit(f"{CHOSEN}-all").estimate).scenario.changed({"policy": {"eager_split": True}})
@@ -324,11 +312,8 @@ def split_beforehand(estimate: CostEstimate) -> pd.DataFrame:
 def beyond(vcpus: tuple[int, ...] = BEYOND, seed: int = 1) -> pd.DataFrame:
     """Splitting on fault with more vCPUs than were measured: each reading's interval, and what spans them all.
 
-    Returns
-    -------
-    DataFrame
-        ``reading`` (``all``: lowest low, highest high, the chosen one's estimate), ``vcpus``, ``estimate``, ``low``,
-        ``high`` (s).
+    Returns: ``reading`` (``all``: lowest low, highest high, the chosen one's estimate), ``vcpus``, ``estimate``,
+    ``low``, ``high`` (s).
     """
     rows = []
     for name in PLAUSIBLE:

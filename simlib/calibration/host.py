@@ -67,7 +67,6 @@ class HostData:
 
     Attributes
     ----------
-    folder : Path
     name : str
         First part of the tables' names.
     facts : dict
@@ -174,16 +173,12 @@ def _batches(rows: pd.DataFrame) -> pd.Series:
 def load_host(folder: str | Path, name: str = NAME) -> HostData:
     """Read what `simlib host measure` wrote.
 
+    Raises `InputError` if a table is missing or damaged, or too few runs were quiet.
+
     Parameters
     ----------
-    folder : str or Path
     name : str
         First part of the tables' names.
-
-    Raises
-    ------
-    InputError
-        If a table is missing or damaged, or too few runs were quiet.
     """
     folder = Path(folder)
     tables = {}
@@ -279,23 +274,15 @@ def machine_name(facts: Mapping[str, Any]) -> str:
 def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda text, share: None) -> Fit:
     """The costs of a host with their intervals.
 
+    Returns: As a fit file holds it: ``write_fit`` saves it. Raises `CalibrationError` if too few cells were quiet to
+    determine what every prediction needs.
+
     Parameters
     ----------
-    data : HostData
     seed : int
         Of the resampling, of the simulated probe and of the replications.
     progress : callable
         Told what is being done, and the share of it that is done.
-
-    Returns
-    -------
-    Fit
-        As a fit file holds it: ``write_fit`` saves it.
-
-    Raises
-    ------
-    CalibrationError
-        If too few cells were quiet to determine what every prediction needs.
     """
     random = np.random.default_rng(seed)
     repeats = np.arange(len(data.repeats))
@@ -528,13 +515,10 @@ def held_out(
 ) -> pd.DataFrame:
     """What was measured and not calibrated to, beside the model.
 
-    Returns
-    -------
-    DataFrame
-        ``study``, ``vcpus``, ``chunk_pages``, ``batch`` (pages per hold of the lock; 0: an ioctl), ``metric``;
-        ``value`` (median over rounds and repeats, s), ``value_low`` and ``value_high`` (its interval of `LEVEL`, of the
-        median); ``model`` (median over replications with drawn costs), ``model_low`` and ``model_high`` (between which
-        `LEVEL` of them lie).
+    Returns: ``study``, ``vcpus``, ``chunk_pages``, ``batch`` (pages per hold of the lock; 0: an ioctl), ``metric``;
+    ``value`` (median over rounds and repeats, s), ``value_low`` and ``value_high`` (its interval of `LEVEL`, of the
+    median); ``model`` (median over replications with drawn costs), ``model_low`` and ``model_high`` (between which
+    `LEVEL` of them lie).
     """
     random = np.random.default_rng([seed, 7])
     cells = _measured(data)
@@ -629,10 +613,7 @@ def interrupted_shares(fit: Fit) -> pd.DataFrame:
 
     What they took beyond their own costs, over what an interrupt costs; a wait for the lock counts as a part of one.
 
-    Returns
-    -------
-    DataFrame
-        ``vcpus``, ``chunk_pages``, ``measured``, ``predicted``; a row for each cell of several ioctls.
+    Returns: ``vcpus``, ``chunk_pages``, ``measured``, ``predicted``; a row for each cell of several ioctls.
     """
     costs = dict(zip(fit.parameters["name"], fit.parameters["value"], strict=True))
     if "interrupt" not in costs:

@@ -31,20 +31,14 @@ def sobol_indices(
 ) -> pd.DataFrame:
     """Sobol indices of one predicted number over the costs' profile intervals (Saltelli et al. 2010).
 
+    Returns: name, first, first_confidence, total, total_confidence: shares of the variance, with 90 % half-widths.
+
     Parameters
     ----------
-    fit : Calibrated
     variant : str
         Name of a variant, empty if the scenario has none.
-    vcpus : int
-    metric : str
     seed : int
         At least 1: SALib takes 0 for "no seed".
-
-    Returns
-    -------
-    DataFrame
-        name, first, first_confidence, total, total_confidence: shares of the variance, with 90 % half-widths.
     """
     if seed < 1:
         raise InputError("seed", seed, "must be at least 1", "SALib takes 0 for no seed")
@@ -66,10 +60,7 @@ def sobol_indices(
 def sensitivity(fit: Calibrated) -> pd.DataFrame:
     """Sobol indices of each variant's dirty memory time in the middle of the training vCPUs.
 
-    Returns
-    -------
-    DataFrame
-        variant, vcpus and the columns of `sobol_indices`.
+    Returns: variant, vcpus and the columns of `sobol_indices`.
     """
     train = fit.problem.train
     vcpus = sorted(set(train["vcpus"]))
@@ -95,10 +86,11 @@ def alternatives(
 ) -> pd.DataFrame:
     """Calibrate the same data under other readings of what happened, and compare.
 
+    Returns: reading, costs, discrepancy, and the worst relative error of training and held-out points by metric:
+    train_time, held_out_time, train_count, held_out_count.
+
     Parameters
     ----------
-    scenario : Scenario
-    table : MeasurementTable
     train : str
         Condition on the rows that each calibration may see.
     readings : mapping of str to mapping
@@ -106,12 +98,6 @@ def alternatives(
         ``calibration`` may name other costs.
     known : mapping of str to Calibrated, optional
         Readings that were calibrated before; they come first.
-
-    Returns
-    -------
-    DataFrame
-        reading, costs, discrepancy, and the worst relative error of training and held-out points by
-        metric: train_time, held_out_time, train_count, held_out_count.
     """
     if progress is not None:
         progress("other readings of the data", 0.0)
@@ -143,10 +129,7 @@ def _errors(name: str, fit: Calibrated) -> dict[str, Any]:
 def strongest_correlations(fit: Calibrated, count: int = 3) -> list[tuple[str, str, float]]:
     """Pairs of costs whose estimates depend on each other most.
 
-    Returns
-    -------
-    list of (str, str, float)
-        Strongest first.
+    Returns: list of (str, str, float). Strongest first.
     """
     names: Sequence[str] = fit.estimate.names
     matrix = fit.correlation.to_numpy()

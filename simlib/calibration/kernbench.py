@@ -118,13 +118,10 @@ def contrast(frame: pd.DataFrame, weights: Mapping[str, float]) -> Contrast:
 def comparison(skip: int = 0) -> pd.DataFrame:
     """What the runs say of a regression, a row a comparison.
 
-    Returns
-    -------
-    DataFrame
-        ``comparison``; ``change_percent`` with the two-sided 90 % interval ``low_percent``, ``high_percent``, whose
-        upper end is the largest slowdown that a one-sided test at 5 % leaves open; ``p``, ``p_holm`` (of the three);
-        ``dof``; ``shown_percent``: the smallest slowdown that they would have shown with 80 % power, with its range
-        ``shown_low_percent``, ``shown_high_percent``; ``shown_two_sided_percent``.
+    Returns: ``comparison``; ``change_percent`` with the two-sided 90 % interval ``low_percent``, ``high_percent``,
+    whose upper end is the largest slowdown that a one-sided test at 5 % leaves open; ``p``, ``p_holm`` (of the three);
+    ``dof``; ``shown_percent``: the smallest slowdown that they would have shown with 80 % power, with its range
+    ``shown_low_percent``, ``shown_high_percent``; ``shown_two_sided_percent``.
     """
     found = {name: contrast(runs(skip), weights) for name, weights in CONTRASTS.items()}
     holm = _holm([each.p_value for each in found.values()])

@@ -90,10 +90,7 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
 def lab_name(row: pd.Series) -> str:
     """Which of `LABS` a row of the lab's tables belongs to.
 
-    Raises
-    ------
-    InputError
-        If the row's machine is none of them.
+    Raises `InputError` if the row's machine is none of them.
 
     Examples
     --------
@@ -123,16 +120,13 @@ FAULT_SITES = ("fault_fast", "fault_slow")
 def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
     """Acquisitions of mmu_lock: the kernel's own count beside the simulator's, for the same cells.
 
+    Returns: The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
+    ``model``, ``difference``. Sites that the model does not have are not in it.
+
     Parameters
     ----------
     locks : pandas.DataFrame
         The lab's table ``locks`` of parked cells of one machine, such as ``rows_of("counts-locks", "x86-npt")``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
-        ``model``, ``difference``. Sites that the model does not have are not in it.
     """
     out = []
     locks = locks.assign(what=locks["site"].where(~locks["site"].isin(FAULT_SITES), "fault"))
@@ -209,10 +203,6 @@ def instruction_costs(name: str) -> list[InstructionCost]:
     ----------
     name : str
         One of `LABS`.
-
-    Returns
-    -------
-    list of InstructionCost
     """
     ioctls, locks = rows_of("memory-ioctls", name), rows_of("memory-locks", name)
     pages = ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE)
@@ -266,15 +256,12 @@ def _reacquire(clears: pd.DataFrame) -> InstructionCost:
 def plain_costs(name: str) -> list[InstructionCost]:
     """The same actions on a kernel without the lab's statistics: a whole fault, a page of CLEAR, letting go.
 
+    Returns: ``fault`` (with the access), ``clear_page``, ``reacquire``.
+
     Parameters
     ----------
     name : str
         One of `LABS`.
-
-    Returns
-    -------
-    list of InstructionCost
-        ``fault`` (with the access), ``clear_page``, ``reacquire``.
 
     Examples
     --------
@@ -301,7 +288,6 @@ def cost_estimate(
 
     Parameters
     ----------
-    costs : sequence of InstructionCost
     discrepancy, spread
         As in `simlib.prediction.CostEstimate`.
     """
@@ -363,6 +349,9 @@ METRICS = {"clear_dirty_log_time": "CLEAR time", "longest_stall": "longest stall
 def load_comparison(name: str, estimate: CostEstimate, seeds: Sequence[int] = range(1, 6)) -> pd.DataFrame:
     """CLEAR time and longest stall under load: the lab's cells beside the simulator's.
 
+    Returns: ``vcpus``, ``batch``, ``metric``, ``lab`` (median over the seeds, s), ``lab_low`` and ``lab_high`` (their
+    range), ``model``, ``error`` (model over lab, less one).
+
     Parameters
     ----------
     name : str
@@ -371,12 +360,6 @@ def load_comparison(name: str, estimate: CostEstimate, seeds: Sequence[int] = ra
         Such as `cost_estimate` of the machine's `instruction_costs`.
     seeds : sequence of int
         Seeds of the simulator.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``vcpus``, ``batch``, ``metric``, ``lab`` (median over the seeds, s), ``lab_low`` and ``lab_high`` (their
-        range), ``model``, ``error`` (model over lab, less one).
     """
     ioctls, stalls = rows_of("load-ioctls", name), rows_of("load-stalls", name)
     batch = "dirty_log_clear_batch"
@@ -419,18 +402,15 @@ how long mmu_lock was held: the ioctl's time has a grace period in it, of any le
 def switch_effects(experiment: str, memory_per_vcpu: str = "") -> pd.DataFrame:
     """What the settings of one experiment give: median over the seeds, and their range.
 
+    Returns: ``setting``, ``metric``, ``value``, ``low``, ``high``. Acquisitions and contentions of mmu_lock are counted
+    from the moment that the log is enabled (at it, for what happens there).
+
     Parameters
     ----------
     experiment : str
         One of `SWITCHES`.
     memory_per_vcpu : str, optional
         Only cells of this size; default: the largest.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``setting``, ``metric``, ``value``, ``low``, ``high``. Acquisitions and contentions of mmu_lock are counted
-        from the moment that the log is enabled (at it, for what happens there).
     """
     tables = {}
     for name in ("locks", "ioctls", "stalls"):

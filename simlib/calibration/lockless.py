@@ -52,7 +52,6 @@ class Walk:
         With the lock: value and interval, from cells whose vCPU is parked (`simlib.calibration.lab`).
     lockless : tuple of float
         Without: value and interval. One number determined from `observations`.
-    observations : int
     deviation : float
         Root mean square of the logarithm of lab over model that is left.
     """
@@ -141,12 +140,9 @@ _THOUSANDS = 1e6
 def lab_comparison(walk: Walk) -> pd.DataFrame:
     """The lab's cells beside the model.
 
-    Returns
-    -------
-    DataFrame
-        ``lock``, ``what``, ``unit`` (instructions of all CPUs), ``lab``, ``lab_low``, ``lab_high`` (median over three
-        seeds and their range),
-        ``model``, ``error``, ``determined`` (whether the walk without the lock was determined from it).
+    Returns: ``lock``, ``what``, ``unit`` (instructions of all CPUs), ``lab``, ``lab_low``, ``lab_high`` (median over
+    three seeds and their range), ``model``, ``error``, ``determined`` (whether the walk without the lock was determined
+    from it).
     """
     case, _ = _lab_case()
     lockless = case.changed({"policy": {"clear_lock": "lockless"}}).with_costs(lockless_page=1000 * walk.lockless[0])
@@ -229,13 +225,10 @@ _GET = ("get_dirty_log_time", "get_wait_time", "dirty_pages")
 def witness(walk: Walk) -> pd.DataFrame:
     """GET before and after seed 002 in the model, over `SETTINGS`: does any of them save what the mail says?
 
-    Returns
-    -------
-    DataFrame
-        ``guest``, ``memory``, ``interval``, ``pause``; ``before_s`` and ``after_s``: mean time of a GET, if a page
-        takes as long without the lock as with it; ``after_lab_s``: if it takes the lab's ratio of it; ``ratio``,
-        ``ratio_lab``: after over before; ``page_ratio``: the same for each page found dirty; ``dirty_ratio``: of the
-        pages found; ``wait_s``: mean wait of a GET for the lock, before.
+    Returns: ``guest``, ``memory``, ``interval``, ``pause``; ``before_s`` and ``after_s``: mean time of a GET, if a page
+    takes as long without the lock as with it; ``after_lab_s``: if it takes the lab's ratio of it; ``ratio``,
+    ``ratio_lab``: after over before; ``page_ratio``: the same for each page found dirty; ``dirty_ratio``: of the pages
+    found; ``wait_s``: mean wait of a GET for the lock, before.
     """
     estimate, rows = published_costs(), []
     page = float(np.exp(estimate.logs[estimate.names.index("clear_page[shadow]")]))
@@ -267,7 +260,6 @@ class Budget:
 
     Attributes
     ----------
-    means : Means
     page : tuple of float
         Write-protecting a page under the lock: the published host's cost and its interval, s.
     flush : float
@@ -335,19 +327,15 @@ def rewalks(scenario: Scenario, seed: int = 1, entries: int = 8_000_000) -> dict
     A guest that writes any page faults on each page of a word as likely, so that one in 64 faults on the word that is
     being walked is on the page that is.
 
+    Returns: ``walked``: pages; ``faults``: while GET walked; ``counted``: those on its word, over 64; ``expected``:
+    docs/model.md (2.6).
+
     Parameters
     ----------
     scenario : Scenario
         With ``access = "uniform"``.
-    seed : int
     entries : int
         Room for what the engine writes down of pages.
-
-    Returns
-    -------
-    dict
-        ``walked``: pages; ``faults``: while GET walked; ``counted``: those on its word, over 64; ``expected``:
-        docs/model.md (2.6).
     """
     raw = compiled.run(build(scenario), seed, ledger=entries)
     time, _, kind, page, found = raw.ledger.T

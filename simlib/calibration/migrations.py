@@ -60,10 +60,7 @@ _DEGRADATION_FACTOR = 1024
 def fit_of(scenario: Scenario) -> Fit:
     """The shipped fit of a scenario's machine.
 
-    Raises
-    ------
-    InputError
-        If there is none.
+    Raises `InputError` if there is none.
 
     Examples
     --------
@@ -94,6 +91,8 @@ def change_by_drop(
 ) -> pd.DataFrame:
     """What letting go every `batch` pages changes in a migration, in percent, with intervals over the costs.
 
+    Returns: case, metric, model_percent, low, high: the interval of `simlib.prediction.LEVEL` of the draws.
+
     Parameters
     ----------
     cases : mapping of str to Scenario
@@ -105,12 +104,6 @@ def change_by_drop(
         Pages.
     seed : int
         Of the draws and of the engine.
-    progress : callable, optional
-
-    Returns
-    -------
-    DataFrame
-        case, metric, model_percent, low, high: the interval of `simlib.prediction.LEVEL` of the draws.
 
     Examples
     --------
@@ -143,11 +136,8 @@ def change_by_drop(
 def configuration_table(number: int = 16, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
     """The three-configuration table of seed 001, published and by the model, and LoongArch's as a prediction.
 
-    Returns
-    -------
-    DataFrame
-        ``configuration`` (4: LoongArch), ``emulates``, ``metric``, ``published_percent``, ``low_bar``, ``high_bar``,
-        ``model_percent``, ``low``, ``high``, ``role``: what the table itself was used for is fitted.
+    Returns: ``configuration`` (4: LoongArch), ``emulates``, ``metric``, ``published_percent``, ``low_bar``,
+    ``high_bar``, ``model_percent``, ``low``, ``high``, ``role``: what the table itself was used for is fitted.
     """
     variants = configurations().variants
     cases = dict(variants) | {"loongarch": loongarch()}
@@ -250,16 +240,13 @@ def published_migration() -> Scenario:
 def clear_split(fit: Fit) -> pd.DataFrame:
     """CPU time of CLEAR by what it was spent on, with one hold and with the 64-page drop, in each configuration.
 
+    Returns: ``configuration``, ``hold`` (``whole ioctl`` or ``64 pages``); ``work s``, ``wait s``, ``flush and
+    reacquire s``, ``all s``; ``passes``.
+
     Parameters
     ----------
     fit : Fit
         Of the published x86 hosts.
-
-    Returns
-    -------
-    DataFrame
-        ``configuration``, ``hold`` (``whole ioctl`` or ``64 pages``); ``work s``, ``wait s``,
-        ``flush and reacquire s``, ``all s``; ``passes``.
     """
     names = {"clear_work_time": "work s", "clear_wait_time": "wait s", "clear_flush_time": "flush and reacquire s",
              "clear_cpu_time": "all s", "passes": "passes"}  # fmt: skip
@@ -301,8 +288,6 @@ def degradation_table(
     ----------
     number : int
         Draws of the costs for the intervals.
-    seed : int
-    progress : callable, optional
 
     Returns
     -------
@@ -354,11 +339,8 @@ def one_guest(seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
     x86 also with its vCPUs on one socket, and with what an access takes longer once its block was split: at
     most `simlib.calibration.x86.split_access_bound`.
 
-    Returns
-    -------
-    DataFrame
-        ``case``, ``access_interval``, and for each of `LEVELS` ``above_…`` (s); the published ones in rows whose
-        interval is ``published``.
+    Returns: ``case``, ``access_interval``, and for each of `LEVELS` ``above_…`` (s); the published ones in rows whose
+    interval is ``published``.
     """
     scenario = published_migration()
     x86_host, bound = scenario.variants["x86-reference"], f"{split_access_bound()}ps"

@@ -81,6 +81,8 @@ def assumed_ratios(train: pd.DataFrame) -> FloatArray:
 def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatArray, ratios: FloatArray) -> Noise:
     """The deviations of a fit that weighed its rows by `ratios`.
 
+    Returns: The ratios are those of the next round; they stay as assumed unless two groups can tell theirs.
+
     Parameters
     ----------
     train : DataFrame
@@ -90,11 +92,6 @@ def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatAr
     jacobian : ndarray, shape (rows, costs)
         Its derivatives by the logarithms of the costs.
     ratios : ndarray, shape (rows,)
-
-    Returns
-    -------
-    Noise
-        The ratios are those of the next round; they stay as assumed unless two groups can tell theirs.
 
     Examples
     --------

@@ -118,12 +118,9 @@ def parked_times() -> pd.DataFrame:
     A page of the TDP MMU before March 2023 is taken to cost what one of the shadow MMU costs, and enabling the log to
     cost a page what CLEAR does: neither was fitted.
 
-    Returns
-    -------
-    DataFrame
-        ``table``, ``kernel``, ``phase``, ``what`` (kernel and phase in words), ``split`` (whether blocks are split
-        eagerly), ``vcpus``, ``value``, ``model`` (s), ``error``, ``role`` (``fitted``: among the rows of a cost;
-        ``predicted``), ``within`` (`BAR`).
+    Returns: ``table``, ``kernel``, ``phase``, ``what`` (kernel and phase in words), ``split`` (whether blocks are split
+    eagerly), ``vcpus``, ``value``, ``model`` (s), ``error``, ``role`` (``fitted``: among the rows of a cost;
+    ``predicted``), ``within`` (`BAR`).
     """
     rows = _published()
     known = {str(name): float(value) for name, value in parked_costs().set_index("name")["value"].items()}

@@ -30,7 +30,6 @@ class Problem:
 
     Attributes
     ----------
-    scenario : Scenario
     observations : DataFrame
         table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or count), train
         (bool).
@@ -70,14 +69,12 @@ class Problem:
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
         """The model's value of each observation, on common random numbers.
 
+        Returns: ndarray, shape (len(rows),) or (points, len(rows)).
+
         Parameters
         ----------
         points : ndarray, shape (n,) or (points, n)
             Logarithms of the costs.
-
-        Returns
-        -------
-        ndarray, shape (len(rows),) or (points, len(rows))
         """
         asked = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
         keys: list[list[tuple[object, ...]]] = []
@@ -104,6 +101,10 @@ def build_problem(
 ) -> Problem:
     """Pair tables of measurements with a scenario and its variants.
 
+    Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
+    lacks a metric or an iteration, or a cost that decides is neither given nor to be determined. Raises
+    `CalibrationError` if there are too few observations for the parameters.
+
     Parameters
     ----------
     scenario : Scenario
@@ -116,14 +117,6 @@ def build_problem(
     train : str, or mapping of str to str
         Condition on the rows that the calibration may see, such as ``"vcpus <= 8"``, or one for each table by its name;
         empty: all.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, no table has a metric, series and variants do not match, the workload lacks a metric
-        or an iteration, or a cost that decides is neither given nor to be determined.
-    CalibrationError
-        If there are too few observations for the parameters.
 
     Examples
     --------

@@ -56,9 +56,7 @@ class Objective:
 
     Attributes
     ----------
-    problem : Problem
     ratios : ndarray, shape (training rows,)
-    pages, seed : int
     """
 
     problem: Problem
@@ -93,8 +91,6 @@ class Minimum:
     logs : ndarray, shape (costs,)
     squares : float
         Sum of squares of the residuals.
-    converged : bool
-    steps : int
     gain : float
         Part of the sum of squares that the last descent took off.
     """
@@ -178,6 +174,9 @@ def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
 def explore(objective: Objective, tell: Progress) -> tuple[pd.DataFrame, list[Minimum]]:
     """Screen the starting points and follow some.
 
+    Raises `InputError` if the model gives no value of a metric, because a cost that decides it has none. Raises
+    `CalibrationError` if no start leads to finite residuals.
+
     Returns
     -------
     starts : DataFrame
@@ -185,13 +184,6 @@ def explore(objective: Objective, tell: Progress) -> tuple[pd.DataFrame, list[Mi
         intervals), of those that were followed.
     minima : list of Minimum
         Where they ended.
-
-    Raises
-    ------
-    InputError
-        If the model gives no value of a metric, because a cost that decides it has none.
-    CalibrationError
-        If no start leads to finite residuals.
     """
     problem = objective.problem
     starts = starting_points(problem, objective.seed)

@@ -103,10 +103,7 @@ def count_row(counts: Counts) -> list[int]:
 def count_array(machine: str, walk: str, chunk: int | None = None) -> NDArray[np.float64]:
     """Counts of the published experiment.
 
-    Returns
-    -------
-    ndarray, shape (6, 6, 6)
-        By case, guest mode and cost (`CASES`, `MODES`, `NAMES`).
+    Returns: ndarray, shape (6, 6, 6). By case, guest mode and cost (`CASES`, `MODES`, `NAMES`).
     """
     memory = TABLES[machine][1]
     rows = []
@@ -127,8 +124,6 @@ class WalkFit:
 
     Attributes
     ----------
-    machine : str
-    reading : Reading
     costs : ndarray, shape (6,)
         By `NAMES`; the first, `walk_entry`, is 1.
     draws : ndarray, shape (n, 6)
@@ -233,14 +228,8 @@ def fit(machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 
     ----------
     machine : str
         One of `TABLES`.
-    how : Reading
     draws : int
         Of the observations, each from a normal distribution with the published standard deviation, for the intervals.
-    seed : int
-
-    Returns
-    -------
-    WalkFit
 
     Examples
     --------
@@ -277,12 +266,9 @@ def left_out(
 ) -> pd.DataFrame:
     """Each of the six changes predicted from the other five.
 
-    Returns
-    -------
-    DataFrame
-        ``scenario``, ``backing``, ``published_percent``, ``predicted_percent``, ``low``, ``high``, ``inside`` (the
-        published interval of one standard deviation meets that of the prediction). A wide interval: the other five
-        do not determine it.
+    Returns: ``scenario``, ``backing``, ``published_percent``, ``predicted_percent``, ``low``, ``high``, ``inside`` (the
+    published interval of one standard deviation meets that of the prediction). A wide interval: the other five do not
+    determine it.
     """
     problem = _Problem(machine, how)
     random = np.random.default_rng(seed)
@@ -304,12 +290,9 @@ def left_out(
 def readings_table(draws: int = 2) -> pd.DataFrame:
     """Every reading of every machine: how well it fits, and what it says of the spread over guest modes.
 
-    Returns
-    -------
-    DataFrame
-        ``machine``, ``reading``, ``ratios`` (how many are free), ``observations``, ``chi_squared``, ``missed`` (out of
-        deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and ``published_enable_4k``,
-        ``published_clear_4k`` (points).
+    Returns: ``machine``, ``reading``, ``ratios`` (how many are free), ``observations``, ``chi_squared``, ``missed``
+    (out of deviation and 2 points), ``spread_enable_4k``, ``spread_clear_4k`` (model) and ``published_enable_4k``,
+    ``published_clear_4k`` (points).
     """
     rows = []
     for machine in TABLES:
@@ -331,7 +314,6 @@ def change_table(fits: Sequence[WalkFit], outs: Sequence[pd.DataFrame]) -> pd.Da
 
     Parameters
     ----------
-    fits : sequence of WalkFit
     outs : sequence of DataFrame
         `left_out` of each.
     """
@@ -351,12 +333,7 @@ def change_table(fits: Sequence[WalkFit], outs: Sequence[pd.DataFrame]) -> pd.Da
 
 
 def share_table(fits: Sequence[WalkFit]) -> pd.DataFrame:
-    """What the time of each ioctl consists of, mean over the guest modes, as `simlib.figures.split_walk_shares` draws.
-
-    Parameters
-    ----------
-    fits : sequence of WalkFit
-    """
+    """What the time of each ioctl consists of, mean over guest modes, as `simlib.figures.split_walk_shares` draws."""
     rows = []
     for found in fits:
         before, after = (count_array(found.machine, walk, found.reading.chunk) for walk in ("all", "skip_levels"))

@@ -24,11 +24,8 @@ from simlib.theory.split_walk import COSTS, Counts, EagerSplit, time
 def walks_table(found: WalkFit) -> pd.DataFrame:
     """Ways to skip entries, beside the published one: change from the walk as it is, and from skipping levels.
 
-    Returns
-    -------
-    DataFrame
-        ``walk``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, ``slower_percent``, ``slower_low``,
-        ``slower_high`` (against ``skip_levels``); guest pages of 4 KiB, 48 bits of address.
+    Returns: ``walk``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, ``slower_percent``,
+    ``slower_low``, ``slower_high`` (against ``skip_levels``); guest pages of 4 KiB, 48 bits of address.
     """
     memory = TABLES[found.machine][1]
     rows = []
@@ -49,16 +46,13 @@ def granules_table(found: WalkFit, other: WalkFit) -> pd.DataFrame:
 
     Costs of an entry and of a block are taken to be the same; guest pages are the host's.
 
+    Returns: ``page_size``, ``block``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``,
+    ``other_percent``.
+
     Parameters
     ----------
-    found : WalkFit
     other : WalkFit
         Another reading, to see which predictions depend on it.
-
-    Returns
-    -------
-    DataFrame
-        ``page_size``, ``block``, ``scenario``, ``backing``, ``change_percent``, ``low``, ``high``, ``other_percent``.
     """
     rows = []
     for page in (4096, 16384, 65536):
@@ -84,11 +78,8 @@ LAB_PHASES = ("enable", "clear[1]", "clear[2]", "clear")
 def lab_times() -> pd.DataFrame:
     """Measured times of the lab's eager splits, as growth from its smallest guest to its largest.
 
-    Returns
-    -------
-    DataFrame
-        ``chunk`` (bytes), ``phase`` (of `LAB_PHASES` but the last), ``walk``, ``pages`` (by which the guest grows),
-        ``measured_ns`` (instructions, by which the time grows).
+    Returns: ``chunk`` (bytes), ``phase`` (of `LAB_PHASES` but the last), ``walk``, ``pages`` (by which the guest
+    grows), ``measured_ns`` (instructions, by which the time grows).
     """
     frame = load("switches-ioctls").frame
     frame = frame[frame["experiment"] == "split-arm64"]
@@ -114,7 +105,6 @@ def lab_counts(phase: str, walk: str, memory: int = LAB.memory, chunk: int = 2**
     ----------
     phase : str
         ``enable``, ``clear[1]``, ``clear[2]``, or ``clear``: both.
-    walk : str
     memory, chunk : int
         Bytes.
     """
@@ -153,11 +143,8 @@ def lab_costs() -> tuple[pd.Series, pd.DataFrame]:
 def lab_test(fits: Sequence[WalkFit]) -> pd.DataFrame:
     """The lab's change by skipping the last level, predicted from each machine's published changes.
 
-    Returns
-    -------
-    DataFrame
-        ``machine``, ``phase`` (``enable``, ``clear``), ``lab_percent`` (of instructions), ``predicted_percent``,
-        ``low``, ``high``, ``inside``.
+    Returns: ``machine``, ``phase`` (``enable``, ``clear``), ``lab_percent`` (of instructions), ``predicted_percent``,
+    ``low``, ``high``, ``inside``.
     """
     frame = load("switches-ioctls").frame
     frame = frame[(frame["experiment"] == "split-arm64") & (frame["memory_per_vcpu"] == "128M")]
@@ -180,12 +167,9 @@ def barrier_table(found: WalkFit) -> pd.DataFrame:
     It was executed once for each block that is split, since then once for each word: by the counts there are more of
     them. So one of the old ones must have cost at least as much as the fall, divided by the splits.
 
-    Returns
-    -------
-    DataFrame
-        ``backing``, ``before`` and ``after`` (barriers in two CLEARs), ``least_visits`` (the least that one of the old
-        must cost, in visited entries), ``low``, ``high``, ``words`` (the same as a multiple of all that a word costs
-        beside its visits, in which the new one is).
+    Returns: ``backing``, ``before`` and ``after`` (barriers in two CLEARs), ``least_visits`` (the least that one of the
+    old must cost, in visited entries), ``low``, ``high``, ``words`` (the same as a multiple of all that a word costs
+    beside its visits, in which the new one is).
     """
     fall = load("arm64-split-walk-barrier").frame["reduction_percent"].iloc[0] / 100
     rows = []
@@ -203,19 +187,15 @@ def barrier_table(found: WalkFit) -> pd.DataFrame:
 def engine_table(found: WalkFit, memory: int = 2**32, walk_entry: int = 5000) -> pd.DataFrame:
     """The six cases through the engine, with a parked vCPU, beside the closed arithmetic.
 
+    Returns: ``scenario``, ``backing``, ``all_ms`` and ``skip_levels_ms`` (engine), ``apart_ps`` (the larger difference
+    from the closed arithmetic), ``change_percent`` (engine, 4 KiB guest pages).
+
     Parameters
     ----------
-    found : WalkFit
     memory : int
         Bytes.
     walk_entry : int
         Picoseconds of a visit; relative changes do not tell it.
-
-    Returns
-    -------
-    DataFrame
-        ``scenario``, ``backing``, ``all_ms`` and ``skip_levels_ms`` (engine), ``apart_ps`` (the larger difference
-        from the closed arithmetic), ``change_percent`` (engine, 4 KiB guest pages).
     """
     costs = {name: round(walk_entry * ratio) for name, ratio in zip(NAMES, found.costs, strict=True) if name in COSTS}
     rows = []

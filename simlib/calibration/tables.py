@@ -57,18 +57,13 @@ def select_rows(tables: Sequence[MeasurementTable], select: Conditions) -> tuple
 def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTable]) -> list[str]:
     """The condition of each table.
 
+    Raises `InputError` if a condition is for a table that is not there, or names a column that a table lacks: nothing
+    is left out in silence, so that table needs a condition of its own.
+
     Parameters
     ----------
     what : str
         Which conditions they are: ``train`` or ``select``.
-    given : str or mapping of str to str
-    tables : sequence of MeasurementTable
-
-    Raises
-    ------
-    InputError
-        If a condition is for a table that is not there, or names a column that a table lacks: nothing is left out in
-        silence, so that table needs a condition of its own.
 
     Examples
     --------
@@ -103,7 +98,6 @@ def split_conditions(what: str, given: Sequence[str], names: Sequence[str]) -> d
     ----------
     what : str
         ``train`` or ``select``.
-    given : sequence of str
     names : sequence of str
         Of the tables.
 

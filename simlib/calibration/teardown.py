@@ -107,11 +107,8 @@ def _noise(times: NDArray[np.float64], digit: float, discrepancy: float) -> NDAr
 def published(table: str) -> pd.DataFrame:
     """The rows of a table, with what an unmap of so much memory does.
 
-    Returns
-    -------
-    DataFrame
-        ``table``, ``variant``, ``memory_gb``, ``published_s``, ``constant``, ``entries``, ``invalidations``,
-        ``held_out``.
+    Returns: ``table``, ``variant``, ``memory_gb``, ``published_s``, ``constant``, ``entries``, ``invalidations``,
+    ``held_out``.
 
     Examples
     --------
@@ -185,11 +182,8 @@ def cost_table(found: dict[str, UnmapFit]) -> pd.DataFrame:
 def unmap_table(found: dict[str, UnmapFit]) -> pd.DataFrame:
     """Every published row beside its fitted or predicted time.
 
-    Returns
-    -------
-    DataFrame
-        The columns of `published` and ``model_s``, ``low_s``, ``high_s``, ``error`` (model over published, less one),
-        ``covered``.
+    Returns: The columns of `published` and ``model_s``, ``low_s``, ``high_s``, ``error`` (model over published, less
+    one), ``covered``.
     """
     frame = pd.concat([fit.predict(published(table)) for table, fit in found.items()], ignore_index=True)
     inside = frame["published_s"].between(frame["low_s"], frame["high_s"])
@@ -201,11 +195,8 @@ def across(found: dict[str, UnmapFit]) -> pd.DataFrame:
 
     The time that does not depend on the memory falls out of the difference.
 
-    Returns
-    -------
-    DataFrame
-        ``costs_of``, ``said_of``, ``variant``, ``published_ms_per_gb``, ``model_ms_per_gb``, ``ratio`` (published over
-        model), and its interval ``low``, ``high``.
+    Returns: ``costs_of``, ``said_of``, ``variant``, ``published_ms_per_gb``, ``model_ms_per_gb``, ``ratio`` (published
+    over model), and its interval ``low``, ``high``.
 
     Examples
     --------
@@ -305,14 +296,11 @@ def walk_entry() -> float:
 def readings(found: dict[str, UnmapFit]) -> pd.DataFrame:
     """Seed 003 read with either mapping, beside what the costs of the tables make of the same work.
 
-    Returns
-    -------
-    DataFrame
-        ``mapping``; ``entries``; ``mail_ns``, with ``mail_low_ns`` and ``mail_high_ns``: what the mail leaves for each
-        entry; ``table_ns``: what the table of that mapping has for it; ``ratio`` of the two, with ``ratio_low`` and
-        ``ratio_high``: the least and the most that is possible, at the least with `walk_entry` for taking it out;
-        ``after_least_s``, ``after_table_s``: what is left without either maintenance, for which the mail has less than
-        1 s; ``agrees``.
+    Returns: ``mapping``; ``entries``; ``mail_ns``, with ``mail_low_ns`` and ``mail_high_ns``: what the mail leaves for
+    each entry; ``table_ns``: what the table of that mapping has for it; ``ratio`` of the two, with ``ratio_low`` and
+    ``ratio_high``: the least and the most that is possible, at the least with `walk_entry` for taking it out;
+    ``after_least_s``, ``after_table_s``: what is left without either maintenance, for which the mail has less than 1 s;
+    ``agrees``.
     """
     said, rows = seed(), []
     rest, low, high = said.rest_s
@@ -367,18 +355,14 @@ def predictions(
     has, as nothing says which of the two another machine or page size would be like; of taking an entry out,
     `walk_entry` and the most of either table. So it is a range of readings, no confidence interval.
 
+    Returns: ``memory``, ``page_size``, ``mapping``, ``way``, ``estimate_s``, ``low_s``, ``high_s``.
+
     Parameters
     ----------
-    found : dict of UnmapFit
     memories : tuple of int
         Bytes.
     engine : bool
         Whether to simulate; else only the arithmetic, which agrees.
-
-    Returns
-    -------
-    DataFrame
-        ``memory``, ``page_size``, ``mapping``, ``way``, ``estimate_s``, ``low_s``, ``high_s``.
     """
     line = seed().clean_line
     rows = []
@@ -401,11 +385,8 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
 
     Its vCPUs touch any page every 50 µs; their faults cost what the shipped fit of Ampere Altra has.
 
-    Returns
-    -------
-    DataFrame
-        ``mapping``, ``unmap``, ``hold_s``: one largest block, counted; ``longest_stall_s`` and ``unmapped_after_s``:
-        simulated.
+    Returns: ``mapping``, ``unmap``, ``hold_s``: one largest block, counted; ``longest_stall_s`` and
+    ``unmapped_after_s``: simulated.
     """
     ways = {
         "no FEAT_S2FWB: cache and TLB for each entry": Policy(teardown_cache="entry", teardown_tlb="entry"),

@@ -93,7 +93,6 @@ class Pair:
     ----------
     kind, architecture, machine : str
         `machine` is the lab's.
-    time_ns : float
     source : str
         Where the time comes from.
     """
@@ -144,12 +143,9 @@ def _hold_among_waiters(hold: float, crowding: float) -> float:
 def ratio_table() -> pd.DataFrame:
     """Nanoseconds an instruction, by kind and architecture, and each one's as the others say it.
 
-    Returns
-    -------
-    DataFrame
-        ``kind``, ``architecture``, ``instructions``, ``statistics`` (taken off), ``time_ns``, ``ns_per_instruction``,
-        ``by_the_others_ns``, ``factor`` (by the others over its own, or the inverse; NaN: there is no other),
-        ``source``.
+    Returns: ``kind``, ``architecture``, ``instructions``, ``statistics`` (taken off), ``time_ns``,
+    ``ns_per_instruction``, ``by_the_others_ns``, ``factor`` (by the others over its own, or the inverse; NaN: there is
+    no other), ``source``.
 
     Examples
     --------
@@ -193,7 +189,6 @@ def translate(kind: str, count: float, table: pd.DataFrame | None = None) -> Tra
     ----------
     kind : str
         One of `KINDS`.
-    count : float
     table : DataFrame, optional
         Of `ratio_table`.
 

@@ -109,11 +109,8 @@ def grid() -> list[dict[str, Any]]:
 def simulate_grid(progress: parallel.Progress | None = None) -> pd.DataFrame:
     """Simulate every combination.
 
-    Returns
-    -------
-    DataFrame
-        A column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before,
-        named ``metric[configuration]``.
+    Returns: A column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before, named
+    ``metric[configuration]``.
     """
     fit = fit_of(configurations())
     tasks = [partial(changes, settings, fit.estimate) for settings in grid()]
@@ -149,17 +146,14 @@ def load_grid() -> pd.DataFrame:
 def posterior(table: pd.DataFrame, without: int | None = None) -> pd.DataFrame:
     """The combinations with their weights by the nine numbers, or by eight; all are as likely before.
 
+    Returns: With a column ``weight``; they add up to 1.
+
     Parameters
     ----------
     table : DataFrame
         Of `simulate_grid`.
     without : int, optional
         Index in `NUMBERS` of the number that does not count.
-
-    Returns
-    -------
-    DataFrame
-        With a column ``weight``; they add up to 1.
     """
     wanted = published()
     deviation = SPREAD[0] + SPREAD[1] * np.abs(wanted)
@@ -173,14 +167,10 @@ def posterior(table: pd.DataFrame, without: int | None = None) -> pd.DataFrame:
 def predictive(table: pd.DataFrame) -> pd.DataFrame:
     """Each number beside what the settings allow, and what the other eight make of it.
 
-    Returns
-    -------
-    DataFrame
-        ``configuration``, ``metric``, ``published_percent``; ``before_low``, ``before_high``: the interval over all
-        allowed settings; ``model_percent``, ``low``, ``high``: weighted by the other eight; ``effective``
-        (combinations that carry the weight);
-        ``role``: ``predicted`` where the interval holds the number and the settings widen it no more than
-        `OWN_SPREADS` says; ``not determined`` where they do; ``missed`` where it does not hold the number.
+    Returns: ``configuration``, ``metric``, ``published_percent``; ``before_low``, ``before_high``: the interval over
+    all allowed settings; ``model_percent``, ``low``, ``high``: weighted by the other eight; ``effective`` (combinations
+    that carry the weight); ``role``: ``predicted`` where the interval holds the number and the settings widen it no
+    more than `OWN_SPREADS` says; ``not determined`` where they do; ``missed`` where it does not hold the number.
     """
     rows = []
     wanted = published()
@@ -215,10 +205,7 @@ def _quantiles(values: NDArray[np.float64], weights: NDArray[np.float64], spread
 def settings_table(table: pd.DataFrame) -> pd.DataFrame:
     """How likely each value of each setting is after the nine numbers.
 
-    Returns
-    -------
-    DataFrame
-        ``setting``, ``value``, ``probability``, ``source``.
+    Returns: ``setting``, ``value``, ``probability``, ``source``.
     """
     weighted = posterior(table)
     rows = [

@@ -18,21 +18,14 @@ def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
     be a group itself. A field without a default is required. What a group's ``__post_init__`` raises is raised before
     the command runs.
 
+    Returns: It takes the fields by name, builds the groups and calls the command. Raises `ValueError` Two parameters
+    have the same name.
+
     Parameters
     ----------
     command : callable
         A function with type hints. A group has no default of its own, so that it stands after ``*`` where a parameter
         before it has one; Typer calls by name.
-
-    Returns
-    -------
-    callable
-        It takes the fields by name, builds the groups and calls the command.
-
-    Raises
-    ------
-    ValueError
-        Two parameters have the same name.
 
     Examples
     --------

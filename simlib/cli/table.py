@@ -29,11 +29,8 @@ def fitted(
 
     Parameters
     ----------
-    header : sequence of str
-    rows : sequence of sequence of str
     numeric : sequence of bool
         Which columns hold numbers: they stand to the right and are never wrapped.
-    width : int
 
     Examples
     --------

@@ -25,7 +25,6 @@ class Choice(Result):
     ----------
     scenario : Scenario
         As it was asked.
-    strategies : tuple of Strategy
     weight : float
         For the CPU time in all: what a second of a vCPU is worth.
     zone : float
@@ -33,7 +32,6 @@ class Choice(Result):
     confidence : float
         Probability that all intervals of differences hold together: those of `pairs`, and so the regrets of `answers`.
         The intervals of values hold with this probability each.
-    seed : int
     how : str
         ``sampled`` or ``whole``: what was simulated of each migration.
     runs : (int, int)
@@ -220,10 +218,8 @@ class Choice(Result):
 def comparison(choices: Mapping[str, Choice]) -> pd.DataFrame:
     """One row a choice and objective, by the choice's name: the table of all architectures.
 
-    Returns
-    -------
-    DataFrame
-        architecture, evidence, and the columns of `Choice.answers` with the taken strategy's stall_s, clear_s, lost_s.
+    Returns: architecture, evidence, and the columns of `Choice.answers` with the taken strategy's stall_s, clear_s,
+    lost_s.
     """
     parts = []
     for name, choice in choices.items():

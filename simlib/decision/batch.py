@@ -241,6 +241,9 @@ def choose_batch(
 ) -> BatchChoice:
     """Choose among batches of 64·2^k pages and the whole ioctl, over what is not known of the costs.
 
+    Raises `InputError` if the scenario is no migration or leaves no batch to choose, an argument breaks its rule, or no
+    batch keeps to `max_stall_s`.
+
     Parameters
     ----------
     scenario : Scenario, str or Path
@@ -249,16 +252,6 @@ def choose_batch(
         What is to be least: a name of `simlib.decision.objectives.OBJECTIVES`.
     fit, weight, zone, confidence, max_stall_s, seed, announce, progress
         See `simlib.choose`.
-
-    Returns
-    -------
-    BatchChoice
-
-    Raises
-    ------
-    InputError
-        If the scenario is no migration or leaves no batch to choose, an argument breaks its rule, or no batch keeps
-        to `max_stall_s`.
 
     Examples
     --------
@@ -332,13 +325,10 @@ def _at_medians(choice: Choice) -> Scenario:
 def comparison_of_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:
     """One row a choice, by its name: the table of all architectures.
 
-    Returns
-    -------
-    DataFrame
-        architecture, chunk_pages, recommended_pages (0: the whole ioctl), as_good_from, as_good_to (effective pages:
-        the whole ioctl is that of the chunk), matters, the longest stalls of the least and the largest batch that is as
-        good, the regrets of the simple rules whole, word and block as RULE_regret_s and RULE_share, closed_form_pages,
-        closed_form_confirmed, evidence, certain.
+    Returns: architecture, chunk_pages, recommended_pages (0: the whole ioctl), as_good_from, as_good_to (effective
+    pages: the whole ioctl is that of the chunk), matters, the longest stalls of the least and the largest batch that is
+    as good, the regrets of the simple rules whole, word and block as RULE_regret_s and RULE_share, closed_form_pages,
+    closed_form_confirmed, evidence, certain.
     """
     rows = []
     for name, choice in choices.items():

@@ -68,6 +68,9 @@ def choose(
 ) -> Choice:
     """Choose among strategies.
 
+    Raises `InputError` if the scenario is no migration or clears nothing, an argument breaks its rule, or no strategy
+    keeps to `max_stall_s`.
+
     Parameters
     ----------
     scenario : Scenario, str or Path
@@ -93,16 +96,6 @@ def choose(
         Told in words what will be done, and how long it may take.
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    Choice
-
-    Raises
-    ------
-    InputError
-        If the scenario is no migration or clears nothing, an argument breaks its rule, or no strategy keeps to
-        `max_stall_s`.
 
     Examples
     --------
@@ -166,9 +159,7 @@ def check_arguments(
 ) -> None:
     """Refuse what leaves nothing to choose, or would be computed in vain.
 
-    Raises
-    ------
-    InputError
+    Raises `InputError`.
     """
     workload = scenario.workload
     if scenario.variants:

@@ -56,7 +56,6 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
 
     Parameters
     ----------
-    scenario : Scenario
     objective, weight
         See `simlib.choose_batch`.
 

@@ -42,11 +42,15 @@ def best_strategy_grid(
 
     All costs are at their medians, and the memory is the same in all cells.
 
+    Returns: ``vcpus``, ``access_rate`` (1/s), ``strategy`` (the least), ``matters`` (some other is worse by the zone,
+    as far as can be told), ``distinguished`` (every other is worse, as far as can be told: paired t tests, Bonferroni
+    over strategies and cells), ``rivals`` (those of which that cannot be told), ``span`` (the strategy and its rivals,
+    batches as ranges: `span`), ``closed_form_pages``.
+
     Parameters
     ----------
     scenario : Scenario
         A migration.
-    vcpus : sequence of int
     access_rates : sequence of float
         Accesses of a vCPU in a second; each goes to another page.
     among : sequence of str, optional
@@ -57,17 +61,8 @@ def best_strategy_grid(
         Share of the least objective below which a difference does not matter.
     runs : int
         Simulations of each strategy in each cell, on common random numbers; at least 2.
-    seed : int
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    DataFrame
-        ``vcpus``, ``access_rate`` (1/s), ``strategy`` (the least), ``matters`` (some other is worse by the zone, as far
-        as can be told), ``distinguished`` (every other is worse, as far as can be told: paired t tests, Bonferroni over
-        strategies and cells), ``rivals`` (those of which that cannot be told), ``span`` (the strategy and its rivals,
-        batches as ranges: `span`), ``closed_form_pages``.
 
     Examples
     --------

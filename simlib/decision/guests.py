@@ -23,7 +23,6 @@ class NamedGuest:
 
     Attributes
     ----------
-    name : str
     title : str
         What it stands for, and where its numbers come from.
     changes : Mapping
@@ -65,10 +64,7 @@ def guests() -> Mapping[str, NamedGuest]:
 def named_guest(name: str) -> NamedGuest:
     """One of them.
 
-    Raises
-    ------
-    InputError
-        If there is none of this name; the message has the nearest one.
+    Raises `InputError` if there is none of this name; the message has the nearest one.
 
     Examples
     --------

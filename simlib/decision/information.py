@@ -29,6 +29,10 @@ def value_of_information(
 ) -> pd.DataFrame:
     """What it would save to know each cost.
 
+    Returns: One row a cost, most valuable first: cost, saving (in the unit of the values, on average over what the cost
+    may be), of_chance (what 95 % of the shuffles stay below), matters (more than that), switches_to (the strategy that
+    would be taken instead most often, by its index; -1: none).
+
     Parameters
     ----------
     logs : mapping of str to ndarray of shape (replications,)
@@ -39,13 +43,6 @@ def value_of_information(
         The strategy that is taken now.
     seed : int
         Of the shuffles.
-
-    Returns
-    -------
-    DataFrame
-        One row a cost, most valuable first: cost, saving (in the unit of the values, on average over what the cost may
-        be), of_chance (what 95 % of the shuffles stay below), matters (more than that), switches_to (the strategy that
-        would be taken instead most often, by its index; -1: none).
 
     Examples
     --------

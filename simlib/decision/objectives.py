@@ -25,10 +25,8 @@ class Objective:
 
     Attributes
     ----------
-    name, title : str
     short : str
         The title as a narrow column has it.
-    definition : str
     value : callable
         (metrics of shape (..., len(METRICS)), vCPUs, weight) to seconds.
     floor : float
@@ -84,10 +82,7 @@ OBJECTIVES: dict[str, Objective] = {
 def objective(name: str) -> Objective:
     """One of them.
 
-    Raises
-    ------
-    InputError
-        If there is none of this name.
+    Raises `InputError` if there is none of this name.
 
     Examples
     --------

@@ -70,15 +70,12 @@ def priors_path() -> Path:
 def load_priors(name: str) -> dict[str, Prior]:
     """The prior of every cost, for one architecture.
 
+    Raises `InputError` if the architecture is unknown.
+
     Parameters
     ----------
     name : str
         The architecture; what stands in the file for its family (the name up to the first hyphen) goes first.
-
-    Raises
-    ------
-    InputError
-        If the architecture is unknown.
 
     Examples
     --------
@@ -117,17 +114,14 @@ def standard_architectures() -> tuple[str, ...]:
 def standard_scenario(name: str, vcpus: int | None = None) -> Scenario:
     """The guest and its migration for which a choice is made where only the architecture is given.
 
+    Raises `InputError` if the architecture is unknown, or the number of vCPUs out of bounds.
+
     Parameters
     ----------
     name : str
         A name of `simlib.model.architectures.ARCHITECTURES`.
     vcpus : int, optional
         Instead of the file's. The memory is rounded up to whole blocks for each.
-
-    Raises
-    ------
-    InputError
-        If the architecture is unknown, or the number of vCPUs out of bounds.
 
     Examples
     --------

@@ -65,7 +65,6 @@ class RunningGuest:
 
     Attributes
     ----------
-    vcpus : int or None
     memory_bytes : int or None
         All memory that a migration sends: also that of the display and of firmware.
     page_size : int or None
@@ -105,16 +104,13 @@ class RunningGuest:
 def read_guest(source: str | Path) -> RunningGuest:
     """Read a guest's numbers from pasted replies, or ask its QEMU.
 
+    Raises `InputError` if it cannot be read, does not answer, or says nothing that is understood or possible.
+
     Parameters
     ----------
     source : str or Path
         A text file with replies (see `parse_guest`), ``"-"`` for standard input, or a unix domain socket of QMP. Over
         the socket only `QUERIES` are sent, and an answer is waited for `TIMEOUT` seconds.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, does not answer, or says nothing that is understood or possible.
 
     Examples
     --------
@@ -142,6 +138,8 @@ def read_guest(source: str | Path) -> RunningGuest:
 def parse_guest(text: str, where: str = "text") -> RunningGuest:
     """Read a guest's numbers from QMP replies that were pasted.
 
+    Raises `InputError` if no reply is understood, one is cut off, or a value is impossible or contradicts another.
+
     Parameters
     ----------
     text : str
@@ -149,11 +147,6 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
         replies to other queries may stand between them. Of several replies to one query the last counts.
     where : str
         How errors call the text.
-
-    Raises
-    ------
-    InputError
-        If no reply is understood, one is cut off, or a value is impossible or contradicts another.
 
     Examples
     --------
@@ -198,10 +191,8 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
     it spreads its accesses remains the scenario's. The architecture does, too. A chunk becomes no larger than the
     memory.
 
-    Raises
-    ------
-    InputError
-        If the scenario is no migration or has variants, or its guest cannot dirty so much, or never so little.
+    Raises `InputError` if the scenario is no migration or has variants, or its guest cannot dirty so much, or never so
+    little.
 
     Examples
     --------

@@ -57,16 +57,12 @@ class Strategy:
 def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tuple[Strategy, ...]:
     """The strategies that are compared for a scenario; of those that come to the same only the first.
 
+    Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
+
     Parameters
     ----------
-    scenario : Scenario
     among : sequence of str, optional
         Their names; by default all of `HOLDS`, and what else makes a difference to this architecture.
-
-    Raises
-    ------
-    InputError
-        If one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
     Examples
     --------

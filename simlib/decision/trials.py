@@ -29,8 +29,6 @@ class Trials:
 
     Parameters
     ----------
-    costs : UncertainCosts
-    strategies : sequence of Strategy
     seed : int
         At least 0.
     """
@@ -64,9 +62,7 @@ class Trials:
     def run(self, stage: int, numbers: Sequence[int], progress: parallel.Progress | None = None) -> NDArray[np.float64]:
         """Simulate some replications with every strategy, as many at a time as there are CPUs.
 
-        Returns
-        -------
-        ndarray, shape (len(numbers), len(strategies), len(METRICS))
+        Returns: ndarray, shape (len(numbers), len(strategies), len(METRICS)).
         """
         how = self.how
         tasks = []

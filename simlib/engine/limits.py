@@ -26,9 +26,7 @@ PADDING = 64
 def check_size(job: Job) -> None:
     """Refuse more threads than an engine can tell apart.
 
-    Raises
-    ------
-    InputError
+    Raises `InputError`.
     """
     if len(job.entry) > MAX_THREADS:
         raise InputError("threads", len(job.entry), f"must be at most {MAX_THREADS}", "simulate fewer vCPUs")
@@ -37,9 +35,7 @@ def check_size(job: Job) -> None:
 def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     """Refuse steps whose time, or whose longest draw, is past the horizon.
 
-    Raises
-    ------
-    HorizonError
+    Raises `HorizonError`.
     """
     kinds, a, b, c, d = job.steps.T
     timed = (kinds <= Step.HOLD) | (kinds == Step.SCAN) | (kinds == Step.SLEEP)
@@ -91,9 +87,7 @@ def runaway(now: int) -> HorizonError:
 def check_room(what: str, found: int, room: int) -> None:
     """Refuse a record that is longer than was asked for.
 
-    Raises
-    ------
-    HorizonError
+    Raises `HorizonError`.
     """
     if room and found > room:
         raise HorizonError(f"the run has {found} {what}, more than the {room} asked for; trace a smaller scenario")

@@ -57,15 +57,12 @@ def _mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
     """Start of each thread's stream.
 
+    Returns: ndarray of uint64, shape (threads,).
+
     Parameters
     ----------
     seed : int
         Any non-negative integer below 2**63; 0 is a seed like any other.
-    threads : int
-
-    Returns
-    -------
-    ndarray of uint64, shape (threads,)
 
     Examples
     --------
@@ -95,20 +92,13 @@ def draw(key: int, number: int) -> int:
 def quantile_table(cv: float) -> NDArray[np.int64]:
     """Table of a gamma distribution with mean 1 and coefficient of variation `cv`.
 
+    Returns: ndarray of int64, shape (2048,). In units of 2**-16. Raises `InputError` if `cv` is negative, above 8, or
+    not finite.
+
     Parameters
     ----------
     cv : float
         Standard deviation over mean. 0: always the mean. 1: the exponential distribution.
-
-    Returns
-    -------
-    ndarray of int64, shape (2048,)
-        In units of 2**-16.
-
-    Raises
-    ------
-    InputError
-        If `cv` is negative, above 8, or not finite.
 
     Examples
     --------
@@ -144,21 +134,13 @@ SCATTER = 2654435761
 def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
     """Ranks of a Zipf distribution at equally likely steps: quantiles of the density (r + 1)**-exponent on [0, places].
 
+    Returns: ndarray of int64, shape (4097,). Share of the places, in units of 2**-32. Raises `InputError` if the
+    exponent is negative, above 4, or not finite.
+
     Parameters
     ----------
     exponent : float
         0: every place is as likely. 0.99: YCSB's default (Cooper et al. 2010, section 5.2).
-    places : int
-
-    Returns
-    -------
-    ndarray of int64, shape (4097,)
-        Share of the places, in units of 2**-32.
-
-    Raises
-    ------
-    InputError
-        If the exponent is negative, above 4, or not finite.
 
     Examples
     --------
@@ -183,10 +165,7 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
 def quantile_places(quantiles: tuple[float, ...]) -> NDArray[np.int64]:
     """A distribution over a region by its quantiles at equally likely steps, as `zipf_table` gives it.
 
-    Raises
-    ------
-    InputError
-        If they are not 4097 numbers that go from 0 to 1 and never down.
+    Raises `InputError` if they are not 4097 numbers that go from 0 to 1 and never down.
     """
     edges = np.asarray(quantiles)
     if edges.shape != ((1 << SEEK_BITS) + 1,) or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) >= 0).all():

@@ -54,25 +54,17 @@ _SHOWN_BY = {"try": Step.TAKE, "released": Step.DROP, "retry": Step.DROP, "fault
 def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd.DataFrame:
     """Every wait for a lock and every hold of a traced run, in order of their beginnings.
 
+    Returns: ``thread``, ``lock``, ``mode`` (``read``, ``write``, or ``unknown`` where the thread's program leaves it
+    open), ``what`` (``wait`` or ``hold``), ``begin_s``, ``end_s``. A wait ends when the thread owns the lock, so it
+    includes the transfers of the lock's cache line. Updates without a lock count as holds, except those that lost their
+    race. Raises `InputError` if the run was not traced, or the window is empty.
+
     Parameters
     ----------
     result : TracedRun
         Of ``simulate(scenario, trace=N)``.
     window : (float, float), optional
         Simulated time in seconds: only what lies within it, cut off at its ends.
-
-    Returns
-    -------
-    DataFrame
-        ``thread``, ``lock``, ``mode`` (``read``, ``write``, or ``unknown`` where the thread's program leaves it open),
-        ``what`` (``wait`` or ``hold``), ``begin_s``, ``end_s``. A wait ends when the thread owns the lock, so it
-        includes the transfers of the lock's cache line. Updates without a lock count as holds, except those that lost
-        their race.
-
-    Raises
-    ------
-    InputError
-        If the run was not traced, or the window is empty.
 
     Examples
     --------
@@ -112,25 +104,16 @@ def ownership_over_time(
 ) -> pd.DataFrame:
     """Share of each time bin in which a lock is held, by whom, or free.
 
+    Returns: ``time_s`` (middle of the bin), ``width_s``, ``owner`` (one of `OWNERS`), ``share``; the shares of a bin
+    add up to 1. Readers that overlap count once. Raises `InputError` if the run was not traced, the lock is not in it
+    or its mode is not known, or there is no bin.
+
     Parameters
     ----------
     run : TracedRun or DataFrame
         A traced run, or its `timeline`.
-    bins : int
-    lock : str
     window : (float, float), optional
         Simulated time in seconds that the bins divide. Default: all of the run, or all that the table covers.
-
-    Returns
-    -------
-    DataFrame
-        ``time_s`` (middle of the bin), ``width_s``, ``owner`` (one of `OWNERS`), ``share``; the shares of a bin add up
-        to 1. Readers that overlap count once.
-
-    Raises
-    ------
-    InputError
-        If the run was not traced, the lock is not in it or its mode is not known, or there is no bin.
 
     Examples
     --------
@@ -171,10 +154,7 @@ def perfetto_trace(result: TracedRun) -> dict[str, object]:
 
     One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps.
 
-    Raises
-    ------
-    InputError
-        If the run was not traced.
+    Raises `InputError` if the run was not traced.
 
     Examples
     --------

@@ -128,15 +128,12 @@ def bound(case: Scenario) -> pd.DataFrame:
     alone under one that is shared, and the broadcast invalidation where there is one. What it takes alone is simulated:
     nobody waits there.
 
+    Returns: vcpus, times.
+
     Parameters
     ----------
     case : Scenario
         A migration all of whose costs have values.
-
-    Returns
-    -------
-    DataFrame
-        vcpus, times.
 
     Examples
     --------
@@ -159,10 +156,7 @@ def bound(case: Scenario) -> pd.DataFrame:
 def published(scenario: Scenario) -> pd.DataFrame:
     """Measured curves of the machine that the scenario names, in multiples of their first point.
 
-    Returns
-    -------
-    DataFrame
-        variant, kernel (as an architecture's name), vcpus, times; empty where nobody measured one.
+    Returns: variant, kernel (as an architecture's name), vcpus, times; empty where nobody measured one.
 
     Examples
     --------
@@ -197,10 +191,7 @@ def _dirtying(fit: Fit) -> pd.DataFrame:
 def curve(state: State, check: Check, draws: int = DRAWS) -> pd.DataFrame:
     """Dirty memory time over vCPUs, in multiples of one vCPU's, with a band for what the costs leave open.
 
-    Returns
-    -------
-    DataFrame
-        vcpus, times (costs at their medians), low, high (5 % and 95 % of `draws` vectors of costs).
+    Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `draws` vectors of costs).
     """
     vcpus = curve_vcpus(state.scenario.guest.vcpus)
     medians, costs = costed(state.case())
@@ -293,16 +284,13 @@ def batches(scenario: Scenario) -> list[int]:
 def law(case: Scenario) -> pd.DataFrame:
     """What the batching law says of each batch, at once; empty where no fault takes the lock.
 
+    Returns: batch_pages, cost_s (of one ioctl: its time, and what the guest loses meanwhile), throughput (of the guest
+    meanwhile), stall_s (mean of who is served last after a hold).
+
     Parameters
     ----------
     case : Scenario
         A migration all of whose costs have values.
-
-    Returns
-    -------
-    DataFrame
-        batch_pages, cost_s (of one ioctl: its time, and what the guest loses meanwhile), throughput (of the guest
-        meanwhile), stall_s (mean of who is served last after a hold).
     """
     one = batching(case)
     columns = ["batch_pages", "cost_s", "throughput", "stall_s"]
@@ -369,10 +357,7 @@ class Glimpse:
 def glimpse(state: State, check: Check, seed: int = 1) -> Glimpse:
     """Run the window on one CLEAR with a trace.
 
-    Raises
-    ------
-    SimlibError
-        If there are more events than a trace may have.
+    Raises `SimlibError` if there are more events than a trace may have.
     """
     job = job_of_clear(costed(state.case()).scenario, seed)
     return Glimpse(job, compiled.run(job, seed=seed, trace=TRACE, progress=check), seed)

@@ -120,7 +120,6 @@ class Controls:
 
     Parameters
     ----------
-    state : State
     changed : callable
         Called with the new state after a control was let go with a value that breaks no rule.
 
@@ -311,10 +310,7 @@ class Controls:
 def cost_table(scenario: Scenario) -> pd.DataFrame:
     """Every cost that decides: its value as a file has it, and its interval and source in words.
 
-    Returns
-    -------
-    DataFrame
-        cost, shown, hint.
+    Returns: cost, shown, hint.
 
     Examples
     --------

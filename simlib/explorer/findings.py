@@ -24,7 +24,6 @@ class Findings:
 
     Attributes
     ----------
-    state : State
     generation : int
         Counts the states of a page; what belongs to an older one is not shown any more.
     parts : dict
@@ -122,7 +121,6 @@ def find(state: State, progress: Progress | None = None) -> Findings:
 
     Parameters
     ----------
-    state : State
     progress : callable, optional
         Called with (what, share done).
 

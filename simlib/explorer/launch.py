@@ -36,7 +36,6 @@ class Waiting:
 
     Attributes
     ----------
-    process : Popen
     pipe : int
         File descriptor of the end that it is told by; it ends when that is closed, as by a server that has ended.
     """

@@ -282,10 +282,7 @@ class Explorer:
 def as_pdf(figure: go.Figure) -> bytes:
     """A figure as PDF, drawn by a Chrome or Chromium of this machine.
 
-    Raises
-    ------
-    SimlibError
-        If there is none.
+    Raises `SimlibError` if there is none.
     """
     try:
         return bytes(figure.to_image(format="pdf", width=1000, height=560))

@@ -67,6 +67,9 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
 
     Ctrl-C, SIGTERM and a closed terminal end it, with its kernels.
 
+    Returns: 0 if JupyterLab was shut down from its menu, 130 if it was interrupted. Raises `SimlibError` if JupyterLab
+    is not installed, or failed. Raises `InputError` if the port cannot be had.
+
     Parameters
     ----------
     port : int
@@ -77,18 +80,6 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
         What the page asks first (`simlib.explorer.State.query`).
     lab : bool
         Whether to open the notebooks in JupyterLab instead of the page.
-
-    Returns
-    -------
-    int
-        0 if JupyterLab was shut down from its menu, 130 if it was interrupted.
-
-    Raises
-    ------
-    SimlibError
-        If JupyterLab is not installed, or failed.
-    InputError
-        If the port cannot be had.
     """
     for package in ("jupyterlab", "voila"):
         if importlib.util.find_spec(package) is None:
@@ -116,17 +107,14 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
 def served_folder(package: Path | None = None, below: Path | None = None) -> Path:
     """The folder that has the notebooks and the pages that they link to: the source tree, or a copy of the package's.
 
+    Raises `SimlibError` if there are no notebooks, or they cannot be copied.
+
     Parameters
     ----------
     package : Path, optional
         Folder of the package ``simlib``; by default this one.
     below : Path, optional
         Where a copy goes; by default the current folder. What is there already is left alone.
-
-    Raises
-    ------
-    SimlibError
-        If there are no notebooks, or they cannot be copied.
 
     Examples
     --------
@@ -160,15 +148,12 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
 def free_port(port: int = 0) -> int:
     """A port of loopback that nobody listens on.
 
+    Raises `InputError` if the port is taken, or may not be used.
+
     Parameters
     ----------
     port : int
         The one wanted; 0: any.
-
-    Raises
-    ------
-    InputError
-        If the port is taken, or may not be used.
 
     Examples
     --------

@@ -56,10 +56,8 @@ class State:
     def __post_init__(self) -> None:
         """Check the strategies.
 
-        Raises
-        ------
-        InputError
-            If the scenario is no migration, a strategy is unknown or leaves nothing to CLEAR, or too many are pinned.
+        Raises `InputError` if the scenario is no migration, a strategy is unknown or leaves nothing to CLEAR, or too
+        many are pinned.
         """
         if self.scenario.workload.kind != KIND or self.scenario.variants:
             what = "its variants" if self.scenario.variants else self.scenario.workload.kind
@@ -135,10 +133,7 @@ class State:
     def from_query(cls, query: str) -> State:
         """The state that a URL's query says; what it does not say is the standard guest's.
 
-        Raises
-        ------
-        InputError
-            If a key is unknown or a value breaks its rule.
+        Raises `InputError` if a key is unknown or a value breaks its rule.
 
         Examples
         --------
@@ -177,10 +172,7 @@ class State:
     def from_toml(cls, text: str) -> State:
         """The state that a scenario file says.
 
-        Raises
-        ------
-        InputError
-            If it is no TOML, breaks a rule, or is no migration.
+        Raises `InputError` if it is no TOML, breaks a rule, or is no migration.
         """
         return cls(Scenario.parse(parse_toml(text, "the file", FILE)))
 

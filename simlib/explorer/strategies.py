@@ -53,10 +53,7 @@ point of `STRATEGIES` moves by 1 % at the calibrated costs."""
 def shipped_fit() -> Fit:
     """The fit that simlib brings along for the machine of seed 000.
 
-    Raises
-    ------
-    InputError
-        If the data package has none.
+    Raises `InputError` if the data package has none.
 
     Examples
     --------
@@ -82,10 +79,6 @@ def starting_point(estimate: CostEstimate | None = None) -> Scenario:
     estimate : CostEstimate, optional
         Calibrated costs; by default those of `shipped_fit`.
 
-    Returns
-    -------
-    Scenario
-
     Examples
     --------
     >>> starting_point().group
@@ -106,27 +99,18 @@ def compare(
 ) -> pd.DataFrame:
     """Simulate every strategy at every number of vCPUs, at the scenario's costs and on the same random numbers.
 
+    Returns: variant, vcpus, metric, kind (``simulated``), value, low, high (both NaN: one run, no interval), held_out
+    (True: no row was fitted at these costs). The table that `simlib.figures` draws. Raises `InputError` if a cost has
+    no value, a metric is unknown, or there is nothing to compare.
+
     Parameters
     ----------
     scenario : Scenario
         Machine, guest, workload and costs; of its policy, what a strategy does not replace.
-    vcpus : sequence of int
     strategies : mapping of str to mapping
         Policy tables by name.
     metrics : sequence of str
         Metrics of the workload.
-    pages_per_vcpu, seed : int
-
-    Returns
-    -------
-    DataFrame
-        variant, vcpus, metric, kind (``simulated``), value, low, high (both NaN: one run, no interval), held_out
-        (True: no row was fitted at these costs). The table that `simlib.figures` draws.
-
-    Raises
-    ------
-    InputError
-        If a cost has no value, a metric is unknown, or there is nothing to compare.
 
     Examples
     --------
@@ -155,15 +139,12 @@ def compare(
 def published(fit: Fit | None = None) -> pd.DataFrame:
     """Measured times of the strategies that somebody measured, in the same table as `compare`.
 
+    Returns: The columns of `compare`; kind is ``measured``, held_out says that the fit did not see the row.
+
     Parameters
     ----------
     fit : Fit, optional
         By default `shipped_fit`, which keeps the rows that it was fitted to.
-
-    Returns
-    -------
-    DataFrame
-        The columns of `compare`; kind is ``measured``, held_out says that the fit did not see the row.
 
     Examples
     --------
@@ -186,11 +167,6 @@ def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault"
     ----------
     curves : DataFrame
         Rows of `compare`, with those of `published` or without.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
 
     Examples
     --------

@@ -38,15 +38,12 @@ _NOTE = (
 def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     """A figure of all strategies with a slider a cost; letting a slider go draws the curves anew.
 
+    Returns: A box: note; sliders; Reset beside the calibrated values; figure.
+
     Parameters
     ----------
     estimate : CostEstimate, optional
         Where the sliders start and what Reset goes back to; by default the shipped fit.
-
-    Returns
-    -------
-    ipywidgets.Widget
-        A box: note; sliders; Reset beside the calibrated values; figure.
 
     Examples
     --------

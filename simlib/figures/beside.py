@@ -52,6 +52,8 @@ def three_configurations(
 
     The axis is linear near 0 and logarithmic beyond, so that −1 % and +5200 % can both be read.
 
+    Raises `InputError` if a column is missing, the table is empty, or a metric or role is not known.
+
     Parameters
     ----------
     table : DataFrame
@@ -61,15 +63,6 @@ def three_configurations(
         it the model is predicted.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a metric or role is not known.
 
     Examples
     --------
@@ -98,6 +91,8 @@ def three_configurations(
 def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest is degraded") -> go.Figure:
     """Seconds above each level of degradation, published and by the model, a panel a series, a row a level.
 
+    Raises `InputError` if a column is missing, the table is empty, or a role is not known.
+
     Parameters
     ----------
     table : DataFrame
@@ -106,15 +101,6 @@ def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest
         there.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a role is not known.
 
     Examples
     --------

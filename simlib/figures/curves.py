@@ -53,21 +53,14 @@ _BASELINES = {"usl": ("USL", "#CC79A7", "dot"), "amdahl": ("Amdahl", "#E69F00", 
 def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over vCPUs") -> go.Figure:
     """Dirty memory time over vCPUs, both logarithmic, one colour a variant.
 
+    Raises `InputError` if a column is missing, or there is no row to draw, or a time is not a positive number.
+
     Parameters
     ----------
     curves : DataFrame
         The columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or there is no row to draw, or a time is not a positive number.
 
     Examples
     --------
@@ -93,6 +86,8 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
 def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock contentions over vCPUs") -> go.Figure:
     """Contentions over vCPUs, and beside it contentions per page, which saturate.
 
+    Raises `InputError` if a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
+
     Parameters
     ----------
     curves : DataFrame
@@ -101,15 +96,6 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
         Pages that one vCPU dirties during the whole run: 2 GiB of 4 KiB pages, twice, are 1048576.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
 
     Examples
     --------
@@ -152,21 +138,14 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     Every curve is divided by its own point at one vCPU: ``vcpus * value(1) / value(vcpus)``, since each
     vCPU dirties its own memory.
 
+    Raises `InputError` if a column is missing, or there is no row to draw, or a curve has no point at one vCPU.
+
     Parameters
     ----------
     curves : DataFrame
         The columns `COLUMNS`; fitted and predicted rows together are the model.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or there is no row to draw, or a curve has no point at one vCPU.
 
     Examples
     --------

@@ -72,6 +72,8 @@ def batch_text(pages: float) -> str:
 def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and which batches are as good") -> go.Figure:
     """What each batch costs, a panel an architecture; the best is marked, and what is as good as it is shaded.
 
+    Raises `InputError` if a column is missing, the table is empty, or a cost is not above 0.
+
     Parameters
     ----------
     table : DataFrame
@@ -80,15 +82,6 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
         ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a cost is not above 0.
 
     Examples
     --------
@@ -136,6 +129,8 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
 def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPUs and accesses") -> go.Figure:
     """Best strategy as a map; where several are not distinguished all of them stand there, without a colour.
 
+    Raises `InputError` if a column is missing, the table is empty, or a cell has two rows.
+
     Parameters
     ----------
     table : DataFrame
@@ -144,15 +139,6 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
         row stays white.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a cell has two rows.
 
     Examples
     --------
@@ -207,6 +193,8 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
 def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CLEAR, the guest's time") -> go.Figure:
     """Longest stall against CLEAR's CPU time, the guest's lost time as colour; the front is joined by a line.
 
+    Raises `InputError` if a column is missing, the table is empty, or a time is not above 0.
+
     Parameters
     ----------
     table : DataFrame
@@ -214,15 +202,6 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
         ``knee`` and ``as_it_is`` (bool) may be there: those are named, too.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a time is not above 0.
 
     Examples
     --------

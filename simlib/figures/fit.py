@@ -44,6 +44,8 @@ UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions of held-out points") -> go.Figure:
     """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
 
+    Raises `InputError` if a column is missing, the table is empty, or a model is not known.
+
     Parameters
     ----------
     errors : DataFrame
@@ -51,15 +53,6 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
         predicted over measured, less one, in per cent.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a model is not known.
 
     Examples
     --------
@@ -109,6 +102,8 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
 def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what was measured") -> go.Figure:
     """Error of the model at each row over vCPUs, a panel a metric, on the deviation that a row is taken to have.
 
+    Raises `InputError` if a column is missing, the table is empty, or a role is not known.
+
     Parameters
     ----------
     rows : DataFrame
@@ -116,15 +111,6 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
         ``error_percent`` (model over measured less one; a row without is not drawn), ``deviation_percent``.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a role is not known.
 
     Examples
     --------
@@ -179,6 +165,8 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
 def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their intervals") -> go.Figure:
     """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
 
+    Raises `InputError` if a column is missing, the table is empty, or a unit is not known.
+
     Parameters
     ----------
     costs : DataFrame
@@ -187,15 +175,6 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
         ``bound``, in which a text says what of a cost is at a physical bound, such costs are marked with it.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a unit is not known.
 
     Examples
     --------
@@ -285,21 +264,14 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
 def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrated costs") -> go.Figure:
     """Correlation matrix as a heat map with its numbers.
 
+    Raises `InputError` if the matrix is empty, its rows and columns differ, or a value is outside -1 to 1.
+
     Parameters
     ----------
     matrix : DataFrame
         Square, the same names as index and columns, values from -1 to 1 (NaN where not defined).
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If the matrix is empty, its rows and columns differ, or a value is outside -1 to 1.
 
     Examples
     --------
@@ -347,6 +319,8 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
 def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Figure:
     """First-order and total sensitivity of each input, largest total on top.
 
+    Raises `InputError` if a column is missing or the table is empty.
+
     Parameters
     ----------
     frame : DataFrame
@@ -354,15 +328,6 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
         half the width of the interval.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or the table is empty.
 
     Examples
     --------

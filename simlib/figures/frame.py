@@ -33,6 +33,8 @@ def draws(
 def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: str | float) -> pd.DataFrame:
     """The named columns of `frame`, or an error that names the first one that is missing.
 
+    Raises `InputError` if `frame` is not a table, lacks a column, or has no rows.
+
     Parameters
     ----------
     frame : DataFrame
@@ -43,11 +45,6 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: 
         The name of the table in an error message.
     optional
         Further columns, and what they hold if the table has none.
-
-    Raises
-    ------
-    InputError
-        If `frame` is not a table, lacks a column, or has no rows.
 
     Examples
     --------
@@ -73,6 +70,8 @@ def require_numbers(
 ) -> None:
     """Check that columns hold finite numbers that are at least `least`.
 
+    Raises `InputError` with the first offending number.
+
     Parameters
     ----------
     frame : DataFrame
@@ -85,11 +84,6 @@ def require_numbers(
         Whether a column may hold NaN or infinity, as the ends of an interval may.
     least : float
         Smallest number allowed.
-
-    Raises
-    ------
-    InputError
-        With the first offending number.
 
     Examples
     --------
@@ -113,10 +107,7 @@ def require_numbers(
 def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what: str) -> None:
     """Check that every value of a column is one of `words`.
 
-    Raises
-    ------
-    InputError
-        With the first value that is not known, and the nearest one that is.
+    Raises `InputError` with the first value that is not known, and the nearest one that is.
 
     Examples
     --------
@@ -133,10 +124,7 @@ def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what
 def require_truths(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
     """Check that columns hold True or False: "False" as text would be true.
 
-    Raises
-    ------
-    InputError
-        With the first value that is neither.
+    Raises `InputError` with the first value that is neither.
 
     Examples
     --------

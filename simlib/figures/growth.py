@@ -21,6 +21,8 @@ _POINT = {"color": INK, "symbol": "circle", "size": 9, "line": {"color": "white"
 def saturated_fault(table: pd.DataFrame, title: str = "Time of a fault in the saturated lock") -> go.Figure:
     """Wall time a page over vCPUs, a panel a table, a line a reading.
 
+    Raises `InputError` if a column is missing or the table is empty.
+
     Parameters
     ----------
     table : DataFrame
@@ -28,15 +30,6 @@ def saturated_fault(table: pd.DataFrame, title: str = "Time of a fault in the sa
         ``low``, ``high`` may be there: an interval, drawn as an area.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or the table is empty.
 
     Examples
     --------

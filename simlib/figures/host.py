@@ -35,6 +35,8 @@ def clear_under_load(
 ) -> go.Figure:
     """CLEAR time and longest stall over pages of one ioctl, or of one hold: a panel a metric, a colour a vCPU count.
 
+    Raises `InputError` if a column is missing, the table is empty, or a metric is not known.
+
     Parameters
     ----------
     cells : DataFrame
@@ -43,16 +45,6 @@ def clear_under_load(
         between which the replications lie. Times in seconds.
     over : str
         One of `OVER`.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a metric is not known.
 
     Examples
     --------

@@ -48,21 +48,13 @@ def batch_name(batch: int) -> str:
 def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab beside the simulator") -> go.Figure:
     """CLEAR time and longest stall over vCPUs, a column a machine, a colour a batch.
 
+    Raises `InputError` if a column is missing or a time is not a positive number.
+
     Parameters
     ----------
     cells : DataFrame
         The columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their range,
         ``held_out`` whether the calibration did not see the cell. Times are seconds of the lab's clock.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a time is not a positive number.
 
     Examples
     --------
@@ -150,20 +142,12 @@ def metric_title(metric: str) -> str:
 def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
     """What a switch changes: a panel a metric, a row a setting; points are medians, bars the range over seeds.
 
+    Raises `InputError` if a column is missing or a value is not a number.
+
     Parameters
     ----------
     cells : DataFrame
         The columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a value is not a number.
 
     Examples
     --------

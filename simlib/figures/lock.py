@@ -37,6 +37,8 @@ MOST_THREADS = 16
 def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault goes") -> go.Figure:
     """Simulated time per fault by activity, stacked, over vCPUs, a panel a variant.
 
+    Raises `InputError` if a column is missing, the table is empty, or an activity is not known.
+
     Parameters
     ----------
     split : DataFrame
@@ -44,15 +46,6 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
         ``microseconds_per_fault``.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or an activity is not known.
 
     Examples
     --------
@@ -96,21 +89,14 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
 def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lock") -> go.Figure:
     """Mean number of threads in each lock's queue over simulated time.
 
+    Raises `InputError` if a column is missing or the table is empty.
+
     Parameters
     ----------
     queue : DataFrame
         Columns ``lock``, ``time_s`` (middle of a bin), ``queue``.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or the table is empty.
 
     Examples
     --------
@@ -147,6 +133,8 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
 def progress(progress: pd.DataFrame, title: str = "Pages per second of each thread") -> go.Figure:
     """Pages that each thread gets done per second, over simulated time, at most `MOST_THREADS` threads.
 
+    Raises `InputError` if a column is missing or the table is empty.
+
     Parameters
     ----------
     progress : DataFrame
@@ -154,15 +142,6 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
         the bin).
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or the table is empty.
 
     Examples
     --------
@@ -205,6 +184,8 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
 def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str = "time") -> go.Figure:
     """Counts of wait or hold times in bins a factor of two wide, a panel a lock, a colour a mode.
 
+    Raises `InputError` if a column is missing, the table is empty, or a time is not above 0.
+
     Parameters
     ----------
     frame : DataFrame
@@ -214,15 +195,6 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
         Title of the figure.
     what : str
         Which time: ``"wait time"``, ``"hold time"``; the title of the x axis.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a time is not above 0.
 
     Examples
     --------

@@ -35,20 +35,12 @@ def regression_shown(
 ) -> go.Figure:
     """Change of the time with its interval, and the slowdown that the runs could have shown, a row a comparison.
 
+    Raises `InputError` if a column is missing or a value is no number.
+
     Parameters
     ----------
     table : DataFrame
         The columns `CHANGE_COLUMNS`, percent.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a value is no number.
 
     Examples
     --------
@@ -85,22 +77,14 @@ def regression_shown(
 def get_ratios(table: pd.DataFrame, published: float, title: str = "GET after seed 002 over before") -> go.Figure:
     """Simulated ratios of GET's time over that of the pages it found, a colour a guest, beside the published ratio.
 
+    Raises `InputError` if a column is missing or a ratio is not a positive number.
+
     Parameters
     ----------
     table : DataFrame
         The columns `RATIO_COLUMNS`, a row a setting.
     published : float
         The published ratio.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a ratio is not a positive number.
 
     Examples
     --------
@@ -134,20 +118,12 @@ _AXES = {"vcpus": "vCPUs", "memory": "memory", "interval": "work between two acc
 def get_ways(table: pd.DataFrame, title: str = "Ways of GET: predicted") -> go.Figure:
     """Predicted metrics by way, a row of panels a metric, a column what is varied.
 
+    Raises `InputError` if a column is missing or a value is no number.
+
     Parameters
     ----------
     table : DataFrame
         The columns `GET_COLUMNS`.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a value is no number.
 
     Examples
     --------

@@ -25,6 +25,8 @@ _LEVEL = {"color": "#9aa0a6", "width": 1, "dash": "dot"}
 def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput during the first pass") -> go.Figure:
     """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
 
+    Raises `InputError` if a column is missing or the table is empty.
+
     Parameters
     ----------
     table : DataFrame
@@ -32,15 +34,6 @@ def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput dur
         may be there: predicted series are dashed.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or the table is empty.
 
     Examples
     --------
@@ -73,6 +66,8 @@ def degradation_over_time(
 ) -> go.Figure:
     """Degradation over time, and beside it for how long it was above each level, with what was published.
 
+    Raises `InputError` if a column is missing or a table is empty.
+
     Parameters
     ----------
     table : DataFrame
@@ -82,15 +77,6 @@ def degradation_over_time(
         Columns ``series``, ``level_percent``, ``seconds``: published time above that degradation.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a table is empty.
 
     Examples
     --------

@@ -37,6 +37,8 @@ def lock_ownership(
     Holds are thick, waits thin. The threads that clear stand on top of the vCPUs; at most `MOST_ROWS` rows. What is
     shorter than a pixel looks faint, since it takes little of the time: draw a window (`timeline(result, window)`).
 
+    Raises `InputError` if a column is missing, a table is empty, or the lock is not in it.
+
     Parameters
     ----------
     table : DataFrame
@@ -45,18 +47,8 @@ def lock_ownership(
     shares : DataFrame, optional
         Columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
         `simlib.engine.timeline.ownership_over_time` gives them.
-    lock : str
     title : str
         Title of the figure; ``{lock}`` stands for the lock's name.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, a table is empty, or the lock is not in it.
 
     Examples
     --------

@@ -26,6 +26,8 @@ def parked_times(
 ) -> go.Figure:
     """The model's time over the published one, on a logarithmic axis, a row a phase of a kernel.
 
+    Raises `InputError` if a column is missing or the table is empty.
+
     Parameters
     ----------
     table : DataFrame
@@ -34,15 +36,6 @@ def parked_times(
         Relative deviation up to which the model counts as agreeing: a grey area.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or the table is empty.
 
     Examples
     --------

@@ -28,6 +28,8 @@ COLUMNS = ("vcpus", "metric", "estimate", "low", "high", "unit")
 def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted over vCPUs") -> go.Figure:
     """Curves with their intervals over vCPUs, a panel a metric.
 
+    Raises `InputError` if a column is missing, or there is no row to draw.
+
     Parameters
     ----------
     frame : DataFrame
@@ -37,15 +39,6 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
         Only this one.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or there is no row to draw.
 
     Examples
     --------

@@ -20,21 +20,14 @@ COLOURS = {"fitted": MUTED, "held out": PALETTE[0]}
 def published_errors(table: pd.DataFrame, title: str = "Predicted against published") -> go.Figure:
     """Signed errors, a line a study and metric; filled: fitted, open: held out.
 
+    Raises `InputError` if a column is missing, or there is no row with an error.
+
     Parameters
     ----------
     table : DataFrame
         Columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not drawn).
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or there is no row with an error.
 
     Examples
     --------

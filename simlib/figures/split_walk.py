@@ -40,6 +40,8 @@ _LANES = {"published": 0.22, "fitted": 0.0, "predicted": -0.22}
 def split_walk_changes(table: pd.DataFrame, title: str = "What skipping the last level changes") -> go.Figure:
     """Changes of the ioctl's time, percent, a panel a machine, a row a case.
 
+    Raises `InputError` if a column is missing, the table is empty, or a kind is not known.
+
     Parameters
     ----------
     table : DataFrame
@@ -47,15 +49,6 @@ def split_walk_changes(table: pd.DataFrame, title: str = "What skipping the last
         be NaN.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a kind is not known.
 
     Examples
     --------
@@ -105,21 +98,14 @@ def _name(kind: str) -> str:
 def split_walk_shares(table: pd.DataFrame, title: str = "What the time of the ioctl consists of") -> go.Figure:
     """Shares of the time of an ioctl as it is, percent, a panel a machine, a bar a case.
 
+    Raises `InputError` if a column is missing, the table is empty, or a part of the time is not known.
+
     Parameters
     ----------
     table : DataFrame
         The columns `SHARE_COLUMNS`: ``what`` is one of `WHAT`.
     title : str
         Title of the figure.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing, the table is empty, or a part of the time is not known.
 
     Examples
     --------

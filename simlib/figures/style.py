@@ -297,7 +297,6 @@ def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bo
 
     Parameters
     ----------
-    figure : Figure
     entries : int
         Number of entries of the first legend.
     rows_of : int

@@ -20,23 +20,15 @@ COLUMNS = ("vcpus", "access_rate", "clear_lock", "clear_chunk", "policy", "matte
 def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
     """The best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
 
+    Raises `InputError` if a column is missing or the table is empty.
+
     Parameters
     ----------
     table : DataFrame
         ``vcpus``, ``access_rate`` (1/s of a vCPU), ``clear_lock``, ``clear_chunk`` (bytes), ``policy``, ``matters``
         (bool: whether it is better than never letting go), of one architecture. One row a cell.
-    title : str
     policies : sequence of str
         The order of their colours, so that several maps have the same; by default that of the table.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or the table is empty.
 
     Examples
     --------

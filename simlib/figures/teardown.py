@@ -36,20 +36,12 @@ _RELATIONS = {"up-to": "triangle-left", "below": "triangle-left-open"}
 def unmap_times(table: pd.DataFrame, title: str = "Unmapping a stage 2: published, fitted, predicted") -> go.Figure:
     """Time of an unmap over memory, a panel a mapping, a colour a variant of the kernel.
 
+    Raises `InputError` if a column is missing or a time is not a positive number.
+
     Parameters
     ----------
     table : DataFrame
         The columns `UNMAP_COLUMNS`: ``held_out`` says which rows the model did not see.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a time is not a positive number.
 
     Examples
     --------
@@ -114,6 +106,8 @@ def teardown_ways(
 ) -> go.Figure:
     """Predicted teardown time, a panel a memory size, a row a page size and mapping, a colour a way.
 
+    Raises `InputError` if a column is missing or a time is not a positive number.
+
     Parameters
     ----------
     table : DataFrame
@@ -121,16 +115,6 @@ def teardown_ways(
     bounds : DataFrame, optional
         Published bounds with the columns `BOUND_COLUMNS`, ``relation`` one of ``up-to`` and ``below``; they stand in
         every row of their memory and page size, as the source does not state what maps the memory.
-    title : str
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InputError
-        If a column is missing or a time is not a positive number.
 
     Examples
     --------

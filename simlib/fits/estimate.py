@@ -126,10 +126,7 @@ def missing_costs(scenario: Scenario) -> tuple[str, ...]:
 def complete(scenario: Scenario, estimate: CostEstimate | None = None) -> Scenario:
     """The scenario with the estimate's costs, once every cost that its time depends on has a value.
 
-    Raises
-    ------
-    InputError
-        If one has none; the message says how to give it.
+    Raises `InputError` if one has none; the message says how to give it.
 
     Examples
     --------

@@ -55,7 +55,6 @@ class Fit(Result):
     ----------
     scenario : Scenario
         The scenario that was calibrated.
-    estimate : CostEstimate
     parameters : DataFrame
         name, value, low, high, at_bound, determined; unit once it was read.
     observations : DataFrame
@@ -149,13 +148,7 @@ def fitted_curves(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_fit(fit: Fit, path: str | Path) -> None:
-    """Write a fit, however its costs were found, as a fit file: beside and renamed.
-
-    Parameters
-    ----------
-    fit : Fit
-    path : str or Path
-    """
+    """Write a fit, however its costs were found, as a fit file: beside and renamed."""
     write_text(path, fit_text(fit))
 
 
@@ -180,10 +173,7 @@ def fit_text(fit: Fit) -> str:
 def load_fit(path: str | Path) -> Fit:
     """Read a fit file.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, is no fit file, or is of another version.
+    Raises `InputError` if it cannot be read, is no fit file, or is of another version.
     """
     content = read_json(path, "a fit file (JSON)")
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:

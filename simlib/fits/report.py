@@ -171,17 +171,12 @@ def fit_report(
 
     Parameters
     ----------
-    heading : str
-    estimate : CostEstimate
     parameters : DataFrame
         name, value, low, high (picoseconds, or dimensionless), determined.
     observations : DataFrame
         variant, vcpus, metric, value, train, model; table, if there were several.
-    level : float
-    valid : mapping of str to bool
     noise : DataFrame, optional
         table, metric, ratio; without it `CostEstimate.spread` says how much a metric deviates.
-    notes : tuple of str
     """
     correlation, missing = correlations(estimate)
     costs = cost_table(parameters)
@@ -275,12 +270,9 @@ def residual_table(
 ) -> pd.DataFrame:
     """How far the model is from each row.
 
-    Returns
-    -------
-    DataFrame
-        variant, vcpus, metric, measured, model, role (one of `ROLES`), error_percent (of the measured value),
-        deviation_percent (what a row of its metric is taken to deviate by), residual (logarithm of model over measured,
-        over that deviation).
+    Returns: variant, vcpus, metric, measured, model, role (one of `ROLES`), error_percent (of the measured value),
+    deviation_percent (what a row of its metric is taken to deviate by), residual (logarithm of model over measured,
+    over that deviation).
 
     Examples
     --------
@@ -342,10 +334,7 @@ def correlations(estimate: CostEstimate) -> tuple[pd.DataFrame | None, tuple[str
 def correlation_or_error(report: FitReport) -> pd.DataFrame:
     """The correlation matrix.
 
-    Raises
-    ------
-    InputError
-        If the covariance has none.
+    Raises `InputError` if the covariance has none.
     """
     if report.correlation is None:
         raise InputError("correlation", "missing", "the covariance of this fit has variances only")

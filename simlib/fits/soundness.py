@@ -34,15 +34,12 @@ _COLUMNS: dict[str, dict[str, type]] = {
 def check_fit(content: Mapping[str, Any]) -> None:
     """Refuse a fit that no calibration writes.
 
+    Raises `ValueError` Says what is wrong.
+
     Parameters
     ----------
     content : mapping
         Of a fit file, with all its keys.
-
-    Raises
-    ------
-    ValueError
-        Says what is wrong.
 
     Examples
     --------

@@ -68,10 +68,7 @@ def chunks(pages: int) -> tuple[int, ...]:
 def memory_per_vcpu(facts: HostFacts) -> int:
     """Bytes of each vCPU: 64 MiB, or what fits.
 
-    Raises
-    ------
-    InputError
-        If not even 8 MiB fit.
+    Raises `InputError` if not even 8 MiB fit.
     """
     most = facts.memory_bytes // MEMORY_SHARE // max(len(facts.cpus), 2)
     for size in (64, 32, 16, 8):
@@ -88,7 +85,6 @@ def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: b
 
     Parameters
     ----------
-    facts : HostFacts
     pause_us : int
         Pause before each round under load: as long as the vCPUs need to write all pages again.
     base : mapping

@@ -39,7 +39,6 @@ class HostFacts:
         Of these: cores, sockets, and most threads of a core.
     nodes : dict of str to tuple of int
         Those CPUs by NUMA node.
-    memory_bytes : int
     governor : str
         Frequency policy of the first CPU; "not stated" without one.
     hypervisor : bool
@@ -88,10 +87,6 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
     root : Path
         Where its ``proc`` and ``sys`` lie.
 
-    Returns
-    -------
-    HostFacts
-
     Examples
     --------
     >>> import os
@@ -133,10 +128,7 @@ def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[
     handles all faults under its read lock since 6.2 (arch/arm64/kvm/mmu.c user_mem_abort); riscv took a spinlock at
     least until 6.12.
 
-    Raises
-    ------
-    InputError
-        If the machine is none that is modelled, or its KVM does not say.
+    Raises `InputError` if the machine is none that is modelled, or its KVM does not say.
 
     Examples
     --------

@@ -58,13 +58,10 @@ class Measured:
     ----------
     folder : Path
         Holds ``host.json``, ``runs/`` and the tables.
-    facts : HostFacts
-    records : list of Record
     repeats : int
         Whole repeats of all cells.
     noisy : int
         Runs that were noisy at every try: they are flagged, and not used.
-    tables : list of Path
     """
 
     folder: Path
@@ -92,6 +89,9 @@ def measure_host(
 ) -> Measured:
     """Measure this host's own ``/dev/kvm``: its kernel as it is, no rights beyond those for ``/dev/kvm``.
 
+    Raises `InputError` if this host has no usable ``/dev/kvm`` or is busy, an option is wrong, or the folder holds
+    another measurement. Raises `SimlibError` if a run fails, or another one is under way.
+
     Parameters
     ----------
     out : str or Path
@@ -118,17 +118,6 @@ def measure_host(
         First part of the tables' names.
     progress : callable
         Told what is being done, and the share of it that is done.
-
-    Returns
-    -------
-    Measured
-
-    Raises
-    ------
-    InputError
-        If this host has no usable ``/dev/kvm`` or is busy, an option is wrong, or the folder holds another measurement.
-    SimlibError
-        If a run fails, or another one is under way.
     """
     folder = Path(out)
     native_target()

@@ -49,7 +49,6 @@ class Noise:
 
     Attributes
     ----------
-    wall_s : float
     steal_percent, foreign_percent : float
         Share of the time of all CPUs in use.
     frequency_percent : float or None

@@ -15,10 +15,7 @@ from simlib.host.threads import PROC
 def command_of(pid: int) -> list[str]:
     """Words of a process's command line.
 
-    Raises
-    ------
-    InputError
-        If there is no such process, or it does not say.
+    Raises `InputError` if there is no such process, or it does not say.
 
     Examples
     --------

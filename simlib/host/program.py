@@ -41,7 +41,6 @@ class Program:
 
     Attributes
     ----------
-    path : Path
     provenance : dict
         What it was built from: source, series, compiler, or the hash of the given file.
     """
@@ -53,10 +52,7 @@ class Program:
 def find_given(path: Path) -> Program:
     """A program that was built elsewhere.
 
-    Raises
-    ------
-    InputError
-        If it cannot be run, or is another program or too old.
+    Raises `InputError` if it cannot be run, or is another program or too old.
     """
     path = path.absolute()
     try:
@@ -83,23 +79,15 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     Only those folders of the source package are unpacked that a selftest needs, and only the series' selftests are
     applied.
 
+    Raises `InputError` if a tool or the source is missing, and how to get it; or this host's machine has no target.
+    Raises `SimlibError` if the patches do not apply or a compilation fails.
+
     Parameters
     ----------
     source : Path, optional
         A kernel tree of one's own; it is only read. Default: the distribution's source package.
     progress : callable
         Told what is being done.
-
-    Returns
-    -------
-    Program
-
-    Raises
-    ------
-    InputError
-        If a tool or the source is missing, and how to get it; or this host's machine has no target.
-    SimlibError
-        If the patches do not apply or a compilation fails.
     """
     target = replace(find_target(native_target()), compiler="")
     _need_tools()

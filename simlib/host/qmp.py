@@ -43,6 +43,8 @@ class MonitorError(InputError):
 class Monitor:
     """A connection to QEMU, after greeting and negotiation.
 
+    Raises `InputError` if nobody answers there, or not in QMP.
+
     Parameters
     ----------
     path : str
@@ -52,16 +54,10 @@ class Monitor:
 
     Attributes
     ----------
-    path : str
     version : str
         QEMU's version, such as ``"7.2.22"``; empty if the greeting has none.
     pid : int or None
         The process that opened the socket for listening, where the system tells.
-
-    Raises
-    ------
-    InputError
-        If nobody answers there, or not in QMP.
 
     Examples
     --------
@@ -96,22 +92,8 @@ class Monitor:
     def ask(self, command: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
         """The answer to a command, events left out.
 
-        Parameters
-        ----------
-        command : str
-        arguments : dict, optional
-
-        Returns
-        -------
-        dict
-            An object with ``return`` or ``error``.
-
-        Raises
-        ------
-        MonitorError
-            If there is no answer in time, or the other side hangs up.
-        InputError
-            If what comes is not QMP.
+        Returns: An object with ``return`` or ``error``. Raises `MonitorError` if there is no answer in time, or the
+        other side hangs up. Raises `InputError` if what comes is not QMP.
         """
         self.number += 1
         mine = f"simlib-{self.number}"

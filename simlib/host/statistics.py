@@ -54,7 +54,6 @@ class Description(NamedTuple):
     ----------
     kind : str
         ``"cumulative"``, ``"instant"``, ``"peak"``, ``"linear-histogram"`` or ``"log2-histogram"``.
-    unit : str
     bucket_size : int
         Of a linear histogram; else 0.
     """
@@ -72,7 +71,6 @@ class Statistics:
     ----------
     described : dict
         By target (``vm``, ``vcpu``) and name.
-    others, locks, histograms : Record
     totals : Counter
         Sum of the differences, by scope and name.
     lock_totals : dict
@@ -133,11 +131,8 @@ class Statistics:
 
         Parameters
         ----------
-        sample : int
-        time_s : float
         scope : str
             ``"vm"`` or ``"vcpu"``.
-        reply : list
         vcpus : dict of str to str
             Number of each vCPU by its ``qom-path``.
         """

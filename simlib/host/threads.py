@@ -30,10 +30,6 @@ _VCPU = re.compile(r"CPU (\d+)/")
 class Threads:
     """Threads of one process, from sample to sample.
 
-    Parameters
-    ----------
-    pid : int
-
     Attributes
     ----------
     rows : Record
@@ -82,10 +78,7 @@ class Threads:
     def take(self, sample: int, time_s: float) -> None:
         """Read all threads.
 
-        Raises
-        ------
-        OSError
-            If the kernel does not tell, or one may not look.
+        Raises `OSError` if the kernel does not tell, or one may not look.
         """
         now = {tid: found for tid in self.tids() if (found := self._read(tid)) is not None}
         interval_s = 0.0 if self._before_s is None else round(time_s - self._before_s, 6)

@@ -44,6 +44,8 @@ _NAME = "simlib-watch-"
 class Tracing:
     """An instance of tracefs while a watch runs.
 
+    Raises `InputError` if there is no tracefs that can be written, or none of the events.
+
     Parameters
     ----------
     events : iterable of str
@@ -61,11 +63,6 @@ class Tracing:
         Lines that could not be read.
     left : bool
         Whether something was left in the buffer at the end.
-
-    Raises
-    ------
-    InputError
-        If there is no tracefs that can be written, or none of the events.
 
     Examples
     --------

@@ -80,6 +80,9 @@ def watch_guest(
 ) -> Watched:
     """Sample a running QEMU until its migration is over.
 
+    Returns: Also after Ctrl-C, with everything that was sampled. Raises `InputError` if neither socket nor process is
+    given, or nothing of it can be sampled.
+
     Parameters
     ----------
     qmp : str or Path, optional
@@ -94,16 +97,6 @@ def watch_guest(
         Tracepoints, ``system:event``; none to leave them out.
     progress : callable, optional
         Called after each sample with what is seen and the share of `duration` that is over.
-
-    Returns
-    -------
-    Watched
-        Also after Ctrl-C, with everything that was sampled.
-
-    Raises
-    ------
-    InputError
-        If neither socket nor process is given, or nothing of it can be sampled.
 
     Examples
     --------

@@ -80,25 +80,15 @@ def boot(
 ) -> Outcome:
     """Run a cell under QEMU.
 
+    Raises `SimlibError` if the guest panics, hangs, floods its console, ends early, fails its test, or keeps another
+    time than the wall.
+
     Parameters
     ----------
-    cell : Cell
-    target : Target
-    built : Built
-    qemu : Qemu
     core : int, optional
         Core of this host to stay on.
     progress : callable
         Told the wall time since the start, s, every `LOOK_S` or oftener; what it raises ends the machine.
-
-    Returns
-    -------
-    Outcome
-
-    Raises
-    ------
-    SimlibError
-        If the guest panics, hangs, floods its console, ends early, fails its test, or keeps another time than the wall.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-lab-") as folder:
         initramfs = Path(folder) / "initramfs.cpio"

@@ -62,10 +62,8 @@ class Built:
 
     Parameters
     ----------
-    target : str
     kernel : str
         Name in `KERNELS`.
-    image, initramfs : Path
     provenance : dict
         Source, patches, configuration and compiler, with their hashes.
     """
@@ -96,10 +94,7 @@ def read_built(target: str, kernel: str) -> dict[str, Any]:
 def find_built(target: str, kernel: str) -> Built:
     """The kernel that was built last.
 
-    Raises
-    ------
-    InputError
-        If it was not built, or a file of it is missing or damaged.
+    Raises `InputError` if it was not built, or a file of it is missing or damaged.
     """
     folder = built_dir(target, kernel)
     record = read_built(target, kernel)
@@ -125,6 +120,9 @@ def build(
     Nothing is done if all inputs are as they were; what is done is incremental.
     An interrupted build goes on where it stopped.
 
+    Raises `InputError` if a tool or the source is missing, or the version is wrong. Raises `SimlibError` if the series
+    does not apply, a compilation fails, the disk is full or the lab is in use.
+
     Parameters
     ----------
     target : str
@@ -137,17 +135,6 @@ def build(
         Told what is being done.
     skip : sequence of str
         Patches to leave out, by number or file name.
-
-    Returns
-    -------
-    Built
-
-    Raises
-    ------
-    InputError
-        If a tool or the source is missing, or the version is wrong.
-    SimlibError
-        If the series does not apply, a compilation fails, the disk is full or the lab is in use.
     """
     what = find_target(target)
     if kernel not in KERNELS:
@@ -197,10 +184,7 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
 def find_program(target: str, name: str) -> Path:
     """A selftest that was built for a target.
 
-    Raises
-    ------
-    InputError
-        If it was not built.
+    Raises `InputError` if it was not built.
     """
     program = lab_dir() / "objects" / f"{target}-selftests" / f"{name}.stripped"
     if not program.is_file():
@@ -223,22 +207,16 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
 
     The objects go into a tree of their own, with all parts of KVM that the fragment ``TARGET-check.config`` names.
 
+    Raises `InputError` if a tool is missing. Raises `SimlibError` if the compilation fails.
+
     Parameters
     ----------
-    target : Target
     kernel : str
         Name in `KERNELS`.
     tree : Path
         Kernel source.
     again : bool
         Compile everything, for all warnings; else without sparse, and only what changed.
-
-    Raises
-    ------
-    InputError
-        If a tool is missing.
-    SimlibError
-        If the compilation fails.
     """
     need_compiler(target)
     objects = check_objects(target, tree)
@@ -259,16 +237,12 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
 def need_compiler(target: Target, source: Sequence[str] = ()) -> None:
     """Refuse to begin without the tools that a build needs.
 
+    Raises `InputError` Names the missing commands and the packages to install.
+
     Parameters
     ----------
-    target : Target
     source : sequence of str
         The package of the kernel's source, if that is needed and not there either: one command is to install it all.
-
-    Raises
-    ------
-    InputError
-        Names the missing commands and the packages to install.
     """
     commands = ("make", "patch", "bison", "flex", "bc", "rsync", f"{target.compiler}gcc")
     missing = [command for command in commands if shutil.which(command) is None]
@@ -320,9 +294,10 @@ def compile_selftests(
 ) -> str:
     """Compile selftests of KVM against the tree's own headers; return what make said.
 
+    Raises `SimlibError` if a compilation fails; the log is named.
+
     Parameters
     ----------
-    target : Target
     tree : Path
         Kernel source.
     programs : sequence of str
@@ -333,11 +308,6 @@ def compile_selftests(
         Where the headers go. Default: the lab's folder for them.
     link : str
         Flags for the linker: static for an initramfs that holds no library.
-
-    Raises
-    ------
-    SimlibError
-        If a compilation fails; the log is named.
     """
     headers = headers or lab_dir() / "objects" / f"{target.name}-headers"
     _run([*_make(target, tree, headers), "headers"], headers / "build.log")
@@ -367,7 +337,6 @@ def build_selftests(
 
     Parameters
     ----------
-    target : Target
     tree : Path
         Kernel source, with the series' selftests.
     folder : Path

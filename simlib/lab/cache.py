@@ -31,10 +31,7 @@ def lab_dir() -> Path:
 def need_space(folder: Path, gib: float, what: str) -> None:
     """Refuse to begin something that the disk cannot hold.
 
-    Raises
-    ------
-    SimlibError
-        If fewer than `gib` GiB are free where `folder` will be.
+    Raises `SimlibError` if fewer than `gib` GiB are free where `folder` will be.
 
     Examples
     --------
@@ -52,10 +49,7 @@ def need_space(folder: Path, gib: float, what: str) -> None:
 def system_faults() -> Iterator[None]:
     """Turn what the operating system refuses into one sentence with its cure.
 
-    Raises
-    ------
-    SimlibError
-        In place of an `OSError`, except for a reader that has gone away.
+    Raises `SimlibError` in place of an `OSError`, except for a reader that has gone away.
 
     Examples
     --------
@@ -77,10 +71,7 @@ def system_faults() -> Iterator[None]:
 def check_own(*places: Path) -> None:
     """Refuse folders and files that another user could have put there: what lies in the lab is run.
 
-    Raises
-    ------
-    SimlibError
-        If one of them is there, and belongs to another user or may be written by all.
+    Raises `SimlibError` if one of them is there, and belongs to another user or may be written by all.
 
     Examples
     --------
@@ -100,10 +91,7 @@ def check_own(*places: Path) -> None:
 def at_work(*, alone: bool) -> Iterator[None]:
     """Hold the lab while something in it is used or, `alone`, changed; `system_faults` within.
 
-    Raises
-    ------
-    SimlibError
-        If another process holds it in a way that forbids this.
+    Raises `SimlibError` if another process holds it in a way that forbids this.
     """
     import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
 

@@ -47,27 +47,17 @@ def collect(
 ) -> Collected:
     """Run every cell that has no result yet.
 
+    Returns: Cells that fail do not stop the others. Raises `InputError` if a kernel is not built or QEMU is missing:
+    before anything is run. Raises `SimlibError` if the lab is being built in.
+
     Parameters
     ----------
-    experiments : sequence of Experiment
     jobs : int
         Boots at a time, each on a core of its own; 0: one for every core.
     fresh : bool
         Run the cells again even if their results are there.
     progress : callable
         Told the label of the cell that ended last and the share that is done.
-
-    Returns
-    -------
-    Collected
-        Cells that fail do not stop the others.
-
-    Raises
-    ------
-    InputError
-        If a kernel is not built or QEMU is missing: before anything is run.
-    SimlibError
-        If the lab is being built in.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
     with at_work(alone=False):
@@ -135,10 +125,7 @@ def run_cell(
 ) -> Record:
     """Boot a cell as often as it must repeat itself, and keep the first result.
 
-    Raises
-    ------
-    SimlibError
-        As `simlib.lab.boot.boot`, or if the test's output is damaged.
+    Raises `SimlibError` as `simlib.lab.boot.boot`, or if the test's output is damaged.
     """
     outcomes = [boot(cell, target, built, qemu, core, progress) for _ in range(cell.experiment.repeats)]
     return save_record(path, cell, outcomes, {**built.provenance, "qemu": qemu.text})
@@ -149,22 +136,13 @@ def collect_native(
 ) -> Collected:
     """Run every cell on this host's own ``/dev/kvm``, one after the other, and keep nothing from before.
 
+    Raises `InputError` if this host has no usable ``/dev/kvm``, or the selftests are not built for it. Raises
+    `SimlibError` if the lab is at work already: two runs would spoil each other's times and switches.
+
     Parameters
     ----------
-    experiments : sequence of Experiment
     progress : callable
         Told the label of the cell and the share that is done.
-
-    Returns
-    -------
-    Collected
-
-    Raises
-    ------
-    InputError
-        If this host has no usable ``/dev/kvm``, or the selftests are not built for it.
-    SimlibError
-        If the lab is at work already: two runs would spoil each other's times and switches.
     """
     target = native_target()
     for spec in experiments:

@@ -90,7 +90,6 @@ class Experiment:
 
     Parameters
     ----------
-    name : str
     target : str
         Architecture (`simlib.lab.targets.TARGETS`).
     mode : str
@@ -152,7 +151,6 @@ class Cell:
 
     Parameters
     ----------
-    experiment : Experiment
     parameters, test : dict
         One value each.
     """
@@ -204,19 +202,12 @@ class Cell:
 def load_experiment(path: str | Path) -> list[Experiment]:
     """Read an experiment file.
 
+    Raises `InputError` for a file that cannot be read, an unknown key or a value that breaks its rule.
+
     Parameters
     ----------
     path : str or Path
         ``[[experiment]]`` tables, or one experiment at the top level.
-
-    Returns
-    -------
-    list of Experiment
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, an unknown key or a value that breaks its rule.
     """
     content = read_toml(path, "an experiment (TOML)")
     tables = content.get("experiment", [content])

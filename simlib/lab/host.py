@@ -29,8 +29,6 @@ class Finding:
 
     Parameters
     ----------
-    what : str
-    there : bool
     detail : str
         What was found, or what to do about it.
     """
@@ -42,10 +40,6 @@ class Finding:
 
 def check_host() -> list[Finding]:
     """Look at this machine; nothing is changed.
-
-    Returns
-    -------
-    list of Finding
 
     Examples
     --------

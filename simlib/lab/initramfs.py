@@ -16,6 +16,8 @@ _CONSOLE = (5, 1)
 def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: bool = False) -> bytes:
     """Pack files into an archive.
 
+    Returns: A multiple of 512 bytes, so that archives can be put one behind another.
+
     Parameters
     ----------
     files : mapping of str to bytes
@@ -24,11 +26,6 @@ def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: boo
         Empty folders (mount points) to make first.
     console : bool
         Whether to make ``/dev/console``, which init's output needs before anything is mounted.
-
-    Returns
-    -------
-    bytes
-        A multiple of 512 bytes, so that archives can be put one behind another.
 
     Examples
     --------

@@ -34,10 +34,7 @@ NATIVE_TARGETS = {"x86_64": "x86_64", "aarch64": "arm64", "riscv64": "riscv64"}
 def native_target() -> str:
     """The target that this host is.
 
-    Raises
-    ------
-    InputError
-        If the lab has no such target, or ``/dev/kvm`` cannot be used.
+    Raises `InputError` if the lab has no such target, or ``/dev/kvm`` cannot be used.
     """
     machine = platform.machine()
     if machine not in NATIVE_TARGETS:
@@ -58,24 +55,15 @@ def native_target() -> str:
 def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
     """Run a cell on this host.
 
+    Raises `InputError` if the experiment sets switches that this kernel does not have. Raises `SimlibError` if the test
+    fails, skips itself or does not end.
+
     Parameters
     ----------
-    cell : Cell
     program : Path
         The selftest, built for this host.
     output : Path
         Folder for the lock's own records: ``lock_stat.txt`` and ``contention.txt``, where the kernel has them.
-
-    Returns
-    -------
-    Outcome
-
-    Raises
-    ------
-    InputError
-        If the experiment sets switches that this kernel does not have.
-    SimlibError
-        If the test fails, skips itself or does not end.
     """
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
@@ -99,10 +87,7 @@ def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
 def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] = lambda seconds: None) -> str:
     """Run the test to its end or its time; return what it printed.
 
-    Raises
-    ------
-    SimlibError
-        If it fails, skips itself or does not end.
+    Raises `SimlibError` if it fails, skips itself or does not end.
     """
     limit = cell.experiment.timeout_s
 
@@ -122,16 +107,12 @@ def run_test(cell: Cell, command: list[str], progress: Callable[[float], None] =
 def set_parameters(cell: Cell, undo: ExitStack) -> None:
     """Set the experiment's switches on the running kernel.
 
+    Raises `InputError` if the kernel does not have one of them, or it may not be written.
+
     Parameters
     ----------
-    cell : Cell
     undo : ExitStack
         Sets them back when it is closed.
-
-    Raises
-    ------
-    InputError
-        If the kernel does not have one of them, or it may not be written.
     """
     for name, value in cell.parameters.items():
         path = PARAMETERS / name

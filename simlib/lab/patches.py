@@ -31,7 +31,6 @@ class Series:
 
     Parameters
     ----------
-    folder : Path
     patches : tuple of Path
         In the order of the file ``series``.
     package : str
@@ -59,10 +58,7 @@ class Series:
     def without(self, names: Sequence[str]) -> Series:
         """The series without some of its patches, each named by its number or by its file.
 
-        Raises
-        ------
-        InputError
-            If there is no such patch.
+        Raises `InputError` if there is no such patch.
 
         Examples
         --------
@@ -120,15 +116,12 @@ def patch_dir() -> Path:
 def read_series(folder: Path | None = None) -> Series:
     """Read a patch series.
 
+    Raises `InputError` if the file ``series`` names no base or a patch that is not there.
+
     Parameters
     ----------
     folder : Path, optional
         Default: the bundled one.
-
-    Raises
-    ------
-    InputError
-        If the file ``series`` names no base or a patch that is not there.
 
     Examples
     --------
@@ -153,10 +146,7 @@ def read_series(folder: Path | None = None) -> Series:
 def tree_version(tree: Path) -> tuple[int, int, int]:
     """Version of a kernel source tree, as its Makefile says.
 
-    Raises
-    ------
-    InputError
-        If the folder is no kernel source tree.
+    Raises `InputError` if the folder is no kernel source tree.
     """
     try:
         head = (tree / "Makefile").read_text("utf-8", errors="replace")[:2000]
@@ -194,17 +184,8 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     it, so that the error names all that have to be looked at. Files that newer kernels renamed are patched under
     their new names (`simlib.lab.renames`).
 
-    Returns
-    -------
-    list of str
-        The touched files, relative to the tree.
-
-    Raises
-    ------
-    InputError
-        If the program ``patch`` is missing.
-    SimlibError
-        Names each patch that does not apply, with its files and hunks.
+    Returns: The touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
+    `SimlibError` Names each patch that does not apply, with its files and hunks.
     """
     if shutil.which("patch") is None:
         raise InputError("applying the series", "patch", "not found", "apt-get install patch")

@@ -33,7 +33,6 @@ def run(
 
     Parameters
     ----------
-    command : sequence of str
     progress : callable
         Told the seconds since the start, about once a second; what it raises ends the program.
     **options
@@ -67,16 +66,12 @@ def run(
 def mortal(command: Sequence[str], death: str) -> list[str]:
     """A command whose program gets a signal when the thread that starts it ends, however that comes about.
 
+    Returns: As it was, where there is no setpriv.
+
     Parameters
     ----------
-    command : sequence of str
     death : str
         Name of the signal. The program's own children do not get it.
-
-    Returns
-    -------
-    list of str
-        As it was, where there is no setpriv.
     """
     return ["setpriv", "--pdeathsig", death, *command] if shutil.which("setpriv") else list(command)
 
@@ -95,10 +90,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
 def refuse_full(output: str) -> None:
     """Say so if a program failed because the disk is full.
 
-    Raises
-    ------
-    SimlibError
-        If its output says that.
+    Raises `SimlibError` if its output says that.
 
     Examples
     --------

@@ -43,8 +43,6 @@ class Qemu:
 
     Parameters
     ----------
-    command : str
-    version : tuple of int
     folders : tuple of str
         Where its firmware lies, for a private copy; empty for an installed one.
     """
@@ -67,10 +65,7 @@ def private_root() -> Path:
 def ask_version(program: str) -> tuple[int, ...]:
     """Version of an emulator, as it says.
 
-    Raises
-    ------
-    SimlibError
-        If it does not start (a library is missing, or it is another machine's), with the reason.
+    Raises `SimlibError` if it does not start (a library is missing, or it is another machine's), with the reason.
     """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # ours
@@ -111,10 +106,7 @@ def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
 def find_qemu(target: Target) -> Qemu:
     """The emulator to use.
 
-    Raises
-    ------
-    InputError
-        If there is none, or none that works and is new enough.
+    Raises `InputError` if there is none, or none that works and is new enough.
     """
     found, broken = list_qemu(target)
     wanted = ".".join(map(str, OLDEST_QEMU))
@@ -151,12 +143,7 @@ def kernel_arguments(cell: Cell, target: Target) -> str:
 def build_plugin() -> Path:
     """Compile the plugin that ends a CPU's turn after so many instructions, unless that was done.
 
-    Raises
-    ------
-    InputError
-        If there is no compiler for this host.
-    SimlibError
-        If it does not compile.
+    Raises `InputError` if there is no compiler for this host. Raises `SimlibError` if it does not compile.
     """
     source = Path(__file__).resolve().parent / "slices.c"
     plugin = lab_dir() / f"slices-{file_sha256(source)[:12]}.so"
@@ -223,21 +210,13 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
     The packages come through apt, from the suite `QEMU_PACKAGES_SUITE` of the system's own
     Debian source.
 
+    Returns: The folder that holds the unpacked packages. Raises `InputError`, `SimlibError` if this is no Debian
+    system, apt fails, or what it fetched does not start here.
+
     Parameters
     ----------
-    targets : sequence of Target
     progress : callable
         Told what is being done.
-
-    Returns
-    -------
-    Path
-        The folder that holds the unpacked packages.
-
-    Raises
-    ------
-    InputError, SimlibError
-        If this is no Debian system, apt fails, or what it fetched does not start here.
     """
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     sources = [] if missing else debian_sources(Path("/etc/apt"))
@@ -255,15 +234,12 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
 def debian_sources(folder: Path) -> list[str]:
     """Where this system takes Debian 12 from, once with its own suite and once with `QEMU_PACKAGES_SUITE`.
 
+    Returns: One-line entries; none if this is no Debian 12.
+
     Parameters
     ----------
     folder : Path
         ``/etc/apt``: one-line entries of ``sources.list`` and of ``sources.list.d/*.list``, and ``*.sources``.
-
-    Returns
-    -------
-    list of str
-        One-line entries; none if this is no Debian 12.
     """
     found: list[tuple[str, str]] = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):
@@ -329,10 +305,7 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
 def _refuse_foreign(root: Path, target: Target) -> None:
     """Refuse an emulator that takes a library from the system, where it may be by chance; the C library must be there.
 
-    Raises
-    ------
-    SimlibError
-        Names the libraries.
+    Raises `SimlibError` Names the libraries.
     """
     program = root / "usr/bin" / target.qemu
     folders = [str(path) for place in ("usr/lib", "lib") for path in sorted((root / place).glob("*-linux-gnu"))]

@@ -59,10 +59,7 @@ class Record:
     def imported(self) -> Imported:
         """The test's output as tables.
 
-        Raises
-        ------
-        SimlibError
-            If the output is damaged or cut off.
+        Raises `SimlibError` if the output is damaged or cut off.
         """
         output = self.content["outputs"][int(self.content["test_line"])]
         return import_text(PROGRAM_KINDS[self.content["program"]], output + "\n")
@@ -131,10 +128,7 @@ def save_record(
 
     `noise` is a row of `NOISE`, of a run on a real host.
 
-    Raises
-    ------
-    SimlibError
-        If the output is damaged: nothing is written.
+    Raises `SimlibError` if the output is damaged: nothing is written.
     """
     spec, first = cell.experiment, outcomes[0]
     script = cell.script().splitlines()
@@ -173,10 +167,7 @@ def save_record(
 def load_record(path: Path) -> Record:
     """Read a record back.
 
-    Raises
-    ------
-    SimlibError
-        If it is damaged.
+    Raises `SimlibError` if it is damaged.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -371,24 +362,13 @@ def tables(records: Sequence[Record]) -> dict[str, pd.DataFrame]:
 def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Path]:
     """Write the tables of a matrix with their descriptors, all of them or none.
 
+    Returns: The CSV files. Raises `InputError` if the name is unfit, or the folder cannot be written. Raises
+    `SimlibError` if there is no record, or two that the tables' key does not tell apart.
+
     Parameters
     ----------
-    records : sequence of Record
-    folder : Path
     name : str
         First part of the tables' names: ``<name>-runs`` and so on.
-
-    Returns
-    -------
-    list of Path
-        The CSV files.
-
-    Raises
-    ------
-    InputError
-        If the name is unfit, or the folder cannot be written.
-    SimlibError
-        If there is no record, or two that the tables' key does not tell apart.
     """
     check_name("--name", name)
     if not records:

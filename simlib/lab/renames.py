@@ -27,7 +27,6 @@ class Renames:
         Folders of the selftests that have another name.
     listing : str
         The file that lists the selftests, and what it says; empty text if it is the one that the series knows.
-    text : str
     """
 
     folders: dict[str, str]

@@ -42,6 +42,9 @@ def check_series(
 ) -> list[str]:
     """Check the whole series.
 
+    Returns: What was found good, a sentence each. Raises `InputError`, `SimlibError` if something is missing, does not
+    apply, or is faulty.
+
     Parameters
     ----------
     targets : sequence of Target
@@ -55,16 +58,6 @@ def check_series(
         Patches to leave out, by number or file name.
     each : bool
         Whether to compile each patch by itself, too, which takes longest.
-
-    Returns
-    -------
-    list of str
-        What was found good, a sentence each.
-
-    Raises
-    ------
-    InputError, SimlibError
-        If something is missing, does not apply, or is faulty.
     """
     series = read_series().without(skip)
     if shutil.which("perl") is None:

@@ -39,8 +39,6 @@ class Source:
         File name of the source package's archive, or ``directory``.
     sha256 : str
         Of the archive, or of a directory's files with their names.
-    version : tuple of int
-    series_sha256 : str
     """
 
     tree: Path
@@ -68,10 +66,7 @@ def _archive(series: Series) -> Path:
 def find_archive(series: Series) -> Path:
     """The source package's archive, as Debian installs it.
 
-    Raises
-    ------
-    InputError
-        If it is not installed.
+    Raises `InputError` if it is not installed.
     """
     archive = _archive(series)
     if not archive.is_file():
@@ -89,25 +84,17 @@ def prepare_source(
 ) -> Source:
     """Bring the patched tree up to date.
 
+    Raises `InputError`, `SimlibError` if the source is missing, built in or part of the lab, or the series does not
+    apply; for the source package also if it is of another version.
+
     Parameters
     ----------
     folder : Path
         The lab's folder.
-    series : Series
     given : Path, optional
         A kernel tree of one's own; it is only read. Default: the source package.
     progress : callable
         Told what is being done.
-
-    Returns
-    -------
-    Source
-
-    Raises
-    ------
-    InputError, SimlibError
-        If the source is missing, built in or part of the lab, or the series does not apply; for the source package
-        also if it is of another version.
     """
     pristine = folder / "pristine"
     if given is None:
@@ -149,18 +136,14 @@ def prepare_source(
 def prepare_step(folder: Path, series: Series, number: int) -> Path:
     """Bring the tree in which patches are tried one by one to the first patches; only what changes is written.
 
+    Returns: The tree.
+
     Parameters
     ----------
     folder : Path
         The lab's folder, in which `prepare_source` was run.
-    series : Series
     number : int
         How many patches of it.
-
-    Returns
-    -------
-    Path
-        The tree.
     """
     tree = folder / STEPS
     if not tree.is_dir():
@@ -225,6 +208,8 @@ def _tree_sha256(given: Path, folder: Path) -> str:
 def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None:
     """Unpack beside, then rename: an interrupted run leaves nothing that looks whole.
 
+    Raises `SimlibError` if the archive is damaged.
+
     Parameters
     ----------
     archive : Path
@@ -233,11 +218,6 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
         Where the tree is to lie.
     only : tuple of str
         What the paths within the tree begin with. Default: all of it.
-
-    Raises
-    ------
-    SimlibError
-        If the archive is damaged.
     """
     # Not before Python 3.11.4, and Debian 12 has 3.11.2.
     safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}

@@ -24,7 +24,6 @@ class Mode:
         QEMU's ``-cpu``.
     arguments : tuple of str
         Kernel arguments that select the mode.
-    meaning : str
     """
 
     cpu: str
@@ -136,10 +135,7 @@ TARGETS = {
 def find_target(name: str) -> Target:
     """Look up a target.
 
-    Raises
-    ------
-    InputError
-        If there is none of this name.
+    Raises `InputError` if there is none of this name.
 
     Examples
     --------

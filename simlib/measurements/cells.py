@@ -53,20 +53,13 @@ class Cells:
 def read_cells(path: Path) -> Cells:
     """Cut a CSV file into cells.
 
+    Returns: Every row has as many cells as the header; cells carry no blanks around them. Raises `InputError` if the
+    file is missing, empty, not UTF-8, cut short, or not a table.
+
     Parameters
     ----------
     path : pathlib.Path
         The file: UTF-8, separated by commas, a header first, a newline at its end.
-
-    Returns
-    -------
-    Cells
-        Every row has as many cells as the header; cells carry no blanks around them.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, empty, not UTF-8, cut short, or not a table.
     """
     return cut_cells(str(path), read_text(path, "a measurement file (CSV)"))
 

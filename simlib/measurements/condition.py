@@ -81,21 +81,13 @@ class Condition(ABC):
     def mask(self, frame: pd.DataFrame) -> Mask:
         """Tell which rows of `frame` meet the condition.
 
+        Returns: ndarray of bool, shape (len(frame),). True where the condition holds. Raises `InputError` if a column
+        does not exist, if a number is compared with text, or if text is compared by order.
+
         Parameters
         ----------
         frame : pandas.DataFrame
             The rows to test.
-
-        Returns
-        -------
-        ndarray of bool, shape (len(frame),)
-            True where the condition holds.
-
-        Raises
-        ------
-        InputError
-            If a column does not exist, if a number is compared with text, or
-            if text is compared by order.
 
         Examples
         --------
@@ -143,12 +135,7 @@ class Clause(Condition):
 
 @dataclass(frozen=True)
 class And(Condition):
-    """All parts hold. None at all holds for every row.
-
-    Attributes
-    ----------
-    parts : tuple of Condition
-    """
+    """All parts hold. None at all holds for every row."""
 
     parts: tuple[Condition, ...]
 
@@ -172,12 +159,7 @@ class And(Condition):
 
 @dataclass(frozen=True)
 class Or(Condition):
-    """Any part holds.
-
-    Attributes
-    ----------
-    parts : tuple of Condition
-    """
+    """Any part holds."""
 
     parts: tuple[Condition, ...]
 
@@ -197,12 +179,7 @@ class Or(Condition):
 
 @dataclass(frozen=True)
 class Not(Condition):
-    """The part does not hold.
-
-    Attributes
-    ----------
-    part : Condition
-    """
+    """The part does not hold."""
 
     part: Condition
 
@@ -223,6 +200,9 @@ class Not(Condition):
 def parse_condition(text: str) -> Condition:
     """Read a condition on rows.
 
+    Returns: The condition, to be applied with `Condition.mask`. Raises `InputError` if the text does not follow the
+    grammar.
+
     Parameters
     ----------
     text : str
@@ -230,16 +210,6 @@ def parse_condition(text: str) -> Condition:
         ``<=``, ``>=``, ``<``, ``>``, or ``in`` or ``not in`` with values separated by commas, in parentheses or
         brackets if one likes. ``not`` binds closest, then ``and``, then ``or``. A value with blanks, commas or
         parentheses stands in quotes. Empty text holds for every row.
-
-    Returns
-    -------
-    Condition
-        The condition, to be applied with `Condition.mask`.
-
-    Raises
-    ------
-    InputError
-        If the text does not follow the grammar.
 
     Examples
     --------

@@ -40,20 +40,13 @@ ITERATION = "iteration"
 def read_descriptor(path: Path) -> dict[str, Any] | None:
     """Read the descriptor beside a measurement file.
 
+    Returns: The descriptor, or None where there is no such file. Raises `InputError` if the file is not a JSON object,
+    holds no schema, or describes another file.
+
     Parameters
     ----------
     path : pathlib.Path
         The CSV file; its descriptor is ``<stem>.json`` in the same folder.
-
-    Returns
-    -------
-    dict or None
-        The descriptor, or None where there is no such file.
-
-    Raises
-    ------
-    InputError
-        If the file is not a JSON object, holds no schema, or describes another file.
     """
     beside = path.with_suffix(".json")
     if beside == path or not exists(beside):
@@ -110,20 +103,13 @@ def implied_descriptor(cells: Cells) -> dict[str, Any]:
     Times and key columns must be filled in, apart from `ITERATION`. The key of a row is every column
     that is not an outcome: not a time, a rate, a change or a counted event.
 
+    Returns: A descriptor; source and hardware are ``"not stated"``. Raises `InputError` if a column of numbers carries
+    no known unit.
+
     Parameters
     ----------
     cells : Cells
         The file.
-
-    Returns
-    -------
-    dict
-        A descriptor; source and hardware are ``"not stated"``.
-
-    Raises
-    ------
-    InputError
-        If a column of numbers carries no known unit.
 
     Examples
     --------
@@ -181,17 +167,14 @@ def check_cells(cells: Cells, descriptor: dict[str, Any]) -> None:
     Columns, numbers and units are checked here; types, constraints and the
     primary key by Frictionless.
 
+    Raises `InputError` for the first fault, with its row and column.
+
     Parameters
     ----------
     cells : Cells
         The file.
     descriptor : dict
         Its descriptor.
-
-    Raises
-    ------
-    InputError
-        For the first fault, with its row and column.
     """
     fields = {field["name"]: field for field in descriptor["schema"]["fields"]}
     for name in cells.header:

@@ -29,16 +29,9 @@ _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
 def data_dir() -> Path:
     """Find the folder of the data package.
 
-    Returns
-    -------
-    pathlib.Path
-        The folder that the environment variable ``SIMLIB_DATA`` names if it is set, else
-        ``data`` of the source tree, else the copy inside the installed package.
-
-    Raises
-    ------
-    InputError
-        If no such folder holds a ``datapackage.json``.
+    Returns: The folder that the environment variable ``SIMLIB_DATA`` names if it is set, else ``data`` of the source
+    tree, else the copy inside the installed package. Raises `InputError` if no such folder holds a
+    ``datapackage.json``.
 
     Examples
     --------
@@ -68,16 +61,9 @@ def data_dir() -> Path:
 def list_tables() -> pd.DataFrame:
     """List the tables of the data package.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``name``, ``title``, ``rows``, ``source`` (author and subject),
-        ``hardware`` and ``kind``, a row each table, in the order of the package.
-
-    Raises
-    ------
-    InputError
-        If the package or one of its descriptors cannot be read.
+    Returns: Columns ``name``, ``title``, ``rows``, ``source`` (author and subject), ``hardware`` and ``kind``, a row
+    each table, in the order of the package. Raises `InputError` if the package or one of its descriptors cannot be
+    read.
 
     Examples
     --------
@@ -108,20 +94,12 @@ def load(name: str) -> MeasurementTable:
 
     What was read is kept: the next call gives a copy, unless the files have changed meanwhile.
 
+    Returns: The table. Raises `InputError` if there is no such table, or its file is bad.
+
     Parameters
     ----------
     name : str
         Name of the table, as `list_tables` gives it.
-
-    Returns
-    -------
-    MeasurementTable
-        The table.
-
-    Raises
-    ------
-    InputError
-        If there is no such table, or its file is bad.
 
     Examples
     --------
@@ -139,16 +117,13 @@ def load(name: str) -> MeasurementTable:
 def assemble(folder: Path) -> dict[str, Any]:
     """Put together ``datapackage.json`` from the descriptors of a data package.
 
+    Returns: The package's descriptor, with the standard part of each table's own.
+
     Parameters
     ----------
     folder : pathlib.Path
         The package: its ``datapackage.json`` gives all but the list of resources, every
         ``*/*.json`` below it with a CSV beside it describes that CSV.
-
-    Returns
-    -------
-    dict
-        The package's descriptor, with the standard part of each table's own.
 
     Examples
     --------
@@ -217,15 +192,12 @@ def _json(path: Path) -> dict[str, Any]:
 def as_table(given: MeasurementTable | pd.DataFrame | str | Path) -> MeasurementTable:
     """Measurements, however they are given.
 
+    Raises `InputError` if it is none of these, or breaks a rule.
+
     Parameters
     ----------
     given : MeasurementTable, DataFrame, str or pathlib.Path
         A table, a DataFrame whose columns carry their unit, a CSV file, or the name of a table of the package.
-
-    Raises
-    ------
-    InputError
-        If it is none of these, or breaks a rule.
 
     Examples
     --------

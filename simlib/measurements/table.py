@@ -96,20 +96,12 @@ class MeasurementTable:
     def column(self, name: str) -> NDArray[Any]:
         """Values of one column, in the unit that its name ends with.
 
+        Returns: ndarray, shape (rows,). A copy of the values. Raises `InputError` if there is no such column.
+
         Parameters
         ----------
         name : str
             Name of the column, with its suffix.
-
-        Returns
-        -------
-        ndarray, shape (rows,)
-            A copy of the values.
-
-        Raises
-        ------
-        InputError
-            If there is no such column.
         """
         if name not in self.frame.columns:
             raise InputError(
@@ -120,20 +112,13 @@ class MeasurementTable:
     def seconds(self, stem: str) -> NDArray[np.float64]:
         """Times of one column in seconds, whatever unit the file gives them in.
 
+        Returns: ndarray of float64, shape (rows,). Times, s. Raises `InputError` if no column, or more than one, holds
+        that time.
+
         Parameters
         ----------
         stem : str
             Name of the column without its unit (``"dirty_memory_time"``), or with it.
-
-        Returns
-        -------
-        ndarray of float64, shape (rows,)
-            Times, s.
-
-        Raises
-        ------
-        InputError
-            If no column, or more than one, holds that time.
         """
         times = [str(column) for column in self.frame.columns if is_time(str(column))]
         fits = [column for column in times if stem in (column, stem_of(column))]
@@ -152,20 +137,13 @@ class MeasurementTable:
     def rows(self, condition: str) -> pd.DataFrame:
         """Rows that meet a condition.
 
+        Returns: The rows, numbered from 0. Raises `InputError` if the condition cannot be read or names an unknown
+        column.
+
         Parameters
         ----------
         condition : str
             As `parse_condition` reads it: ``"vcpus <= 8"``.
-
-        Returns
-        -------
-        pandas.DataFrame
-            The rows, numbered from 0.
-
-        Raises
-        ------
-        InputError
-            If the condition cannot be read or names an unknown column.
         """
         mask = parse_condition(condition).mask(self.frame)
         return self.frame[mask].reset_index(drop=True)
@@ -191,21 +169,14 @@ class MeasurementTable:
 def read(path: str | Path) -> MeasurementTable:
     """Read a measurement file and check it.
 
+    Returns: The table. Raises `InputError` for the first fault of the file: where it is, what was found, the rule, the
+    cure.
+
     Parameters
     ----------
     path : str or pathlib.Path
         A tidy CSV whose columns carry their unit. A descriptor ``<stem>.json``
         beside it is used; without one, the names of the columns say what they are.
-
-    Returns
-    -------
-    MeasurementTable
-        The table.
-
-    Raises
-    ------
-    InputError
-        For the first fault of the file: where it is, what was found, the rule, the cure.
 
     Examples
     --------
@@ -227,15 +198,12 @@ def read(path: str | Path) -> MeasurementTable:
 def from_frame(frame: pd.DataFrame) -> MeasurementTable:
     """A checked table of the rows of a DataFrame, by the rules of a measurement file.
 
+    Raises `InputError` for the first fault.
+
     Parameters
     ----------
     frame : pandas.DataFrame
         Its columns carry their unit.
-
-    Raises
-    ------
-    InputError
-        For the first fault.
 
     Examples
     --------
@@ -251,20 +219,13 @@ def from_frame(frame: pd.DataFrame) -> MeasurementTable:
 def check(path: str | Path) -> list[str]:
     """Check a measurement file and report what it holds.
 
+    Returns: What was found good, a line each: rows, key, range and unit of every column of numbers. Raises `InputError`
+    if the file is bad; see `read`.
+
     Parameters
     ----------
     path : str or pathlib.Path
         The file.
-
-    Returns
-    -------
-    list of str
-        What was found good, a line each: rows, key, range and unit of every column of numbers.
-
-    Raises
-    ------
-    InputError
-        If the file is bad; see `read`.
 
     Examples
     --------

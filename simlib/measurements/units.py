@@ -83,15 +83,12 @@ _DURATION_WORDS = frozenset({"time", "latency", "duration", "downtime"})
 def suffix_of(column: str) -> str | None:
     """Find the unit suffix of a column's name, the longest where several fit.
 
+    Returns: A key of `SUFFIXES`, or None where the name carries no known unit.
+
     Parameters
     ----------
     column : str
         Name of the column.
-
-    Returns
-    -------
-    str or None
-        A key of `SUFFIXES`, or None where the name carries no known unit.
 
     Examples
     --------
@@ -143,6 +140,9 @@ def stem_of(column: str) -> str:
 def unit_of(where: str, column: str, declared: str | None = None) -> str:
     """Unit of a column of numbers, from its name and from what its descriptor declares.
 
+    Returns: Symbol of the unit; ``"count"`` for a number without one. Raises `InputError` if the name carries no known
+    unit and is no count, or if the descriptor declares another unit than the name carries.
+
     Parameters
     ----------
     where : str
@@ -151,17 +151,6 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
         Name of the column.
     declared : str, optional
         Unit in the descriptor. Without one, the name alone decides.
-
-    Returns
-    -------
-    str
-        Symbol of the unit; ``"count"`` for a number without one.
-
-    Raises
-    ------
-    InputError
-        If the name carries no known unit and is no count, or if the
-        descriptor declares another unit than the name carries.
 
     Examples
     --------

@@ -19,7 +19,6 @@ class Architecture:
 
     Attributes
     ----------
-    name, title : str
     lock : str
         ``spin`` (queued spinlock), ``rwlock`` (queued rwlock) or ``none``: dirty logging does not take mmu_lock.
     write_protect_fault : str
@@ -187,10 +186,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 def architecture(name: str) -> Architecture:
     """The facts of one architecture.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown; the message has the nearest known one.
+    Raises `InputError` if the name is unknown; the message has the nearest known one.
 
     Examples
     --------

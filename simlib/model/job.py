@@ -159,10 +159,7 @@ class Job:
     def __post_init__(self) -> None:
         """Check that no step can leave the tables: the engines trust a job.
 
-        Raises
-        ------
-        InputError
-            Naming the first step that is out of range, its argument and the rule.
+        Raises `InputError` Naming the first step that is out of range, its argument and the rule.
         """
         n, threads = len(self.steps), len(self.entry)
         if not n or not threads or self.steps.shape != (n, 5) or self.region.shape != (threads, 2):

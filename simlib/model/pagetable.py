@@ -104,7 +104,6 @@ class PageTable:
             Bytes mapped.
         leaf : int
             Level that maps the memory; 1: pages, 2: blocks. An entry of a level above it holds a table.
-        ipa_bits : int
 
         Examples
         --------
@@ -151,9 +150,6 @@ class PageTable:
             The range. Both ends may lie within a block: its entry is visited all the same.
         height : int
             1: pages; 2, 3: blocks of the first or the second kind.
-        levels : int
-
-        Source: arch/arm64/kvm/hyp/pgtable.c __kvm_pgtable_walk and __kvm_pgtable_visit (6.12).
 
         Examples
         --------

@@ -29,10 +29,8 @@ class NamedPolicy:
 
     Attributes
     ----------
-    name, title : str
     exists : str
         ``upstream``: in Linux, now or once; ``posted``: in a mail; ``what-if``: in no kernel.
-    changes : Tables
     sources : tuple of str
         Kernel file and function, commit, or Message-ID.
     architectures : tuple of str
@@ -161,11 +159,8 @@ POLICIES: dict[str, NamedPolicy] = {
 def policy(name: str) -> NamedPolicy:
     """One policy by its name, or the strategy that a text says.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown; the message has the nearest known one. If n of ``every-n`` is no multiple of 64, or the
-        text is no condition.
+    Raises `InputError` if the name is unknown; the message has the nearest known one. If n of ``every-n`` is no
+    multiple of 64, or the text is no condition.
 
     Examples
     --------
@@ -196,10 +191,7 @@ def policy(name: str) -> NamedPolicy:
 def apply(scenario: Scenario, name: str) -> Scenario:
     """The scenario, and each of its variants, with a policy.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown, or the scenario cannot have the policy.
+    Raises `InputError` if the name is unknown, or the scenario cannot have the policy.
 
     Examples
     --------

@@ -104,10 +104,7 @@ class Policy(rules.Checked):
     def resolved(self) -> Policy:
         """The same policy with every default replaced by the architecture's fact.
 
-        Raises
-        ------
-        InputError
-            If the architecture does not take mmu_lock there and the policy does not say what to do.
+        Raises `InputError` if the architecture does not take mmu_lock there and the policy does not say what to do.
 
         Examples
         --------
@@ -140,10 +137,7 @@ _OLD = ("clear_batch_pages", "get_batch_pages", "yield_on", "yield_pages", "yiel
 def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A [policy] table with its old keys read as the strategies that they stand for.
 
-    Raises
-    ------
-    InputError
-        If an old key has a value that it could not have, or stands beside the new one.
+    Raises `InputError` if an old key has a value that it could not have, or stands beside the new one.
 
     Examples
     --------

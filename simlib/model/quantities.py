@@ -43,22 +43,15 @@ def _split(text: str, what: str, rule: str) -> tuple[float, str]:
 def parse_duration(text: str | int, what: str = "duration") -> int:
     """Picoseconds of a duration such as ``"1.2us"``.
 
+    Returns: Picoseconds, rounded to the nearest. Raises `InputError` if the unit is missing or unknown, or the duration
+    is negative or not finite.
+
     Parameters
     ----------
     text : str or int
         A number with one of the units ps, ns, us, ms, s. The bare number 0 needs no unit.
     what : str
         The name that an error message gives to the value.
-
-    Returns
-    -------
-    int
-        Picoseconds, rounded to the nearest.
-
-    Raises
-    ------
-    InputError
-        If the unit is missing or unknown, or the duration is negative or not finite.
 
     Examples
     --------
@@ -116,10 +109,7 @@ def format_seconds(seconds: float, digits: int = 3) -> str:
 def parse_size(text: str | int, what: str = "size") -> int:
     """Bytes of a size such as ``"2G"`` (binary multiples: K, M, G, T; ``GiB`` and ``GB`` mean the same).
 
-    Raises
-    ------
-    InputError
-        If the unit is unknown or the size is not a whole, positive number of bytes.
+    Raises `InputError` if the unit is unknown or the size is not a whole, positive number of bytes.
 
     Examples
     --------
@@ -144,10 +134,7 @@ def parse_size(text: str | int, what: str = "size") -> int:
 def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
     """Bits a second of a bandwidth such as ``"25Gbit/s"`` or ``"3.1GB/s"`` (decimal multiples: k, M, G, T).
 
-    Raises
-    ------
-    InputError
-        If the unit is missing or unknown, or less than one bit a second remains.
+    Raises `InputError` if the unit is missing or unknown, or less than one bit a second remains.
 
     Examples
     --------

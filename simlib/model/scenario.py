@@ -41,7 +41,6 @@ class Guest(rules.Checked):
 
     Attributes
     ----------
-    vcpus : int
     memory_per_vcpu : int or None
         Bytes that each vCPU walks; give this or `memory`.
     memory : int or None
@@ -263,10 +262,8 @@ class Scenario:
     def parse(cls, tables: Mapping[str, Any], where: str = "") -> Scenario:
         """A scenario from the tables of a TOML file.
 
-        Raises
-        ------
-        InputError
-            On an unknown key (the nearest known one is named), a value of the wrong kind, or a broken rule.
+        Raises `InputError` on an unknown key (the nearest known one is named), a value of the wrong kind, or a broken
+        rule.
         """
         tables = dict(tables)
         variants = tables.pop("variants", {})
@@ -315,10 +312,7 @@ class Scenario:
     def variant(self, name: str = "") -> Scenario:
         """One of its variants by name; without a name itself, if it has none.
 
-        Raises
-        ------
-        InputError
-            If it has variants and no such one.
+        Raises `InputError` if it has variants and no such one.
 
         Examples
         --------
@@ -395,17 +389,14 @@ SECTIONS: dict[str, type] = {
 def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> dict[str, Any]:
     """The sections that some tables of a scenario file describe, by name.
 
+    Raises `InputError`.
+
     Parameters
     ----------
-    tables : mapping of str to mapping
     where : str
         What stands before a key's name in an error.
     base : object, optional
         Its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the defaults.
-
-    Raises
-    ------
-    InputError
 
     Examples
     --------
@@ -477,15 +468,12 @@ def section_differences(section: Any, default: Any) -> dict[str, Any]:
 def load_scenario(path: str | Path) -> Scenario:
     """Read a scenario file.
 
+    Raises `InputError` if the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
+
     Parameters
     ----------
     path : str or Path
         A TOML file; ``docs/scenario.md`` lists its keys.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
     """
     return Scenario.parse(read_toml(path, FILE))
 
@@ -493,10 +481,7 @@ def load_scenario(path: str | Path) -> Scenario:
 def as_scenario(given: Scenario | str | Path) -> Scenario:
     """A scenario itself, or the one that a file holds.
 
-    Raises
-    ------
-    InputError
-        If it is neither, or the file is bad.
+    Raises `InputError` if it is neither, or the file is bad.
 
     Examples
     --------

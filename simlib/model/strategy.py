@@ -77,16 +77,12 @@ class Adaptive(Condition):
 def strategy(text: str, what: str = "lets_go") -> Condition:
     """Read a strategy.
 
+    Raises `InputError` that names the word, and the rule that it breaks.
+
     Parameters
     ----------
-    text : str
     what : str
         Names the text in an error.
-
-    Raises
-    ------
-    InputError
-        That names the word, and the rule that it breaks.
 
     Examples
     --------

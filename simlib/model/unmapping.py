@@ -60,7 +60,6 @@ def unmapping(table: PageTable, size: int, leaf: int, policy: Policy, ipa_bits: 
 
     Parameters
     ----------
-    table : PageTable
     size : int
         Bytes.
     leaf : int

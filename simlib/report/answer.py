@@ -38,7 +38,6 @@ class Answer:
 
     Attributes
     ----------
-    title, subtitle : str
     blocks : sequence of Block
         The answer: sentences and tables.
     captions : mapping of str to str
@@ -58,11 +57,8 @@ class Answer:
 def answer_of(result: Result) -> Answer:
     """What a page shows of a result.
 
-    Raises
-    ------
-    InputError
-        If it is none of `PredictionResult`, `Comparison`, `Choice`, `BatchChoice`, `SimulationResult`, `SampleResult`,
-        `Calibrated`, `Fit`.
+    Raises `InputError` if it is none of `PredictionResult`, `Comparison`, `Choice`, `BatchChoice`, `SimulationResult`,
+    `SampleResult`, `Calibrated`, `Fit`.
     """
     raise InputError("result", type(result).__name__, "there is no page for it")
 
@@ -71,6 +67,8 @@ def result_report(
     result: Result | Mapping[str, Result], asked: str = "", *, scenario: Scenario | None = None, seed: int | None = None
 ) -> Report:
     """A result as one page that needs nothing beside it.
+
+    Returns: Its ``write`` makes the file. Raises `InputError` if there is no page for such a result.
 
     Parameters
     ----------
@@ -82,16 +80,6 @@ def result_report(
         What it was asked of; else that of the result, if it has one.
     seed : int, optional
         Root of the random streams; else that of the result, if it has one.
-
-    Returns
-    -------
-    Report
-        Its ``write`` makes the file.
-
-    Raises
-    ------
-    InputError
-        If there is no page for such a result.
 
     Examples
     --------

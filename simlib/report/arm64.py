@@ -65,8 +65,6 @@ class Study:
 
     Attributes
     ----------
-    table : MeasurementTable
-    fit : Calibrated
     prediction : PredictionResult
         At every published number of vCPUs.
     curves : DataFrame
@@ -101,13 +99,8 @@ def study(*, seed: int = 1, progress: Progress | None = None) -> Study:
 
     Parameters
     ----------
-    seed : int
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    Study
     """
     table = measurements.load(TABLE)
     subject = scenario()
@@ -184,10 +177,7 @@ def _split(fit: Calibrated, vcpus: list[int], seed: int) -> pd.DataFrame:
 def page_by_page(found: Study, *, seed: int = 1) -> pd.DataFrame:
     """Simulate the published 64-vCPU points with every page, nothing sampled, and compare.
 
-    Returns
-    -------
-    DataFrame
-        variant, faults, lock_acquisitions, published_s, every_page_s, sampled_s.
+    Returns: variant, faults, lock_acquisitions, published_s, every_page_s, sampled_s.
     """
     names = list(found.fit.problem.scenario.variants)
     cases = [found.fit.estimate.apply(found.fit.problem.case(variant, 64)) for variant in names]

@@ -27,14 +27,6 @@ def prose_html(text: str) -> Markup:
     A blank line ends a paragraph, lines that begin with ``- `` are a list, `` `code` ``, ``**bold**`` and
     ``[words](https://…)`` are marked. Everything else is escaped.
 
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    markupsafe.Markup
-
     Examples
     --------
     >>> print(prose_html("The `mmu_lock` of <x86>:"))
@@ -54,10 +46,6 @@ def number_text(value: object, digits: int = 4) -> str:
         A number, a truth value, text, or nothing (None, NaN).
     digits : int
         Significant digits of a number with a fraction; a whole number is always shown in full.
-
-    Returns
-    -------
-    str
 
     Examples
     --------
@@ -138,8 +126,6 @@ class Table:
 
     Attributes
     ----------
-    frame : DataFrame
-    caption : str
     digits : int
         Significant digits of numbers with a fraction.
     headings : mapping of str to str
@@ -191,7 +177,6 @@ class Chart:
 
     Attributes
     ----------
-    figure : plotly.graph_objects.Figure
     caption : str
         For readers who cannot see the figure, too.
 

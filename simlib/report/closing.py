@@ -29,14 +29,7 @@ def answered(sentence: str) -> str:
 
 
 def change_of(compared: Comparison, policy: str, metric: str, vcpus: int) -> str:
-    """How a policy changes a metric against the first one, with its interval, in words.
-
-    Parameters
-    ----------
-    compared : Comparison
-    policy, metric : str
-    vcpus : int
-    """
+    """How a policy changes a metric against the first one, with its interval, in words."""
     frame = compared.frame
     row = frame[(frame["policy"] == policy) & (frame["metric"] == metric) & (frame["vcpus"] == vcpus)].iloc[0]
     ends = f"{signed(row['change_low'])} to {signed(row['change_high'])} %"

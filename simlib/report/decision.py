@@ -78,7 +78,6 @@ def study(
 
     Parameters
     ----------
-    seed : int
     names : sequence of str, optional
         Architectures; by default `ARCHITECTURES`.
     progress : callable, optional
@@ -107,12 +106,7 @@ def study(
 
 
 def sections(found: DecisionStudy) -> list[Section]:
-    """The study as a section of a report.
-
-    Parameters
-    ----------
-    found : DecisionStudy
-    """
+    """The study as a section of a report."""
     first = next(iter(found.choices.values()))
     name = MAP_ARCHITECTURE if MAP_ARCHITECTURE in found.choices else next(iter(found.choices))
     shown = found.choices[name]

@@ -79,6 +79,9 @@ class Book:
 def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress = lambda text, share: None) -> Path:
     """Execute the notebooks and write a page of each.
 
+    Returns: ``index.html`` in that folder. Raises `InputError` if no notebook has such a name. Raises `SimlibError` if
+    a cell of a notebook fails.
+
     Parameters
     ----------
     out : str or Path
@@ -87,18 +90,6 @@ def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress = lamb
         Parts of names of notebooks, such as ``"08"``; by default all but the explorer's, which is a page by itself.
     progress : callable
         Called with (what, share done).
-
-    Returns
-    -------
-    Path
-        ``index.html`` in that folder.
-
-    Raises
-    ------
-    InputError
-        If no notebook has such a name.
-    SimlibError
-        If a cell of a notebook fails.
     """
     every = [path for path in sorted((ROOT / BOOKS).glob("*.ipynb")) if path.stem != "explorer"]
     chosen = [path for path in every if not only or any(part in path.stem for part in only)]
@@ -120,10 +111,7 @@ def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress = lamb
 def run(path: Path) -> nbformat.NotebookNode:
     """A notebook with the outputs of a run in a kernel of its own, from top to bottom, in its folder.
 
-    Raises
-    ------
-    SimlibError
-        If a cell fails.
+    Raises `SimlibError` if a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
     # No folder of kernelspecs: "python3" is then this interpreter, whatever else is installed.
@@ -151,7 +139,6 @@ class Pages:
 
     Attributes
     ----------
-    out : Path
     wanted : dict
         Files of the source tree that some page links to, with their place in the folder.
     """

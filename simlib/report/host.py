@@ -43,6 +43,8 @@ MEANING = {
 def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) -> Report:
     """The page on a host.
 
+    Raises `InputError` if a table is missing or damaged, or there is no fit.
+
     Parameters
     ----------
     folder : str or Path
@@ -51,11 +53,6 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
         By default the folder's own ``fit.json``.
     name : str
         First part of the tables' names.
-
-    Raises
-    ------
-    InputError
-        If a table is missing or damaged, or there is no fit.
     """
     data = load_host(folder, name)
     path = Path(folder) / "fit.json"

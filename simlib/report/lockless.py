@@ -26,10 +26,8 @@ class LocklessStudy:
     ----------
     cells, comparison, comparison_without_first : DataFrame
         Of `simlib.calibration.kernbench`; the last without each cell's first run.
-    walk : Walk
     lab, witness : DataFrame
         `simlib.calibration.lockless.lab_comparison` and `witness`.
-    budget : Budget
     rewalks : DataFrame
         `simlib.calibration.lockless.rewalks`, by ``memory``.
     guests, predictions, verdicts : DataFrame
@@ -88,10 +86,7 @@ def rewalk_table() -> pd.DataFrame:
 def readings(found: LocklessStudy) -> pd.DataFrame:
     """What could have saved GET's 4.2 ms: what each reading needs, what is known of that, and what would decide.
 
-    Returns
-    -------
-    DataFrame
-        ``reading``, ``needs``, ``known``, ``verdict`` (``excluded``, ``possible``, ``open``), ``decisive``.
+    Returns: ``reading``, ``needs``, ``known``, ``verdict`` (``excluded``, ``possible``, ``open``), ``decisive``.
     """
     b, w = found.budget, found.witness
     means, saved = b.means, b.means.saved
@@ -146,12 +141,7 @@ def people(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def sections(found: LocklessStudy) -> list[Section]:
-    """The study as sections of a report.
-
-    Parameters
-    ----------
-    found : LocklessStudy
-    """
+    """The study as sections of a report."""
     return [_kernbench(found), _get(found), _lab(found), _predictions(found)]
 
 

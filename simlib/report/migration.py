@@ -102,12 +102,7 @@ def study(seed: int = 1, progress: Callable[[str, float], None] | None = None, d
 
 
 def sections(found: MigrationStudy) -> list[Section]:
-    """The study as sections of a report.
-
-    Parameters
-    ----------
-    found : MigrationStudy
-    """
+    """The study as sections of a report."""
     return [_costs(found), _configurations(found), _dips(found), _degradation(found)]
 
 

@@ -25,7 +25,6 @@ class Section:
 
     Attributes
     ----------
-    title : str
     blocks : sequence of Prose, Note, Table, Chart, Listing or str
         In the order of reading; a string is `Prose`.
 
@@ -56,8 +55,6 @@ class Report:
 
     Attributes
     ----------
-    title, subtitle : str
-    sections : sequence of Section
     facts : mapping of str to object
         What another needs to repeat the run, shown at the top: version, date, data set, seeds.
 
@@ -91,20 +88,13 @@ class Report:
     def write(self, path: str | Path) -> Path:
         """Write the report, beside its name first and renamed when complete.
 
+        Returns: The file that was written. Raises `InputError` if the file cannot be written there; an earlier report
+        is left as it was.
+
         Parameters
         ----------
         path : str or Path
             The HTML file; missing folders are made.
-
-        Returns
-        -------
-        Path
-            The file that was written.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be written there; an earlier report is left as it was.
 
         Examples
         --------

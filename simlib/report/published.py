@@ -79,18 +79,14 @@ def published_table(
 ) -> pd.DataFrame:
     """Every published number that a study of the report uses, with what the model says of it.
 
+    Returns: `COLUMNS`, one row a number; NaN where there is no prediction or no interval.
+
     Parameters
     ----------
     found, grown, moves, gets, ends, walks
         The studies of the report.
-    seed : int
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    DataFrame
-        `COLUMNS`, one row a number; NaN where there is no prediction or no interval.
     """
     parts = [
         dirty_memory(found.table.name, found.fit.fitted, found.prediction), fault_times(seed, progress),
@@ -105,18 +101,14 @@ def published_table(
 def quick_table(*, seed: int = 1, draws: int = 2, progress: Progress | None = None) -> pd.DataFrame:
     """The same table from the shipped fits, in a minute or two: nothing is calibrated anew, and intervals are rougher.
 
+    Returns: As of `published_table`.
+
     Parameters
     ----------
-    seed : int
     draws : int
         Of the costs, for the intervals of migrations: too few to judge one number by.
     progress : callable, optional
         Called with (what, share done).
-
-    Returns
-    -------
-    DataFrame
-        As of `published_table`.
     """
     fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
     vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
@@ -368,12 +360,9 @@ def in_order(study: str) -> tuple[bool, str]:
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """One row a study and metric: how many numbers, which of them fitted, errors of those and of the held-out ones.
 
-    Returns
-    -------
-    DataFrame
-        study, metric, numbers, fitted, held_out, not_predicted; fitted_median, fitted_worst, held_out_median,
-        held_out_worst (percent, the worst with its sign; bounds have none); with_interval, inside (of all that have an
-        interval), held_out_inside.
+    Returns: study, metric, numbers, fitted, held_out, not_predicted; fitted_median, fitted_worst, held_out_median,
+    held_out_worst (percent, the worst with its sign; bounds have none); with_interval, inside (of all that have an
+    interval), held_out_inside.
     """
     rows = []
     pairs = table[["study", "metric"]].drop_duplicates().itertuples(index=False)

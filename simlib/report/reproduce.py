@@ -39,23 +39,14 @@ from simlib.workloads import build
 def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None] | None = None) -> Path:
     """Calibrate, check, predict, draw.
 
+    Returns: The report. Raises `SimlibError` if the engines disagree, or the folder cannot be written.
+
     Parameters
     ----------
     out : Path
         Folder for ``report.html``, the fit file and the tables behind the figures.
-    seed : int
     progress : callable, optional
         Called with (what, share done of all).
-
-    Returns
-    -------
-    Path
-        The report.
-
-    Raises
-    ------
-    SimlibError
-        If the engines disagree, or the folder cannot be written.
     """
     out = Path(out)
     check_writable(out, folder=True)

@@ -25,12 +25,7 @@ DIP = 95.0
 
 
 def cost_rows(fit: Fit) -> pd.DataFrame:
-    """Costs as a person reads them: name, value, low, high, unit, interval (``none``, ``wide``, empty).
-
-    Parameters
-    ----------
-    fit : Fit
-    """
+    """Costs as a person reads them: name, value, low, high, unit, interval (``none``, ``wide``, empty)."""
     rows = fit.costs()[["name", "value", "low", "high", "unit"]]
     factor = rows["high"] / rows["low"]
     return rows.assign(interval=["none" if f <= 1 + 1e-9 else "wide" if f > WIDE else "" for f in factor])

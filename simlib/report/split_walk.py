@@ -104,12 +104,7 @@ def study(seed: int = 1, progress: Callable[[str, float], None] | None = None, d
 
 
 def sections(found: SplitWalkStudy) -> list[Section]:
-    """The study as sections of a report.
-
-    Parameters
-    ----------
-    found : SplitWalkStudy
-    """
+    """The study as sections of a report."""
     return [_changes(found), _readings(found), _predictions(found), _lab(found)]
 
 

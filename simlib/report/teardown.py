@@ -133,12 +133,7 @@ def readings_side_by_side(readings: pd.DataFrame) -> pd.DataFrame:
 
 
 def sections(found: TeardownStudy) -> list[Section]:
-    """The study as sections of a report.
-
-    Parameters
-    ----------
-    found : TeardownStudy
-    """
+    """The study as sections of a report."""
     return [_unmapping(found), _seed(found), _predictions(found)]
 
 

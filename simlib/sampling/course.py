@@ -186,8 +186,6 @@ class Terrain:
 
     Attributes
     ----------
-    scenario : Scenario
-    touches : Touches
     chunks : ndarray, shape (chunks,)
         Pages of each.
     clean : ndarray, shape (chunks, classes)

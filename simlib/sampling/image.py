@@ -40,7 +40,6 @@ def image(
         Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page.
     accesses : float
         Of the guest so far, when CLEAR begins.
-    seed : int
     """
     size = terrain.block_pages
     pages = 0 if chunk is None else int(terrain.chunks[chunk])
@@ -162,7 +161,6 @@ def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: floa
 
     Parameters
     ----------
-    touches : Touches
     counts : ndarray of int64, shape (classes,)
         The chunk's pages of each class.
     total : int

@@ -69,7 +69,6 @@ class SampleResult(Result):
 
     Attributes
     ----------
-    scenario : Scenario
     frame : DataFrame
         One row a metric: metric, value, standard_error, low, high, unit. The standard error is that of the sampling: it
         comes from the spread of the walks.
@@ -77,7 +76,6 @@ class SampleResult(Result):
         The guest's throughput over time: time_s, width_s, throughput, degradation.
     walks, windows, events : int
         Walks, and the windows and events of the engine in all of them.
-    seed : int
     flags : tuple of str
         What to know before believing the result.
     """
@@ -125,20 +123,16 @@ def sample_migration(
 ) -> SampleResult:
     """Walk through a migration several times, with windows at other chunks each time.
 
+    Raises `InputError` if it cannot be sampled; `why_not` says why.
+
     Parameters
     ----------
     scenario : Scenario
         As it is: a cost without a value takes no time.
     walks : int
         At least 2.
-    seed : int
     progress : callable, optional
         Called with (what, share done).
-
-    Raises
-    ------
-    InputError
-        If it cannot be sampled; `why_not` says why.
 
     Examples
     --------

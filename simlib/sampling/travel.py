@@ -260,7 +260,6 @@ def job_of_clear(scenario: Scenario, seed: int = 1, at: float = 0.5) -> Job:
     ----------
     scenario : Scenario
         For which `simlib.sampling.why_not` has no reason.
-    seed : int
     at : float
         From 0 to 1: where in the pass the chunk is.
 

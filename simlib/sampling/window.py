@@ -173,8 +173,6 @@ def window(
         Before anything counts, before CLEAR, and after it, s.
     accesses : float
         Of the guest so far, when CLEAR begins.
-    seed : int
-    check : callable, optional
 
     Examples
     --------

@@ -37,7 +37,6 @@ class Span:
 
     Attributes
     ----------
-    low, high : float
     log : bool
         Whether steps are ratios.
     multiple : int
@@ -86,7 +85,6 @@ class Axis:
 
     Attributes
     ----------
-    section, key : str
     values : tuple
         As a scenario file has them; of a span in a full design its steps.
     span : Span or None
@@ -143,10 +141,7 @@ def written(section: str, key: str, number: float) -> Any:
 def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
     """An axis from its entry in a grid file.
 
-    Raises
-    ------
-    InputError
-        If the field is unknown, a value breaks its rule, or there is none.
+    Raises `InputError` if the field is unknown, a value breaks its rule, or there is none.
 
     Examples
     --------
@@ -189,10 +184,7 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
 def check_distinct(found: Sequence[Hashable], given: Sequence[Any], where: str) -> None:
     """Refuse a list in which a value stands twice, however it is written.
 
-    Raises
-    ------
-    InputError
-        That names the later one as it was given.
+    Raises `InputError` that names the later one as it was given.
 
     Examples
     --------

@@ -38,7 +38,6 @@ class Batch:
     ----------
     begin, end : int
         Positions in the sweep's order that were done; `end` may come before what was asked for.
-    results, refused : pyarrow.Table
     seconds : float
         Time that the worker took.
     simulating : float
@@ -56,17 +55,12 @@ class Batch:
 def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
     """Simulate the points at some positions of the sweep's order, until they are done or so many seconds are over.
 
+    Returns: At least one point.
+
     Parameters
     ----------
-    grid : Grid
-    begin, end : int
     enough : float
         Seconds after which no further point is begun.
-
-    Returns
-    -------
-    Batch
-        At least one point.
 
     Examples
     --------
@@ -180,10 +174,8 @@ def _row(grid: Grid, scenario: Scenario, clock: _Clock) -> tuple[Any, ...]:
 def replicate(grid: Grid, scenario: Scenario, seed: int, timed: Callable[[Callable[[], Any]], Any]) -> Floats:
     """Simulate a scenario until the metrics that decide are known precisely enough.
 
-    Returns
-    -------
-    ndarray, shape (replications, metrics)
-        NaN where the workload has no such metric, or a cost that decides it has no value.
+    Returns: ndarray, shape (replications, metrics). NaN where the workload has no such metric, or a cost that decides
+    it has no value.
     """
     rule, kept = grid.replications, grid.kept
     decide = [kept.index(name) for name in rule.of or kind_of(scenario).default if name in kept]

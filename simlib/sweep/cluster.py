@@ -38,17 +38,14 @@ TRY_S = 10.0
 class Cluster:
     """A Dask cluster: an executor for `simlib.parallel.using` and `simlib.sweep.run`.
 
+    Raises `SimlibError` if no scheduler can be reached.
+
     Parameters
     ----------
     where : str or Client
         The scheduler's address (``tcp://127.0.0.1:8786``) or a client, which stays open.
     patience : float
         Seconds for which a scheduler that is gone is waited for.
-
-    Raises
-    ------
-    SimlibError
-        If no scheduler can be reached.
     """
 
     lost = (CancelledError, FutureCancelledError, KilledWorker, CommClosedError)

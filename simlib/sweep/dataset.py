@@ -24,22 +24,15 @@ _UNITS = {metric.name: metric.unit for kind in KINDS.values() for metric in kind
 def load(folder: str | Path) -> xr.Dataset:
     """The results of a sweep with labelled dimensions, of as many points as are finished.
 
+    Returns: Dimensions ``variant`` or ``architecture``, ``policy``, and one for each axis; of a sampled design
+    ``place``, along which the axes are coordinates. Variables are the metrics with the ends of their intervals
+    (``_low``, ``_high``), ``replications``, ``seed``, ``key``; NaN, 0 or "" where a point was refused or is not done.
+    Raises `InputError` if the folder holds no sweep, or a part of it is damaged.
+
     Parameters
     ----------
     folder : str or Path
         As `simlib.sweep.run` wrote it.
-
-    Returns
-    -------
-    xarray.Dataset
-        Dimensions ``variant`` or ``architecture``, ``policy``, and one for each axis; of a sampled design ``place``,
-        along which the axes are coordinates. Variables are the metrics with the ends of their intervals (``_low``,
-        ``_high``), ``replications``, ``seed``, ``key``; NaN, 0 or "" where a point was refused or is not done.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no sweep, or a part of it is damaged.
 
     Examples
     --------
@@ -80,10 +73,7 @@ def load(folder: str | Path) -> xr.Dataset:
 def refused(folder: str | Path) -> pd.DataFrame:
     """The points of a sweep that a rule refused: their values, the field, and the rule.
 
-    Returns
-    -------
-    DataFrame
-        point, architecture, policy, the axes, field, rule, version.
+    Returns: point, architecture, policy, the axes, field, rule, version.
     """
     about = read_description(Path(folder))
     table = _table(Path(folder), REFUSED, about)

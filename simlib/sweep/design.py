@@ -59,11 +59,8 @@ class Design(rules.Checked):
 def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.float64]:
     """Points of a Latin hypercube or a scrambled Sobol sequence.
 
-    Returns
-    -------
-    ndarray, shape (points, dimensions)
-        Within [0, 1); 8 bytes a coordinate, and up to three times as much while they are drawn. A grid has at most
-        `MOST_COORDINATES`: 64 MiB, and 192 MiB.
+    Returns: ndarray, shape (points, dimensions). Within [0, 1); 8 bytes a coordinate, and up to three times as much
+    while they are drawn. A grid has at most `MOST_COORDINATES`: 64 MiB, and 192 MiB.
 
     Examples
     --------

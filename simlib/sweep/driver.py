@@ -81,6 +81,9 @@ def run(
 
     The results are the same to the bit whatever the number of workers and whatever ended meanwhile.
 
+    Raises `InputError` if the grid or the number of workers is wrong, or the folder holds something else. Raises
+    `SimlibError` if another process is at work in the folder, the disk is full, or workers are lost again and again.
+
     Parameters
     ----------
     grid : Grid, str or Path
@@ -97,17 +100,6 @@ def run(
         Called with (what, share done).
     announce : callable, optional
         Told in words what was found in the folder.
-
-    Returns
-    -------
-    Sweep
-
-    Raises
-    ------
-    InputError
-        If the grid or the number of workers is wrong, or the folder holds something else.
-    SimlibError
-        If another process is at work in the folder, the disk is full, or workers are lost again and again.
 
     Examples
     --------

@@ -73,9 +73,6 @@ class Grid:
         What every point begins from; its variants, if there are any, are swept alike.
     axes : tuple of Axis
         The last one changes first from point to point.
-    architectures, policies : tuple of str
-    design : Design
-    replications : Replications
     costs : str
         ``given``: those of the scenario, else the shipped fit's of its machine; a point that lacks one is refused.
         ``median``: what neither has is taken from the priors.
@@ -165,11 +162,8 @@ _KEYS = {f.name for f in fields(Grid)}
 def read_grid(tables: Mapping[str, Any]) -> Grid:
     """A grid from the tables of its file.
 
-    Raises
-    ------
-    InputError
-        On an unknown key, a value that breaks its rule, more points than `MOST_POINTS`, or a sampled design of more
-        than `MOST_COORDINATES`.
+    Raises `InputError` on an unknown key, a value that breaks its rule, more points than `MOST_POINTS`, or a sampled
+    design of more than `MOST_COORDINATES`.
 
     Examples
     --------
@@ -230,10 +224,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
 def load_grid(path: str | Path) -> Grid:
     """Read a grid file (docs/sweeps.md lists its keys).
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
+    Raises `InputError` if the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
     """
     return read_grid(read_toml(path, "a grid file (TOML)"))
 

@@ -34,9 +34,6 @@ class Point:
 
     Attributes
     ----------
-    number : int
-    variant, policy : str
-    architecture : str
     values : tuple
         Of the axes, as a scenario file has them.
     scenario : Scenario or None
@@ -56,10 +53,6 @@ class Point:
 
 class Points:
     """The points of a grid.
-
-    Parameters
-    ----------
-    grid : Grid
 
     Examples
     --------

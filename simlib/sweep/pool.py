@@ -32,17 +32,13 @@ class Pool:
     If a worker is killed, the others are ended too, what was under way is lost (`lost`), and the next task has new
     workers.
 
+    Raises `InputError` if they are more. Raises `SimlibError` if the system has no room for them; when the first task
+    is given, too.
+
     Parameters
     ----------
     workers : int
         At most `simlib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
-
-    Raises
-    ------
-    InputError
-        If they are more.
-    SimlibError
-        If the system has no room for them; when the first task is given, too.
 
     Examples
     --------

@@ -56,11 +56,6 @@ ROWS = 50_000
 class Store:
     """A sweep's folder, held by one process at a time: use `opened`.
 
-    Parameters
-    ----------
-    folder : Path
-    grid : Grid
-
     Attributes
     ----------
     done : ndarray of bool, shape (points,)
@@ -92,10 +87,7 @@ class Store:
     def write(self) -> None:
         """Write all rows that are kept.
 
-        Raises
-        ------
-        SimlibError
-            If the disk is full, or the folder cannot be written.
+        Raises `SimlibError` if the disk is full, or the folder cannot be written.
         """
         for name, tables in self._waiting.items():
             if not tables:
@@ -148,7 +140,6 @@ def parts(
 
     Parameters
     ----------
-    folder : Path
     name : str
         `RESULTS` or `REFUSED`.
     about : mapping
@@ -224,12 +215,8 @@ def _hash(content: bytes | memoryview = b"") -> hashlib.blake2b:
 def opened(folder: Path, grid: Grid, resume: bool) -> Iterator[Store]:
     """Hold a sweep's folder, made if there is none.
 
-    Raises
-    ------
-    InputError
-        If it holds a sweep and is not to be resumed, another grid's sweep, or something else.
-    SimlibError
-        If another process holds it, or it cannot be written.
+    Raises `InputError` if it holds a sweep and is not to be resumed, another grid's sweep, or something else. Raises
+    `SimlibError` if another process holds it, or it cannot be written.
     """
     with ExitStack() as stack:
         with faults(folder):
@@ -300,10 +287,7 @@ _KEYS = {
 def read_description(folder: Path) -> dict[str, Any]:
     """What was written of a sweep.
 
-    Raises
-    ------
-    InputError
-        If the folder holds none.
+    Raises `InputError` if the folder holds none.
     """
     found = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", _DESCRIPTION_BYTES)
     about: dict[str, Any] = {"columns": {}} | found if isinstance(found, dict) else {}

@@ -42,6 +42,11 @@ def best_policies(
 
     Means over replications are compared; what they are uncertain by is in `zone`.
 
+    Returns: The place (times as ``…_s``), ``policy`` (the best), ``value_s`` and ``against_s``, ``as_good`` (policies
+    within the zone, the best among them) and ``matters`` (whether `against` is not). Places where a policy is missing
+    are left out. Raises `InputError` if the sweep lacks a metric of the objective, the axis ``vcpus``, or the policy to
+    compare with.
+
     Parameters
     ----------
     found : xarray.Dataset
@@ -54,18 +59,6 @@ def best_policies(
         The policy that the best is compared with.
     zone : float
         Share of the best below which a difference does not matter.
-
-    Returns
-    -------
-    DataFrame
-        The place (times as ``…_s``), ``policy`` (the best), ``value_s`` and ``against_s``, ``as_good`` (policies within
-        the zone, the best among them) and ``matters`` (whether `against` is not). Places where a policy is missing are
-        left out.
-
-    Raises
-    ------
-    InputError
-        If the sweep lacks a metric of the objective, the axis ``vcpus``, or the policy to compare with.
 
     Examples
     --------
@@ -103,10 +96,7 @@ def best_policies(
 def shipped() -> pd.DataFrame:
     """The best policies of ``data/grids/strategies.toml``, 100 800 points on seven architectures.
 
-    Returns
-    -------
-    DataFrame
-        ``data/sweeps/strategies/best-policies.json`` describes its columns.
+    Returns: ``data/sweeps/strategies/best-policies.json`` describes its columns.
 
     Examples
     --------

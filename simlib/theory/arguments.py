@@ -20,10 +20,7 @@ def _is_real(value: object) -> TypeGuard[Real]:
 def check_count(what: str, value: object, least: int = 1) -> int:
     """`value` as an `int`, if it is a whole number of at least `least`.
 
-    Raises
-    ------
-    InputError
-        If it is a `bool`, not an integer, or too small.
+    Raises `InputError` if it is a `bool`, not an integer, or too small.
 
     Examples
     --------
@@ -41,10 +38,7 @@ def check_count(what: str, value: object, least: int = 1) -> int:
 def check_time(what: str, value: object, cure: str = "give seconds") -> float:
     """`value` as a `float`, if it is a finite duration (or other cost) of at least 0.
 
-    Raises
-    ------
-    InputError
-        If it is not a real number, not finite, or negative.
+    Raises `InputError` if it is not a real number, not finite, or negative.
 
     Examples
     --------
@@ -62,10 +56,7 @@ def check_time(what: str, value: object, cure: str = "give seconds") -> float:
 def check_probability(what: str, value: object) -> float:
     """`value` as a `float`, if it lies in [0, 1].
 
-    Raises
-    ------
-    InputError
-        If it is not a real number or lies outside.
+    Raises `InputError` if it is not a real number or lies outside.
 
     Examples
     --------
@@ -83,10 +74,7 @@ def check_probability(what: str, value: object) -> float:
 def check_cycle(names: str, *times: float) -> None:
     """Refuse a cycle that takes no time at all: its throughput would be infinite.
 
-    Raises
-    ------
-    InputError
-        If all `times` are 0.
+    Raises `InputError` if all `times` are 0.
 
     Examples
     --------
@@ -102,10 +90,7 @@ def check_cycle(names: str, *times: float) -> None:
 def check_vector(what: str, values: ArrayLike, *, positive: bool) -> NDArray[np.float64]:
     """`values` as a vector of finite floats, each above 0 (`positive`) or at least 0.
 
-    Raises
-    ------
-    InputError
-        If it is not one-dimensional, is empty, or an element breaks the rule.
+    Raises `InputError` if it is not one-dimensional, is empty, or an element breaks the rule.
 
     Examples
     --------

@@ -55,7 +55,6 @@ class Batching:
         Under the lock, for each page.
     reacquire : float
         Letting go and getting the lock back when nobody else wants it.
-    vcpus : int
     think : float
         Mean time between a vCPU's return to the guest and its next fault that needs the lock.
     service : float
@@ -76,10 +75,7 @@ class Batching:
     def __post_init__(self) -> None:
         """Check the arguments.
 
-        Raises
-        ------
-        InputError
-            If one breaks its rule.
+        Raises `InputError` if one breaks its rule.
         """
         check_count("pages", self.pages)
         check_count("vcpus", self.vcpus)
@@ -125,20 +121,12 @@ class BatchCosts:
 def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
     """What each of some batches costs.
 
+    Raises `InputError` if a batch is not above 0.
+
     Parameters
     ----------
-    case : Batching
     batches : array_like
         Pages of a hold, each above 0; more than all pages is all pages.
-
-    Returns
-    -------
-    BatchCosts
-
-    Raises
-    ------
-    InputError
-        If a batch is not above 0.
 
     Examples
     --------
@@ -187,7 +175,6 @@ def square_root_batch(case: Batching, weight: float = 1.0) -> float:
 
     Parameters
     ----------
-    case : Batching
     weight : float
         What a second of a vCPU is worth, in seconds of the clearing thread; above 0.
 
@@ -207,7 +194,6 @@ def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple
 
     Parameters
     ----------
-    case : Batching
     weight : float
         As for `square_root_batch`.
     smallest : int

@@ -70,21 +70,14 @@ def deterministic_lock(n: int, think: float, service: float) -> DeterministicLoc
     N S. The throughput min(N / (Z + S), 1 / S) is the upper asymptotic bound (Denning & Buzen 1978): no
     distribution of think or hold times with these means does better.
 
+    Raises `InputError` if an argument breaks the rules above.
+
     Parameters
     ----------
     n : int
         Number of threads, at least 1.
     think, service : float
         Constant time outside of and in the lock, seconds; not both 0.
-
-    Returns
-    -------
-    DeterministicLock
-
-    Raises
-    ------
-    InputError
-        If an argument breaks the rules above.
 
     References
     ----------

@@ -137,6 +137,9 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
     scaled to near 1: nothing overflows, and the relative error stays about k rounding errors, where plain
     logarithms would lose digits as they grow. Good for thousands of states.
 
+    Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N; they sum to 1. Raises `InputError` if a rate
+    breaks the rules above or the lengths differ.
+
     Parameters
     ----------
     arrival_rates : array_like, shape (N,)
@@ -144,16 +147,6 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
         probability 0.
     service_rates : array_like, shape (N,)
         Rate of k+1 → k for k = 0 … N-1, per second; finite, above 0.
-
-    Returns
-    -------
-    ndarray, shape (N + 1,)
-        Probabilities of the states 0 … N; they sum to 1.
-
-    Raises
-    ------
-    InputError
-        If a rate breaks the rules above or the lengths differ.
 
     References
     ----------
@@ -196,6 +189,8 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
     lock with n - 1 threads, hence 1 - P[0] of that chain. This needs `service_of_state` not to depend on
     `n`.
 
+    Raises `InputError` if an argument or a returned service time breaks the rules above.
+
     Parameters
     ----------
     n : int
@@ -205,15 +200,6 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
     service_of_state : callable
         `k` (1 … n) to mean service time in seconds, at least 0. With 0 in some state, that state is left at
         once and has probability 0. Must not be 0 where `think` is 0.
-
-    Returns
-    -------
-    ClosedLock
-
-    Raises
-    ------
-    InputError
-        If an argument or a returned service time breaks the rules above.
 
     References
     ----------
@@ -262,21 +248,14 @@ def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
     for any think-time distribution; for another service distribution they are an approximation (see
     `deterministic_lock` and `asymptotic_bounds` for what brackets it).
 
+    Raises `InputError` if an argument breaks the rules above.
+
     Parameters
     ----------
     n : int
         Number of threads, at least 1.
     think, service : float
         Mean time outside of and in the lock, seconds; not both 0.
-
-    Returns
-    -------
-    ClosedLock
-
-    Raises
-    ------
-    InputError
-        If an argument breaks the rules above.
 
     References
     ----------
@@ -307,6 +286,8 @@ def ticket_lock(n: int, think: float, service: float, transfer: float) -> Closed
     its `k` counts the holder in the service time; for waiters only, use `closed_lock` with ``lambda k:
     service + transfer * (k - 1) / 2``.
 
+    Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument breaks the rules above.
+
     Parameters
     ----------
     n : int
@@ -319,16 +300,6 @@ def ticket_lock(n: int, think: float, service: float, transfer: float) -> Closed
         Time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0 this
         is `machine_repairman`, as it is for a queued lock (MCS, qspinlock) with the hand-off counted in
         `service`.
-
-    Returns
-    -------
-    ClosedLock
-        `speed_up` is the paper's n - w.
-
-    Raises
-    ------
-    InputError
-        If an argument breaks the rules above.
 
     References
     ----------
@@ -352,21 +323,14 @@ def ticket_lock_collapse(n: int, think: float, service: float, transfer: float) 
     Past saturation, nearly all cores are at the lock and the throughput falls towards 1 / (service +
     transfer n / 2).
 
+    Raises `InputError` as `ticket_lock`.
+
     Parameters
     ----------
     n : int
         Largest number of cores, at least 1.
     think, service, transfer : float
         As `ticket_lock`, seconds.
-
-    Returns
-    -------
-    Collapse
-
-    Raises
-    ------
-    InputError
-        As `ticket_lock`.
 
     References
     ----------

@@ -86,6 +86,8 @@ def mean_value_analysis(n: int, think: float, demands: ArrayLike) -> MeanValues:
     service distribution; the delay may have any distribution. An approximation for anything else (FIFO with
     constant holds waits less than this says).
 
+    Raises `InputError` for a population, time or vector that breaks the rules above.
+
     Parameters
     ----------
     n : int
@@ -94,15 +96,6 @@ def mean_value_analysis(n: int, think: float, demands: ArrayLike) -> MeanValues:
         Z, seconds; at least 0.
     demands : array_like, shape (K,)
         D, seconds; each at least 0. `think` and `demands` must not all be 0.
-
-    Returns
-    -------
-    MeanValues
-
-    Raises
-    ------
-    InputError
-        For a population, time or vector that breaks the rules above.
 
     References
     ----------
@@ -147,6 +140,8 @@ def asymptotic_bounds(n: int, think: float, demands: ArrayLike) -> ThroughputBou
     think, some station serves, so P(all think) ≥ 1 - X D; the mean number thinking is X Z (Little) and at
     least N P(all think), hence X Z ≥ N (1 - X D).
 
+    Returns: Cycles per second. Raises `InputError` as `mean_value_analysis`.
+
     Parameters
     ----------
     n : int
@@ -155,16 +150,6 @@ def asymptotic_bounds(n: int, think: float, demands: ArrayLike) -> ThroughputBou
         Z, seconds.
     demands : array_like, shape (K,)
         D[k], seconds, each a single work-conserving server.
-
-    Returns
-    -------
-    ThroughputBounds
-        Cycles per second.
-
-    Raises
-    ------
-    InputError
-        As `mean_value_analysis`.
 
     References
     ----------
@@ -196,6 +181,8 @@ def balanced_job_bounds(n: int, think: float, demands: ArrayLike) -> ThroughputB
     demand the one with D / Dmax stations of demand Dmax is slowest; the think time enters by a bound on how
     many customers are away. Not valid for constant holds, which can exceed the upper bound.
 
+    Returns: Cycles per second. Raises `InputError` as `mean_value_analysis`.
+
     Parameters
     ----------
     n : int
@@ -204,16 +191,6 @@ def balanced_job_bounds(n: int, think: float, demands: ArrayLike) -> ThroughputB
         Z, seconds.
     demands : array_like, shape (K,)
         D[k], seconds.
-
-    Returns
-    -------
-    ThroughputBounds
-        Cycles per second.
-
-    Raises
-    ------
-    InputError
-        As `mean_value_analysis`.
 
     References
     ----------

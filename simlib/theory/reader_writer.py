@@ -24,22 +24,14 @@ def cache_line_limit(operations: int, transfer: float) -> float:
     and any mode, as long as each operation needs a transfer (a core that keeps the line between two
     operations saves one: count only those that move it).
 
+    Returns: Acquisitions per second. Raises `InputError` if an argument breaks the rules above.
+
     Parameters
     ----------
     operations : int
         Operations per acquisition and release that move the line, at least 1 (a reader of an rwlock: 2).
     transfer : float
         Time for one transfer, seconds; above 0.
-
-    Returns
-    -------
-    float
-        Acquisitions per second.
-
-    Raises
-    ------
-    InputError
-        If an argument breaks the rules above.
 
     References
     ----------
@@ -133,6 +125,8 @@ def reader_writer_bounds(
     the upper bound, as waiters may move the line while a writer holds the lock; `exclusive_limit` is what
     the sum would give.
 
+    Raises `InputError` if an argument breaks the rules, or a whole cycle takes no time.
+
     Parameters
     ----------
     n : int
@@ -149,15 +143,6 @@ def reader_writer_bounds(
     independent_fifo : bool
         Whether the batch limit applies: any thread may write, at random, and no reader overtakes a waiting
         writer. Leave it off where fixed threads write (a clear thread beside vCPUs).
-
-    Returns
-    -------
-    ReaderWriterBounds
-
-    Raises
-    ------
-    InputError
-        If an argument breaks the rules, or a whole cycle takes no time.
 
     References
     ----------

@@ -25,22 +25,15 @@ _NEGLIGIBLE = 1e-6  # relative effect on the largest point below which a paramet
 def amdahl(n: ArrayLike, serial: float) -> _Vector:
     """Amdahl's speed-up n / (1 + serial (n - 1)), the reciprocal of serial + (1 - serial) / n.
 
+    Returns: ndarray, shape (M,). Throughput relative to one thread. Raises `InputError` if an argument breaks the rules
+    above.
+
     Parameters
     ----------
     n : array_like, shape (M,)
         Numbers of threads, above 0.
     serial : float
         Fraction of the work that cannot be shared out, in [0, 1].
-
-    Returns
-    -------
-    ndarray, shape (M,)
-        Throughput relative to one thread.
-
-    Raises
-    ------
-    InputError
-        If an argument breaks the rules above.
 
     References
     ----------
@@ -59,6 +52,9 @@ def amdahl(n: ArrayLike, serial: float) -> _Vector:
 def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> _Vector:
     """Gunther's relative capacity C(n) = n / (1 + contention (n - 1) + coherency n (n - 1)).
 
+    Returns: ndarray, shape (M,). Throughput relative to one thread. Raises `InputError` if an argument breaks the rules
+    above.
+
     Parameters
     ----------
     n : array_like, shape (M,)
@@ -67,16 +63,6 @@ def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> 
         Cost of queueing for what is shared (alpha), at least 0.
     coherency : float
         Cost of each pair keeping its data consistent (beta), at least 0. At 0 this is Amdahl's law.
-
-    Returns
-    -------
-    ndarray, shape (M,)
-        Throughput relative to one thread.
-
-    Raises
-    ------
-    InputError
-        If an argument breaks the rules above.
 
     References
     ----------
@@ -99,22 +85,15 @@ def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
 
     This is what `dirty_log_perf_test` reports with memory per vCPU held constant.
 
+    Returns: ndarray, shape (M,). Portions per second. Raises `InputError` if an element is not above 0 or the lengths
+    differ.
+
     Parameters
     ----------
     n : array_like, shape (M,)
         Numbers of vCPUs, above 0.
     time : array_like, shape (M,)
         Seconds until all are done, above 0.
-
-    Returns
-    -------
-    ndarray, shape (M,)
-        Portions per second.
-
-    Raises
-    ------
-    InputError
-        If an element is not above 0 or the lengths differ.
 
     Examples
     --------
@@ -199,10 +178,7 @@ class ScalabilityFit:
         the covariance of the parameters, g the gradient of log X by them, and t Student's quantile. It
         covers scatter and the uncertainty of the parameters, not a wrong law.
 
-        Raises
-        ------
-        InputError
-            If the fit has no degree of freedom left, or `level` is not inside (0, 1).
+        Raises `InputError` if the fit has no degree of freedom left, or `level` is not inside (0, 1).
         """
         if not 0 < check_probability("level", level) < 1:
             raise InputError("level", level, "must be inside (0, 1)", "0.95 is usual")
@@ -222,21 +198,14 @@ def fit_amdahl(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
 
     Least squares on log X. Exact parameters come back from exact data.
 
+    Raises `InputError` if an element is not above 0, the lengths differ, or there are fewer than 2 different `n`.
+
     Parameters
     ----------
     n : array_like, shape (M,)
         Numbers of threads, above 0, at least 2 different ones.
     throughput : array_like, shape (M,)
         Measured throughput at each, above 0, any unit.
-
-    Returns
-    -------
-    ScalabilityFit
-
-    Raises
-    ------
-    InputError
-        If an element is not above 0, the lengths differ, or there are fewer than 2 different `n`.
 
     References
     ----------
@@ -257,21 +226,14 @@ def fit_universal_scalability(n: ArrayLike, throughput: ArrayLike) -> Scalabilit
     Least squares on log X. Gunther bounds both parameters by 1 as well; here they have no upper bound,
     which gives the baseline every chance on data that fall steeply.
 
+    Raises `InputError` if an element is not above 0, the lengths differ, or there are fewer than 3 different `n`.
+
     Parameters
     ----------
     n : array_like, shape (M,)
         Numbers of threads, above 0, at least 3 different ones.
     throughput : array_like, shape (M,)
         Measured throughput at each, above 0, any unit.
-
-    Returns
-    -------
-    ScalabilityFit
-
-    Raises
-    ------
-    InputError
-        If an element is not above 0, the lengths differ, or there are fewer than 3 different `n`.
 
     References
     ----------

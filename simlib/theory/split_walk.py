@@ -113,15 +113,12 @@ class EagerSplit:
     def enable(self, walk: str = "all") -> Counts:
         """What enabling the log pays for: write-protecting the slot, then splitting it.
 
+        Returns: By the names of `COSTS`.
+
         Parameters
         ----------
         walk : str
             One of `simlib.model.pagetable.SPLIT_WALKS`.
-
-        Returns
-        -------
-        mapping of str to int
-            By the names of `COSTS`.
         """
         table, levels, height = self._table, self._table.levels(self.ipa_bits), self._height
         ranges = self.pages // self._largest
@@ -139,16 +136,12 @@ class EagerSplit:
         In the first, all pages count as dirty; in later ones a word's walks reach from the first page that the guest
         wrote to the last. Only the first splits.
 
+        Returns: By the names of `COSTS`, over all iterations.
+
         Parameters
         ----------
         walk : str
             One of `simlib.model.pagetable.SPLIT_WALKS`.
-        iterations : int
-
-        Returns
-        -------
-        mapping of str to int
-            By the names of `COSTS`, over all iterations.
         """
         stride, words = self.pages_per_guest_page, self.pages // WORD_PAGES
         written, part = self.pages // stride, WORD_PAGES - stride + 1
@@ -173,11 +166,6 @@ class EagerSplit:
 
 def time(counts: Counts, costs: Mapping[str, float | None]) -> float:
     """What the counts take, in the unit of the costs; a cost without a value takes nothing.
-
-    Parameters
-    ----------
-    counts : mapping of str to int
-    costs : mapping of str to float or None
 
     Examples
     --------

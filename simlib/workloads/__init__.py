@@ -74,10 +74,7 @@ def _built(machine: Machine, guest: Guest, policy: Policy, workload: Workload, c
 def find_metric(scenario: Scenario, name: str) -> Metric:
     """A metric of a scenario's workload, by its name: ``dirty_memory_time``, ``dirty_memory_time[2]``.
 
-    Raises
-    ------
-    InputError
-        If the workload has none of this name, or not this iteration.
+    Raises `InputError` if the workload has none of this name, or not this iteration.
 
     Examples
     --------

@@ -30,10 +30,8 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``.
 
-    Raises
-    ------
-    InputError
-        If an access of the guest takes no time: then it would go round its pages for ever at one instant.
+    Raises `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one
+    instant.
 
     Examples
     --------

@@ -44,19 +44,13 @@ def undisturbed_rate(scenario: Scenario) -> float:
 def degradation(scenario: Scenario, job: Job, raw: EngineResult, end: Stamp = SWITCHOVER) -> pd.DataFrame:
     """The guest's throughput over time, relative to undisturbed.
 
+    Returns: ``time_s`` (since the guest was undisturbed, middle of the bin), ``width_s``, ``throughput``,
+    ``degradation`` (one less the throughput). From the first whole bin to the last before the end.
+
     Parameters
     ----------
-    scenario : Scenario
-    job : Job
-    raw : EngineResult
     end : Stamp
         When the work ends that disturbs it; by default a migration's.
-
-    Returns
-    -------
-    DataFrame
-        ``time_s`` (since the guest was undisturbed, middle of the bin), ``width_s``, ``throughput``, ``degradation``
-        (one less the throughput). From the first whole bin to the last before the end.
     """
     stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
     begin, over = stamps[UNDISTURBED], stamps[end]
@@ -88,7 +82,6 @@ def stall_quantile(histogram: np.ndarray, share: float) -> float:
     ----------
     histogram : ndarray of int64, shape (488,)
         Count of stalls by `simlib.engine.result.lap_bin`.
-    share : float
 
     Examples
     --------

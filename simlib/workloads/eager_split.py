@@ -33,11 +33,8 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``.
 
-    Raises
-    ------
-    InputError
-        If `policy.split_chunk` is no multiple of the blocks, or the memory is none; or if an access of a guest that
-        works on takes no time.
+    Raises `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none; or if an access of
+    a guest that works on takes no time.
 
     Examples
     --------

@@ -100,9 +100,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 def check_horizon(scenario: Scenario) -> None:
     """Refuse rounds that cannot end in time.
 
-    Raises
-    ------
-    HorizonError
+    Raises `HorizonError`.
     """
     workload, guest, costs = scenario.workload, scenario.guest, scenario.machine_costs
     pages = guest.pages

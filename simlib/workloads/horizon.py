@@ -15,9 +15,7 @@ def within_horizon(what: str, time: float, cure: str, option: str = "", beside: 
 
     The sentence is `what`, in which the time stands for ``{}``, and `cure`; on the command line `option`.
 
-    Raises
-    ------
-    HorizonError
+    Raises `HorizonError`.
     """
     if beside + time > HORIZON_PS:
         limit = f"more than the {HORIZON_PS * PS:.0f} s that are simulated"
@@ -54,14 +52,7 @@ def undisturbed_accesses(scenario: Scenario) -> float:
 def check_length(scenario: Scenario) -> str:
     """Refuse a run whose guest would touch its memory for days before anything happens.
 
-    Returns
-    -------
-    str
-        What to say of a long one beforehand; empty: it is none.
-
-    Raises
-    ------
-    HorizonError
+    Returns: What to say of a long one beforehand; empty: it is none. Raises `HorizonError`.
 
     Examples
     --------
@@ -82,9 +73,7 @@ def check_walks(scenario: Scenario) -> None:
 
     The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978).
 
-    Raises
-    ------
-    HorizonError
+    Raises `HorizonError`.
 
     Examples
     --------

@@ -46,13 +46,8 @@ def split_at_once(guest: Guest) -> int:
 class Kernel:
     """A scenario's kernel, writing its steps into a program.
 
-    Parameters
-    ----------
-    scenario : Scenario
-
     Attributes
     ----------
-    program : Program
     policy : Policy
         With every default replaced.
     stamps : list of Stamp
@@ -255,8 +250,6 @@ class Kernel:
         ----------
         vcpu : Thread or sequence of Thread
             That of all vCPUs, or of each.
-        main : Thread
-        barriers : int
         populated : bool
             Whether all memory is mapped from the beginning.
         shared : bool

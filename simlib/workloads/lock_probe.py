@@ -27,10 +27,7 @@ def build(scenario: Scenario) -> Job:
     Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``begun i``, ``dirtied i``,
     ``cleared i``.
 
-    Raises
-    ------
-    InputError
-        If a probe takes no time, or there are more iterations than flags.
+    Raises `InputError` if a probe takes no time, or there are more iterations than flags.
 
     Examples
     --------

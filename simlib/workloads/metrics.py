@@ -30,7 +30,6 @@ class Metric:
 
     Attributes
     ----------
-    name, unit : str
     definition : str
         One sentence: exactly what is measured, and over what it is summed.
     memory : str
@@ -89,7 +88,6 @@ class Kind:
         As ``workload.kind`` has it.
     build : callable
         Scenario to programs.
-    metrics : tuple of Metric
     default : tuple of str
         Those that `simlib.predict` gives unless told otherwise.
     measure : callable
@@ -120,10 +118,7 @@ class Kind:
     def find(self, name: str, rounds: int) -> tuple[Metric, int]:
         """A metric by its name, and which of its rounds is meant: 0, all of them.
 
-        Raises
-        ------
-        InputError
-            If the workload has no such metric, or not so many rounds.
+        Raises `InputError` if the workload has no such metric, or not so many rounds.
         """
         base, number = split_name(name)
         found = {metric.name: metric for metric in self.metrics}.get(base)
@@ -144,10 +139,7 @@ class Kind:
 def split_name(name: str) -> tuple[str, int | None]:
     """A metric's name, and the iteration that it asks for.
 
-    Raises
-    ------
-    InputError
-        If it is not written so.
+    Raises `InputError` if it is not written so.
 
     Examples
     --------

@@ -221,9 +221,7 @@ def _left(job: Job, raw: EngineResult) -> int:
 def check_horizon(scenario: Scenario) -> None:
     """Refuse a link so slow that the passes cannot end in time.
 
-    Raises
-    ------
-    HorizonError
+    Raises `HorizonError`.
     """
     workload = scenario.workload
     first = scenario.guest.pages * page_time(scenario)

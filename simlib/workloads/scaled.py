@@ -27,21 +27,14 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
     so that there are as many, and what one ioctl costs outside of its pages shrinks with them. What does not scale is
     the time of a single hold of a whole chunk, and so the longest stall.
 
+    Raises `InputError` if the memory or the chunk cannot be divided so.
+
     Parameters
     ----------
     scenario : Scenario
         Its workload must be a migration.
     factor : int
         Memory of the scenario over memory of the result.
-
-    Returns
-    -------
-    Scenario
-
-    Raises
-    ------
-    InputError
-        If the memory or the chunk cannot be divided so.
 
     Examples
     --------

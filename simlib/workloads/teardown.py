@@ -162,9 +162,7 @@ def counts(scenario: Scenario) -> Unmapping:
 def check_horizon(scenario: Scenario) -> None:
     """Refuse what takes longer than is simulated.
 
-    Raises
-    ------
-    HorizonError
+    Raises `HorizonError`.
     """
     time = counts(scenario).time_ps(scenario.machine_costs, scenario.guest.vcpus)
     less = "take less memory, or count it (simlib.workloads.teardown.counts)"

@@ -40,6 +40,9 @@ def run(
 ) -> EngineResult:
     """Run a job with the compiled engine.
 
+    Raises `DeadlockError` if every thread that has not ended waits for another. Raises `HorizonError` if simulated time
+    passes 75 minutes, or the trace outgrows `trace`. Raises `InputError` if the job has more than 1024 threads.
+
     Parameters
     ----------
     job : Job
@@ -52,19 +55,6 @@ def run(
         Keep up to this many entries of what happened to the guest's pages; 0 keeps none.
     progress : callable, optional
         Called with (events, simulated time in ps) several times a second.
-
-    Returns
-    -------
-    EngineResult
-
-    Raises
-    ------
-    DeadlockError
-        If every thread that has not ended waits for another.
-    HorizonError
-        If simulated time passes 75 minutes, or the trace outgrows `trace`.
-    InputError
-        If the job has more than 1024 threads.
 
     Examples
     --------

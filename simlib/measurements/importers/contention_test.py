@@ -199,23 +199,16 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
     Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c`` of simlib's kernel patches. Lines that are
     no JSON objects (the selftest library's own messages) and unknown types are passed over.
 
+    Returns: Tables ``ioctls``, ``vcpus``, ``longest``, ``rounds``, ``gaps``, ``progress``, and those of
+    `read_kvm_stats`. The options of the test are the setup. Raises `InputError` if a line cannot be read, or a run has
+    no end.
+
     Parameters
     ----------
     lines : Lines
         The log, of one run or several.
     histograms : bool, optional
         Give the histograms of waits and holds too.
-
-    Returns
-    -------
-    Contents
-        Tables ``ioctls``, ``vcpus``, ``longest``, ``rounds``, ``gaps``, ``progress``, and those of `read_kvm_stats`.
-        The options of the test are the setup.
-
-    Raises
-    ------
-    InputError
-        If a line cannot be read, or a run has no end.
 
     Examples
     --------

@@ -110,20 +110,13 @@ def read_dirty_log(lines: Lines) -> Contents:
     guest mode, and may hold several logs. Lines of others (random seed, memory region, debug output) are passed
     over.
 
+    Returns: Tables ``iterations`` (a row an iteration of a run) and ``runs``. Raises `InputError` if a line cannot be
+    read, a run is not complete, or the test failed.
+
     Parameters
     ----------
     lines : Lines
         The log. It does not say the number of vCPUs nor their memory.
-
-    Returns
-    -------
-    Contents
-        Tables ``iterations`` (a row an iteration of a run) and ``runs``.
-
-    Raises
-    ------
-    InputError
-        If a line cannot be read, a run is not complete, or the test failed.
 
     Examples
     --------

@@ -82,15 +82,12 @@ _OTHERS = (
 def sniff(head: list[str]) -> str:
     """Name the kind of a text.
 
+    Returns: A key of `KINDS`; empty if the text is none of them.
+
     Parameters
     ----------
     head : list of str
         Its first lines.
-
-    Returns
-    -------
-    str
-        A key of `KINDS`; empty if the text is none of them.
 
     Examples
     --------
@@ -103,6 +100,8 @@ def sniff(head: list[str]) -> str:
 def import_log(kind: str, path: str | Path, *, progress: Progress | None = None, **options: Any) -> Imported:
     """Import a log.
 
+    Returns: Its tables. Raises `InputError` if the kind or an option is unknown, or for the first fault of the log.
+
     Parameters
     ----------
     kind : str
@@ -113,16 +112,6 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
         Called now and then with what is done and its share.
     **options
         Of the kind: ``lock`` (lock-stat), ``histograms`` (kvm-stats, contention-test).
-
-    Returns
-    -------
-    Imported
-        Its tables.
-
-    Raises
-    ------
-    InputError
-        If the kind or an option is unknown, or for the first fault of the log.
 
     Examples
     --------

@@ -68,20 +68,13 @@ def looks_like(head: list[str]) -> bool:
 def read_kvm_stat(lines: Lines) -> Contents:
     """Read what ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l`` prints.
 
+    Returns: Table ``log`` (a row a line and statistic) or ``once`` (a row a statistic). Raises `InputError` if a line
+    does not fit its banner, or cannot be read.
+
     Parameters
     ----------
     lines : Lines
         The text.
-
-    Returns
-    -------
-    Contents
-        Table ``log`` (a row a line and statistic) or ``once`` (a row a statistic).
-
-    Raises
-    ------
-    InputError
-        If a line does not fit its banner, or cannot be read.
 
     Examples
     --------

@@ -202,22 +202,15 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
     over. Text is ``name: value``, as debugfs (``grep . /sys/kernel/debug/kvm/VM/*``) and ``kvm_stat -1``
     (``batch()`` in ``tools/kvm/kvm_stat/kvm_stat``) print it; a histogram's counts follow each other.
 
+    Returns: Tables ``locks`` (a row a call site and mode), ``histograms`` (a row a bucket) and ``others``. Raises
+    `InputError` if a line cannot be read, a statistic stands twice in a reading, or the log of a test has no end.
+
     Parameters
     ----------
     lines : Lines
         The text.
     histograms : bool, optional
         Give the histograms too.
-
-    Returns
-    -------
-    Contents
-        Tables ``locks`` (a row a call site and mode), ``histograms`` (a row a bucket) and ``others``.
-
-    Raises
-    ------
-    InputError
-        If a line cannot be read, a statistic stands twice in a reading, or the log of a test has no end.
 
     Examples
     --------

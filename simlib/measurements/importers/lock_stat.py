@@ -175,6 +175,9 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
     taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without readers the
     one line has no suffix, and counts as write.
 
+    Returns: Tables ``classes``, a row a class and mode, and ``sites``, a row a call site. Raises `InputError` if a line
+    is not lock_stat's, the text ends too early, or no class fits `lock`.
+
     Parameters
     ----------
     lines : Lines
@@ -182,16 +185,6 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
     lock : str, optional
         Part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
         (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
-
-    Returns
-    -------
-    Contents
-        Tables ``classes``, a row a class and mode, and ``sites``, a row a call site.
-
-    Raises
-    ------
-    InputError
-        If a line is not lock_stat's, the text ends too early, or no class fits `lock`.
 
     Examples
     --------

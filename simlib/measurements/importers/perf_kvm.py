@@ -59,20 +59,13 @@ def looks_like(head: list[str]) -> bool:
 def read_perf_kvm(lines: Lines) -> Contents:
     """Read the tables that ``perf kvm stat report`` prints, one or several after each other.
 
+    Returns: Tables ``exits`` (a row a reason) and ``totals`` (a row a report). Raises `InputError` if a row cannot be
+    read, or a table has no end.
+
     Parameters
     ----------
     lines : Lines
         The text.
-
-    Returns
-    -------
-    Contents
-        Tables ``exits`` (a row a reason) and ``totals`` (a row a report).
-
-    Raises
-    ------
-    InputError
-        If a row cannot be read, or a table has no end.
 
     Examples
     --------

@@ -67,20 +67,13 @@ def read_perf_lock(lines: Lines) -> Contents:
     or more digits by perf; ``-x`` gives nanoseconds. What the measured command printed before the header is passed
     over, as are the stacks of ``-v``.
 
+    Returns: Table ``contention``: the columns that perf printed, times in nanoseconds. Raises `InputError` if a row
+    cannot be read, or there is none.
+
     Parameters
     ----------
     lines : Lines
         The text.
-
-    Returns
-    -------
-    Contents
-        Table ``contention``: the columns that perf printed, times in nanoseconds.
-
-    Raises
-    ------
-    InputError
-        If a row cannot be read, or there is none.
 
     Examples
     --------

@@ -72,20 +72,13 @@ def read_perf_trace(lines: Lines) -> Contents:
     A call whose beginning was not seen has no time, and one whose end was not has no result: both are counted and left
     out. Lines of other events are passed over.
 
+    Returns: Tables ``calls`` (a row a call) and ``summary`` (a row a thread and system call). Raises `InputError` if a
+    row of a summary cannot be read.
+
     Parameters
     ----------
     lines : Lines
         The text.
-
-    Returns
-    -------
-    Contents
-        Tables ``calls`` (a row a call) and ``summary`` (a row a thread and system call).
-
-    Raises
-    ------
-    InputError
-        If a row of a summary cannot be read.
 
     Examples
     --------

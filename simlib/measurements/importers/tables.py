@@ -215,19 +215,12 @@ class Imported:
     def with_columns(self, values: Mapping[str, str]) -> Imported:
         """The same with constant columns in front of every table, for what the log does not say.
 
+        Raises `InputError` if a name is no column's, is taken, or a number lacks its unit.
+
         Parameters
         ----------
         values : mapping of str to str
             Names and values of the columns: ``{"vcpus": "8"}``.
-
-        Returns
-        -------
-        Imported
-
-        Raises
-        ------
-        InputError
-            If a name is no column's, is taken, or a number lacks its unit.
 
         Examples
         --------
@@ -281,6 +274,9 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
 
     Everything is written into a folder beside, then renamed: whoever looks sees whole files.
 
+    Returns: The CSV files, the main one first. Raises `InputError` if the name is unfit, the folder cannot be written,
+    or a file of that name is there that is no import, or is the log.
+
     Parameters
     ----------
     imported : Imported
@@ -289,17 +285,6 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
         Where to write; made if it does not exist.
     name : str, optional
         Name of the main table's files; the others are ``<name>-<table>``. Default: the log's own.
-
-    Returns
-    -------
-    list of Path
-        The CSV files, the main one first.
-
-    Raises
-    ------
-    InputError
-        If the name is unfit, the folder cannot be written, or a file of that name is there that is no import, or is
-        the log.
 
     Examples
     --------
@@ -372,6 +357,8 @@ def default_name(source: str) -> str:
 def descriptor(imported: Imported, name: str, path: str) -> dict[str, Any]:
     """Descriptor of one table of an import, as those in ``data/published``.
 
+    Returns: A Frictionless table resource.
+
     Parameters
     ----------
     imported : Imported
@@ -380,11 +367,6 @@ def descriptor(imported: Imported, name: str, path: str) -> dict[str, Any]:
         The table.
     path : str
         Name of its CSV file.
-
-    Returns
-    -------
-    dict
-        A Frictionless table resource.
     """
     table = imported.tables[name]
     return {

@@ -263,21 +263,14 @@ def read_trace(lines: Lines) -> Contents:
     An end without a beginning, a beginning without an end, and a beginning whose end may be among lost events are
     counted and reported, never guessed.
 
+    Returns: Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row), and ``events`` (KVM's
+    other events, a row for each event, reason of an exit, and thread). Raises `InputError` if an event of these four
+    cannot be read, or there is none.
+
     Parameters
     ----------
     lines : Lines
         The text. It is not held in memory.
-
-    Returns
-    -------
-    Contents
-        Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row), and ``events`` (KVM's other
-        events, a row for each event, reason of an exit, and thread).
-
-    Raises
-    ------
-    InputError
-        If an event of these four cannot be read, or there is none.
 
     Examples
     --------
