@@ -107,7 +107,7 @@ reproduce: .venv/.simlib
 # ONLY="04 08" makes only those whose names have such a part.
 ONLY ?=
 notebooks: .venv/.simlib
-	@.venv/bin/python -m simlib.report.gallery build/notebooks $(ONLY)
+	@.venv/bin/python -m simlib.report.books build/notebooks $(ONLY)
 
 # A file's tests stay in one process, as they share what takes long. The examples come last, which even out the end.
 BY_FILE := --dist loadfile --no-loadscope-reorder

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from simlib import figures
 from simlib.report import arm64
-from simlib.report.gallery import FIGURE
+from simlib.report.books import FIGURE
 
 HERE = Path(__file__).parent
 TARGET = HERE / "arm64-curves.svg"

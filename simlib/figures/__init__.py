@@ -20,7 +20,6 @@ from simlib.figures.prediction import over_vcpus
 from simlib.figures.published import published_errors
 from simlib.figures.split_walk import split_walk_changes, split_walk_shares
 from simlib.figures.sweep import policy_map
-from simlib.figures.teardown import teardown_ways, unmap_times
 
 __all__ = [
     "batch_costs",
@@ -51,10 +50,8 @@ __all__ = [
     "split_walk_changes",
     "split_walk_shares",
     "switch_effects",
-    "teardown_ways",
     "three_configurations",
     "throughput_over_time",
     "time_per_page",
     "under_load",
-    "unmap_times",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -237,7 +237,27 @@ class Listing:
         return _marked(self.caption)
 
 
-Block = Prose | Note | Table | Chart | Listing
+@dataclass(frozen=True)
+class Card:
+    """A page beside this one: where it is, what it asks and answers, its picture, and the seconds that it took."""
+
+    link: str
+    title: str
+    question: str
+    answer: str
+    picture: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Links to pages beside this one, each with its question, its answer and its picture."""
+
+    cards: Sequence[Card]
+    kind: ClassVar[str] = "cards"
+
+
+Block = Prose | Note | Table | Chart | Listing | Cards
 """Anything that a section may hold; a plain string is taken as `Prose`."""
 
 

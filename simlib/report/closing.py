@@ -8,24 +8,10 @@ import pandas as pd
 
 from simlib.comparison import Comparison
 from simlib.decision import BatchChoice, Choice
-from simlib.figures.style import plain_number, seconds, signed
+from simlib.figures.style import plain_number, signed
 from simlib.fits import Fit
 from simlib.report.host import host_answer
-from simlib.report.published import HELD_OUT
-
-QUESTION, ANSWER = "**Question.**", "**Answer.**"
-"""What a paragraph of the first cell of a notebook begins with, and the output of its last."""
-
-
-def answered(sentence: str) -> str:
-    """A closing sentence as a notebook shows it.
-
-    Examples
-    --------
-    >>> answered("It does.")
-    '**Answer.** It does.'
-    """
-    return f"{ANSWER} {sentence}"
+from simlib.studies.study import Answer
 
 
 def change_of(compared: Comparison, policy: str, metric: str, vcpus: int) -> str:
@@ -36,145 +22,116 @@ def change_of(compared: Comparison, policy: str, metric: str, vcpus: int) -> str
     return f"by {signed(row['change_percent'])} % ({ends})"
 
 
-def tour(compared: Comparison, policy: str, vcpus: int, decision: BatchChoice) -> str:
+def tour(compared: Comparison, policy: str, vcpus: int, decision: BatchChoice) -> Answer:
     """Of 00: what the strategy changes for both sides, and what is to be chosen."""
     stall, clear = (change_of(compared, policy, metric, vcpus) for metric in ("longest_stall", "clear_cpu_time"))
-    return answered(
+    return Answer(
         f"In this guest, with {vcpus} vCPUs and costs that were assumed, `{policy}` changes the longest stall {stall} "
         f"and the CPU time of CLEAR {clear}; of batches: {decision.sentence}."
     )
 
 
-def own_host(fit: Fit) -> str:
+def own_host(fit: Fit) -> Answer:
     """Of 10: how well the host's costs predict what was held out."""
-    return answered(host_answer(fit))
+    return Answer(host_answer(fit))
 
 
-def own_strategy(compared: Comparison, idea: str, beside: str, vcpus: int) -> str:
+def own_strategy(compared: Comparison, idea: str, beside: str, vcpus: int) -> Answer:
     """Of 11: what the idea changes, and what the strategy beside it."""
     said = [
         f"`{policy}` changes the longest stall {change_of(compared, policy, 'longest_stall', vcpus)} and the CPU time "
         f"of CLEAR {change_of(compared, policy, 'clear_cpu_time', vcpus)}"
         for policy in (idea, beside)
     ]
-    return answered(f"Against `{compared.policies[0]}`, with {vcpus} vCPUs: {'; '.join(said)}.")
+    return Answer(f"Against `{compared.policies[0]}`, with {vcpus} vCPUs: {'; '.join(said)}.")
 
 
-def limits(table: pd.DataFrame, missed: pd.DataFrame) -> str:
-    """Of 12: how many held-out numbers are how near, and how many are named as missed."""
-    held = table[(table["role"] == HELD_OUT) & table["error_percent"].notna()]
-    errors = held["error_percent"].abs()
-    counts = " and ".join(f"{int((errors <= near).sum())} within {near} %" for near in (10, 20))
-    return answered(
-        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}; {len(missed)}, in "
-        f"{missed['table'].nunique()} tables, are named above as missed; where no table stands beside a workload, "
-        "machine or strategy, trust the order of strategies before their distance, and neither where a cost that was "
-        "never measured decides."
-    )
-
-
-def laws(held_out: pd.DataFrame) -> str:
+def laws(held_out: pd.DataFrame) -> Answer:
     """Of 01: whether the curves could have been told from few vCPUs, and what helped."""
     errors = {name: held_out[f"{key}_percent"].abs() for name, key in
               (("the model", "simlib"), ("Amdahl's law", "amdahl"), ("the USL", "usl"))}  # fmt: skip
     each = ", ".join(f"{plain_number(float(f'{e.mean():.2g}'))} % by {name}" for name, e in errors.items())
-    return answered(
+    return Answer(
         "The rwlock lets the work under the lock overlap, and stops where something serial, read here as the broadcast "
         f"TLB invalidation, does not; from at most 8 vCPUs the rest is predicted with a mean error of {each}."
     )
 
 
-def running_kernels(load: pd.DataFrame) -> str:
+def running_kernels(load: pd.DataFrame) -> Answer:
     """Of 02: whether the simulator gives what running kernels count and time."""
     median = load.groupby("metric")["error"].apply(lambda error: 100 * float(error.abs().median()))
-    return answered(
+    return Answer(
         "Once the log is enabled every count of the lock is the kernel's own; of times, held out, CLEAR's is off "
         f"by {median['clear_dirty_log_time']:.2g} % and the longest stall by {median['longest_stall']:.2g} % in the "
         "median."
     )
 
 
-def drop_cost(changes: pd.DataFrame) -> str:
+def drop_cost(changes: pd.DataFrame) -> Answer:
     """Of 03: why the same 64 pages cost so different shares."""
     rows = changes[(changes["metric"] == "clear_cpu_time") & changes["published_percent"].notna()]
     each = ", ".join(
         f"{signed(row['model_percent'])} % where {signed(row['published_percent'])} % was published"
         for row in rows.to_dict("records")
     )
-    return answered(
+    return Answer(
         "Letting go costs what CLEAR then waits for before it has the lock again: nobody, one round of readers, or one "
         f"writer after another, beside more work or less; the model has {each}."
     )
 
 
-def degraded(rows: pd.DataFrame) -> str:
+def degraded(rows: pd.DataFrame) -> Answer:
     """Of 04: how near the seconds of degradation are, fitted and predicted."""
     inside = (rows["published_s"] >= rows["low_s"]) & (rows["published_s"] <= rows["high_s"])
     counts = ", ".join(
         f"{int(inside[rows['role'] == role].sum())} of {int((rows['role'] == role).sum())} {role}"
         for role in dict.fromkeys(rows["role"])
     )
-    return answered(
+    return Answer(
         "While all vCPUs fault, the guest goes only as fast as faults are served one after another, one for each page "
         f"and pass; of the published seconds {counts} lie in the model's interval."
     )
 
 
-def strategy_and_batch(choice: Choice, decision: BatchChoice) -> str:
+def strategy_and_batch(choice: Choice, decision: BatchChoice) -> Answer:
     """Of 05: what to take for two objectives, and which batch on the second machine."""
-    return answered(
+    return Answer(
         f"For {choice.guest}: `{choice.take('cost')}` for the least CPU time in all, `{choice.take('stall')}` for the "
         f"shortest longest stall (evidence: {choice.evidence}); for the machine of one's own: {decision.sentence} "
         f"(evidence: {decision.evidence})."
     )
 
 
-def growing(readings: pd.DataFrame, cost: pd.Series) -> str:
+def growing(readings: pd.DataFrame, cost: pd.Series) -> Answer:
     """Of 06: what grows, and that it is empirical."""
-    return answered(
+    return Answer(
         "Sockets and clusters of cores explain a part; the rest is one empirical cost of handing over the lock, "
         f"{cost['value']:.3g} ns ({cost['low']:.3g} to {cost['high']:.3g}) for each doubling of the threads that wait, "
         f"for which no source has a mechanism ({len(readings)} readings were tried)."
     )
 
 
-def lockless_get(verdicts: pd.DataFrame, ratio: float) -> str:
+def lockless_get(verdicts: pd.DataFrame, ratio: float) -> Answer:
     """Of 07: what the halving can be, and whether it is worth it."""
-    return answered(
+    return Answer(
         f"GET fell to {ratio:.2f} of its time by a faster walk, by finding fewer pages, or by one slow run, which the "
         "mail cannot tell apart; for the guest a batch gives nearly as much, and GET's own time is what only going "
         f"without the lock keeps short ({len(verdicts)} cases compared)."
     )
 
 
-def ending(predictions: pd.DataFrame) -> str:
-    """Of 08: what 1 TiB takes with both kinds of maintenance, and with none of them for each page."""
-    mine = predictions.query("memory == '1T' and page_size == '4K' and mapping == 'blocks'")
-
-    def span(way: str) -> str:
-        ends = mine[mine["way"] == way].iloc[0]
-        return f"{seconds(float(ends['low_s']))} to {seconds(float(ends['high_s']))}"
-
-    return answered(
-        f"Mapped by 2 MiB blocks, 1 TiB takes {span('both for each entry')} with both kinds of maintenance for each "
-        f"entry, nearly all of it cleaning the cache, and {span('one whole-VM invalidation')} with one invalidation "
-        "of the whole VM; how much larger pages are worth depends on whether the cache is cleaned, which is paid by "
-        "the byte."
-    )
-
-
-def visits(fits: list[pd.DataFrame]) -> str:
+def visits(fits: list[pd.DataFrame]) -> Answer:
     """Of 09: how many of the changes follow from counting visits."""
     within = [int(rows["within"].sum()) for rows in fits]
     errors = np.concatenate([(rows["fitted_percent"] - rows["published_percent"]).abs() for rows in fits])
-    return answered(
+    return Answer(
         f"{sum(within)} of {sum(len(rows) for rows in fits)} published changes follow from counted visits and four "
         f"ratios of costs a machine, none further off than {errors.max():.2g} points; neither the lab's change in "
         "instructions nor the barrier moved in 2024 is predicted by them."
     )
 
 
-def swept(table: pd.DataFrame) -> str:
+def swept(table: pd.DataFrame) -> Answer:
     """Of 13: at which share of the places it matters, by mode of the lock, and what is best there."""
     shares = 100 * table.groupby("clear_lock")["matters"].mean()
     modes = ", ".join(f"{shares[name]:.0f} % with the lock held for {name}" for name in ("write", "read"))
@@ -183,7 +140,7 @@ def swept(table: pd.DataFrame) -> str:
     first = ", ".join(f"`{name}` at {100 * share:.0f} %" for name, share in best.head(3).items())
     where = 100 * there.groupby("variant").size() / table.groupby("variant").size()
     most = str(where.idxmax())
-    return answered(
+    return Answer(
         f"Of {len(table):,} places it matters at {modes} and {shares['lockless']:.0f} % without it, most often on "
         f"{most} ({where[most]:.0f} %); of the places where it does, {first} have the best one."
     )

@@ -6,7 +6,9 @@ from __future__ import annotations
 import datetime
 import hashlib
 import platform
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,11 +29,14 @@ from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
-from simlib.parallel import both, portion
-from simlib.report import arm64, decision, growth, lab, lockless, migration, published, split_walk, teardown
-from simlib.report.block import Prose, Table
+from simlib.parallel import Progress, both, each, portion
+from simlib.report import arm64, decision, growth, lab, lockless, migration, published, split_walk
+from simlib.report.block import Block, Cards, Prose, Table
+from simlib.report.books import Pages, notebooks
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
+from simlib.studies import every
+from simlib.studies.study import KEPT, Found
 from simlib.version import __version__
 from simlib.workloads import build
 
@@ -44,7 +49,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     Parameters
     ----------
     out : Path
-        Folder for ``report.html``, the fit file and the tables behind the figures.
+        Folder for ``index.html``, a page of each notebook, the fit file and the tables behind the figures.
     progress : callable, optional
         Called with (what, share done of all).
     """
@@ -59,15 +64,18 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     grown = growth.study(seed)
     sections += growth.sections(grown)
     sections += migration.sections(migrations)
-    gets, ends = both(lambda: lockless.study(seed, portion(progress, 0.57, 0.67)), teardown.study)
+    gets, founds = both(
+        lambda: lockless.study(seed, portion(progress, 0.57, 0.67)),
+        lambda: {study.name: study.found(seed=seed) for study in every()},
+    )
     sections += lockless.sections(gets)
-    sections += teardown.sections(ends)
     sections += split_walk.sections(walks)
-    choices = decision.study(seed, portion(progress, 0.67, 1.0))
+    choices = decision.study(seed, portion(progress, 0.67, 0.95))
     sections += decision.sections(choices)
     sections.append(_checks(found, seed))
-    numbers = published.published_table(found, grown, migrations, gets, ends, walks, seed=seed)
+    numbers = published.all_numbers(found, grown, migrations, gets, founds["teardown"], walks, seed=seed)
     sections.insert(0, published.section(numbers))
+    sections.insert(1, Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]))
     data = found.table.path.read_bytes()
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
@@ -102,13 +110,26 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "lockless-kernbench": gets.comparison, "lockless-readings": lockless.readings(gets), "lockless-lab": gets.lab,
         "lockless-witness": gets.witness, "lockless-guests": gets.guests, "lockless-predictions": gets.predictions,
         "lockless-verdicts": gets.verdicts,
-        "teardown-unmap": ends.unmap, "teardown-costs": ends.costs, "teardown-readings": ends.readings,
-        "teardown-predictions": ends.predictions, "teardown-stalls": ends.stalls,
     }  # fmt: skip
+    for name, one in founds.items():
+        tables |= {f"{name}-numbers": one.numbers} | {f"{name}-{key}": frame for key, frame in one.tables.items()}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
     texts["arm64-fit.json"] = fit_text(as_fit(found.fit, arm64.TRAIN))
-    write_together(out, texts | {"report.html": report.to_html()})
-    return (out / "report.html").resolve()
+    write_together(out, texts | {"index.html": report.to_html()})
+    return (out / "index.html").resolve()
+
+
+def _told(founds: Mapping[str, Found], out: Path, seed: int, progress: Progress | None) -> Block:
+    """Run the notebooks of studies on what was found, write their pages, and give a card of each."""
+    with tempfile.TemporaryDirectory(prefix="simlib-") as private:
+        pages = Pages(out, {KEPT: private})
+        for study in every():
+            study.keep(founds[study.name], Path(private), seed=seed)
+        chosen = notebooks([name for study in every() for name in study.notebooks])
+        told = [f"running {path.name}" for path in chosen]
+        books = each([partial(pages.run, path) for path in chosen], told, progress)
+    pages.linked()
+    return Cards(books)
 
 
 def _checks(found: arm64.Study, seed: int) -> Section:

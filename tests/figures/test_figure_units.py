@@ -16,8 +16,9 @@ import plotly.io as pio
 import pytest
 
 from simlib import figures
-from simlib.figures import curves, host, lab, teardown
+from simlib.figures import curves, host, lab
 from simlib.figures.style import MODEBAR, as_widget, log_ticks, titled
+from simlib.studies.teardown.figures import unmap_times
 
 UNIT = re.compile(r"(?:^|[\s,\d])(ps|ns|µs|μs|us|ms|s|seconds)$")
 SCALES = (3e-10, 3e-7, 2e-5, 4e-3, 0.7, 60.0, 4e4)
@@ -63,9 +64,10 @@ def drawn(scale: float) -> Iterator[go.Figure]:
     clear = {"metric": "longest_stall", "vcpus": 1, "chunk_pages": 64} | dict.fromkeys(ends, t)
     yield host.clear_under_load(pd.DataFrame([clear]))
     unmap = rows(
-        "table variant memory_gb published_s model_s low_s high_s held_out", ("4K", "base", 16, t, t, t, 2 * t, True)
+        "mapping kernel memory_gb published predicted low high role",
+        ("4K", "base", 16, t, t, t, 2 * t, "held out"),
     )
-    yield teardown.unmap_times(unmap)
+    yield unmap_times(unmap)
 
 
 def axes(figure: go.Figure) -> list[dict[str, Any]]:

@@ -10,9 +10,12 @@ import nbformat
 import pytest
 from notebook_run import ROOT, code_cells
 
-from simlib.report import closing
+from simlib.report import books, closing
+from simlib.studies import every, published
 
 BOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem != "explorer")
+ANSWERS = {f"{study.name}.STUDY.answer" for study in every()} | {f"{home.__name__.split('.')[-1]}.{name}" for home in
+           (closing, published) for name in vars(home)}  # fmt: skip
 LINK = re.compile(r"\]\(((?!https?:|#)[^)#]+)")
 
 
@@ -36,16 +39,16 @@ def test_kept_without_outputs_with_its_licence_and_cells_that_parse(path):
 def test_question_picture_links_and_answer(path):
     cells = nbformat.read(path, as_version=4).cells
     first, last = cells[0].source, cells[-1]
-    questions = [part for part in first.split("\n\n") if part.startswith(closing.QUESTION)]
+    questions = [part for part in first.split("\n\n") if part.startswith(books.QUESTION)]
     assert len(questions) == 1
     assert "?" in questions[0]
     picture = re.search(r"!\[(.+)\]\((\.\./docs/[a-z0-9-]+\.svg)\)", first)
     assert picture
     assert (path.parent / picture[2]).stat().st_size < 150_000
     assert last.cell_type == "code"
-    answer = re.search(r"^Markdown\(closing\.([a-z_]+)\(", last.source, re.MULTILINE)
+    answer = re.search(r"^([a-zA-Z_.]+)\(", last.source, re.MULTILINE)
     assert answer
-    assert callable(getattr(closing, answer[1]))
+    assert answer[1] in ANSWERS
     for cell in cells:
         if cell.cell_type == "markdown":
             for target in LINK.findall(cell.source):

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 
 import simlib
-from simlib.calibration import growth, kernbench, parked, split_walk, teardown
+from simlib.calibration import growth, kernbench, parked, split_walk
 from simlib.figures import published_errors
 from simlib.fits import load_fit
 from simlib.measurements import data_dir, load
 from simlib.report import Chart, Report, Table, arm64, published
-from simlib.report.published import COUNTED, FITTED, HELD_OUT, NONE, ROLES
+from simlib.studies import study
+from simlib.studies.published import finding, published_table, readable_summary, summary
+from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, ROLES
 
 pytestmark = pytest.mark.study
 
@@ -40,22 +42,20 @@ def parts():
     change = pd.DataFrame({"configuration": [3, 4], "metric": "clear_cpu_time", "published_percent": [5200.0, np.nan],
                            "model_percent": [3526.0, 1.0], "low": [2888.0, 1.0], "high": [3600.0, 1.0],
                            "role": ["fitted", "predicted"]})  # fmt: skip
-    ends = teardown.fits()
     return {
         "dirty": seed_000(),
         "parked": published.parked_times(parked.parked_times()),
         "changes": published.configurations(change),
         "seconds": published.degradation(seconds),
         "gets": published.lockless_numbers(kernbench.get_means()),
-        "unmap": published.unmapping(teardown.unmap_table(ends)),
-        "bounds": published.teardown_bounds(teardown.predictions(teardown.fits(np.inf))),
+        "teardown": study("teardown").found().numbers,
         "walks": published.split_walks(*walks()),
     }
 
 
 @pytest.fixture(scope="module")
 def table(parts):
-    return pd.concat(parts.values(), ignore_index=True)
+    return published_table(parts.values())
 
 
 def test_every_number_of_a_published_table_is_there_once(parts):
@@ -63,7 +63,6 @@ def test_every_number_of_a_published_table_is_there_once(parts):
     assert len(parts["dirty"]) == seed[["dirty_memory_time_ms", "contentions"]].notna().to_numpy().sum()
     gets = ("x86-kernbench-lockless", "x86-get-dirty-log-lockless")
     assert len(parts["gets"]) == sum(len(load(name).frame) for name in gets)
-    assert len(parts["bounds"]) == len(load("arm64-teardown-64gb").frame)
     assert len(parts["walks"]) == len(split_walk.TABLES) * len(split_walk.CASES)
     assert len(parts["changes"]) == 1  # what nobody published is not among the published numbers
     for name, rows in parts.items():
@@ -83,9 +82,6 @@ def test_held_out_is_what_the_calibration_did_not_see(parts):
     dirty = parts["dirty"]
     assert (dirty["vcpus"] > arm64.TRAIN_VCPUS).equals(dirty["role"] == HELD_OUT)
     assert dirty.loc[dirty["role"] == COUNTED, "published"].tolist() == [0.0]
-    unmap = parts["unmap"]
-    sizes = unmap["variant"].str.extract(r", ([\d.]+) GB")[0].astype(float)
-    assert (sizes > teardown.TRAIN_GB).equals(unmap["role"] == HELD_OUT)
 
 
 def test_errors_and_intervals_are_counted_again(parts, table):
@@ -95,16 +91,15 @@ def test_errors_and_intervals_are_counted_again(parts, table):
     judged = table[table["inside"].notna()]
     again = judged["published"].between(judged["low"], judged["high"])
     assert again.tolist() == judged["inside"].astype(bool).tolist()
-    change = parts["changes"].iloc[0]  # 53 times published, 36.26 predicted
+    change = judged(parts["changes"]).iloc[0]  # 53 times published, 36.26 predicted
     assert change["error_percent"] == pytest.approx(100 * (36.26 / 53 - 1))
     assert change["inside"] is False
     # What is 0, or a bound, has no error; a bound has no inside either.
     assert table.loc[(table["relation"] != "") | (table["published"] == 0), "error_percent"].isna().all()
-    assert parts["bounds"]["inside"].isna().all()
 
 
 def test_the_summary_adds_up_and_pools_nothing(table):
-    found = published.summary(table)
+    found = summary(table)
     assert not found.duplicated(["study", "metric"]).any()
     assert found["numbers"].sum() == len(table)
     counted = found[["fitted", "held_out", "not_predicted"]].to_numpy().sum()
@@ -119,14 +114,14 @@ def test_the_summary_adds_up_and_pools_nothing(table):
     held = mine.loc[mine["role"] == HELD_OUT, "error_percent"]
     assert row["held_out_median"] == pytest.approx(held.abs().median())
     assert abs(row["held_out_worst"]) == pytest.approx(held.abs().max())
-    shown = published.readable_summary(table)
+    shown = readable_summary(table)
     assert len(shown) == len(found)
     assert f"{row['held_out']}: median {row['held_out_median']:.2g}, worst" in "; ".join(shown["held out: errors, %"])
     assert row["inside"] == mine.loc[mine["role"] == HELD_OUT, "inside"].astype(bool).sum() <= row["with_interval"]
 
 
 def test_the_sentence_names_the_worst_held_out_number(table):
-    text = published.finding(table)
+    text = finding(table)
     held = table[(table["role"] == HELD_OUT) & table["error_percent"].notna()]
     worst = held.loc[held["error_percent"].abs().idxmax()]
     assert text.startswith(f"{len(table)} published numbers")
@@ -142,7 +137,7 @@ def test_the_section_has_the_summary_first_and_all_numbers_folded(table):
     assert [block.folded for block in tables] == [False, True]
     assert len(tables[1].rows) == len(table)
     assert len(tables[1].rows) == len(tables[1].frame)
-    assert charts[0].caption == published.finding(table)
+    assert charts[0].caption == finding(table)
     html = Report("r", sections=[section]).to_html()
     assert html.index("By published table and metric") < html.index("<details")
     assert "up to 12" in html  # a bound is shown as one

@@ -86,7 +86,7 @@ def test_provenance_has_every_table_and_its_source(made):
         for key, value in table.source.items():
             assert value in provenance.NOT_STATED or value in part or provenance.escaped(value) in part, (name, key)
         assert all(provenance.escaped(caveat) in part for caveat in table.caveats)
-    assert "`simlib/calibration/teardown.py`" in page.partition("\n### arm64-teardown-64gb\n")[2].partition("###")[0]
+    assert "`simlib/studies/teardown/mail.py`" in page.partition("\n### arm64-teardown-64gb\n")[2].partition("###")[0]
     assert "`data/fits/ampere-altra.json`" in page.partition("\n### arm64-dirty-memory-time\n")[2].partition("###")[0]
     for table in provenance.descriptors("collected"):
         assert f"| `{table['name']}` |" in page

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.figures.frame import in_order, require, require_numbers, require_truths, require_words
+from simlib.figures.frame import in_order, require, require_numbers, require_words
 from simlib.figures.style import (
     INK,
     MUTED,
@@ -20,47 +20,49 @@ from simlib.figures.style import (
     titled,
     translucent,
 )
+from simlib.studies.study import HELD_OUT, ROLES
 
-UNMAP_COLUMNS = ("table", "variant", "memory_gb", "published_s", "model_s", "low_s", "high_s", "held_out")
+UNMAP_COLUMNS = ("mapping", "kernel", "memory_gb", "published", "predicted", "low", "high", "role")
 """Columns of the table that `unmap_times` reads."""
 
 WAY_COLUMNS = ("memory", "page_size", "mapping", "way", "estimate_s", "low_s", "high_s")
 """Columns of the table that `teardown_ways` reads."""
 
-BOUND_COLUMNS = ("memory", "page_size", "way", "value_s", "relation")
+BOUND_COLUMNS = ("memory", "page_size", "way", "published", "relation")
 """Columns of the published bounds that `teardown_ways` may draw."""
 
 _RELATIONS = {"up-to": "triangle-left", "below": "triangle-left-open"}
 
 
 def unmap_times(table: pd.DataFrame, title: str = "Unmapping a stage 2: published, fitted, predicted") -> go.Figure:
-    """Time of an unmap over memory, a panel a mapping, a colour a variant of the kernel.
+    """Time of an unmap over memory, a panel a mapping, a colour a kernel.
 
     Raises `InputError` if a column is missing or a time is not a positive number.
 
     Parameters
     ----------
     table : DataFrame
-        The columns `UNMAP_COLUMNS`: ``held_out`` says which rows the model did not see.
+        The columns `UNMAP_COLUMNS`, as `simlib.studies.teardown.Teardown.unmap` has them.
 
     Examples
     --------
-    >>> row = {"table": "4K pages", "variant": "base", "memory_gb": 16, "published_s": 8.1, "model_s": 8.1,
-    ...        "low_s": 8.0, "high_s": 8.2, "held_out": True}
+    >>> row = {"mapping": "4K pages", "kernel": "base", "memory_gb": 16, "published": 8.1, "predicted": 8.1,
+    ...        "low": 8.0, "high": 8.2, "role": "held out"}
     >>> [trace.name for trace in unmap_times(pd.DataFrame([row])).data if trace.showlegend]
     ['base', 'held out', 'predicted, with interval']
     """
     rows = require(table, UNMAP_COLUMNS, "table")
-    require_numbers(rows, ("memory_gb", "published_s", "model_s", "low_s", "high_s"), "table", least=0)
-    require_truths(rows, ("held_out",), "table")
-    panels, variants = in_order(rows["table"]), in_order(rows["variant"])
+    require_numbers(rows, ("memory_gb", "published", "predicted", "low", "high"), "table", least=0)
+    require_words(rows, "role", ROLES, "table")
+    rows = rows.assign(held_out=rows["role"] == HELD_OUT)
+    panels, kernels = in_order(rows["mapping"]), in_order(rows["kernel"])
     figure, place = facets(panels, "memory, GB", columns=2, shared_y=False)
     for i, panel in enumerate(panels):
-        part = rows[rows["table"] == panel]
-        for colour, variant in zip(PALETTE, variants, strict=False):
-            _add_unmap(figure, part[part["variant"] == variant], variant, colour, place(i), i == 0)
+        part = rows[rows["mapping"] == panel]
+        for colour, kernel in zip(PALETTE, kernels, strict=False):
+            _add_unmap(figure, part[part["kernel"] == kernel], kernel, colour, place(i), i == 0)
         figure.update_xaxes(log_axis([*part["memory_gb"]], "memory, GB"), **place(i))
-        figure.update_yaxes(time_axis([*part["low_s"], *part["high_s"]], "" if i else "time"), **place(i))
+        figure.update_yaxes(time_axis([*part["low"], *part["high"]], "" if i else "time"), **place(i))
     looks = {
         "calibrated on": (False, {"mode": "markers", "marker": {"symbol": "circle", "size": 9}}),
         "held out": (True, {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 9, "line": {"width": 2}}}),
@@ -71,29 +73,29 @@ def unmap_times(table: pd.DataFrame, title: str = "Unmapping a stage 2: publishe
         if (rows["held_out"] == held_out).any():
             key_entry(figure, name, look, MUTED)
     facet_titles(figure)
-    legend_below(figure, len(variants), keyed=True)
+    legend_below(figure, len(kernels), keyed=True)
     return titled(figure, title, "points: published; lines: the model; of each panel its own costs")
 
 
 def _add_unmap(figure: go.Figure, rows: pd.DataFrame, name: str, colour: str, at: dict[str, int], legend: bool) -> None:
     """Points and lines of one variant; the prediction begins where the fitted line ends."""
     rows = rows.sort_values("memory_gb")
-    fitted, held = rows[~rows["held_out"].astype(bool)], rows[rows["held_out"].astype(bool)]
+    fitted, held = rows[~rows["held_out"]], rows[rows["held_out"]]
     ahead = pd.concat([fitted.iloc[-1:], held])
     group = {"legendgroup": name, "name": name, **at}
-    band = [*ahead["high_s"], *ahead["low_s"][::-1]]
+    band = [*ahead["high"], *ahead["low"][::-1]]
     figure.add_scatter(
         x=[*ahead["memory_gb"], *ahead["memory_gb"][::-1]], y=band, fill="toself", mode="lines", line={"width": 0},
         fillcolor=translucent(colour), hoverinfo="skip", showlegend=False, **group,
     )  # fmt: skip
     for part, dash in ((fitted, "solid"), (ahead if len(held) else held, "dash")):
         figure.add_scatter(
-            x=part["memory_gb"], y=part["model_s"], mode="lines", line={"color": colour, "width": 2.5, "dash": dash},
+            x=part["memory_gb"], y=part["predicted"], mode="lines", line={"color": colour, "width": 2.5, "dash": dash},
             showlegend=False, hovertemplate="%{x:g} GB: %{y:.4g} s<extra>model</extra>", **group,
         )  # fmt: skip
     for part, symbol in ((fitted, "circle"), (held, "diamond-open")):
         figure.add_scatter(
-            x=part["memory_gb"], y=part["published_s"], mode="markers", showlegend=False,
+            x=part["memory_gb"], y=part["published"], mode="markers", showlegend=False,
             marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
             hovertemplate="%{x:g} GB: %{y:.4g} s<extra>published</extra>", **group,
         )  # fmt: skip
@@ -129,7 +131,7 @@ def teardown_ways(
     known = pd.DataFrame(columns=list(BOUND_COLUMNS))
     if bounds is not None:
         known = require(bounds, BOUND_COLUMNS, "bounds")
-        require_numbers(known, ("value_s",), "bounds", least=0)
+        require_numbers(known, ("published",), "bounds", least=0)
         require_words(known, "relation", _RELATIONS, "bounds")
     rows = rows.assign(row=rows["page_size"] + ", " + rows["mapping"])
     panels, ways, names = in_order(rows["memory"]), in_order(rows["way"]), in_order(rows["row"])
@@ -174,6 +176,6 @@ def _add_bounds(
         rows = [row for row in height if row.startswith(f"{bound['page_size']},")]
         marker = {"symbol": _RELATIONS[bound["relation"]], "size": 12, "color": INK, "line": {"width": 2, "color": INK}}
         figure.add_scatter(
-            x=[bound["value_s"]] * len(rows), y=[height[row] + offset for row in rows], mode="markers", marker=marker,
+            x=[bound["published"]] * len(rows), y=[height[row] + offset for row in rows], mode="markers", marker=marker,
             showlegend=False, name=f"published: {bound['relation']}", hovertemplate="%{x:g} s", **at,
         )  # fmt: skip

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from simlib.errors import InputError
-from simlib.report import closing, gallery
+from simlib.report import books
 
 pytestmark = pytest.mark.study
 
@@ -20,11 +20,11 @@ BUILD = """
 import sys
 from pathlib import Path
 from simlib.errors import SimlibError
-from simlib.report import gallery
+from simlib.report import books
 root, out, *only = sys.argv[1:]
-gallery.ROOT = Path(root)
+books.ROOT = Path(root)
 try:
-    print(gallery.gallery(out, only))
+    print(books.gallery(out, only))
 except SimlibError as error:
     sys.exit(f"refused: {error}")
 """
@@ -39,7 +39,7 @@ FIRST = """# One
 See [the page](../docs/a.md#some-words-2-of-them), [two](two.ipynb), [away](https://example.org),
 [none](../docs/no.md)."""
 PLOT = "import plotly.graph_objects as go\ngo.Figure(go.Scatter(y=[1, 3], name='</script>'))"
-ANSWER = f"from IPython.display import Markdown\nMarkdown({closing.ANSWER + ' It is `so`.'!r})"
+ANSWER = f"from IPython.display import Markdown\nMarkdown({books.ANSWER + ' It is `so`.'!r})"
 ATTRIBUTE = re.compile(r'(?<![-\w])(?:href|src)="([^"]+)"')
 
 
@@ -118,7 +118,7 @@ def test_a_cell_that_fails_is_named(root):
 
 
 def test_a_name_that_no_notebook_has_is_refused(root, monkeypatch):
-    monkeypatch.setattr(gallery, "ROOT", root)
+    monkeypatch.setattr(books, "ROOT", root)
     with pytest.raises(InputError, match=r"seven.*is no part of a name"):
-        gallery.gallery(root / "none", ["seven"])
+        books.gallery(root / "none", ["seven"])
     assert not (root / "none").exists()

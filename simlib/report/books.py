@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The notebooks as pages: executed, with figures and links that need no network.
 
-``make notebooks`` writes ``build/notebooks``: a page a notebook, an index, one plotly.js that all of them share, the
-executed notebooks themselves, and whatever they link to: a page of ``docs/`` as a page, any other file as it is.
+`simlib reproduce` and ``make notebooks`` write a page a notebook, an index of cards, one plotly.js that all of them
+share, the executed notebooks themselves, and whatever they link to: a page of ``docs/`` as a page, any other file as it
+is.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -31,10 +33,12 @@ from pygments.formatters import HtmlFormatter
 
 from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
-from simlib.report.block import Chart
-from simlib.report.closing import ANSWER, QUESTION
-from simlib.report.page import page_style, plotly_js
+from simlib.parallel import Check, Progress, each
+from simlib.report.block import Card, Cards, Chart
+from simlib.report.page import Report, Section, page_style, plotly_js
 from simlib.results import rendered
+from simlib.studies import every
+from simlib.studies.study import Answer
 
 ROOT = Path(__file__).parents[2]
 """The source tree: what links in notebooks and pages are relative to."""
@@ -44,93 +48,37 @@ PLOTLY_JS = "plotly.min.js"
 TIMEOUT_S = 900
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+QUESTION, ANSWER = "**Question.**", Answer()._repr_markdown_()
+"""What a paragraph of the first cell of a notebook begins with, and the output of its last."""
+
 _EXPORTER: Any = HTMLExporter(template_name="basic")
 _LINK = re.compile(r'(?<![-\w])(href|src)="(?![a-z]+:|#|//)([^"#]+)(#[^"]*)?"')
 _HEADING = re.compile(r'<h([1-6]) id="[^"]*">(.*?)<a class="anchor-link".*?</a></h\1>', re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
 
-Progress = Callable[[str, float], None]
 
+def notebooks(only: Sequence[str] = ()) -> list[Path]:
+    """Notebooks by parts of their names, such as ``"08"``; without any, those that are no study's text.
 
-@dataclass(frozen=True)
-class Book:
-    """A notebook after its run.
-
-    Attributes
-    ----------
-    path : Path
-        Where its page is.
-    title, question, answer : str
-        Its first heading, the question of its first cell and the sentence that its last cell shows: text of one line.
-    picture : str
-        The picture of the first cell, as the index links to it; empty if it has none.
-    seconds : float
-        What the run took, with a kernel of its own.
+    The explorer's is a page by itself, and never among them. Raises `InputError` if no notebook has such a name.
     """
-
-    path: Path
-    title: str
-    question: str
-    answer: str
-    picture: str
-    seconds: float
-
-
-def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress = lambda text, share: None) -> Path:
-    """Execute the notebooks and write a page of each.
-
-    Returns: ``index.html`` in that folder. Raises `InputError` if no notebook has such a name. Raises `SimlibError` if
-    a cell of a notebook fails.
-
-    Parameters
-    ----------
-    out : str or Path
-        Folder to write to; other files in it are left alone.
-    only : sequence of str
-        Parts of names of notebooks, such as ``"08"``; by default all but the explorer's, which is a page by itself.
-    progress : callable
-        Called with (what, share done).
-    """
-    every = [path for path in sorted((ROOT / BOOKS).glob("*.ipynb")) if path.stem != "explorer"]
-    chosen = [path for path in every if not only or any(part in path.stem for part in only)]
+    books = [path for path in sorted((ROOT / BOOKS).glob("*.ipynb")) if path.stem != "explorer"]
+    told = {name for study in every() for name in study.notebooks}
+    chosen = [path for path in books if (any(part in path.stem for part in only) if only else path.stem not in told)]
     if not chosen:
         raise InputError("notebook", ", ".join(only), f"is no part of a name in {ROOT / BOOKS}", "give part of one")
-    pages = Pages(Path(out))
-    write_text(pages.out / PLOTLY_JS, plotly_js())
-    books = []
-    for number, path in enumerate(chosen):
-        progress(f"running {path.name}", number / len(chosen))
-        began = time.monotonic()
-        notebook = run(path)
-        books.append(pages.book(path, notebook, time.monotonic() - began))
-    pages.linked()
-    progress("done", 1.0)
-    return pages.index(books)
+    return chosen
 
 
-def run(path: Path) -> nbformat.NotebookNode:
-    """A notebook with the outputs of a run in a kernel of its own, from top to bottom, in its folder.
+def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress | None = None) -> Path:
+    """Execute notebooks (`notebooks`) and write a page of each, and an index; other files in the folder are left alone.
 
-    Raises `SimlibError` if a cell fails.
+    Returns: ``index.html`` in that folder. Raises `SimlibError` if a cell of a notebook fails.
     """
-    notebook = nbformat.read(path, as_version=4)
-    # No folder of kernelspecs: "python3" is then this interpreter, whatever else is installed.
-    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
-    resources = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, km=manager, timeout=TIMEOUT_S, startup_timeout=TIMEOUT_S, resources=resources)
-    client.owns_km = True  # so that the kernel ends with the run
-    try:
-        client.execute(env=os.environ | {"PYTHONPATH": str(ROOT), "PLOTLY_RENDERER": "plotly_mimetype"})
-    except CellExecutionError as error:
-        where = f"in the cell that begins {_first(error)!r}"
-        raise SimlibError(f"{path.name}: {error.ename}: {error.evalue}, {where}") from None
-    return notebook
-
-
-def _first(error: CellExecutionError) -> str:
-    """The first line of the cell that failed."""
-    lines = [line for line in str(error.traceback).splitlines() if line and not line.startswith(("An error", "---"))]
-    return lines[0] if lines else ""
+    chosen, pages = notebooks(only), Pages(Path(out))
+    books = each([partial(pages.run, path) for path in chosen], [path.name for path in chosen], progress)
+    pages.linked()
+    return pages.index(books)
 
 
 @dataclass
@@ -144,10 +92,17 @@ class Pages:
     """
 
     out: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
     wanted: dict[Path, str] = field(default_factory=dict)
 
-    def book(self, path: Path, notebook: nbformat.NotebookNode, seconds: float) -> Book:
-        """Write the page of a notebook that was run, and the notebook beside it."""
+    def run(self, path: Path, check: Check = lambda: None) -> Card:
+        """Run a notebook, and write its page and the notebook with its outputs beside it. A card has its heading, the
+        question and picture of its first cell, and the sentence that its last cell shows.
+        """
+        check()
+        began = time.monotonic()
+        notebook = executed(path, self.environment)
+        seconds = time.monotonic() - began
         write_text(self.out / path.name, nbformat.writes(notebook))
         shown, figures = _with_places(notebook)
         body = self.body(shown, path, path.name)
@@ -157,7 +112,7 @@ class Pages:
         target = self.out / f"{path.stem}.html"
         self.write(target, title, body, charts=bool(figures))
         place = self.place(path.parent / picture, self.out) if picture else ""
-        return Book(target, title, question, _closing(notebook), place or "", seconds)
+        return Card(target.name, title, question, _closing(notebook), place or "", seconds)
 
     def body(self, notebook: nbformat.NotebookNode, path: Path, place: str) -> str:
         """Cells as HTML, with headings that can be linked to as on a forge, and links to where the files are now."""
@@ -182,7 +137,8 @@ class Pages:
         return Path(os.path.relpath(self.out / target, folder)).as_posix()
 
     def linked(self) -> None:
-        """Write what the pages link to, what that links to, and so on."""
+        """Write plotly.js, what the pages link to, what that links to, and so on."""
+        write_text(self.out / PLOTLY_JS, plotly_js())
         done: set[Path] = set()
         while todo := [file for file in self.wanted if file not in done]:
             for file in todo:
@@ -203,16 +159,36 @@ class Pages:
         script = str(PurePosixPath(up) / PLOTLY_JS) if charts else ""
         write_text(target, _page(title, body, home=str(home), script=script))
 
-    def index(self, books: Sequence[Book]) -> Path:
-        """Write the index: each notebook with its question, its answer and its picture."""
-        seconds = sum(book.seconds for book in books)
-        cards = [
-            {"link": book.path.name, "title": book.title, "question": book.question, "answer": book.answer,
-             "picture": book.picture, "seconds": f"{book.seconds:.0f}"}
-            for book in books
-        ]  # fmt: skip
-        body = rendered("simlib.report", "gallery.html.j2", books=cards, seconds=f"{seconds:.0f}")
-        return write_text(self.out / "index.html", _page("simlib: the notebooks", body, home="", script=""))
+    def index(self, books: Sequence[Card]) -> Path:
+        """Write an index of nothing but notebooks: each with its question, its answer and its picture."""
+        report = Report("simlib: the notebooks", sections=[Section("Notebooks", [Cards(books)])])
+        return report.write(self.out / "index.html")
+
+
+def executed(path: Path, environment: Mapping[str, str]) -> nbformat.NotebookNode:
+    """A notebook with the outputs of a run in a kernel of its own, from top to bottom, in its folder.
+
+    Raises `SimlibError` if a cell fails.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    # No folder of kernelspecs: "python3" is then this interpreter, whatever else is installed.
+    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
+    resources = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, km=manager, timeout=TIMEOUT_S, startup_timeout=TIMEOUT_S, resources=resources)
+    client.owns_km = True  # so that the kernel ends with the run
+    own = {"PYTHONPATH": str(Path(__file__).parents[2]), "PLOTLY_RENDERER": "plotly_mimetype"}
+    try:
+        client.execute(env={**os.environ, **own, **environment})
+    except CellExecutionError as error:
+        where = f"in the cell that begins {_first(error)!r}"
+        raise SimlibError(f"{path.name}: {error.ename}: {error.evalue}, {where}") from None
+    return notebook
+
+
+def _first(error: CellExecutionError) -> str:
+    """The first line of the cell that failed."""
+    lines = [line for line in str(error.traceback).splitlines() if line and not line.startswith(("An error", "---"))]
+    return lines[0] if lines else ""
 
 
 def placed(name: str) -> str:

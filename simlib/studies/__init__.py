@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One published or collected subject each, with its numbers, its fits and its figures; its notebook is its text.
+
+`docs/write-a-study.md` goes through a small one.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from simlib.studies.study import Study
+
+NAMES = ("teardown",)
+"""Every study, in the order in which it is read. A new one is its folder, its notebook, and its name here."""
+
+
+def study(name: str) -> Study[Any]:
+    """A study by its name.
+
+    Examples
+    --------
+    >>> study("teardown").notebooks
+    ('08-teardown',)
+    """
+    found: Study[Any] = import_module(f"simlib.studies.{name}").STUDY
+    return found
+
+
+def every() -> tuple[Study[Any], ...]:
+    """All studies, in the order of `NAMES`."""
+    return tuple(study(name) for name in NAMES)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What studies share: one shape for a published number beside the model's, what a study found, and what a study is."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from simlib.parallel import Progress
+
+FITTED, HELD_OUT, COUNTED, NONE = ROLES = ("fitted", "held out", "shown only", "not predicted")
+"""What a number is to the model: it was calibrated to or chosen on; it was not; a zero, which has no error; or nothing
+published says enough to predict it."""
+
+COLUMNS = ("variant", "vcpus", "metric", "published", "unit", "relation", "predicted", "low", "high", "role", "table")
+"""Columns of a published number beside the model's. ``relation`` is ``up-to`` or ``below`` where a bound was published,
+else empty; ``role`` is one of `ROLES`; ``table`` is the published table in data/."""
+
+CHANGE = "% change"
+"""The unit of a published change; its error is that of the ratio that it stands for."""
+
+KEPT = "SIMLIB_FOUND"
+"""The environment variable that names a folder of what studies found. `simlib reproduce` makes a private one and sets
+it for the notebooks that it runs, so that these do not compute it again."""
+
+
+def numbers(rows: pd.DataFrame, table: str | Sequence[str]) -> pd.DataFrame:
+    """Published numbers with all of `COLUMNS`, in that order; what else `rows` has stands behind them.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        variant, metric, published, unit, role; vcpus, relation, predicted, low and high where there are any.
+    table : str, or one of each row
+        Names of the published tables.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out"})
+    >>> numbers(rows.assign(memory_gb=4), "some-table").iloc[0].dropna().to_dict()
+    {'variant': 'a', 'metric': 'm', 'published': 10.0, 'unit': 's', 'relation': '', 'role': 'held out',
+     'table': 'some-table', 'memory_gb': 4}
+    """
+    usual: dict[str, Any] = {"vcpus": np.nan, "relation": "", "predicted": np.nan, "low": np.nan, "high": np.nan}
+    rows = rows.assign(**{name: value for name, value in usual.items() if name not in rows}, table=table)
+    more = [name for name in rows if name not in COLUMNS]
+    return rows[[*COLUMNS, *more]].reset_index(drop=True)
+
+
+def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Published numbers with ``error_percent`` and ``inside``: whether the interval holds the published number.
+
+    The error is that of the predicted number over the published one; of a change in percent it is that of the ratio
+    which the change stands for, (100 + predicted) over (100 + published). A bound and a zero have none.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out",
+    ...                      "predicted": 11.0, "low": 10.5, "high": 12.0})
+    >>> judged(numbers(rows, "t"))[["error_percent", "inside"]].round(6).to_numpy().tolist()
+    [[10.0, False]]
+    >>> round(judged(numbers(rows.assign(unit=CHANGE), "t"))["error_percent"].item(), 3)
+    0.909
+    """
+    base = np.where(rows["unit"] == CHANGE, 100.0, 0.0)
+    published, model = (base + rows[name].to_numpy(dtype=float) for name in ("published", "predicted"))
+    exact = (rows["relation"] == "").to_numpy() & (published > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.where(exact, 100 * (model / published - 1), np.nan)
+    known = rows[["low", "high"]].notna().all(axis=1) & exact
+    inside = (rows["published"] >= rows["low"]) & (rows["published"] <= rows["high"])
+    return rows.assign(error_percent=error, inside=inside.astype(object).where(known, None))
+
+
+def held_out(rows: pd.DataFrame) -> pd.DataFrame:
+    """The published numbers that the model did not see, with `judged`'s columns."""
+    return judged(rows[rows["role"] == HELD_OUT]).reset_index(drop=True)
+
+
+class Answer(str):
+    """The sentence that a notebook closes with, made from the numbers above it; a notebook shows it in bold.
+
+    Examples
+    --------
+    >>> Answer("It does.")._repr_markdown_()
+    '**Answer.** It does.'
+    """
+
+    __slots__ = ()
+
+    def _repr_markdown_(self) -> str:
+        return f"**Answer.** {self}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a study found. A study's own class adds what its notebook and its figures need.
+
+    Attributes
+    ----------
+    numbers : DataFrame
+        `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
+    tables : mapping of str to DataFrame
+        What ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
+    """
+
+    numbers: pd.DataFrame
+    tables: Mapping[str, pd.DataFrame]
+
+
+F = TypeVar("F", bound=Found)
+Kind_co = TypeVar("Kind_co", bound=Found, covariant=True)
+
+
+class Compute(Protocol[Kind_co]):
+    """How a study is computed."""
+
+    def __call__(self, *, seed: int, progress: Progress | None) -> Kind_co:
+        """Compute everything that the study shows; `progress` is told (what, share done)."""
+
+
+@dataclass(frozen=True)
+class Study(Generic[F]):
+    """A published or collected subject: what it reads, how it is computed, and which notebooks tell it.
+
+    Attributes
+    ----------
+    name : str
+        That of its folder in `simlib.studies`.
+    title : str
+        For people, a few words.
+    notebooks : tuple of str
+        Its text: names in ``notebooks/``, without their ending. The first one ends with its answer.
+    reads : tuple of str
+        The tables of data/ that it rests on.
+    compute : callable
+        Gives what it found, by seed.
+    answer : callable
+        Its closing sentence, from what it found.
+    """
+
+    name: str
+    title: str
+    notebooks: tuple[str, ...]
+    reads: tuple[str, ...]
+    compute: Compute[F]
+    answer: Callable[[F], Answer]
+
+    def found(self, *, seed: int = 1, progress: Progress | None = None) -> F:
+        """What the study found: as `simlib reproduce` has it, in a notebook that it runs; else computed now."""
+        folder = os.environ.get(KEPT)
+        kept = Path(folder, f"{self.name}-{seed}.pickle") if folder else None
+        if kept is None or not kept.is_file():
+            return self.compute(seed=seed, progress=progress)
+        found: F = pickle.loads(kept.read_bytes())  # noqa: S301  # the folder is private and of this very run
+        return found
+
+    def keep(self, found: F, folder: Path, *, seed: int = 1) -> None:
+        """Leave what was found for `found` in other processes, in a folder that nobody else can write to."""
+        (folder / f"{self.name}-{seed}.pickle").write_bytes(pickle.dumps(found))
