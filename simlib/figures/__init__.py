@@ -18,7 +18,6 @@ from simlib.figures.ownership import lock_ownership
 from simlib.figures.parked import parked_times
 from simlib.figures.prediction import over_vcpus
 from simlib.figures.published import published_errors
-from simlib.figures.split_walk import split_walk_changes, split_walk_shares
 from simlib.figures.sweep import policy_map
 
 __all__ = [
@@ -47,8 +46,6 @@ __all__ = [
     "seconds_above",
     "sensitivity",
     "speed_up",
-    "split_walk_changes",
-    "split_walk_shares",
     "switch_effects",
     "three_configurations",
     "throughput_over_time",

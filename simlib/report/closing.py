@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from simlib.comparison import Comparison
@@ -117,17 +116,6 @@ def lockless_get(verdicts: pd.DataFrame, ratio: float) -> Answer:
         f"GET fell to {ratio:.2f} of its time by a faster walk, by finding fewer pages, or by one slow run, which the "
         "mail cannot tell apart; for the guest a batch gives nearly as much, and GET's own time is what only going "
         f"without the lock keeps short ({len(verdicts)} cases compared)."
-    )
-
-
-def visits(fits: list[pd.DataFrame]) -> Answer:
-    """Of 09: how many of the changes follow from counting visits."""
-    within = [int(rows["within"].sum()) for rows in fits]
-    errors = np.concatenate([(rows["fitted_percent"] - rows["published_percent"]).abs() for rows in fits])
-    return Answer(
-        f"{sum(within)} of {sum(len(rows) for rows in fits)} published changes follow from counted visits and four "
-        f"ratios of costs a machine, none further off than {errors.max():.2g} points; neither the lab's change in "
-        "instructions nor the barrier moved in 2024 is predicted by them."
     )
 
 

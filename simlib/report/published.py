@@ -7,13 +7,11 @@ ratio which the change stands for, (100 + predicted) over (100 + published).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import growth, kernbench, migrations, parked, split_walk
+from simlib.calibration import growth, kernbench, migrations, parked
 from simlib.fits import Fit, load_fit
 from simlib.measurements import data_dir, load
 from simlib.parallel import Progress, portion
@@ -25,13 +23,9 @@ from simlib.report.growth import GrowthStudy
 from simlib.report.lockless import LocklessStudy
 from simlib.report.migration import MigrationStudy
 from simlib.report.page import Section
-from simlib.report.split_walk import SplitWalkStudy
-from simlib.studies import teardown
+from simlib.studies import split_walk, teardown
 from simlib.studies.published import finding, published_table, readable_summary
 from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, Found, numbers
-
-WALK_DRAWS = 60
-"""Draws of the published deviation, for the intervals of seed 004 in `quick_table`."""
 
 
 def all_numbers(
@@ -40,7 +34,7 @@ def all_numbers(
     moves: MigrationStudy,
     gets: LocklessStudy,
     ends: Found,
-    walks: SplitWalkStudy,
+    walks: Found,
     *,
     seed: int = 1,
     progress: Progress | None = None,
@@ -61,7 +55,7 @@ def all_numbers(
         parked_times(grown.parked),
         split_beforehand(grown.split_beforehand), configurations(moves.configurations),
         degradation(moves.seconds), lockless_numbers(gets.budget.means), ends.numbers,
-        split_walks(walks.fits, walks.outs),
+        walks.numbers,
     ]  # fmt: skip
     return published_table(parts)
 
@@ -80,8 +74,6 @@ def quick_table(*, seed: int = 1, draws: int = 2, progress: Progress | None = No
     """
     fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
     vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
-    walks = [split_walk.fit(machine, draws=WALK_DRAWS, seed=seed) for machine in split_walk.TABLES]
-    outs = [split_walk.left_out(machine, draws=WALK_DRAWS, seed=seed) for machine in split_walk.TABLES]
     paging = growth.growth_fit("shadow-paging-few").estimate
     changes = migrations.configuration_table(draws, seed=seed, progress=portion(progress, 0.2, 0.6))
     _, seconds = migrations.degradation_table(draws, seed=seed, progress=portion(progress, 0.6, 0.9))
@@ -89,7 +81,8 @@ def quick_table(*, seed: int = 1, draws: int = 2, progress: Progress | None = No
         dirty_memory(arm64.TABLE, fit.observations, predict(fit.scenario, vcpus, fit=fit, seed=seed)),
         fault_times(seed, portion(progress, 0.0, 0.2)), parked_times(parked.parked_times()),
         split_beforehand(growth.split_beforehand(paging)), configurations(changes), degradation(seconds),
-        lockless_numbers(kernbench.get_means()), teardown.STUDY.found().numbers, split_walks(walks, outs),
+        lockless_numbers(kernbench.get_means()), teardown.STUDY.found().numbers,
+        split_walk.STUDY.found(seed=seed).numbers,
     ]  # fmt: skip
     return published_table(parts)
 
@@ -176,17 +169,6 @@ def lockless_numbers(means: kernbench.Means) -> pd.DataFrame:
                         "published": [means.before, means.after]})  # fmt: skip
     parts = ((kernbench, "x86-kernbench-lockless"), (two, "x86-get-dirty-log-lockless"))
     return pd.concat([numbers(rows.assign(unit="s", role=NONE), table) for rows, table in parts], ignore_index=True)
-
-
-def split_walks(fits: Sequence[split_walk.WalkFit], outs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Seed 004: each published change, predicted from the other five of its machine."""
-    parts = []
-    for fit, out in zip(fits, outs, strict=True):
-        variant = f"{fit.machine}, " + out["backing"]
-        names = {"scenario": "metric", "published_percent": "published", "predicted_percent": "predicted"}
-        rows = out.rename(columns=names).assign(variant=variant, unit="% change", role=HELD_OUT)
-        parts.append(numbers(rows, split_walk.TABLES[fit.machine][0]))
-    return pd.concat(parts, ignore_index=True)
 
 
 HEADINGS = {"study": "published table", "error_percent": "error, %"}

@@ -30,7 +30,7 @@ from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import Progress, both, each, portion
-from simlib.report import arm64, decision, growth, lab, lockless, migration, published, split_walk
+from simlib.report import arm64, decision, growth, lab, lockless, migration, published
 from simlib.report.block import Block, Cards, Prose, Table
 from simlib.report.books import Pages, notebooks
 from simlib.report.page import Report, Section
@@ -57,9 +57,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     check_writable(out, folder=True)
     found = arm64.study(seed=seed, progress=portion(progress, 0.0, 0.15))
     sections = arm64.sections(found, seed=seed, progress=portion(progress, 0.15, 0.42))
-    (ours, walks), migrations = both(
-        lambda: (lab.study(), split_walk.study(seed)), lambda: migration.study(seed, portion(progress, 0.42, 0.57))
-    )
+    ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.42, 0.57)))
     sections += lab.sections(ours)
     grown = growth.study(seed)
     sections += growth.sections(grown)
@@ -69,11 +67,10 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         lambda: {study.name: study.found(seed=seed) for study in every()},
     )
     sections += lockless.sections(gets)
-    sections += split_walk.sections(walks)
     choices = decision.study(seed, portion(progress, 0.67, 0.95))
     sections += decision.sections(choices)
     sections.append(_checks(found, seed))
-    numbers = published.all_numbers(found, grown, migrations, gets, founds["teardown"], walks, seed=seed)
+    numbers = published.all_numbers(found, grown, migrations, gets, founds["teardown"], founds["split_walk"], seed=seed)
     sections.insert(0, published.section(numbers))
     sections.insert(1, Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]))
     data = found.table.path.read_bytes()
@@ -103,8 +100,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "x86-growth-split-beforehand": grown.split_beforehand, "x86-growth-beyond": grown.beyond,
         "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
-        "migration-48-vcpus-degradation": migrations.curves, "arm64-split-walk": walks.changes,
-        "arm64-split-walk-readings": walks.readings, "arm64-split-walk-other-walks": walks.walks,
+        "migration-48-vcpus-degradation": migrations.curves,
         "strategies": comparison(choices.choices),
         "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
         "lockless-kernbench": gets.comparison, "lockless-readings": lockless.readings(gets), "lockless-lab": gets.lab,
@@ -112,7 +108,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "lockless-verdicts": gets.verdicts,
     }  # fmt: skip
     for name, one in founds.items():
-        tables |= {f"{name}-numbers": one.numbers} | {f"{name}-{key}": frame for key, frame in one.tables.items()}
+        file = name.replace("_", "-")
+        tables |= {f"{file}-numbers": one.numbers} | {f"{file}-{key}": frame for key, frame in one.tables.items()}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
     texts["arm64-fit.json"] = fit_text(as_fit(found.fit, arm64.TRAIN))
     write_together(out, texts | {"index.html": report.to_html()})

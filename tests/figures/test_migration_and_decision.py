@@ -15,7 +15,6 @@ from simlib import figures
 from simlib.errors import InputError
 from simlib.figures.beside import CONFIGURATION_COLUMNS, SECONDS_COLUMNS
 from simlib.figures.decision import COST_COLUMNS, MAP_COLUMNS, PARETO_COLUMNS, batch_text
-from simlib.figures.split_walk import CHANGE_COLUMNS, SHARE_COLUMNS
 
 NAN = float("nan")
 CONFIGURATIONS = pd.DataFrame(
@@ -66,15 +65,6 @@ SHARES = pd.DataFrame(
     [(1.0, 2.0, "free", 0.25), (1.0, 2.0, "read", 0.75), (1.0, 2.0, "write, vCPUs", 0.0)],
     columns=["time_s", "width_s", "owner", "share"],
 )
-CHANGES = pd.DataFrame(
-    [("A", "enable, thp", "published", -11.9, -14.5, -9.4), ("A", "enable, thp", "fitted", -10.2, NAN, NAN),
-     ("B", "clear, thp", "predicted", -24.8, -25.5, -23.9)],
-    columns=list(CHANGE_COLUMNS),
-)  # fmt: skip
-SHARES_OF_TIME = pd.DataFrame(
-    [("A", "enable, thp", "table_entry", 70.0), ("A", "enable, thp", "walk_entry, last level", 30.0)],
-    columns=list(SHARE_COLUMNS),
-)
 
 Draw = Callable[[pd.DataFrame], go.Figure]
 FIGURES: list[tuple[Draw, pd.DataFrame]] = [
@@ -88,8 +78,6 @@ FIGURES: list[tuple[Draw, pd.DataFrame]] = [
     (figures.pareto, TRADES),
     (figures.lock_ownership, SPANS),
     (partial(figures.lock_ownership, SPANS), SHARES),
-    (figures.split_walk_changes, CHANGES),
-    (figures.split_walk_shares, SHARES_OF_TIME),
 ]
 
 
@@ -145,8 +133,6 @@ def test_an_index_with_doubles_changes_nothing(draw: Draw, frame: pd.DataFrame) 
         (figures.lock_ownership, SPANS.assign(mode="exclusive"), "table.mode = exclusive"),
         (figures.lock_ownership, SPANS.assign(lock="slots_lock"), "table.lock = mmu_lock: is not known"),
         (partial(figures.lock_ownership, SPANS), SHARES.assign(owner="nobody"), "shares.owner = nobody"),
-        (figures.split_walk_changes, CHANGES.assign(kind="guessed"), "table.kind = guessed"),
-        (figures.split_walk_shares, SHARES_OF_TIME.assign(what="tea"), "table.what = tea"),
     ],
 )
 def test_a_bad_value_is_named(draw: Draw, frame: pd.DataFrame, sentence: str) -> None:
@@ -350,19 +336,3 @@ def test_twenty_thousand_spans_are_a_few_traces_and_forty_rows() -> None:
 
 def test_batches_are_short() -> None:
     assert [batch_text(pages) for pages in (0, 64, 1024, 6144, 1 << 24)] == ["whole", "64", "1 Ki", "6 Ki", "16 Mi"]
-
-
-def test_published_and_predicted_changes_stand_in_rows_of_their_own() -> None:
-    figure = figures.split_walk_changes(CHANGES)
-    (published,) = traces(figure, "published")
-    (fitted,) = traces(figure, "model, fitted")
-    (predicted,) = traces(figure, "model, from the other five")
-    assert published.y[0] > fitted.y[0] > predicted.y[0]  # within a case, and case below case
-    assert (published.error_x.array[0], published.error_x.arrayminus[0]) == pytest.approx((2.5, 2.6))
-    assert predicted.xaxis != published.xaxis
-
-
-def test_shares_of_an_ioctls_time_are_stacked_in_one_order() -> None:
-    figure = figures.split_walk_shares(SHARES_OF_TIME)
-    assert [trace.name for trace in figure.data] == ["visits, last level", "entries of new tables"]
-    assert figure.layout.barmode == "stack"

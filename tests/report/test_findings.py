@@ -6,12 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from simlib.calibration import growth, split_walk
+from simlib.calibration import growth
 from simlib.figures.style import signed
 from simlib.fits import load_fit
 from simlib.measurements import data_dir
 from simlib.report import arm64
-from simlib.report import split_walk as split_walk_report
 from simlib.report.growth import growth_finding
 
 
@@ -52,9 +51,3 @@ def test_growth_says_what_the_kept_fits_say():
     errors = fit[(fit["vcpus"] == 64) & ~fit["train"].astype(bool)]["error"]
     worst = float(errors.iloc[int(np.argmax(errors.abs()))])
     assert f"and {signed(100 * worst)} %, constant" in text
-
-
-def test_changes_of_the_walk_are_counted_over_machines():
-    outs = [split_walk.left_out(machine, draws=2) for machine in split_walk.TABLES]
-    inside = sum(int(out["inside"].sum()) for out in outs)
-    assert split_walk_report.changes_finding(outs).startswith(f"{inside} of {sum(map(len, outs))} predicted changes")

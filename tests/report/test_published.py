@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 import simlib
-from simlib.calibration import growth, kernbench, parked, split_walk
+from simlib.calibration import growth, kernbench, parked
 from simlib.figures import published_errors
 from simlib.fits import load_fit
 from simlib.measurements import data_dir, load
 from simlib.report import Chart, Report, Table, arm64, published
 from simlib.studies import study
 from simlib.studies.published import finding, published_table, readable_summary, summary
-from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, ROLES
+from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, ROLES, judged
 
 pytestmark = pytest.mark.study
 
@@ -26,12 +26,6 @@ def seed_000():
     vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
     prediction = simlib.predict(fit.scenario, vcpus, fit=fit)
     return published.dirty_memory(arm64.TABLE, fit.observations, prediction)
-
-
-def walks():
-    fits = tuple(split_walk.fit(machine, draws=2) for machine in split_walk.TABLES)
-    outs = tuple(split_walk.left_out(machine, draws=2) for machine in split_walk.TABLES)
-    return fits, outs
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +43,7 @@ def parts():
         "seconds": published.degradation(seconds),
         "gets": published.lockless_numbers(kernbench.get_means()),
         "teardown": study("teardown").found().numbers,
-        "walks": published.split_walks(*walks()),
+        "walks": study("split_walk").found().numbers,
     }
 
 
@@ -63,7 +57,6 @@ def test_every_number_of_a_published_table_is_there_once(parts):
     assert len(parts["dirty"]) == seed[["dirty_memory_time_ms", "contentions"]].notna().to_numpy().sum()
     gets = ("x86-kernbench-lockless", "x86-get-dirty-log-lockless")
     assert len(parts["gets"]) == sum(len(load(name).frame) for name in gets)
-    assert len(parts["walks"]) == len(split_walk.TABLES) * len(split_walk.CASES)
     assert len(parts["changes"]) == 1  # what nobody published is not among the published numbers
     for name, rows in parts.items():
         assert not rows.duplicated(["table", "variant", "vcpus", "metric"]).any(), name
@@ -88,9 +81,9 @@ def test_errors_and_intervals_are_counted_again(parts, table):
     plain = table[(table["unit"] != "% change") & table["error_percent"].notna()]
     expected = 100 * (plain["predicted"] / plain["published"] - 1)
     np.testing.assert_allclose(plain["error_percent"], expected, rtol=1e-12, atol=1e-9)
-    judged = table[table["inside"].notna()]
-    again = judged["published"].between(judged["low"], judged["high"])
-    assert again.tolist() == judged["inside"].astype(bool).tolist()
+    known = table[table["inside"].notna()]
+    again = known["published"].between(known["low"], known["high"])
+    assert again.tolist() == known["inside"].astype(bool).tolist()
     change = judged(parts["changes"]).iloc[0]  # 53 times published, 36.26 predicted
     assert change["error_percent"] == pytest.approx(100 * (36.26 / 53 - 1))
     assert change["inside"] is False

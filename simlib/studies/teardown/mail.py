@@ -146,6 +146,7 @@ def largest_page_share(found: dict[str, UnmapFit]) -> float:
 
     Examples
     --------
+    >>> from simlib.studies.teardown.unmap import fits
     >>> 0 < largest_page_share(fits()) < 0.01
     True
     """

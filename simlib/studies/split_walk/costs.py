@@ -17,6 +17,7 @@ from scipy import optimize
 
 from simlib.measurements import load
 from simlib.prediction import LEVEL
+from simlib.studies.study import CHANGE, HELD_OUT, numbers
 from simlib.theory.split_walk import COSTS, PROTECT_VISIT, Counts, EagerSplit
 
 TABLES = {"AmpereOne": ("arm64-split-walk-skip-levels", 64 * 2**30),
@@ -264,11 +265,10 @@ def _predicted(
 def left_out(
     machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 100, seed: int = 1
 ) -> pd.DataFrame:
-    """Each of the six changes predicted from the other five.
+    """Each of the six changes predicted from the other five. A wide interval: the other five do not determine it.
 
-    Returns: ``scenario``, ``backing``, ``published_percent``, ``predicted_percent``, ``low``, ``high``, ``inside`` (the
-    published interval of one standard deviation meets that of the prediction). A wide interval: the other five do not
-    determine it.
+    Returns: `simlib.studies.study.COLUMNS`, and ``machine``, ``backing``, ``deviation`` (published, over the guest
+    modes, points), ``meets`` (the published interval of one standard deviation meets that of the prediction).
     """
     problem = _Problem(machine, how)
     random = np.random.default_rng(seed)
@@ -276,15 +276,17 @@ def left_out(
     rows = []
     for out, (scenario, backing) in enumerate(CASES):
         kept = [index for index in range(len(CASES)) if index != out]
-
         predicted = partial(_predicted, problem, kept, out)
         best, _ = problem.solve(problem.seen, kept, problem.starts())
         low, high = interval(np.array([predicted(seen, [best, problem.starts()[0]]) for seen in drawn]))
         seen, deviation = problem.seen[out], problem.deviation[out]
-        meets = bool(low <= seen + deviation and high >= seen - deviation)
-        rows.append((scenario, backing, seen, predicted(problem.seen, [best]), low, high, meets))
-    columns = ["scenario", "backing", "published_percent", "predicted_percent", "low", "high", "inside"]
-    return pd.DataFrame(rows, columns=columns)
+        rows.append(
+            {"variant": f"{machine}, {backing}", "metric": scenario, "published": seen, "unit": CHANGE,
+             "role": HELD_OUT, "predicted": predicted(problem.seen, [best]), "low": low, "high": high,
+             "machine": machine, "backing": backing, "deviation": deviation,
+             "meets": bool(low <= seen + deviation and high >= seen - deviation)}
+        )  # fmt: skip
+    return numbers(pd.DataFrame(rows), TABLES[machine][0])
 
 
 def readings_table(draws: int = 2) -> pd.DataFrame:
@@ -309,31 +311,8 @@ def readings_table(draws: int = 2) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def change_table(fits: Sequence[WalkFit], outs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Published, fitted and predicted changes as `simlib.figures.split_walk_changes` draws them.
-
-    Parameters
-    ----------
-    outs : sequence of DataFrame
-        `left_out` of each.
-    """
-    parts = []
-    for found, out in zip(fits, outs, strict=True):
-        table = found.observations
-        case = table["scenario"] + ", " + table["backing"]
-        seen, deviation = table["published_percent"], table["stdev_percent"]
-        for kind, value, low, high in (
-            ("published", seen, seen - deviation, seen + deviation),
-            ("fitted", table["fitted_percent"], np.nan, np.nan),
-            ("predicted", out["predicted_percent"], out["low"], out["high"]),
-        ):
-            parts.append(pd.DataFrame({"panel": found.machine, "case": case, "kind": kind, "change_percent": value,
-                                       "low": low, "high": high}))  # fmt: skip
-    return pd.concat(parts, ignore_index=True)
-
-
 def share_table(fits: Sequence[WalkFit]) -> pd.DataFrame:
-    """What the time of each ioctl consists of, mean over guest modes, as `simlib.figures.split_walk_shares` draws."""
+    """What the time of each ioctl consists of, mean over guest modes, as `figures.shares` draws it."""
     rows = []
     for found in fits:
         before, after = (count_array(found.machine, walk, found.reading.chunk) for walk in ("all", "skip_levels"))

@@ -4,17 +4,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.calibration import split_walk
-from simlib.calibration.split_walk import CASES, NAMES, READINGS, TABLES, change, count_array, fit, left_out
-from simlib.calibration.split_walk_predictions import (
-    barrier_table,
-    granules_table,
-    lab_costs,
-    lab_test,
-    walks_table,
-)
+from simlib.errors import InputError
+from simlib.studies.split_walk import STUDY, costs, figures
+from simlib.studies.split_walk.costs import CASES, NAMES, READINGS, TABLES, change, count_array, fit, left_out
+from simlib.studies.split_walk.elsewhere import barrier_table, granules_table, lab_costs, lab_test, walks_table
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +31,8 @@ def test_six_changes_from_four_ratios(fits, machine):
 def test_known_costs_are_found_again(monkeypatch):
     true = np.array([1.0, 0.8, 5.0, 700.0, 30.0, 0.0])
     exact = change(count_array("AmpereOne", "all"), count_array("AmpereOne", "skip_levels"), true).mean(axis=1)
-    table = split_walk.published("AmpereOne").assign(runtime_change_percent=exact, stdev_percent=0.1)
-    monkeypatch.setattr(split_walk, "published", lambda machine: table)
+    table = costs.published("AmpereOne").assign(runtime_change_percent=exact, stdev_percent=0.1)
+    monkeypatch.setattr(costs, "published", lambda machine: table)
     found = fit(draws=1)
     np.testing.assert_allclose(found.costs, true, rtol=1e-3)
     assert found.chi_squared < 1e-6
@@ -43,10 +40,10 @@ def test_known_costs_are_found_again(monkeypatch):
 
 def test_a_ratio_is_determined_within_a_factor_of_four_and_inside_its_bounds(fits):
     """The ends of each are 90 % of draws that lie evenly between two values."""
-    costs = np.array([1.0, 0.8, 5.0, 300.0, 1.5e-4, 0.0])
+    values = np.array([1.0, 0.8, 5.0, 300.0, 1.5e-4, 0.0])
     lowest, highest = np.array([1.0, 0.5, 2.0, 100.0, 1.4e-4, 0.0]), np.array([1.0, 1.0, 9.0, 600.0, 1.6e-4, 0.0])
     draws = np.linspace(lowest, highest, 101)
-    table = replace(fits["AmpereOne"], costs=costs, draws=draws).parameters.set_index("name")
+    table = replace(fits["AmpereOne"], costs=values, draws=draws).parameters.set_index("name")
     found = {NAMES.index(name): row for name, row in table["determined"].items()}
     assert found == {1: True, 2: True, 3: False, 4: False}  # 2: 2.35 to 8.65; 3: 125 to 575; 4: next to the lowest
     np.testing.assert_allclose(table[["low", "high"]].to_numpy()[:, 0], lowest[1:5] + 0.05 * (highest - lowest)[1:5])
@@ -55,7 +52,7 @@ def test_a_ratio_is_determined_within_a_factor_of_four_and_inside_its_bounds(fit
 @pytest.mark.parametrize("machine", TABLES)
 def test_each_change_follows_from_the_other_five(machine):
     table = left_out(machine, draws=15)
-    assert table["inside"].all()
+    assert table["meets"].all()
     width = (table["high"] - table["low"]).set_axis(list(CASES))
     assert width.idxmax()[1] == "4k-already-split"  # what nothing else determines
 
@@ -88,10 +85,10 @@ def test_chunks_of_2_mib_fit_worse(fits):
 
 def test_the_labs_times_follow_from_five_costs():
     """Twelve times, which are instructions: enabling and two CLEARs, two chunks, with and without the last level."""
-    costs, cells = lab_costs()
+    instructions, cells = lab_costs()
     assert len(cells) == 12
     assert cells["error"].abs().max() < 0.01
-    assert costs["walk_entry"] == pytest.approx(50, rel=0.02)
+    assert instructions["walk_entry"] == pytest.approx(50, rel=0.02)
 
 
 def test_the_labs_change_is_outside_of_both_machines_intervals(fits):
@@ -126,3 +123,44 @@ def test_the_barriers_70_percent_do_not_follow_from_how_often_it_is_executed(fit
 def test_counts_are_in_the_order_of_the_names():
     assert count_array("AmpereOne", "all").shape == (6, 6, len(NAMES))
     assert (count_array("AmpereOne", "all") >= count_array("AmpereOne", "skip_levels")).all()
+
+
+def test_a_change_s_figure_shows_its_three_kinds_and_refuses_what_is_no_number():
+    rows = left_out(draws=2).assign(fitted=1.0)
+    published, fitted, predicted = figures.changes(rows).data
+    assert published.x.tolist() == rows["published"].tolist()
+    assert published.error_x.array.tolist() == published.error_x.arrayminus.tolist() == rows["deviation"].tolist()
+    assert fitted.error_x.array is None
+    np.testing.assert_allclose(predicted.x + predicted.error_x.array, rows["high"])
+    with pytest.raises(InputError, match=r"table\.fitted"):
+        figures.changes(rows.assign(fitted=np.nan))
+    shares = pd.DataFrame([("M", "enable, thp", "tea", 5.0)], columns=figures.SHARE_COLUMNS)
+    with pytest.raises(InputError, match=r"table\.what = tea"):
+        figures.shares(shares)
+
+
+@pytest.mark.study
+def test_the_notebook_says_what_its_cells_compute(ran):
+    run = ran(ROOT / "notebooks" / "09-split-walk.ipynb")
+    assert_ran_without_complaint(run)
+    found = run["found"]
+    assert len(found.within) == 12
+    assert found.within.all()
+    ratios = run["ratios"]
+    assert ratios[ratios["name"] == "table_entry"]["determined"].tolist()[:2] == [True, True]
+    enable = run["counts"].set_index(["ioctl", "backing"]).loc[("enable", "thp")]
+    assert enable["walk_entry"] - enable["visits if skipped"] == 262144
+    small, middle, large = run["stalls"]["longest stall, ms"]
+    assert large > 5 * middle > 10 * small
+    assert (found.tables["engine"]["apart_ps"] == 0).all()
+    spread = found.tables["readings"].set_index(["reading", "machine"]).xs("AmpereOne", level="machine")
+    four, leaf = spread.loc["four costs"], spread.loc["every leaf"]
+    assert four["spread_enable_4k"] / four["published_enable_4k"] == pytest.approx(2, abs=0.3)
+    assert leaf["spread_enable_4k"] < 0.1
+    lab = found.tables["lab"].query("phase == 'enable'").set_index("machine")
+    assert not lab["inside"].any()
+    assert found.tables["lab-cells"]["error"].abs().max() < 0.01
+    barrier = found.tables["barrier"].query("backing == 'thp'")
+    assert (barrier["after"] > barrier["before"]).all()
+    assert barrier["words"].min() > 100
+    assert len(STUDY.reads) == 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the costs of `simlib.calibration.split_walk` say elsewhere: other walks, other pages, the lab, the barrier.
+"""What the costs of `simlib.studies.split_walk.costs` say elsewhere: other walks, other pages, the lab, the barrier.
 
 All are predictions: nothing here was fitted to but the lab's own costs, which are instructions.
 """
@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
-from simlib.calibration.split_walk import BACKINGS, CASES, NAMES, TABLES, WalkFit, count_row, interval
 from simlib.measurements import load
 from simlib.model.pagetable import SPLIT_WALKS
 from simlib.model.quantities import format_size, parse_size
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario
+from simlib.studies.split_walk.costs import BACKINGS, CASES, NAMES, TABLES, WalkFit, count_row, interval
 from simlib.theory.split_walk import COSTS, Counts, EagerSplit, time
 
 
