@@ -12,7 +12,6 @@ from simlib.figures.fit import correlation, cost_intervals, held_out_errors, res
 from simlib.figures.growth import saturated_fault
 from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
-from simlib.figures.lockless import get_ratios, get_ways, regression_shown
 from simlib.figures.migration import degradation_over_time, throughput_over_time
 from simlib.figures.ownership import lock_ownership
 from simlib.figures.parked import parked_times
@@ -28,8 +27,6 @@ __all__ = [
     "cost_intervals",
     "degradation_over_time",
     "dirty_memory_time",
-    "get_ratios",
-    "get_ways",
     "held_out_errors",
     "histogram",
     "lock_over_time",
@@ -40,7 +37,6 @@ __all__ = [
     "policy_map",
     "progress",
     "published_errors",
-    "regression_shown",
     "residuals",
     "saturated_fault",
     "seconds_above",

@@ -110,15 +110,6 @@ def growing(readings: pd.DataFrame, cost: pd.Series) -> Answer:
     )
 
 
-def lockless_get(verdicts: pd.DataFrame, ratio: float) -> Answer:
-    """Of 07: what the halving can be, and whether it is worth it."""
-    return Answer(
-        f"GET fell to {ratio:.2f} of its time by a faster walk, by finding fewer pages, or by one slow run, which the "
-        "mail cannot tell apart; for the guest a batch gives nearly as much, and GET's own time is what only going "
-        f"without the lock keeps short ({len(verdicts)} cases compared)."
-    )
-
-
 def swept(table: pd.DataFrame) -> Answer:
     """Of 13: at which share of the places it matters, by mode of the lock, and what is best there."""
     shares = 100 * table.groupby("clear_lock")["matters"].mean()

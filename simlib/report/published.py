@@ -11,28 +11,28 @@ import numpy as np
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import growth, kernbench, migrations, parked
+from simlib.calibration import growth, migrations, parked
 from simlib.fits import Fit, load_fit
-from simlib.measurements import data_dir, load
+from simlib.measurements import data_dir
 from simlib.parallel import Progress, portion
 from simlib.prediction import LEVEL, PredictionResult, predict
 from simlib.report import arm64
 from simlib.report.arm64 import Study
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.growth import GrowthStudy
-from simlib.report.lockless import LocklessStudy
 from simlib.report.migration import MigrationStudy
 from simlib.report.page import Section
 from simlib.studies import split_walk, teardown
+from simlib.studies.lockless import kernbench
 from simlib.studies.published import finding, published_table, readable_summary
-from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, Found, numbers
+from simlib.studies.study import COUNTED, FITTED, HELD_OUT, Found, numbers
 
 
 def all_numbers(
     found: Study,
     grown: GrowthStudy,
     moves: MigrationStudy,
-    gets: LocklessStudy,
+    gets: Found,
     ends: Found,
     walks: Found,
     *,
@@ -54,7 +54,7 @@ def all_numbers(
         dirty_memory(found.table.name, found.fit.fitted, found.prediction), fault_times(seed, progress),
         parked_times(grown.parked),
         split_beforehand(grown.split_beforehand), configurations(moves.configurations),
-        degradation(moves.seconds), lockless_numbers(gets.budget.means), ends.numbers,
+        degradation(moves.seconds), gets.numbers, ends.numbers,
         walks.numbers,
     ]  # fmt: skip
     return published_table(parts)
@@ -81,7 +81,7 @@ def quick_table(*, seed: int = 1, draws: int = 2, progress: Progress | None = No
         dirty_memory(arm64.TABLE, fit.observations, predict(fit.scenario, vcpus, fit=fit, seed=seed)),
         fault_times(seed, portion(progress, 0.0, 0.2)), parked_times(parked.parked_times()),
         split_beforehand(growth.split_beforehand(paging)), configurations(changes), degradation(seconds),
-        lockless_numbers(kernbench.get_means()), teardown.STUDY.found().numbers,
+        kernbench.published_numbers(), teardown.STUDY.found().numbers,
         split_walk.STUDY.found(seed=seed).numbers,
     ]  # fmt: skip
     return published_table(parts)
@@ -158,17 +158,6 @@ def degradation(rows: pd.DataFrame) -> pd.DataFrame:
     names = {"series": "variant", "published_s": "published", "model_s": "predicted", "low_s": "low", "high_s": "high"}
     rows = rows.rename(columns=names).assign(metric=metric, unit="s", vcpus=48, role=role)
     return numbers(rows, "arm64-migration-degradation")
-
-
-def lockless_numbers(means: kernbench.Means) -> pd.DataFrame:
-    """Seed 002: nothing of it can be predicted; its numbers are tested and read instead."""
-    runs = load("x86-kernbench-lockless").frame
-    variant = runs["variant"] + ", EPT " + runs["ept"].map({"Y": "on", "N": "off"}) + ", run " + runs["run"].astype(str)
-    kernbench = pd.DataFrame({"variant": variant, "vcpus": 12, "metric": "kernbench", "published": runs["real_time_s"]})
-    two = pd.DataFrame({"variant": ["before", "after"], "vcpus": 12, "metric": "mean GET",
-                        "published": [means.before, means.after]})  # fmt: skip
-    parts = ((kernbench, "x86-kernbench-lockless"), (two, "x86-get-dirty-log-lockless"))
-    return pd.concat([numbers(rows.assign(unit="s", role=NONE), table) for rows, table in parts], ignore_index=True)
 
 
 HEADINGS = {"study": "published table", "error_percent": "error, %"}

@@ -30,7 +30,7 @@ from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import Progress, both, each, portion
-from simlib.report import arm64, decision, growth, lab, lockless, migration, published
+from simlib.report import arm64, decision, growth, lab, migration, published
 from simlib.report.block import Block, Cards, Prose, Table
 from simlib.report.books import Pages, notebooks
 from simlib.report.page import Report, Section
@@ -62,15 +62,14 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     grown = growth.study(seed)
     sections += growth.sections(grown)
     sections += migration.sections(migrations)
-    gets, founds = both(
-        lambda: lockless.study(seed, portion(progress, 0.57, 0.67)),
-        lambda: {study.name: study.found(seed=seed) for study in every()},
-    )
-    sections += lockless.sections(gets)
+    told = portion(progress, 0.57, 0.67)
+    founds = {study.name: study.found(seed=seed, progress=told) for study in every()}
     choices = decision.study(seed, portion(progress, 0.67, 0.95))
     sections += decision.sections(choices)
     sections.append(_checks(found, seed))
-    numbers = published.all_numbers(found, grown, migrations, gets, founds["teardown"], founds["split_walk"], seed=seed)
+    numbers = published.all_numbers(
+        found, grown, migrations, founds["lockless"], founds["teardown"], founds["split_walk"], seed=seed
+    )
     sections.insert(0, published.section(numbers))
     sections.insert(1, Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]))
     data = found.table.path.read_bytes()
@@ -103,9 +102,6 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "migration-48-vcpus-degradation": migrations.curves,
         "strategies": comparison(choices.choices),
         "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
-        "lockless-kernbench": gets.comparison, "lockless-readings": lockless.readings(gets), "lockless-lab": gets.lab,
-        "lockless-witness": gets.witness, "lockless-guests": gets.guests, "lockless-predictions": gets.predictions,
-        "lockless-verdicts": gets.verdicts,
     }  # fmt: skip
     for name, one in founds.items():
         file = name.replace("_", "-")

@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 
 import simlib
-from simlib.calibration import growth, kernbench, parked
+from simlib.calibration import growth, parked
 from simlib.figures import published_errors
 from simlib.fits import load_fit
 from simlib.measurements import data_dir, load
 from simlib.report import Chart, Report, Table, arm64, published
 from simlib.studies import study
+from simlib.studies.lockless import kernbench
 from simlib.studies.published import finding, published_table, readable_summary, summary
 from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, ROLES, judged
 
@@ -41,7 +42,7 @@ def parts():
         "parked": published.parked_times(parked.parked_times()),
         "changes": published.configurations(change),
         "seconds": published.degradation(seconds),
-        "gets": published.lockless_numbers(kernbench.get_means()),
+        "gets": kernbench.published_numbers(),
         "teardown": study("teardown").found().numbers,
         "walks": study("split_walk").found().numbers,
     }

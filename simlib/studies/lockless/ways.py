@@ -3,7 +3,7 @@
 
 Everything here is predicted. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of seed
 002's X5690. What a page takes without the lock is not known in time: either as long as with it, or the lab's ratio of
-instructions times that (`simlib.calibration.lockless.Walk`).
+instructions times that (`simlib.studies.lockless.gets.Walk`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from simlib.calibration.lockless import GUESTS, Walk, get_scenario, published_costs
 from simlib.model.scenario import Scenario
 from simlib.parallel import Progress
 from simlib.prediction import LEVEL, evaluate
+from simlib.studies.lockless.gets import GUESTS, Walk, get_scenario, published_costs
 
 DEAR, LAB = "no lock, a page as dear", "no lock, the lab's ratio"
 
@@ -95,7 +95,7 @@ def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1, progress: Pro
     Parameters
     ----------
     guest : str
-        One of `simlib.calibration.lockless.GUESTS`.
+        One of `simlib.studies.lockless.gets.GUESTS`.
     seed : int
         Of the draws and of the simulator.
     progress : callable, optional
@@ -164,3 +164,16 @@ def guests(walk: Walk) -> pd.DataFrame:
                      m["guest_throughput"], m["longest_stall"], m["dirty_pages"] / ROUNDS))  # fmt: skip
     columns = ["guest", "way", "get_time_s", "wait_share", "guest_throughput", "longest_stall_s", "dirty_pages"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def people(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table with GETs in ms and stalls in µs.
+
+    Examples
+    --------
+    >>> people(pd.DataFrame({"get_time_s": [2e-3], "longest_stall_s": [1e-5]})).iloc[0].to_dict()
+    {'get_time_ms': 2.0, 'longest_stall_us': 10.0}
+    """
+    factors = {"get_time_s": 1e3, "lockless_get_s": 1e3, "longest_stall_s": 1e6, "lockless_stall_s": 1e6}
+    scaled = frame.assign(**{name: frame[name] * factor for name, factor in factors.items() if name in frame})
+    return scaled.rename(columns={name: f"{name[:-1]}{'ms' if f == 1e3 else 'us'}" for name, f in factors.items()})

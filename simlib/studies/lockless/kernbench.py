@@ -17,6 +17,7 @@ import pandas as pd
 from scipy import optimize, stats
 
 from simlib.measurements import load
+from simlib.studies.study import NONE, numbers
 
 POWER, ALPHA = 0.80, 0.05
 """What a test is to notice a regression with, and how often it may cry wolf."""
@@ -222,3 +223,17 @@ def get_means() -> Means:
     frame = load("x86-get-dirty-log-lockless").frame.set_index("variant")
     times = frame["get_dirty_log_time_ns"] * 1e-9
     return Means(float(times["before"]), float(times["after"]), int(frame["runs"].iloc[0]))
+
+
+def published_numbers() -> pd.DataFrame:
+    """The twelve runs and the two means: the source says too little to predict them (`COLUMNS`)."""
+    every, means = load("x86-kernbench-lockless").frame, get_means()
+    ept = every["ept"].map({"Y": "on", "N": "off"})
+    variant = every["variant"] + ", EPT " + ept + ", run " + every["run"].astype(str)
+    kernbench = pd.DataFrame({"variant": variant, "metric": "kernbench", "published": every["real_time_s"]})
+    gets = pd.DataFrame(
+        {"variant": ["before", "after"], "metric": "mean GET", "published": [means.before, means.after]}
+    )
+    parts = ((kernbench, "x86-kernbench-lockless"), (gets, "x86-get-dirty-log-lockless"))
+    rows = [numbers(each.assign(vcpus=12, unit="s", role=NONE), table) for each, table in parts]
+    return pd.concat(rows, ignore_index=True)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simlib.calibration import kernbench
-from simlib.calibration.kernbench import CONTRASTS, Contrast
+from simlib.studies.lockless import kernbench
+from simlib.studies.lockless.kernbench import CONTRASTS, Contrast
 
 
 def logs(ept, variant):

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Getting the dirty log without mmu_lock (seed 002): what was measured, what it can mean, what would follow today."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlib.parallel import Progress
+from simlib.studies.lockless import gets, kernbench, ways
+from simlib.studies.lockless.gets import Budget, Walk
+from simlib.studies.study import Answer, Found, Study
+
+
+@dataclass(frozen=True)
+class Lockless(Found):
+    """What the study found: the walk of the lab's prototype, and what two means can be made of."""
+
+    walk: Walk
+    budget: Budget
+
+
+def compute(*, seed: int = 1, progress: Progress | None = None) -> Lockless:
+    """Test, determine, read, predict."""
+    walk = gets.fit_walk()
+    budget, witness = gets.budget(walk), gets.witness(walk)
+    predictions = ways.predictions(walk, seed=seed, progress=progress)
+    tables = {
+        "cells": kernbench.cells(),
+        "kernbench": kernbench.comparison(),
+        "kernbench-without-first": kernbench.comparison(skip=1),
+        "readings": gets.readings(budget, walk.ratio, witness),
+        "lab": gets.lab_comparison(walk),
+        "witness": witness,
+        "rewalks": gets.rewalk_table(),
+        "guests": ways.guests(walk),
+        "predictions": predictions,
+        "verdicts": ways.verdicts(predictions),
+    }
+    return Lockless(kernbench.published_numbers(), tables, walk, budget)
+
+
+def answer(found: Lockless) -> Answer:
+    """What the halving can be, and whether it is worth it."""
+    return Answer(
+        f"GET fell to {found.budget.means.ratio:.2f} of its time by a faster walk, by finding fewer pages, or by one "
+        "slow run, which the mail cannot tell apart; for the guest a batch gives nearly as much, and GET's own time is "
+        f"what only going without the lock keeps short ({len(found.tables['verdicts'])} cases compared)."
+    )
+
+
+STUDY = Study(
+    "lockless",
+    "The dirty log without mmu_lock",
+    ("07-lockless-write-protect",),
+    ("x86-kernbench-lockless", "x86-get-dirty-log-lockless", "switches-ioctls", "switches-locks", "switches-stalls"),
+    compute,
+    answer,
+)
