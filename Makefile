@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
-	@echo "make notebooks   execute the notebooks: writes build/notebooks, pages that need no network (ONLY=08 for some)"
+	@echo "make notebooks   execute the notebooks that reproduce does not run: writes build/notebooks (ONLY=08 for any)"
 	@echo "make test        format, lint, types, tests, doctests and the first notebook (5 to 6 minutes)"
 	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 to 10 minutes)"
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
@@ -104,7 +104,7 @@ env: .venv/.simlib
 reproduce: .venv/.simlib
 	@.venv/bin/simlib reproduce --out build/report
 
-# ONLY="04 08" makes only those whose names have such a part.
+# Those that are no study's text; ONLY="04 08" makes those whose names have such a part.
 ONLY ?=
 notebooks: .venv/.simlib
 	@.venv/bin/python -m simlib.report.books build/notebooks $(ONLY)

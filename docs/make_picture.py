@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Draw the README's picture and those of the notebooks. Needs kaleido and a Chrome or Chromium.
 
-The README's is computed now. A notebook's is one of its own figures, of its run by `make notebooks`; a notebook that
-was not run keeps the picture that it has.
+The README's is computed now. A notebook's is one of its own figures, of its run by `make reproduce` or `make
+notebooks`; a notebook that was not run keeps the picture that it has.
 """
 
 import re
@@ -18,7 +18,7 @@ from simlib.report.books import FIGURE
 
 HERE = Path(__file__).parent
 TARGET = HERE / "arm64-curves.svg"
-RUN = HERE.parent / "build" / "notebooks"
+BUILD = HERE.parent / "build"
 
 WHICH = {"02": 0, "03": 0, "04": 0, "05": 0, "06": 0, "07": 1, "08": 0, "09": 0, "10": 1, "11": 0, "12": 0, "13": 0}
 """Which figure of a notebook is its picture. 00 and 01 have the README's."""
@@ -42,7 +42,7 @@ def draw_readme() -> None:
 
 def draw_notebooks() -> None:
     """A figure of each notebook that was run."""
-    for path in sorted(RUN.glob("*.ipynb")):
+    for path in sorted(path for run in ("report", "notebooks") for path in (BUILD / run).glob("*.ipynb")):
         if path.stem[:2] not in WHICH:
             continue
         cells = nbformat.read(path, as_version=4).cells

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The gallery: each notebook with its question, and a link to it as it ran, where `make notebooks` has run it."""
+"""The gallery: each notebook with its question, and a link to it as it ran, where it was run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = ROOT / "build" / "notebooks"
-"""Where `make notebooks` writes NAME.html for NAME.ipynb."""
+RUNS = (ROOT / "build" / "report", ROOT / "build" / "notebooks")
+"""Where `make reproduce` and `make notebooks` write NAME.html for NAME.ipynb."""
 
 
 def notebooks() -> dict[str, tuple[str, str]]:
@@ -26,10 +26,10 @@ def notebooks() -> dict[str, tuple[str, str]]:
 
 def as_it_ran(name: str, out: Path) -> str:
     """A link from the site to the notebook as it ran, or how to have it."""
-    page = RUN / f"{name}.html"
-    if page.is_file():
-        return f'<a href="{Path(os.path.relpath(page, out)).as_posix()}">As it ran</a>'
-    return "`make notebooks` runs it"
+    for page in (run / f"{name}.html" for run in RUNS):
+        if page.is_file():
+            return f'<a href="{Path(os.path.relpath(page, out)).as_posix()}">As it ran</a>'
+    return f"`make notebooks ONLY={name[:2]}` runs it"
 
 
 def page(out: Path) -> str:

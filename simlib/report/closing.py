@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from simlib.comparison import Comparison
-from simlib.decision import BatchChoice, Choice
+from simlib.decision import BatchChoice
 from simlib.figures.style import plain_number, signed
 from simlib.fits import Fit
 from simlib.report.host import host_answer
@@ -89,15 +89,6 @@ def degraded(rows: pd.DataFrame) -> Answer:
     return Answer(
         "While all vCPUs fault, the guest goes only as fast as faults are served one after another, one for each page "
         f"and pass; of the published seconds {counts} lie in the model's interval."
-    )
-
-
-def strategy_and_batch(choice: Choice, decision: BatchChoice) -> Answer:
-    """Of 05: what to take for two objectives, and which batch on the second machine."""
-    return Answer(
-        f"For {choice.guest}: `{choice.take('cost')}` for the least CPU time in all, `{choice.take('stall')}` for the "
-        f"shortest longest stall (evidence: {choice.evidence}); for the machine of one's own: {decision.sentence} "
-        f"(evidence: {decision.evidence})."
     )
 
 

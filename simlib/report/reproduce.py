@@ -19,7 +19,6 @@ from scipy import stats
 
 from simlib import theory
 from simlib.calibration.fitfile import as_fit
-from simlib.decision import comparison
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
@@ -30,7 +29,7 @@ from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import Progress, both, each, portion
-from simlib.report import arm64, decision, growth, lab, migration, published
+from simlib.report import arm64, growth, lab, migration, published
 from simlib.report.block import Block, Cards, Prose, Table
 from simlib.report.books import Pages, notebooks
 from simlib.report.page import Report, Section
@@ -62,10 +61,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     grown = growth.study(seed)
     sections += growth.sections(grown)
     sections += migration.sections(migrations)
-    told = portion(progress, 0.57, 0.67)
+    told = portion(progress, 0.57, 0.95)
     founds = {study.name: study.found(seed=seed, progress=told) for study in every()}
-    choices = decision.study(seed, portion(progress, 0.67, 0.95))
-    sections += decision.sections(choices)
     sections.append(_checks(found, seed))
     numbers = published.all_numbers(
         found, grown, migrations, founds["lockless"], founds["teardown"], founds["split_walk"], seed=seed
@@ -100,12 +97,11 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
         "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
         "migration-48-vcpus-degradation": migrations.curves,
-        "strategies": comparison(choices.choices),
-        "strategies-seed-001": choices.seed_guest.table, "strategies-map": choices.map,
     }  # fmt: skip
     for name, one in founds.items():
         file = name.replace("_", "-")
-        tables |= {f"{file}-numbers": one.numbers} | {f"{file}-{key}": frame for key, frame in one.tables.items()}
+        numbered = {"numbers": one.numbers} if len(one.numbers) else {}
+        tables |= {f"{file}-{key}": frame for key, frame in (numbered | dict(one.tables)).items()}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
     texts["arm64-fit.json"] = fit_text(as_fit(found.fit, arm64.TRAIN))
     write_together(out, texts | {"index.html": report.to_html()})

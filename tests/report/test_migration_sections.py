@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The report's sections on migrations and on the batch: what they show, and what they must admit."""
+"""The report's sections on migrations: what they show, and what they must admit."""
 
 import pytest
 from notebook_run import ROOT
 
 from simlib.calibration import migrations
-from simlib.report import decision, migration
+from simlib.report import migration
 from simlib.report.block import Chart
 from simlib.report.page import Report
 
@@ -45,25 +45,3 @@ def test_only_what_nobody_fitted_is_called_predicted(found):
     roles = found.seconds.groupby("series")["role"].unique()
     assert roles["arm64-after"].tolist() == ["predicted"]
     assert roles["arm64-before"].tolist() == roles["x86-reference"].tolist() == ["fitted"]
-
-
-@pytest.fixture(scope="module")
-def choices():
-    return decision.study(names=["loongarch"])
-
-
-def test_a_choice_names_its_evidence(choices):
-    found = choices
-    sections = decision.sections(found)
-    assert len(charts(sections)) == 2
-    page = Report("mmu_lock", sections=sections).to_html()
-    assert "loongarch: facts alone" in page
-    assert set(found.table["architecture"]) == {"loongarch"}
-
-
-def test_seed_001s_guest_stands_still_while_its_blocks_are_split_under_the_lock(choices):
-    """CLEARs of 8 GiB: 4096 splits in one hold. Letting go after 64 pages removes it, and so does the split's drop."""
-    stalls = choices.seed_guest.table.set_index("strategy")["stall_s"]
-    assert stalls["eager-split-under-lock"] > 0.05
-    assert stalls["every-64+eager-split-under-lock"] < 1e-3
-    assert stalls["eager-split-drop"] < 1e-3

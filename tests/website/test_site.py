@@ -105,12 +105,12 @@ def test_the_api_has_every_module(made):
 
 
 def test_the_gallery_links_to_what_ran(tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "RUN", tmp_path / "notebooks")
+    monkeypatch.setattr(gallery, "RUNS", (tmp_path / "report", tmp_path / "notebooks"))
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "08-teardown.html").write_text("x", encoding="utf-8")
     page = gallery.page(tmp_path / "docs")
     assert page.count('<a href="../notebooks/08-teardown.html">As it ran</a>') == page.count("<a ") == 1
-    assert page.count("`make notebooks` runs it") == len(gallery.notebooks()) - 1 > 5
+    assert page.count("`make notebooks ONLY=") == len(gallery.notebooks()) - 1 > 5
 
 
 def test_extensions_and_theme_are_in_the_pins():

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which strategy, for guests of real size: what to take for which objective, what it costs, and the map over guests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from simlib.decision import OBJECTIVES, Choice, choose, comparison, named_guest, standard_scenario
+from simlib.decision.grid import best_strategy_grid
+from simlib.model.quantities import format_seconds
+from simlib.parallel import Progress, portion
+from simlib.studies.study import COLUMNS, Answer, Found, Study
+
+ARCHITECTURES = ("x86-tdp", "arm64", "loongarch")
+"""Those of the study; ``simlib choose --all`` does seven."""
+
+STRATEGIES = ("whole-ioctl", "every-64", "every-4096", "bounded-hold", "eager-split-under-lock", "eager-split-drop",
+              "no-eager-split")  # fmt: skip
+"""What is compared; ``simlib choose`` compares more."""
+
+ZONE = 0.05
+"""Share of an objective that is taken not to matter here; ``simlib choose`` takes 0.02, and twice as long."""
+
+SEED_GUEST, SEED_ARCHITECTURE = "seed-001-mysql-8g", "x86-tdp"
+SEED_STRATEGIES = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-split-drop", "no-eager-split")
+"""Seed 001's guest, and what its mails propose."""
+
+MAP_ARCHITECTURE = "arm64"
+MAP_STRATEGIES = ("whole-ioctl", "every-64", "every-1024", "every-16384")
+VCPUS = (16, 64, 160)
+RATES = (1e3, 1e4, 5e4)
+"""Accesses of a vCPU in a second, for the map."""
+
+
+@dataclass(frozen=True)
+class Decision(Found):
+    """What the study found.
+
+    Attributes
+    ----------
+    choices : mapping of str to Choice
+        By architecture, for the default guest.
+    seed_guest : Choice
+        Of seed 001's guest with CLEARs of 8 GiB.
+    """
+
+    choices: Mapping[str, Choice]
+    seed_guest: Choice
+
+    @property
+    def readable(self) -> pd.DataFrame:
+        """One row an architecture and objective, as a reader wants it; `comparison` has all columns."""
+        return pd.DataFrame(
+            [
+                {"architecture": row["architecture"], "who cares most about": OBJECTIVES[row["objective"]].title,
+                 "takes": "any" if row["any_is_as_good"] else row["take"] + " ?" * (not row["certain"]),
+                 "it is": format_seconds(row["value_s"]),
+                 "at most worse by": format_seconds(row["regret_at_most_s"]),
+                 "longest stall": format_seconds(row["stall_s"]), "guest time lost": format_seconds(row["lost_s"]),
+                 "CPU time of CLEAR": format_seconds(row["clear_s"])}
+                for row in comparison(self.choices).to_dict("records")
+            ]
+        )  # fmt: skip
+
+
+def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
+    """Choose a strategy for each architecture and for seed 001's guest, and draw the map."""
+
+    def part(what: str, number: int) -> Progress | None:
+        parts = len(ARCHITECTURES) + 2
+        own = portion(progress, number / parts, (number + 1) / parts)
+        return None if own is None else lambda _, share: own(what, share)
+
+    choices = {}
+    for number, name in enumerate(ARCHITECTURES):
+        told = part(f"a strategy for {name}", number)
+        choices[name] = choose(standard_scenario(name), among=STRATEGIES, zone=ZONE, seed=seed, progress=told)
+    guest = named_guest(SEED_GUEST).in_place_of(standard_scenario(SEED_ARCHITECTURE))
+    told = part(f"the guest {SEED_GUEST}", len(ARCHITECTURES))
+    stalled = choose(guest, among=SEED_STRATEGIES, zone=ZONE, seed=seed, progress=told)
+    told = part("the map of strategies", len(ARCHITECTURES) + 1)
+    case = standard_scenario(MAP_ARCHITECTURE)
+    cells = best_strategy_grid(case, VCPUS, RATES, among=MAP_STRATEGIES, seed=seed, progress=told)
+    tables = {"strategies": comparison(choices), "seed-001": stalled.table, "map": cells}
+    return Decision(pd.DataFrame(columns=list(COLUMNS)), tables, choices, stalled)
+
+
+def map_told(cells: pd.DataFrame) -> str:
+    """How many cells of the map can be told apart, in words.
+
+    Examples
+    --------
+    >>> map_told(pd.DataFrame({"distinguished": [True, False, True], "matters": [True, True, False]}))[:60]
+    'In 2 of 3 cells some strategy is worse by what matters; in 1'
+    """
+    sure, matters = int((cells["distinguished"] & cells["matters"]).sum()), int(cells["matters"].sum())
+    return (
+        f"In {matters} of {len(cells)} cells some strategy is worse by what matters; in {sure} of these the best is "
+        "distinguished from all others, and in the others the map has all that are not."
+    )
+
+
+def answer(found: Decision) -> Answer:
+    """What to take for two objectives, by architecture."""
+    each = "; ".join(
+        f"{name}: `{choice.take('cost')}` for the least CPU time in all, `{choice.take('stall')}` for the shortest "
+        f"longest stall (evidence: {choice.evidence})"
+        for name, choice in found.choices.items()
+    )
+    return Answer(f"For {next(iter(found.choices.values())).guest}: {each}.")
+
+
+STUDY = Study("decision", "A strategy for CLEAR", ("05-choose-a-batch",), (), compute, answer)
