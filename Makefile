@@ -132,45 +132,45 @@ docs: .venv/.simlib .venv/.docs
 # The same scenarios each time; SCENARIOS=100000 makes more of them.
 SCENARIOS := 10000
 conservation: .venv/.simlib
-	@.venv/bin/python tests/engines/conservation.py $(SCENARIOS)
+	@.venv/bin/python checks/conservation.py $(SCENARIOS)
 
 mutations: .venv/.simlib
-	@.venv/bin/python tests/engines/mutations.py
+	@.venv/bin/python checks/mutations.py
 
 # The same mutants each time; MUTANTS=200 tries more of them. What was tried is in build/mutants, and not tried again.
 MUTANTS := 100
 mutants: .venv/.simlib .venv/.mutants
-	@.venv/bin/python tests/mutants.py build/mutants $(MUTANTS)
+	@.venv/bin/python checks/mutants.py build/mutants $(MUTANTS)
 
 # Of each the pinned packages, and of the first one the lowest versions allowed, too; the interpreters must be there.
 PYTHONS := python3.11 python3.12 python3.13
 same-results: .venv/.simlib
-	@.venv/bin/python tests/same_results.py $(PYTHONS)
+	@.venv/bin/python checks/same_results.py $(PYTHONS)
 
 # The same moments each time; MOMENTS=100 makes more of them.
 MOMENTS := 40
 interruptions: .venv/.simlib
-	@.venv/bin/python tests/interruptions.py $(MOMENTS)
+	@.venv/bin/python checks/interruptions.py $(MOMENTS)
 
 # In two processes, each for its half of the minutes.
 endurance: MINUTES := 120
 endurance: .venv/.simlib
-	@.venv/bin/python tests/endurance.py $(MINUTES)
+	@.venv/bin/python checks/endurance.py $(MINUTES)
 
 # The same kills each time; KILLS=1000 makes more of them. One in twelve comes after the command has ended.
 KILLS := 220
 kills: .venv/.simlib
-	@.venv/bin/python tests/kills.py $(KILLS)
+	@.venv/bin/python checks/kills.py $(KILLS)
 
 # The same inputs each time. What was done is in build/fuzz; remove it to do it again. MINUTES=20 ends it after that.
 INPUTS := 1000000
 MINUTES := inf
 fuzz: .venv/.simlib
-	@.venv/bin/python tests/fuzzing.py $(INPUTS) $(MINUTES)
+	@.venv/bin/python checks/fuzzing.py $(INPUTS) $(MINUTES)
 
 # The service is not where an index of packages is: a machine that reaches one may not reach the other.
 audit: .venv/.simlib .venv/.audit
-	@.venv/bin/python tests/audit.py
+	@.venv/bin/python checks/audit.py
 
 # Whatever was done before is kept: remove build/strategies to simulate it anew.
 strategy-map: .venv/.simlib
@@ -180,7 +180,7 @@ strategy-map: .venv/.simlib
 # The same moments each time; FAULTS=200 makes more of them.
 FAULTS := 50
 sweep-faults: .venv/.simlib
-	@.venv/bin/python tests/sweep/faults.py $(FAULTS)
+	@.venv/bin/python checks/sweep_faults.py $(FAULTS)
 
 # What these need (compilers, the kernel's source, QEMU) is named, package by package, by "simlib lab check".
 check-patches: .venv/.simlib
@@ -190,7 +190,7 @@ check-each-patch: .venv/.simlib
 	@.venv/bin/simlib lab check-series
 
 claims: .venv/.simlib
-	@.venv/bin/python tests/lab/claims.py
+	@.venv/bin/python checks/claims.py
 
 statistics-cost: .venv/.simlib
 	@.venv/bin/python benchmarks/statistics_cost.py

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -223,17 +222,16 @@ def test_a_device_takes_several_outputs(capsys, small, tmp_path):
     assert run(capsys, "simulate", small, "--trace", both, "--plot", both)[0] == 0
 
 
-def test_interrupt_leaves_nothing_half_written(tmp_path):
+def test_interrupt_leaves_nothing_half_written(tmp_path, popen):
     """Ctrl-C in a long run: one sentence, exit code 130, no file."""
     scenario = tmp_path / "long.toml"
     text = SMALL.replace('memory_per_vcpu = "2M"', 'memory_per_vcpu = "8G"').replace("vcpus = 2", "vcpus = 64")
     scenario.write_text(text)
     out = tmp_path / "out"
-    process = subprocess.Popen(
+    process = popen(
         [sys.executable, "-c", "from simlib.cli import main; main()", "simulate", str(scenario), "--out", str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    assert process.stderr is not None
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
     first = process.stderr.readline()  # the run reports progress, so it has begun
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)

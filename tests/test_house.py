@@ -71,7 +71,7 @@ def test_html_is_made_by_templates():
 def test_every_source_file_says_its_licence():
     files = [
         p
-        for folder in ("simlib", "tests", "benchmarks", "docs", ".ci", "data/scenarios")
+        for folder in ("simlib", "tests", "checks", "benchmarks", "docs", ".ci", "data/scenarios")
         for p in (ROOT / folder).rglob("*")
         if p.suffix in {".py", ".c", ".toml", ".md", ""} and p.is_file() and "__pycache__" not in p.parts
     ]

@@ -34,11 +34,16 @@ main()
 """
 
 
-def started(code: str, *words: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
-    )  # fmt: skip
+@pytest.fixture
+def started(popen):
+    """Starts Python code; once it says that it is ready, if it does."""
+
+    def start(code: str, *words: str, ready: bool = True, **environment: str) -> subprocess.Popen[str]:
+        process = popen([sys.executable, "-c", code, *words], env=os.environ | environment)
+        assert not ready or process.stderr.readline() == "ready\n"
+        return process
+
+    return start
 
 
 def ends(process: subprocess.Popen[str], number: int) -> tuple[float, str]:
@@ -52,11 +57,9 @@ def ends(process: subprocess.Popen[str], number: int) -> tuple[float, str]:
 
 @pytest.mark.parametrize("number", interruption.SIGNALS)
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.15])
-def test_an_import_is_left_without_a_traceback(number, after):
+def test_an_import_is_left_without_a_traceback(started, number, after):
     code = "import sys; from simlib.__main__ import main; print('ready', file=sys.stderr); main()"
     process = started(code, "predict", ARM64, "--vcpus", "16")
-    assert process.stderr is not None
-    assert process.stderr.readline() == "ready\n"
     time.sleep(0.05 + after)
     took, text = ends(process, number)
     assert text == SENTENCE
@@ -71,8 +74,8 @@ def test_an_import_is_left_without_a_traceback(number, after):
         (("choose-batch", "--architecture", "arm64", "--vcpus", "256", "--memory", "1T"), signal.SIGINT),
     ],
 )
-def test_a_first_compilation_is_not_waited_for(tmp_path, words, number):
-    process = started(COMMAND, *words, NUMBA_CACHE_DIR=str(tmp_path))
+def test_a_first_compilation_is_not_waited_for(started, tmp_path, words, number):
+    process = started(COMMAND, *words, ready=False, NUMBA_CACHE_DIR=str(tmp_path))
     time.sleep(4.0)
     took, text = ends(process, number)
     assert text.endswith(SENTENCE)
@@ -92,17 +95,15 @@ def test_a_first_compilation_is_not_waited_for(tmp_path, words, number):
         "    while True: ctypes.CDLL(None).sleep(60)",
     ],
 )
-def test_what_does_not_end_is_left_by_force(body):
+def test_what_does_not_end_is_left_by_force(started, body):
     process = started(INSTEAD.format(body))
-    assert process.stderr is not None
-    assert process.stderr.readline() == "ready\n"
     time.sleep(0.2)
     took, text = ends(process, signal.SIGTERM)
     assert text == SENTENCE
     assert took < interruption.DEADLINE_S + 0.7
 
 
-def test_an_interrupt_within_a_destructor_is_raised_again():
+def test_an_interrupt_within_a_destructor_is_raised_again(started):
     body = """
     class Slow:
         def __del__(self): time.sleep(60)
@@ -114,13 +115,11 @@ def test_an_interrupt_within_a_destructor_is_raised_again():
             sys.stderr.write("tidy\\n")
 """
     process = started(INSTEAD.format(body))
-    assert process.stderr is not None
-    assert process.stderr.readline() == "ready\n"
     time.sleep(0.2)
     assert ends(process, signal.SIGTERM)[1] == "tidy\n" + SENTENCE
 
 
-def test_another_signal_does_not_disturb_the_end():
+def test_another_signal_does_not_disturb_the_end(started):
     body = """
     with interruptible():
         try:
@@ -131,8 +130,6 @@ def test_another_signal_does_not_disturb_the_end():
             sys.stderr.write("tidy\\n")
 """
     process = started(INSTEAD.format(body))
-    assert process.stderr is not None
-    assert process.stderr.readline() == "ready\n"
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     assert process.stderr.readline() == "ending\n"
@@ -141,13 +138,11 @@ def test_another_signal_does_not_disturb_the_end():
     assert (process.returncode, text) == (143, "tidy\n" + SENTENCE)
 
 
-def test_what_nohup_ignores_stays_ignored():
+def test_what_nohup_ignores_stays_ignored(started):
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + INSTEAD.format(
         "\n    with interruptible(): time.sleep(60)"
     )
     process = started(code)
-    assert process.stderr is not None
-    assert process.stderr.readline() == "ready\n"
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)

@@ -382,14 +382,12 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_keeps_what_was_sampled(tmp_path, number):
+def test_a_signal_ends_it_and_keeps_what_was_sampled(tmp_path, popen, number):
     out = tmp_path / "out"
     words = ["--qmp", tmp_path / "q", "--interval", "0.05", "--events", "", "--out", out]
     with serving(tmp_path / "q", Guest([{}, migrate("active", 1)])) as asked:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "simlib", "host", "watch", *map(str, words)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+        watch = [sys.executable, "-m", "simlib", "host", "watch", *map(str, words)]
+        process = popen(watch, cwd=Path(__file__).parents[2])
         while asked.count("query-migrate") < 5 and process.poll() is None:
             time.sleep(0.02)
         sent = time.monotonic()

@@ -189,7 +189,7 @@ def test_a_hang_is_killed_with_all_its_children(tmp_path, monkeypatch, script, e
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="the program setpriv is not installed")
-def test_an_emulator_ends_even_if_nobody_is_left_to_end_it(tmp_path):
+def test_an_emulator_ends_even_if_nobody_is_left_to_end_it(tmp_path, popen):
     mark = tmp_path / "alive"
     emulator = program(tmp_path / "qemu", f"while :; do echo >> '{mark}'; sleep 0.05; done")
     code = (
@@ -199,7 +199,7 @@ def test_an_emulator_ends_even_if_nobody_is_left_to_end_it(tmp_path):
         f"built = lab_fakes.built(Path({str(tmp_path / 'built')!r}))\n"
         f"boot.boot(cell, find_target('x86_64'), built, qemu.Qemu({str(emulator)!r}, (10, 0, 0)))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code])
+    process = popen([sys.executable, "-c", code], stdout=None, stderr=None)
     while not mark.exists():
         time.sleep(0.01)
     process.kill()

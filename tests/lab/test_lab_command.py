@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -87,7 +86,7 @@ def test_a_fault_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_boots_and_leaves_nothing(tmp_path, lab, number):
+def test_a_signal_ends_the_boots_and_leaves_nothing(tmp_path, lab, popen, number):
     mark, temporary = tmp_path / "alive", tmp_path / "tmp"
     temporary.mkdir()
     loop = f"case $1 in --version) echo 'QEMU emulator version 10.0.2'; exit;; esac; while :; do echo >> '{mark}'"
@@ -95,11 +94,10 @@ def test_a_signal_ends_the_boots_and_leaves_nothing(tmp_path, lab, number):
     built(built_dir("x86_64", "statistics"))
     (built_dir("x86_64", "statistics") / "build.json").write_text('{"key": "", "provenance": {}}')
     (tmp_path / "e.toml").write_text(EXPERIMENT + 'clock = "multithreaded"\n')
-    process = subprocess.Popen(
+    process = popen(
         [sys.executable, "-c", "from simlib.cli import main; main()", "lab", "run", str(tmp_path / "e.toml")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(temporary)},
-    )  # fmt: skip
+    )
     while not mark.exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)

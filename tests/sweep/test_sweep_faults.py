@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 from distributed.protocol.utils import pack_frames
-from faults import Bench, worker_killed
 from processes import DASK, at_work, dask_worker, port, rows_on_disk, scheduler, started, until
+from sweep_faults import Bench, worker_killed
 
 from simlib.errors import SimlibError
 from simlib.sweep import Cluster, cluster, run

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The same commands under other Pythons, and other versions of what simlib needs: ``make same-results``.
 
-    python tests/same_results.py PYTHON...
+    python checks/same_results.py PYTHON...
 
 Each argument is an interpreter, which gets the pinned packages in an environment of its own below build/pythons; the
 first one is the reference, and gets the lowest versions that pyproject.toml allows in another one, too. What every

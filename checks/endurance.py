@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The same commands again and again in one process: does it keep memory, descriptors or threads?
 
-    python tests/endurance.py MINUTES [PIECES]
+    python checks/endurance.py MINUTES [PIECES]
 
 (`make endurance`) runs so many processes one after another, each for its part of the minutes. A process goes round the
-commands that ``tests/kills.py`` ends, and a sweep; after each round its memory, descriptors and threads are written
+commands that ``checks/kills.py`` ends, and a sweep; after each round its memory, descriptors and threads are written
 down. The first quarter of the time is warm-up, in which the allocator's pools fill. Memory is flat if the median of the
 last quarter is at most 5 % above that of the second one. Memory is what a process has that no file holds: pages of
 libraries are its own or shared as other processes come and go that use them, too.

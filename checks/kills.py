@@ -5,7 +5,7 @@ Half of the kills come at a random step of the writing (a file that is opened, r
 the others at a random moment. After each, all files of a result must stand there, or none, and each as a run that
 nobody disturbs writes it; after the next run that is not killed, nothing else. Into a folder that is there, files are
 moved one by one once all are written: kills within are counted by themselves. The same kills each time:
-``python tests/kills.py 200``.
+``python checks/kills.py 200``.
 """
 
 from __future__ import annotations

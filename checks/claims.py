@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compare the numbers in the patches' messages with the collected data: ``python tests/lab/claims.py``.
+"""Compare the numbers in the patches' messages with the collected data: ``python checks/claims.py``.
 
 ``kernel-patches/claims.toml`` has an entry for each sentence (or row of a table) in which a message states a
 measurement: the patch, the text with names for the numbers, and for each name how to get it from ``data/collected``:
@@ -28,7 +28,7 @@ from typing import Any
 
 import pandas as pd
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 CLAIMS = ROOT / "kernel-patches" / "claims.toml"
 COLLECTED = ROOT / "data" / "collected"
 

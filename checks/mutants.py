@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Small faults drawn by chance from all that cosmic-ray can put into a package, and whether a test notices each.
 
-    python tests/mutants.py FOLDER [NUMBER [PACKAGE...]] [--write]
+    python checks/mutants.py FOLDER [NUMBER [PACKAGE...]] [--write]
 
 (`make mutants`) draws so many mutants of each package, always the same ones, and tries each in a copy of the tree with
 the tests of `TESTS`, which are a part of ``make test``. FOLDER keeps what was found in ``mutants.csv``; what stands
-there is not tried again. Annotations are left alone: they are never evaluated. `tests/engines/mutations.py` has faults
+there is not tried again. Annotations are left alone: they are never evaluated. `checks/mutations.py` has faults
 that somebody thought of, and which must all be caught.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Mutations: one fault at a time put into a copy of simlib, to see that a test notices.
 
-    python tests/engines/mutations.py [NAME…]
+    python checks/mutations.py [NAME…]
 
 (`make mutations`) prints which tests caught which fault, and exits 1 if one was caught by none. A fault in one engine
 should be caught by comparing it with the other; one that both have, or that a workload has, only by the witness or
@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Queue
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 EXAMPLES = "50"
 """Of each test, for each mutation."""
@@ -206,7 +206,8 @@ def faults_in(edit: Edit) -> str:
 def copy_to(folder: Path) -> None:
     """What the tests of the engines need."""
     shutil.copytree(ROOT / "simlib", folder / "simlib", ignore=shutil.ignore_patterns("__pycache__", "_*data"))
-    shutil.copytree(ROOT / "tests" / "engines", folder / "tests" / "engines")
+    for part in ("checks", "tests/engines"):
+        shutil.copytree(ROOT / part, folder / part)
     for name in ("tests/conftest.py", "tests/notebook_run.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
 

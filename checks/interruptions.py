@@ -3,7 +3,7 @@
 
 Each must end within a second with its exit code and one sentence, and leave no file half-written, no temporary file
 and no process. The same moments each time; another number, or another seed, gives others:
-``python tests/interruptions.py 100 7``.
+``python checks/interruptions.py 100 7``.
 """
 
 from __future__ import annotations

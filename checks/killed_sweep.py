@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Sweep a grid while its driver is killed several times; say what it took, and how much memory the driver had.
 
-python tests/sweep/killed_sweep.py GRID.toml FOLDER [KILLS] [SECONDS BEFORE EACH]
+python checks/killed_sweep.py GRID.toml FOLDER [KILLS] [SECONDS BEFORE EACH]
 """
 
 from __future__ import annotations

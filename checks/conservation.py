@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Conservation: random migrations and selftests, held to what `witness` says of them.
 
-    python tests/engines/conservation.py 10000
+    python checks/conservation.py 10000
 
 runs so many scenarios on both engines' common ground, the compiled engine, prints a line now and then, and ends
 with a summary; `make conservation` is that. Scenario number n is the same on every machine.

@@ -4,7 +4,7 @@
 Each input is a valid one of the repository, changed by some mutations: bytes, lines, values of a table, values that
 nobody has. It must be read, or refused by one of `simlib.errors`, within `LIMIT_S` and `LIMIT_BYTES`, and nothing may
 stand half-written. Input N is the same each time. A million takes an hour: it is done in pieces, each in a process of
-its own, and goes on where it was ended. ``python tests/fuzzing.py 1000000``
+its own, and goes on where it was ended. ``python checks/fuzzing.py 1000000``
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What may happen to a sweep, with real processes: after each, nothing finished is lost and nothing counted twice.
 
-    python tests/sweep/faults.py [KILLS]
+    python checks/sweep_faults.py [KILLS]
 
 Every fault ends with a sweep that is resumed and gives the same data sets as the undisturbed one, to the bit.
 """
