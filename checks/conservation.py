@@ -24,13 +24,14 @@ from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, EVENTS, LEDGER, EngineResult
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
+from simlib.model.grammar import leaves
 from simlib.model.job import Job
 from simlib.model.locks import LOCKS, Discipline
 from simlib.model.machine import Machine
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
-from simlib.model.strategy import leaves, strategy
+from simlib.model.strategy import strategy
 from simlib.model.workload import Workload
 from simlib.simulation import SimulationResult
 from simlib.workloads import build

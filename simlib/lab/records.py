@@ -19,7 +19,7 @@ from simlib.lab.cache import system_faults
 from simlib.lab.experiment import Cell, check_name, parameter_text
 from simlib.measurements.importers import Imported, import_text
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
-from simlib.measurements.importers.tables import Column
+from simlib.measurements.importers.tables import Column, resource
 
 _CONTENT = {
     "label", "experiment", "target", "mode", "kernel", "program", "clock", "parameters", "test", "script", "test_line",
@@ -382,34 +382,21 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
                 "experiment of its own"
             )
     frames, texts = tables(records), dict[str, str]()
-    setup = _setup(records)
     native = "cpu" in records[0].content["provenance"]
+    about = {
+        "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
+        "hardware": _hardware(records),
+        "command": records[0].content["command"],
+        "setup": _setup(records),
+        "notes": list(_NATIVE_NOTES if native else _NOTES),
+        "caveats": _native_caveats(records) if native else ["Emulated: no caches, no line transfers, no IPI cost."],
+    }
     for table, (title, columns, key, _) in TABLES.items():
         stem = f"{name}-{table}"
         if not len(frames[table]):
             continue
-        described = {
-            "name": stem,
-            "title": f"{name}: {title}",
-            "path": f"{stem}.csv",
-            "type": "table",
-            "format": "csv",
-            "mediatype": "text/csv",
-            "encoding": "utf-8",
-            "kind": "measured",
-            "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
-            "hardware": _hardware(records),
-            "command": records[0].content["command"],
-            "setup": setup,
-            "notes": [
-                *(_NATIVE_NOTES if native else _NOTES),
-            ],
-            "caveats": _native_caveats(records) if native else ["Emulated: no caches, no line transfers, no IPI cost."],
-            "schema": {
-                "fields": [column.field() for column in (*KEYS, *columns)],
-                "primaryKey": [column.name for column in KEYS] + list(key),
-            },
-        }
+        keys = [column.name for column in KEYS] + list(key)
+        described = resource(stem, f"{name}: {title}", about, (*KEYS, *columns), keys)
         texts[f"{stem}.csv"] = frames[table].to_csv(index=False, lineterminator="\n")
         texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
     written = write_together(folder, texts)

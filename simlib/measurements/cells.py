@@ -19,47 +19,26 @@ from simlib.reading import read_text
 
 @dataclass(frozen=True)
 class Cells:
-    """Header and rows of a CSV file, as text.
-
-    Attributes
-    ----------
-    where : str
-        The file, as messages name it.
-    header : list of str
-        Names of the columns.
-    rows : list of list of str
-        Cells of each row, as many as the header has.
-    numbers : list of int
-        Line of the file on which each row ends; the header is line 1.
-    """
+    """Header and rows of a CSV file, as text."""
 
     where: str
+    """The file, as messages name it."""
     header: list[str]
     rows: list[list[str]]
+    """Cells of each row, as many as the header has."""
     numbers: list[int]
+    """Line of the file on which each row ends; the header is line 1."""
 
     def column(self, name: str) -> list[str]:
-        """Cells of one column, from the first row to the last.
-
-        Examples
-        --------
-        >>> Cells("a.csv", ["vcpus", "clear_time_s"], [["1", "0.5"], ["2", "0.7"]], [2, 3]).column("vcpus")
-        ['1', '2']
-        """
+        """Cells of one column, from the first row to the last."""
         at = self.header.index(name)
         return [row[at] for row in self.rows]
 
 
 def read_cells(path: Path) -> Cells:
-    """Cut a CSV file into cells.
+    """Cut a CSV file (UTF-8, commas, a header first, a newline at its end) into cells without blanks around them.
 
-    Returns: Every row has as many cells as the header; cells carry no blanks around them. Raises `InputError` if the
-    file is missing, empty, not UTF-8, cut short, or not a table.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file: UTF-8, separated by commas, a header first, a newline at its end.
+    Raises `InputError` if the file is missing, empty, not UTF-8, cut short, or not a table.
     """
     return cut_cells(str(path), read_text(path, "a measurement file (CSV)"))
 
@@ -77,12 +56,8 @@ def cut_cells(where: str, text: str) -> Cells:
     try:
         lines.extend((reader.line_num, [cell.strip() for cell in line]) for line in reader if line)
     except csv.Error as error:
-        raise InputError(
-            f"{where}, row {reader.line_num}",
-            str(error),
-            "must be CSV",
-            "close the quotes; is the file complete?",
-        ) from error
+        at = f"{where}, row {reader.line_num}"
+        raise InputError(at, str(error), "must be CSV", "close the quotes; is the file complete?") from error
     header = _header(where, lines[0][1])
     for number, row in lines[1:]:
         if len(row) != len(header):

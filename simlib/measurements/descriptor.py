@@ -13,16 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from simlib.errors import InputError, nearest
+from simlib.measurements import units
 from simlib.measurements.cells import Cells
-from simlib.measurements.units import (
-    KEY_COUNTS,
-    OUTCOME_COUNTS,
-    SUFFIXES,
-    is_time,
-    names_duration,
-    suffix_of,
-    unit_of,
-)
+from simlib.measurements.units import SUFFIXES, is_time, names_duration, suffix_of, unit_of
 from simlib.reading import exists, read_json
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -40,13 +33,8 @@ ITERATION = "iteration"
 def read_descriptor(path: Path) -> dict[str, Any] | None:
     """Read the descriptor beside a measurement file.
 
-    Returns: The descriptor, or None where there is no such file. Raises `InputError` if the file is not a JSON object,
-    holds no schema, or describes another file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The CSV file; its descriptor is ``<stem>.json`` in the same folder.
+    Returns: The descriptor of the CSV file `path`, ``<stem>.json`` in the same folder; None where there is none. Raises
+    `InputError` if it is not a JSON object, holds no schema, or describes another file.
     """
     beside = path.with_suffix(".json")
     if beside == path or not exists(beside):
@@ -65,12 +53,7 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
         )
     described = descriptor.setdefault("path", path.name)
     if described != path.name:
-        raise InputError(
-            f"{where}, path",
-            str(described),
-            f"must name the file beside it, {path.name!r}",
-            "correct the path",
-        )
+        raise InputError(f"{where}, path", described, f"must name the file beside it, {path.name!r}", "correct it")
     keys = schema.get("primaryKey", [])
     schema["primaryKey"] = keys = keys if isinstance(keys, list) else [keys]
     names = [field["name"] for field in fields]
@@ -106,11 +89,6 @@ def implied_descriptor(cells: Cells) -> dict[str, Any]:
     Returns: A descriptor; source and hardware are ``"not stated"``. Raises `InputError` if a column of numbers carries
     no known unit.
 
-    Parameters
-    ----------
-    cells : Cells
-        The file.
-
     Examples
     --------
     >>> cells = Cells("a.csv", ["lock", "vcpus", "clear_time_s"], [["spin", "1", "0.5"]], [2])
@@ -124,11 +102,11 @@ def implied_descriptor(cells: Cells) -> dict[str, Any]:
         number = _holds_numbers(name, cells.column(name))
         field: dict[str, Any] = {"name": name, "type": "string", "unit": "none"}
         if number:
-            whole = name in KEY_COUNTS or all(_INTEGER.fullmatch(c) for c in cells.column(name) if c)
+            whole = name in units.KEY_COUNTS or all(_INTEGER.fullmatch(c) for c in cells.column(name) if c)
             whole = whole and suffix_of(name) is None
             field["type"] = "integer" if whole else "number"
             field["unit"] = unit_of(cells.where, name)
-        key = field["type"] == "string" or name in KEY_COUNTS or field["unit"] in _KEY_UNITS
+        key = field["type"] == "string" or name in units.KEY_COUNTS or field["unit"] in _KEY_UNITS
         key = key and not name.endswith("change_percent")
         if key:
             keys.append(name)
@@ -157,7 +135,7 @@ def _holds_numbers(name: str, column: list[str]) -> bool:
     numbers = [bool(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell)) for cell in column if cell]
     if suffix_of(name) or name == "vcpus":
         return True
-    known = name in KEY_COUNTS | OUTCOME_COUNTS or names_duration(name)
+    known = name in units.KEY_COUNTS | units.OUTCOME_COUNTS or names_duration(name)
     return any(numbers) and (known or all(numbers))
 
 
@@ -168,13 +146,6 @@ def check_cells(cells: Cells, descriptor: dict[str, Any]) -> None:
     primary key by Frictionless.
 
     Raises `InputError` for the first fault, with its row and column.
-
-    Parameters
-    ----------
-    cells : Cells
-        The file.
-    descriptor : dict
-        Its descriptor.
     """
     fields = {field["name"]: field for field in descriptor["schema"]["fields"]}
     for name in cells.header:
@@ -194,13 +165,7 @@ def check_cells(cells: Cells, descriptor: dict[str, Any]) -> None:
 
 
 def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
-    """Cells that stand for a missing value: the empty one, and those that the schema names.
-
-    Examples
-    --------
-    >>> sorted(missing_values({"schema": {"missingValues": ["", "-"]}}))
-    ['', '-']
-    """
+    """Cells that stand for a missing value: the empty one, and those that the schema names."""
     return frozenset(["", *descriptor["schema"].get("missingValues", [])])
 
 
@@ -209,12 +174,8 @@ def _check_column(cells: Cells, name: str, field: dict[str, Any], missing: froze
     numeric = field.get("type") in _NUMERIC
     if not numeric:
         if is_time(name):
-            raise InputError(
-                f"{cells.where}, column {name}",
-                str(field.get("type")),
-                "a time must have the type 'number'",
-                "correct the descriptor",
-            )
+            rule = "a time must have the type 'number'"
+            raise InputError(f"{cells.where}, column {name}", field.get("type"), rule, "correct the descriptor")
         return
     unit = unit_of(cells.where, name, field.get("unit"))
     least = 0.0 if unit in ("count", *SUFFIXES.values()) and unit not in ("%", "1") else -math.inf
@@ -237,7 +198,6 @@ def _check_column(cells: Cells, name: str, field: dict[str, Any], missing: froze
 
 def _check_schema(cells: Cells, descriptor: dict[str, Any], fields: list[dict[str, Any]]) -> None:
     """Let Frictionless check types, constraints and the primary key."""
-    # Imported here because it is heavy and only reading needs it.
     from frictionless import FrictionlessException, Schema  # noqa: PLC0415  # slow to import
     from frictionless.resources import TableResource  # noqa: PLC0415  # the same
 
@@ -247,12 +207,8 @@ def _check_schema(cells: Cells, descriptor: dict[str, Any], fields: list[dict[st
         schema = Schema.from_descriptor({"fields": fields, "primaryKey": primary, "missingValues": missing})
         report = TableResource(data=[cells.header, *cells.rows], schema=schema).validate(limit_errors=1)
     except (FrictionlessException, re.error, TypeError) as error:  # the latter two: a bad constraint
-        raise InputError(
-            str(Path(cells.where).with_suffix(".json")),
-            "schema",
-            f"must be a Frictionless table schema ({error})",
-            "correct the descriptor",
-        ) from error
+        beside, rule = str(Path(cells.where).with_suffix(".json")), f"must be a Frictionless table schema ({error})"
+        raise InputError(beside, "schema", rule, "correct the descriptor") from error
     if report.valid:
         return
     faults = [*report.errors, *(error for task in report.tasks for error in task.errors)]
@@ -268,12 +224,8 @@ def _fault(cells: Cells, fault: Any, primary: list[str]) -> InputError:
         key = ", ".join(f"{name}={row[name]}" for name in primary)
         if not any(row[name] for name in primary):
             return InputError(where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell")
-        return InputError(
-            where,
-            key,
-            f"a row with this {'+'.join(primary)} stands above it already",
-            "remove one, or tell repeated runs apart by a column 'run'",
-        )
+        rule = f"a row with this {'+'.join(primary)} stands above it already"
+        return InputError(where, key, rule, "remove one, or tell repeated runs apart by a column 'run'")
     name = getattr(fault, "field_name", None)
     if name:
         where += f", column {name}"

@@ -42,20 +42,15 @@ def data_dir() -> Path:
     if given:
         if exists(Path(given) / _LISTING):
             return Path(given)
-        raise InputError(
-            "SIMLIB_DATA", given, f"must be a folder with a {_LISTING}", "correct the variable, or unset it"
-        )
+        rule = f"must be a folder with a {_LISTING}"
+        raise InputError("SIMLIB_DATA", given, rule, "correct the variable, or unset it")
     package = Path(__file__).resolve().parents[1]
     places = (package.parent / "data", package / "_data")
     for place in places:
         if (place / _LISTING).is_file():
             return place
-    raise InputError(
-        "data package",
-        " and ".join(map(str, places)),
-        f"one of these folders must hold a {_LISTING}",
-        "install simlib again, or set SIMLIB_DATA",
-    )
+    tried, rule = " and ".join(map(str, places)), f"one of these folders must hold a {_LISTING}"
+    raise InputError("data package", tried, rule, "install simlib again, or set SIMLIB_DATA")
 
 
 def list_tables() -> pd.DataFrame:
@@ -90,16 +85,11 @@ def list_tables() -> pd.DataFrame:
 
 
 def load(name: str) -> MeasurementTable:
-    """Load one table of the data package, checked against its descriptor.
+    """Load one table of the data package, named as `list_tables` has it, checked against its descriptor.
 
     What was read is kept: the next call gives a copy, unless the files have changed meanwhile.
 
-    Returns: The table. Raises `InputError` if there is no such table, or its file is bad.
-
-    Parameters
-    ----------
-    name : str
-        Name of the table, as `list_tables` gives it.
+    Raises `InputError` if there is no such table, or its file is bad.
 
     Examples
     --------
@@ -117,13 +107,8 @@ def load(name: str) -> MeasurementTable:
 def assemble(folder: Path) -> dict[str, Any]:
     """Put together ``datapackage.json`` from the descriptors of a data package.
 
-    Returns: The package's descriptor, with the standard part of each table's own.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        The package: its ``datapackage.json`` gives all but the list of resources, every
-        ``*/*.json`` below it with a CSV beside it describes that CSV.
+    Returns: The package's descriptor: the ``datapackage.json`` of `folder`, with the standard part of every
+    ``*/*.json`` below that describes a CSV beside it.
 
     Examples
     --------
@@ -176,9 +161,8 @@ def _listed(folder: Path, _: tuple[int, int, int] | None) -> dict[str, Path]:
     try:
         return {str(entry["name"]): folder / str(entry["path"]) for entry in listing["resources"]}
     except (KeyError, TypeError) as error:
-        raise InputError(
-            str(folder / _LISTING), repr(error), "must list resources with name and path", "restore the file"
-        ) from error
+        rule = "must list resources with name and path"
+        raise InputError(str(folder / _LISTING), repr(error), rule, "restore the file") from error
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -25,8 +25,6 @@ class MeasurementTable:
 
     Attributes
     ----------
-    name : str
-        Name of the table.
     frame : pandas.DataFrame
         The rows. Integers are ``int64``, other numbers and integers with a missing value
         ``float64`` (missing: NaN), text is as written (missing: empty).
@@ -97,16 +95,10 @@ class MeasurementTable:
         """Values of one column, in the unit that its name ends with.
 
         Returns: ndarray, shape (rows,). A copy of the values. Raises `InputError` if there is no such column.
-
-        Parameters
-        ----------
-        name : str
-            Name of the column, with its suffix.
         """
         if name not in self.frame.columns:
-            raise InputError(
-                f"column of {self.name}", name, "does not exist", nearest(name, map(str, self.frame.columns))
-            )
+            known = nearest(name, map(str, self.frame.columns))
+            raise InputError(f"column of {self.name}", name, "does not exist", known)
         return np.array(self.frame[name])
 
     def seconds(self, stem: str) -> NDArray[np.float64]:
@@ -125,25 +117,16 @@ class MeasurementTable:
         if not fits:
             raise InputError(f"time of {self.name}", stem, "no column holds it", nearest(stem, map(stem_of, times)))
         if len(fits) > 1:
-            raise InputError(
-                f"time of {self.name}",
-                stem,
-                f"several columns hold it: {', '.join(fits)}",
-                "name one of them",
-            )
+            rule = f"several columns hold it: {', '.join(fits)}"
+            raise InputError(f"time of {self.name}", stem, rule, "name one of them")
         per_second = PER_SECOND[str(suffix_of(fits[0]))]
         return np.array(self.frame[fits[0]], dtype=np.float64) / per_second
 
     def rows(self, condition: str) -> pd.DataFrame:
         """Rows that meet a condition.
 
-        Returns: The rows, numbered from 0. Raises `InputError` if the condition cannot be read or names an unknown
-        column.
-
-        Parameters
-        ----------
-        condition : str
-            As `parse_condition` reads it: ``"vcpus <= 8"``.
+        Returns: The rows, numbered from 0. Raises `InputError` if the condition (``"vcpus <= 8"``, as `parse_condition`
+        reads it) cannot be read or names an unknown column.
         """
         mask = parse_condition(condition).mask(self.frame)
         return self.frame[mask].reset_index(drop=True)
@@ -187,33 +170,20 @@ def read(path: str | Path) -> MeasurementTable:
     array([0.9, 1.2])
     """
     path = Path(path)
-    cells = read_cells(path)
-    descriptor = read_descriptor(path)
-    if descriptor is None:
-        descriptor = implied_descriptor(cells)
-    check_cells(cells, descriptor)
-    return MeasurementTable(str(descriptor.get("name", path.stem)), _frame(cells, descriptor), descriptor, path)
+    return _table(read_cells(path), read_descriptor(path), path)
 
 
 def from_frame(frame: pd.DataFrame) -> MeasurementTable:
-    """A checked table of the rows of a DataFrame, by the rules of a measurement file.
+    """A checked table of the rows of a DataFrame, whose columns carry their unit as those of a measurement file.
 
     Raises `InputError` for the first fault.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Its columns carry their unit.
 
     Examples
     --------
     >>> from_frame(pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})).seconds("dirty_memory_time")
     array([0.9, 1.2])
     """
-    cells = cut_cells("DataFrame", frame.to_csv(index=False))
-    descriptor = implied_descriptor(cells)
-    check_cells(cells, descriptor)
-    return MeasurementTable("DataFrame", _frame(cells, descriptor), descriptor, Path("DataFrame"))
+    return _table(cut_cells("DataFrame", frame.to_csv(index=False)), None, Path("DataFrame"))
 
 
 def check(path: str | Path) -> list[str]:
@@ -221,11 +191,6 @@ def check(path: str | Path) -> list[str]:
 
     Returns: What was found good, a line each: rows, key, range and unit of every column of numbers. Raises `InputError`
     if the file is bad; see `read`.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file.
 
     Examples
     --------
@@ -251,6 +216,13 @@ def check(path: str | Path) -> list[str]:
         missing = len(values) - len(present)
         report.append(f"{name}: {span}, unit {unit}" + (f", {missing} empty" if missing else ""))
     return report
+
+
+def _table(cells: Cells, given: dict[str, Any] | None, path: Path) -> MeasurementTable:
+    """Check cells against the descriptor that is given, or that their names imply."""
+    descriptor = implied_descriptor(cells) if given is None else given
+    check_cells(cells, descriptor)
+    return MeasurementTable(str(descriptor.get("name", path.stem)), _frame(cells, descriptor), descriptor, path)
 
 
 def _frame(cells: Cells, descriptor: dict[str, Any]) -> pd.DataFrame:

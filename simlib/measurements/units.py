@@ -41,54 +41,22 @@ SUFFIXES = {
 COUNT_UNITS = ("count", "1", "not stated")
 
 #: Counts that identify a row, known without a descriptor.
-KEY_COUNTS = frozenset(
-    (
-        "vcpus",
-        "cores",
-        "sockets",
-        "threads",
-        "nodes",
-        "iteration",
-        "iterations",
-        "run",
-        "runs",
-        "repetition",
-        "seed",
-        "configuration",
-        "slot",
-        "pass",
-    )
-)
+KEY_COUNTS = frozenset({
+    "vcpus", "cores", "sockets", "threads", "nodes", "iteration", "iterations", "run", "runs", "repetition", "seed",
+    "configuration", "slot", "pass",
+})  # fmt: skip
 
 #: Counts that are outcomes, known without a descriptor.
-OUTCOME_COUNTS = frozenset(
-    (
-        "contentions",
-        "acquisitions",
-        "acquired",
-        "contended",
-        "bounces",
-        "faults",
-        "flushes",
-        "splits",
-        "yields",
-        "exits",
-        "samples",
-    )
-)
+OUTCOME_COUNTS = frozenset({
+    "contentions", "acquisitions", "acquired", "contended", "bounces", "faults", "flushes", "splits", "yields", "exits",
+    "samples",
+})  # fmt: skip
 
 _DURATION_WORDS = frozenset({"time", "latency", "duration", "downtime"})
 
 
 def suffix_of(column: str) -> str | None:
-    """Find the unit suffix of a column's name, the longest where several fit.
-
-    Returns: A key of `SUFFIXES`, or None where the name carries no known unit.
-
-    Parameters
-    ----------
-    column : str
-        Name of the column.
+    """Unit suffix of a column's name: the longest key of `SUFFIXES` that fits, or None.
 
     Examples
     --------
@@ -115,13 +83,7 @@ def is_time(column: str) -> bool:
 
 
 def names_duration(column: str) -> bool:
-    """Tell whether the column's name speaks of a time, with or without a unit.
-
-    Examples
-    --------
-    >>> names_duration("dirty_memory_time_min"), names_duration("timer")
-    (True, False)
-    """
+    """Tell whether the column's name speaks of a time, with or without a unit: ``dirty_memory_time_min`` does."""
     return not _DURATION_WORDS.isdisjoint(column.split("_"))
 
 
@@ -147,8 +109,6 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
     ----------
     where : str
         The file, for the message of an error.
-    column : str
-        Name of the column.
     declared : str, optional
         Unit in the descriptor. Without one, the name alone decides.
 
@@ -164,12 +124,8 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
     suffix = suffix_of(column)
     if suffix is not None:
         if declared not in (None, SUFFIXES[suffix]):
-            raise InputError(
-                f"{where}, column {column}",
-                str(declared),
-                f"the descriptor's unit must be the name's, {SUFFIXES[suffix]!r}",
-                "rename the column or correct its unit",
-            )
+            rule = f"the descriptor's unit must be the name's, {SUFFIXES[suffix]!r}"
+            raise InputError(f"{where}, column {column}", declared, rule, "rename the column or correct its unit")
         return SUFFIXES[suffix]
     duration = names_duration(column)
     if declared in COUNT_UNITS and not duration:

@@ -3,12 +3,10 @@
 
     pages >= 512 or (held >= 50us and waiters >= 1)
 
-The condition is asked after every word of 64 pages (every block, where a walk goes by blocks). It
-is read by the grammar below and nothing of it is ever executed.
+The condition is asked after every word of 64 pages (every block, where a walk goes by blocks). Its
+grammar is that of `simlib.model.grammar`, and its comparisons are
 
-    condition  = all { "or" all }
-    all        = one { "and" one }
-    one        = "not" one | "(" condition ")" | "never" | quantity sign amount
+    comparison = "never" | quantity sign amount
     quantity   = "pages" | "blocks" | "held" | "waiters" | "vcpus"
     sign       = ">=" | ">" | "<=" | "<"
     amount     = number | duration | "adaptive(" least "," most ")"
@@ -17,12 +15,12 @@ is read by the grammar below and nothing of it is ever executed.
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 from simlib.errors import InputError, nearest
+from simlib.model.grammar import Reader, leaves
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.program import AtLeast, Both, Condition, Either, Extent, Lock, Not, held
+from simlib.model.program import Both, Condition, Either, Extent, Lock, Not, held
 from simlib.model.quantities import format_duration, parse_duration
 
 QUANTITIES = {
@@ -34,7 +32,6 @@ QUANTITIES = {
 }
 """What a strategy may ask for."""
 
-_TOKEN = re.compile(r"\s*(>=|<=|>|<|\(|\)|,|[A-Za-z_]+|[0-9][0-9A-Za-zµ._]*|.)")
 _SIGNS = (">=", ">", "<=", "<")
 _MOST = 2**40
 
@@ -93,11 +90,9 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
     ...
     simlib.errors.InputError: lets_go = page >= 512: unknown word 'page'; did you mean 'pages'? known: ...
     """
-    reader = _Reader(text, what)
-    condition = reader.condition()
-    if reader.ahead:
-        reader.fail(f"{reader.ahead!r} cannot follow here", "join conditions by and, or")
-    parts = list(leaves(condition))
+    reader = _Reader(text, what, "join conditions by and, or; close every parenthesis")
+    condition = reader.read()
+    parts = leaves(condition)
     if len(parts) > 1 and any(isinstance(part, Never) for part in parts):
         reader.fail("'never' stands alone", 'write "never", or a condition')
     if len({part for part in parts if isinstance(part, Adaptive)}) > 1:
@@ -116,19 +111,6 @@ def parse_strategy(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise InputError(what, value, "must be a condition in quotation marks", 'such as "pages >= 512"')
     return str(strategy(value, what))
-
-
-def leaves(condition: Condition) -> list[Condition]:
-    """What a condition asks for, one by one.
-
-    Examples
-    --------
-    >>> [str(leaf) for leaf in leaves(strategy("pages >= 64 and not waiters >= 1"))]
-    ['pages >= 64', 'waiters >= 1']
-    """
-    if isinstance(condition, (Both, Either)):
-        return leaves(condition.left) + leaves(condition.right)
-    return leaves(condition.condition) if isinstance(condition, Not) else [condition]
 
 
 def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Condition:
@@ -152,7 +134,7 @@ def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Co
     raise TypeError(condition)
 
 
-def _ask(asked: Asked, hold: Extent, lock: Lock, block_pages: int) -> AtLeast:
+def _ask(asked: Asked, hold: Extent, lock: Lock, block_pages: int) -> Condition:
     asks = {
         "pages": hold.pages,
         "blocks": lambda n: hold.pages(n * block_pages),
@@ -160,9 +142,7 @@ def _ask(asked: Asked, hold: Extent, lock: Lock, block_pages: int) -> AtLeast:
         "waiters": lock.waiters,
         "vcpus": lock.vcpus,
     }
-    condition = asks[asked.quantity](asked.least)
-    assert isinstance(condition, AtLeast)  # noqa: S101  # each of them is
-    return condition
+    return asks[asked.quantity](asked.least)
 
 
 def every(pages: int) -> str:
@@ -181,66 +161,18 @@ def adaptive(condition: Condition) -> Adaptive | None:
     return next((leaf for leaf in leaves(condition) if isinstance(leaf, Adaptive)), None)
 
 
-class _Reader:
-    """A recursive descent over the words of a text."""
-
-    def __init__(self, text: str, what: str) -> None:
-        self.text, self.what = text, what
-        self.words = _TOKEN.findall(text.strip())
-        self.depth = 0
-
-    @property
-    def ahead(self) -> str:
-        return self.words[0] if self.words else ""
-
-    def fail(self, rule: str, cure: str) -> None:
-        raise InputError(self.what, self.text, rule, cure)
-
-    def accept(self, word: str) -> bool:
-        if self.ahead != word:
-            return False
-        self.words.pop(0)
-        return True
-
-    def condition(self) -> Condition:
-        found = self.all()
-        while self.accept("or"):
-            found = Either(found, self.all())
-        return found
-
-    def all(self) -> Condition:
-        found = self.one()
-        while self.accept("and"):
-            found = Both(found, self.one())
-        return found
-
-    def one(self) -> Condition:
-        self.depth += 1
-        if self.depth > 50:
-            self.fail("is nested too deeply", "write it with fewer parentheses")
-        if self.accept("not"):
-            found: Condition = Not(self.one())
-        elif self.accept("("):
-            found = self.condition()
-            if not self.accept(")"):
-                self.fail("a ')' is missing", "close every parenthesis")
-        elif self.accept("never"):
-            found = Never()
-        else:
-            found = self.comparison()
-        self.depth -= 1
-        return found
+class _Reader(Reader):
+    """Comparisons of a strategy."""
 
     def comparison(self) -> Condition:
+        if self.accept("never"):
+            return Never()
         quantity = self.ahead
         if quantity not in QUANTITIES:
             rule = f"unknown word {quantity!r}" if quantity else "ends where a quantity must stand"
             self.fail(rule, nearest(quantity, [*QUANTITIES, "never", "not"]))
-        self.words.pop(0)
-        sign = self.ahead
-        if sign not in _SIGNS:
-            self.fail(f"{sign or 'the end'!r} stands where >=, >, <= or < must", f'such as "{quantity} >= …"')
-        self.words.pop(0)
+        self.take()
+        sign = self.accept(*_SIGNS) or self.refuse(">=, >, <= or <", f'such as "{quantity} >= …"')
         if quantity == "pages" and sign == ">=" and self.accept("adaptive"):
             return self.adaptive()
         least = self.amount(quantity) + (sign in (">", "<="))
@@ -251,24 +183,19 @@ class _Reader:
         return Not(asked) if sign in ("<", "<=") else asked
 
     def amount(self, quantity: str) -> int:
-        word = self.ahead
         if quantity == "held":
-            if not word[:1].isdigit():
-                self.fail(f"{word or 'the end'!r} stands where a duration must", "such as held >= 50us")
-            self.words.pop(0)
-            found = parse_duration(word, f"{self.what}: held")
-        else:
-            found = self.whole()
+            if not self.ahead[:1].isdigit():
+                self.refuse("a duration", "such as held >= 50us")
+            return parse_duration(self.take(), f"{self.what}: held")
+        found = self.whole()
         if quantity == "pages" and found % WORD_PAGES:
             self.fail(f"pages must be a multiple of 64 (got {found})", "a word of the bitmap is the least at a time")
         return found
 
     def whole(self) -> int:
-        word = self.ahead
-        if not word.isdecimal() or len(word) > 15:
-            self.fail(f"{word or 'the end'!r} stands where a whole number must", "such as pages >= 512")
-        self.words.pop(0)
-        return int(word)
+        if not self.ahead.isdecimal() or len(self.ahead) > 15:
+            self.refuse("a whole number", "such as pages >= 512")
+        return int(self.take())
 
     def adaptive(self) -> Condition:
         cure = "such as pages >= adaptive(64, 4096)"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Conditions on rows: the grammar, what it selects, and what it refuses."""
 
-from contextlib import suppress
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simlib.errors import InputError
-from simlib.measurements import And, Clause, Condition, Not, Or, parse_condition
+from simlib.measurements import Clause, Condition, parse_condition
 from simlib.measurements.condition import RESERVED
+from simlib.model.program import Both, Either, Not
+from simlib.model.program import Condition as Asked
 
 FRAME = pd.DataFrame(
     {
@@ -59,6 +59,7 @@ FRAME = pd.DataFrame(
         ("not (clear_time_s > 0 or vcpus > 2)", []),
         ("clear_time_s > 100 or vcpus == 2", [1]),  # true whatever the missing value is
         ("not (clear_time_s > 100 and vcpus == 64)", [0, 1, 2, 3]),  # and so is this
+        ("series == __import__", []),
         ("series == and or vcpus == 64", [3]),  # a word that joins may be a value
     ],
 )
@@ -67,64 +68,44 @@ def test_a_condition_selects_rows(text: str, rows: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "rule"),
     [
-        "vcpus",
-        "vcpus <=",
-        "vcpus = 8",
-        "vcpus in",
-        "vcpus in 1,",
-        "vcpus <= 8 and",
-        "and vcpus <= 8",
-        "vcpus <= 8 or",
-        "or vcpus <= 8",
-        "vcpus <= 8 and or vcpus == 16",
-        "not",
-        "not and vcpus == 8",
-        "()",
-        "(vcpus) <= 8",
-        "(vcpus <= 8",
-        "vcpus <= 8)",
-        "vcpus in (1, 2",
-        "vcpus in (1, 2]",
-        "vcpus in ()",
-        "vcpus in 1, 2)",
-        "vcpus not == 8",
-        "vcpus == (8)",
-        "in == 8",
-        "vcpus ! 8",
-        "vcpus <= 8 vcpus >= 1",
-        "vcpus == 1, 2",
-        "8 >= vcpus",
-        "'vcpus' == 8",
-        "series == 'open",
-        "__import__('os').system('true')",
-        "vcpus == == 8",
-        "vcpus & 8",
+        ("vcpus", "'the end' stands where ==, !=, <=, >=, <, > or in must"),
+        ("vcpus <=", "'the end' stands where a value must"),
+        ("vcpus = 8", "'=' stands where"),
+        ("vcpus in 1,", "'the end' stands where a value"),
+        ("and vcpus <= 8", "'and' stands where a column must (character 1)"),
+        ("vcpus <= 8 and or vcpus == 16", "'or' stands where a column must (character 16)"),
+        ("not", "'the end' stands where a column"),
+        ("()", "')' stands where a column"),
+        ("(vcpus) <= 8", "')' stands where =="),
+        ("vcpus <= 8)", "')' cannot follow here (character 11)"),
+        ("vcpus in [1, 2", "'[' is not closed"),
+        ("vcpus in (1, 2]", "']' stands where ')' must (character 15)"),
+        ("vcpus in ()", "')' stands where a value"),
+        ("vcpus not == 8", "'==' stands where in must"),
+        ("vcpus == (8)", "'(' stands where a value"),
+        ("in == 8", "'in' stands where a column"),
+        ("vcpus <= 8 xor vcpus == 1", "'xor' cannot follow here (character 12)"),
+        ("vcpus == 1, 2", "',' cannot follow here"),
+        ("8 >= vcpus", "'8' stands where a column"),
+        ("'vcpus' == 8", "stands where a column"),
+        ("series == 'open", '"\'" stands where a value must (character 11)'),
+        ("__import__('os').system('true')", "'(' stands where"),
+        ("vcpus == @open('x')", "'(' cannot follow here"),
+        ("vcpus & 8", "'&' stands where"),
+        ("vcpus <= 8 or (series == spin", "'(' is not closed"),
+        ("(" * 60 + "vcpus == 8" + ")" * 60, "is nested deeper than 50"),
+        ("not " * 5000 + "vcpus == 8", "is nested deeper than 50"),
+        (" or ".join(["vcpus == 8"] * 5000), "may have at most 200 comparisons"),
     ],
 )
-def test_anything_else_is_one_sentence(text: str) -> None:
-    with pytest.raises(InputError, match=r"must be a comparison .*write `column op value`") as caught:
-        parse_condition(text)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "trouble"),
-    [
-        ("vcpus <= 8 xor vcpus == 1", "trouble at 'xor', character 12"),
-        ("vcpus <= 8 or (series == spin and)", "trouble at ')', character 34"),
-        ("vcpus <= 8 or (series == spin", "'(' at character 15 is not closed"),
-        ("vcpus in [1, 2", "'[' at character 10 is not closed"),
-        ("vcpus <= 8 or not", "it ends too early"),
-        ("(" * 60 + "vcpus == 8" + ")" * 60, "nested deeper than 50"),
-        ("not " * 5000 + "vcpus == 8", "nested deeper than 50"),
-    ],
-)
-def test_the_word_in_the_way_is_named_with_its_place(text: str, trouble: str) -> None:
+def test_anything_else_is_one_sentence_that_names_the_word(text: str, rule: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_condition(text)
-    assert caught.value.rule == f"must be a comparison ({trouble})"
+    assert rule in caught.value.rule
+    assert "write " in caught.value.cure
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_column_names_the_nearest() -> None:
@@ -139,42 +120,31 @@ def test_a_number_is_not_compared_with_text() -> None:
         parse_condition("series < spin").mask(FRAME)
 
 
-def test_nothing_is_executed() -> None:
-    with pytest.raises(InputError):
-        parse_condition("vcpus == @open('x')")
-    assert not parse_condition("series == __import__").mask(FRAME).any()
-
-
 _columns = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: name not in RESERVED)
 _literals = st.text(st.characters(codec="ascii", exclude_characters="'", min_codepoint=32), max_size=8)
 _single = st.builds(Clause, _columns, st.sampled_from(["==", "!=", "<=", ">=", "<", ">"]), st.tuples(_literals))
 _several = st.builds(Clause, _columns, st.just("in"), st.lists(_literals, min_size=1, max_size=3).map(tuple))
 
 
-def _joined(parts: st.SearchStrategy[Condition]) -> st.SearchStrategy[Condition]:
-    two_or_more = st.lists(parts, min_size=2, max_size=3).map(tuple)
-    return st.builds(And, two_or_more) | st.builds(Or, two_or_more) | st.builds(Not, parts)
+def _joined(parts: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:
+    return st.builds(Both, parts, parts) | st.builds(Either, parts, parts) | st.builds(Not, parts)
 
 
-@given(st.recursive(_single | _several, _joined, max_leaves=8) | st.just(And(())))
-def test_a_condition_reads_back_as_written(condition: Condition) -> None:
-    assert parse_condition(str(condition)) == condition
+@given(st.recursive(_single | _several, _joined, max_leaves=8) | st.none())
+def test_a_condition_reads_back_as_written(asked: Asked | None) -> None:
+    written = str(Condition(asked))
+    again = parse_condition(written)
+    assert str(again) == written
+    assert again.columns() == Condition(asked).columns()
 
 
 _asked = st.builds(Clause, st.sampled_from(["a", "b"]), st.sampled_from(["==", "<", "in"]), st.tuples(st.just("1")))
 
 
 @given(st.recursive(_asked, _joined, max_leaves=8))
-def test_rows_are_met_as_python_would_meet_them(condition: Condition) -> None:
+def test_rows_are_met_as_python_would_meet_them(asked: Asked) -> None:
     """Python's own words on the same text, where nothing is missing; `in` is written as Python's for it."""
     frame = pd.DataFrame([(a, b) for a in (0, 1, 2) for b in (0, 1, 2)], columns=["a", "b"])
-    text = str(condition).replace("in 1", "in (1,)")
+    text = str(asked).replace("in 1", "in (1,)")
     expected = [eval(text, {}, {"a": int(a), "b": int(b)}) for a, b in frame.to_numpy()]  # noqa: S307  # a text that this test wrote
-    assert condition.mask(frame).tolist() == expected
-    assert parse_condition(str(condition)).columns() == condition.columns()
-
-
-@given(st.text(max_size=30) | st.text("vab<=>!()[], '", max_size=30))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    with suppress(InputError):
-        assert isinstance(parse_condition(text), Condition)
+    assert Condition(asked).mask(frame).tolist() == parse_condition(str(asked)).mask(frame).tolist() == expected

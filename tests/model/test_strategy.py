@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simlib.errors import InputError
+from simlib.model.grammar import leaves
 from simlib.model.policy import Policy
 from simlib.model.scenario import Scenario
-from simlib.model.strategy import QUANTITIES, Adaptive, Asked, leaves, strategy
+from simlib.model.strategy import QUANTITIES, Adaptive, Asked, strategy
 
 COMPARISONS = st.sampled_from(
     ["pages >= 512", "held>=50us", "held > 1.5ms", "waiters < 4", "vcpus>0", "blocks <= 3", "not pages >= 64",
@@ -46,12 +47,13 @@ def test_a_strategy_reads_back_as_the_same_and_means_what_it_says(text, values):
      ("pages >= 65", r"multiple of 64 \(got 65\)"),
      ("pages >= many", "'many' stands where a whole number must"), ("held >= 50", "needs a unit"),
      ("held >= fifty", "'fifty' stands where a duration must"), ("waiters >= 0", r"at least 1 .*\(got 0\)"),
-     ("pages >= 64 waiters >= 1", "'waiters' cannot follow here; join conditions by and, or"),
-     ("(pages >= 64", r"a '\)' is missing"), ("pages >= 64 or never", "'never' stands alone"),
+     ("pages >= 64 waiters >= 1", r"'waiters' cannot follow here \(character 13\); join conditions by"),
+     ("(pages >= 64", r"'\(' is not closed; .*close every"), ("pages >= 64 or never", "'never' stands alone"),
      ("pages >= adaptive(64)", "',' is missing"),
      ("pages >= adaptive(100, 200)", r"must go up from 64 or more by powers"),
      ("pages >= adaptive(64, 128) or pages >= adaptive(64, 256)", "one pair of bounds"),
-     ("(" * 60 + "pages >= 64" + ")" * 60, "nested too deeply"), ("__import__('os')", "unknown word '__import__'")],
+     ("(" * 60 + "pages >= 64" + ")" * 60, "nested deeper than 50"),
+     (" or ".join(["held > 1us"] * 201), "at most 200 comparisons"), ("__import__('os')", "unknown word '__import__'")],
 )  # fmt: skip
 def test_a_fault_is_named_by_its_word(text, word):
     with pytest.raises(InputError, match=word) as caught:

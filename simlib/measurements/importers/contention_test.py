@@ -182,13 +182,7 @@ class Log:
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are those of ``mmu_lock_contention_test``.
-
-    Examples
-    --------
-    >>> looks_like(['{"type": "config", "version": 1}']), looks_like(['{"type": "stat", "name": "x", "value": 1}'])
-    (True, False)
-    """
+    """Tell whether the first lines of a text are those of ``mmu_lock_contention_test``."""
     marks = [f'"type":"{kind}"' for kind in ("config", "ioctl", "vcpu")]
     return any(line.startswith("{") and mark in line.replace(" ", "") for line in head for mark in marks)
 
@@ -205,8 +199,6 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
 
     Parameters
     ----------
-    lines : Lines
-        The log, of one run or several.
     histograms : bool, optional
         Give the histograms of waits and holds too.
 

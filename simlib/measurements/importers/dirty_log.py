@@ -51,19 +51,7 @@ _STEPS = ("dirty memory", "get dirty log", "clear dirty log")
 
 @dataclass
 class Run:
-    """One run of the test while its lines come.
-
-    Attributes
-    ----------
-    mode : str
-        Guest mode, as printed.
-    phases : dict of str to float
-        Times of the phases and totals, s.
-    steps : dict of (int, str) to float
-        Times of each iteration's steps, s.
-    iterations : int
-        Iterations that the closing line counts.
-    """
+    """One run of the test while its lines come: times in s of its phases and totals, and of each iteration's steps."""
 
     mode: str
     phases: dict[str, float] = field(default_factory=dict)
@@ -71,13 +59,7 @@ class Run:
     iterations: int = 0
 
     def missing(self) -> str:
-        """First line that the run lacks; empty if it is complete.
-
-        Examples
-        --------
-        >>> Run("PA-bits:48").missing()
-        'Populate memory time'
-        """
+        """First line that the run lacks; empty if it is complete."""
         for phase in ("Populate memory", "Enabling dirty logging", "Disabling dirty logging", "Get"):
             if phase not in self.phases:
                 return f"{phase} time" if phase != "Get" else "Get dirty log over … iterations"
@@ -92,13 +74,7 @@ class Run:
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are those of ``dirty_log_perf_test``.
-
-    Examples
-    --------
-    >>> looks_like(["Test iterations: 2"])
-    True
-    """
+    """Tell whether the first lines of a text are those of ``dirty_log_perf_test``."""
     patterns = (_COUNT, _PHASE, _ITERATION, _TOTAL)
     return any(pattern.fullmatch(line) for pattern in patterns for line in head)
 
@@ -107,16 +83,11 @@ def read_dirty_log(lines: Lines) -> Contents:
     """Read the log of ``dirty_log_perf_test``.
 
     Printed by ``run_test()`` in ``tools/testing/selftests/kvm/dirty_log_perf_test.c``. A log holds a run for each
-    guest mode, and may hold several logs. Lines of others (random seed, memory region, debug output) are passed
-    over.
+    guest mode, and may hold several logs; it says neither the number of vCPUs nor their memory. Lines of others
+    (random seed, memory region, debug output) are passed over.
 
     Returns: Tables ``iterations`` (a row an iteration of a run) and ``runs``. Raises `InputError` if a line cannot be
     read, a run is not complete, or the test failed.
-
-    Parameters
-    ----------
-    lines : Lines
-        The log. It does not say the number of vCPUs nor their memory.
 
     Examples
     --------

@@ -29,19 +29,7 @@ from simlib.measurements.importers.tables import Contents, Imported
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of log.
-
-    Attributes
-    ----------
-    description : str
-        What it is, in one line.
-    read : callable
-        Makes `Contents` of `Lines`.
-    looks_like : callable
-        Tells whether the first lines of a text are of this kind.
-    options : tuple of str
-        Keywords that `read` takes besides.
-    """
+    """A kind of log: what it is, its reader, whether first lines are of it, and which options the reader takes."""
 
     description: str
     read: Callable[..., Contents]
@@ -80,14 +68,7 @@ _OTHERS = (
 
 
 def sniff(head: list[str]) -> str:
-    """Name the kind of a text.
-
-    Returns: A key of `KINDS`; empty if the text is none of them.
-
-    Parameters
-    ----------
-    head : list of str
-        Its first lines.
+    """Name the kind of a text by its first lines: a key of `KINDS`, or empty if it is none of them.
 
     Examples
     --------
@@ -180,6 +161,5 @@ def _foreign(lines: Lines, expected: str) -> InputError:
                 return InputError(lines.where, what, f"must be {expected}", cure)
     first = next((line.strip() for line in lines.head if line.strip()), "")
     shown = first if len(first) <= 48 else first[:40] + " …"
-    return InputError(
-        lines.where, f"a text that begins with {shown!r}", f"must be {expected}", "name another file or KIND"
-    )
+    what = f"a text that begins with {shown!r}"
+    return InputError(lines.where, what, f"must be {expected}", "name another file or KIND")

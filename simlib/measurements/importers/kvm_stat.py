@@ -48,15 +48,7 @@ _CHILD = re.compile(r"(?P<name>[^(]+)(?:\((?P<reason>[^)]*)\))?")
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are what ``kvm_stat`` prints.
-
-    Examples
-    --------
-    >>> looks_like(["timestamp,kvm_exit,kvm_exit(HLT)", "2026-01-05 10:00:00,12,3"])
-    True
-    >>> looks_like(["kvm_exit                                        1200       340"])
-    True
-    """
+    """Tell whether the first lines of a text are what ``kvm_stat`` prints."""
     text = [line for line in head if line.strip()]
     logged = any(_LINE.fullmatch(line) or _CSV_LINE.fullmatch(line) for line in text)
     if logged and text and (_CSV_BANNER.fullmatch(text[0].strip()) or _BANNER.fullmatch(text[0])):
@@ -70,11 +62,6 @@ def read_kvm_stat(lines: Lines) -> Contents:
 
     Returns: Table ``log`` (a row a line and statistic) or ``once`` (a row a statistic). Raises `InputError` if a line
     does not fit its banner, or cannot be read.
-
-    Parameters
-    ----------
-    lines : Lines
-        The text.
 
     Examples
     --------

@@ -81,16 +81,7 @@ _SCOPES = ("vm", "vcpu")
 
 @dataclass
 class Statistics:
-    """Statistics while they are read.
-
-    Attributes
-    ----------
-    locks : dict
-        By run, moment, scope, site and mode: numbers by their names in `WHAT`.
-    histograms : dict
-        By run, moment, scope, site, mode and quantity: the buckets' counts.
-    others : dict
-        By run, moment, scope and name: the value.
+    """Statistics while they are read; keys begin with run, moment and scope.
 
     Examples
     --------
@@ -182,13 +173,7 @@ def bounds(bucket: int, buckets: int) -> tuple[int, int | None]:
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are KVM's statistics.
-
-    Examples
-    --------
-    >>> looks_like(["mmu_lock_clear_write_acquired: 96"]), looks_like(["vcpus: 8"])
-    (True, False)
-    """
+    """Tell whether the first lines of a text are KVM's statistics."""
     if any("mmu_lock_" in line or '"type":"stat"' in line.replace(" ", "") for line in head):
         return True
     found = [_TEXT.fullmatch(line) for line in head if line.strip()]
@@ -207,8 +192,6 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
 
     Parameters
     ----------
-    lines : Lines
-        The text.
     histograms : bool, optional
         Give the histograms too.
 
@@ -260,13 +243,7 @@ def _values(lines: Lines, name: str, text: str) -> list[int]:
 
 
 def json_object(lines: Lines, text: str) -> dict[str, Any]:
-    """One JSON line; refuse what is none, numbers that are not finite, and whole numbers beyond 2^53.
-
-    Examples
-    --------
-    >>> json_object(Lines.of(""), '{"type": "stat", "value": 96}')
-    {'type': 'stat', 'value': 96}
-    """
+    """One JSON line; refuse what is none, numbers that are not finite, and whole numbers beyond 2^53."""
     try:
         item = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_exact)
         if "\\u" in text:  # half of a surrogate pair is no character
@@ -324,13 +301,7 @@ def text_of(lines: Lines, item: dict[str, Any], name: str) -> str:
 
 
 def whole_of(lines: Lines, item: dict[str, Any], name: str) -> int:
-    """Count or time of a field of a JSON line.
-
-    Examples
-    --------
-    >>> whole_of(Lines.of(""), {"round": 2}, "round")
-    2
-    """
+    """Count or time of a field of a JSON line."""
     value = item.get(name)
     if type(value) is not int or value < 0:
         raise lines.fault(str(value), f"{name!r} must be a whole number, not negative", "is the line complete?")

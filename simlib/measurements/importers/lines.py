@@ -40,13 +40,7 @@ _MAGIC = {
 
 
 class ForeignText(Exception):  # noqa: N818  # no fault yet: the caller looks what the text is and says so
-    """The text is not of the format that it was read as.
-
-    Parameters
-    ----------
-    expected : str
-        What it should have been.
-    """
+    """The text is not of the format that it was read as; `expected` says what it should have been."""
 
     def __init__(self, expected: str) -> None:
         self.expected = expected
@@ -69,14 +63,10 @@ class Lines:
 
     Attributes
     ----------
-    where : str
-        How messages name it.
     number : int
         Line that was given last, from 1.
     head : list of str
         The first 64 lines.
-    sha256 : str
-        Checksum of what was read so far; of the file, when the iteration has ended.
 
     Examples
     --------
@@ -100,7 +90,7 @@ class Lines:
 
     @property
     def sha256(self) -> str:
-        """Checksum of what was read so far, hexadecimal."""
+        """Checksum of what was read so far, hexadecimal; of the file, when the iteration has ended."""
         return self._digest.hexdigest()
 
     def __iter__(self) -> Iterator[str]:
@@ -161,14 +151,7 @@ class Lines:
             raise self.fault("a byte 0", "must be text, and this is binary", "name the text that was saved", line)
 
     def fault(self, value: str, rule: str, cure: str, line: int | None = None) -> InputError:
-        """An error at a line (by default the last one given), its text cut to a readable length.
-
-        Examples
-        --------
-        >>> print(Lines.of("", "a.txt").fault("x" * 99, "must be a number", "correct it", 7))
-        a.txt, line 7 = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx …': must be a
-        number; correct it
-        """
+        """An error at a line (by default the last one given), its text cut to a readable length."""
         value = value.strip()
         shown = value if len(value) <= 72 else value[:64] + " …"
         return InputError(f"{self.where}, line {self.number if line is None else line}", repr(shown), rule, cure)
@@ -182,8 +165,6 @@ class Lines:
 
         Examples
         --------
-        >>> Lines.of("").whole("12", "contentions")
-        12
         >>> Lines.of("", "a.txt").whole("99999999999999999999", "contentions")
         Traceback (most recent call last):
         simlib.errors.InputError: a.txt, line 0 = '99999999999999999999': contentions must be at most
@@ -197,13 +178,7 @@ class Lines:
         return int(digits)
 
     def decimal(self, text: str, what: str) -> float:
-        """A number in digits, not negative, at most 2^53.
-
-        Examples
-        --------
-        >>> Lines.of("").decimal("0.26", "wait")
-        0.26
-        """
+        """A number in digits, not negative, at most 2^53."""
         if not _DECIMAL.fullmatch(text):
             raise self.fault(text, f"{what} must be a number", "is the line complete?")
         value = float(text)

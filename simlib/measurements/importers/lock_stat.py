@@ -57,46 +57,24 @@ _VERSION = "lock_stat version"
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are lock_stat's.
-
-    Examples
-    --------
-    >>> looks_like(["lock_stat version 0.4"])
-    True
-    """
+    """Tell whether the first lines of a text are lock_stat's."""
     return any(line.startswith(_VERSION) for line in head)
 
 
 @dataclass
 class Reading:
-    """The tables while lines come, and where in the text they are.
+    """The tables while lines come, and where in the text they are."""
 
-    Attributes
-    ----------
-    lock : str
-        Which classes to take.
-    classes, points : Rows
-        What was found.
-    names : dict
-        All classes of the file, in their order.
-    snapshot, entry, point : int
-        Numbers of the text, of the class's line in it, and of the call site.
-    role : str
-        Which list of call sites is open: waiter, holder, or none.
-    waiting : str
-        Contended class whose call sites are still to come.
-    """
-
-    lock: str
+    lock: str  # which classes to take
     classes: Rows = field(default_factory=lambda: Rows(CLASSES))
     points: Rows = field(default_factory=lambda: Rows(POINTS))
-    names: dict[str, None] = field(default_factory=dict)
+    names: dict[str, None] = field(default_factory=dict)  # of all classes, in their order
     warnings: dict[str, None] = field(default_factory=dict)
     snapshot: int = 0
     entry: int = 0
     point: int = 0
-    role: str = ""
-    waiting: str = ""
+    role: str = ""  # which list of call sites is open: waiter, holder, or none
+    waiting: str = ""  # contended class whose call sites are still to come
 
     def take(self, lines: Lines, line: str) -> None:
         """Take a line that is not empty."""
@@ -173,15 +151,13 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
 
     Printed by ``seq_stats()`` in ``kernel/locking/lockdep_proc.c``. Times are in microseconds. A class that was
     taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without readers the
-    one line has no suffix, and counts as write.
+    one line has no suffix, and counts as write. Several texts may stand one after another (before and after a run).
 
     Returns: Tables ``classes``, a row a class and mode, and ``sites``, a row a call site. Raises `InputError` if a line
     is not lock_stat's, the text ends too early, or no class fits `lock`.
 
     Parameters
     ----------
-    lines : Lines
-        The text; several may stand one after another in a file (before and after a run).
     lock : str, optional
         Part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
         (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
@@ -220,13 +196,7 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
 
 
 def _mode(name: str) -> tuple[str, str]:
-    """Class and mode of a line's name.
-
-    Examples
-    --------
-    >>> _mode("&mm->mmap_lock-R"), _mode("&rq->lock/1")
-    (('&mm->mmap_lock', 'read'), ('&rq->lock/1', 'write'))
-    """
+    """Class and mode of a line's name."""
     if name.endswith("-R"):
         return name[:-2], "read"
     return name.removesuffix("-W"), "write"

@@ -46,13 +46,7 @@ _WHAT = "the table of perf kvm stat report"
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are a report of ``perf kvm stat``.
-
-    Examples
-    --------
-    >>> looks_like(["", "Analyze events for all VMs, all VCPUs:"]), looks_like(["VM-EXIT"])
-    (True, False)
-    """
+    """Tell whether the first lines of a text are a report of ``perf kvm stat``."""
     return any(_TARGET.fullmatch(line) or _HEAD.fullmatch(line) for line in head)
 
 
@@ -61,11 +55,6 @@ def read_perf_kvm(lines: Lines) -> Contents:
 
     Returns: Tables ``exits`` (a row a reason) and ``totals`` (a row a report). Raises `InputError` if a row cannot be
     read, or a table has no end.
-
-    Parameters
-    ----------
-    lines : Lines
-        The text.
 
     Examples
     --------

@@ -49,13 +49,7 @@ _DEBUG = re.compile("=== output for debug ?===")  # older ones print no space
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are those of ``perf lock contention``.
-
-    Examples
-    --------
-    >>> looks_like([" contended   total wait     max wait     avg wait         type   caller"])
-    True
-    """
+    """Tell whether the first lines of a text are those of ``perf lock contention``."""
     return any(_HEADER.fullmatch(line) or _CSV.fullmatch(line) for line in head)
 
 
@@ -69,11 +63,6 @@ def read_perf_lock(lines: Lines) -> Contents:
 
     Returns: Table ``contention``: the columns that perf printed, times in nanoseconds. Raises `InputError` if a row
     cannot be read, or there is none.
-
-    Parameters
-    ----------
-    lines : Lines
-        The text.
 
     Examples
     --------

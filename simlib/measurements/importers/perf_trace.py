@@ -54,15 +54,7 @@ _TABLE = re.compile(r"   syscall +calls +errors +total +min +avg +max +stddev\s*
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are what ``perf trace`` prints.
-
-    Examples
-    --------
-    >>> looks_like(["     0.000 ( 0.031 ms): qemu/351 ioctl(fd: 9, cmd: KVM_GET_DIRTY_LOG, arg: 0x1)   = 0"])
-    True
-    >>> looks_like(["", " Summary of events:"])
-    True
-    """
+    """Tell whether the first lines of a text are what ``perf trace`` prints."""
     return any(line.strip() == "Summary of events:" or _LINE.fullmatch(_COLOUR.sub("", line)) for line in head)
 
 
@@ -74,11 +66,6 @@ def read_perf_trace(lines: Lines) -> Contents:
 
     Returns: Tables ``calls`` (a row a call) and ``summary`` (a row a thread and system call). Raises `InputError` if a
     row of a summary cannot be read.
-
-    Parameters
-    ----------
-    lines : Lines
-        The text.
 
     Examples
     --------

@@ -32,27 +32,17 @@ _TYPES = {"text": "string", "whole": "integer", "number": "number"}
 
 @dataclass(frozen=True)
 class Column:
-    """One column of an imported table.
-
-    Attributes
-    ----------
-    name : str
-        Its name, with its unit at the end.
-    kind : str
-        ``"text"``, ``"whole"`` or ``"number"``.
-    description : str
-        What it holds.
-    optional : bool
-        Whether a cell may be empty.
-    unit : str
-        Unit of a number whose name carries none.
-    """
+    """One column of an imported table."""
 
     name: str
+    """Its name, with its unit at the end."""
     kind: str
+    """``"text"``, ``"whole"`` or ``"number"``."""
     description: str
     optional: bool = False
+    """Whether a cell may be empty."""
     unit: str = "count"
+    """Unit of a number whose name carries none."""
 
     def field(self) -> dict[str, Any]:
         """Field of a Frictionless table schema.
@@ -75,30 +65,17 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """One imported table.
-
-    Attributes
-    ----------
-    name : str
-        What its rows are (``"waits"``).
-    title : str
-        The same in one line.
-    columns : tuple of Column
-        Its columns, in order.
-    key : tuple of str
-        Columns that together identify a row.
-    frame : pandas.DataFrame
-        The rows.
-    csv : str
-        The same as CSV, if they were written so as they came; else empty.
-    """
+    """One imported table."""
 
     name: str
+    """What its rows are (``"waits"``)."""
     title: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    """Columns that together identify a row."""
     frame: pd.DataFrame
     csv: str = ""
+    """The rows as CSV, if they were written so as they came."""
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -107,11 +84,6 @@ class Table:
 
 class Rows:
     """Rows of a table while they are found: columns of packed numbers, not a tuple a row.
-
-    Parameters
-    ----------
-    columns : iterable of Column
-        Columns, in the order in which `add` takes their values.
 
     Examples
     --------
@@ -131,7 +103,7 @@ class Rows:
         return len(self._cells[0])
 
     def add(self, *values: Any) -> None:
-        """Add a row; a missing value is None, or NaN for a number that is not whole."""
+        """Add a row, a value a column; a missing value is None, or NaN for a number that is not whole."""
         for cells, value in zip(self._cells, values, strict=True):
             cells.append(value)
 
@@ -159,51 +131,31 @@ def _series(column: Column, cells: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """What a reader found in a log.
-
-    Attributes
-    ----------
-    tables : tuple of Table
-        The main one first; a table without rows is left out of an import.
-    warnings : tuple of str
-        What was lost, dropped or odd, in a sentence each.
-    setup : dict
-        What the log says of how it was made.
-    """
+    """What a reader found in a log."""
 
     tables: tuple[Table, ...]
+    """The main one first; a table without rows is left out of an import."""
     warnings: tuple[str, ...] = ()
+    """What was lost, dropped or odd, in a sentence each."""
     setup: Mapping[str, Any] = field(default_factory=dict)
+    """What the log says of how it was made."""
 
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """An imported log. Made by `simlib.measurements.importers.import_log`.
-
-    Attributes
-    ----------
-    kind : str
-        What the log was.
-    source : str
-        Name of its file, without folders.
-    sha256 : str
-        Checksum of the file; empty if there was none.
-    tables : dict of str to Table
-        By name, the main one first; none is empty.
-    warnings : tuple of str
-        What was lost, dropped or odd.
-    setup : dict
-        What the log says of how it was made.
-    hardware, command : str
-        On what, and by which command, if that is known.
-    """
+    """An imported log. Made by `simlib.measurements.importers.import_log`."""
 
     kind: str
     source: str
+    """Name of its file, without folders."""
     sha256: str
+    """Checksum of the file; empty if there was none."""
     tables: dict[str, Table]
+    """By name, the main one first; none is empty."""
     warnings: tuple[str, ...]
+    """What was lost, dropped or odd."""
     setup: Mapping[str, Any]
+    """What the log says of how it was made."""
     hardware: str = "not stated"
     command: str = "not stated"
 
@@ -216,11 +168,6 @@ class Imported:
         """The same with constant columns in front of every table, for what the log does not say.
 
         Raises `InputError` if a name is no column's, is taken, or a number lacks its unit.
-
-        Parameters
-        ----------
-        values : mapping of str to str
-            Names and values of the columns: ``{"vcpus": "8"}``.
 
         Examples
         --------
@@ -235,13 +182,8 @@ class Imported:
             frame = table.frame.copy()
             for at, (column, value) in enumerate(added):
                 if column.name in frame.columns:
-                    raise InputError(
-                        "column",
-                        column.name,
-                        f"the table {name!r} has this column",
-                        "choose another name",
-                        flag="--set",
-                    )
+                    rule = f"the table {name!r} has this column"
+                    raise InputError("column", column.name, rule, "choose another name", flag="--set")
                 frame.insert(at, column.name, value)
             columns = tuple(column for column, _ in added)
             keys = tuple(column.name for column in columns)
@@ -279,8 +221,6 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
 
     Parameters
     ----------
-    imported : Imported
-        The import.
     folder : str or Path
         Where to write; made if it does not exist.
     name : str, optional
@@ -321,8 +261,7 @@ def _refuse_source(path: Path, text: str, sha256: str) -> None:
     except OSError:  # whoever cannot read it has not read it
         return
     if same:
-        rule = "is the log that was read: it would be replaced by what was found in it"
-        raise InputError("output", str(path), rule, "choose another name or folder", "choose another --name or --out")
+        raise _output_fault(path, "is the log that was read: it would be replaced by what was found in it")
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -336,10 +275,11 @@ def _refuse_foreign(path: Path) -> None:
         except (OSError, ValueError, TypeError, RecursionError):
             ours = False
         if not ours:
-            rule = "a file is there already that was not imported"
-            raise InputError(
-                "output", str(file), rule, "choose another name or folder", "choose another --name or --out"
-            )
+            raise _output_fault(file, "a file is there already that was not imported")
+
+
+def _output_fault(path: Path, rule: str) -> InputError:
+    return InputError("output", str(path), rule, "choose another name or folder", "choose another --name or --out")
 
 
 def default_name(source: str) -> str:
@@ -355,41 +295,32 @@ def default_name(source: str) -> str:
 
 
 def descriptor(imported: Imported, name: str, path: str) -> dict[str, Any]:
-    """Descriptor of one table of an import, as those in ``data/published``.
-
-    Returns: A Frictionless table resource.
-
-    Parameters
-    ----------
-    imported : Imported
-        The import.
-    name : str
-        The table.
-    path : str
-        Name of its CSV file.
-    """
+    """Descriptor of one table of an import, as those in ``data/published``: `path` is the name of its CSV file."""
     table = imported.tables[name]
-    return {
-        "name": Path(path).stem,
-        "title": table.title,
-        "path": path,
-        "type": "table",
-        "format": "csv",
-        "mediatype": "text/csv",
-        "encoding": "utf-8",
-        "kind": "measured",
+    about = {
         "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
         "hardware": imported.hardware,
         "command": imported.command,
         "import": {
-            "kind": imported.kind,
-            "table": name,
-            "rows": len(table),
-            "version": VERSION,
-            "simlib": __version__,
+            "kind": imported.kind, "table": name, "rows": len(table), "version": VERSION, "simlib": __version__,
         },
         "setup": dict(imported.setup),
         "notes": [],
         "caveats": list(imported.warnings),
-        "schema": {"fields": [column.field() for column in table.columns], "primaryKey": list(table.key)},
-    }
+    }  # fmt: skip
+    return resource(Path(path).stem, table.title, about, table.columns, table.key)
+
+
+def resource(
+    stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str]
+) -> dict[str, Any]:
+    """A measured table as a Frictionless table resource; `about` stands between its form and its schema.
+
+    Examples
+    --------
+    >>> resource("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [])["path"]
+    'mine.csv'
+    """
+    form = {"type": "table", "format": "csv", "mediatype": "text/csv", "encoding": "utf-8", "kind": "measured"}
+    schema = {"fields": [column.field() for column in columns], "primaryKey": list(key)}
+    return {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}

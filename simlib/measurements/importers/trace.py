@@ -36,25 +36,21 @@ WAITS = (
     Column("flags", "text", "kind of lock and mode (SPIN|WRITE is a writer of an rwlock)", optional=True),
     Column("ret", "whole", "0, or the error with which waiting was given up", unit="1"),
 )
-ACQUIRED = (
+_AT_LOCK = (
     Column("event", "whole", "number of the event, from 1"),
     *_WHO,
     Column("time_s", "number", "when, on the trace's clock"),
     Column("site", "text", "call site's class (clear, fault_slow …)"),
     Column("mode", "text", "write or read"),
+)
+_OF_VM = Column("vm", "text", "which virtual machine, where the event says", optional=True)
+ACQUIRED = (
+    *_AT_LOCK,
     Column("contended", "whole", "1 if the lock was not free, else 0"),
     Column("wait_ns", "whole", "time waited"),
-    Column("vm", "text", "which virtual machine, where the event says", optional=True),
+    _OF_VM,
 )
-RELEASED = (
-    Column("event", "whole", "number of the event, from 1"),
-    *_WHO,
-    Column("time_s", "number", "when, on the trace's clock"),
-    Column("site", "text", "call site's class (clear, fault_slow …)"),
-    Column("mode", "text", "write or read"),
-    Column("hold_ns", "whole", "time held"),
-    Column("vm", "text", "which virtual machine, where the event says", optional=True),
-)
+RELEASED = (*_AT_LOCK, Column("hold_ns", "whole", "time held"), _OF_VM)
 EVENTS = (
     Column("event", "text", "name of the event, one of KVM's other than those of mmu_lock"),
     Column("reason", "text", "why the guest was left, of kvm_exit; none for other events"),
@@ -103,20 +99,11 @@ class Episodes:
 
     A thread waits for one lock at a time, but an interrupt may wait for another one meanwhile; so a beginning is
     known by thread and lock. The idle threads of all CPUs share pid 0: they are told apart by their CPU.
-
-    Attributes
-    ----------
-    rows : Rows
-        Episodes that are complete.
-    open : dict
-        Beginnings without an end so far.
-    left_out : Counter
-        What was not used, by reason.
     """
 
-    rows: Rows = field(default_factory=lambda: Rows(WAITS))
+    rows: Rows = field(default_factory=lambda: Rows(WAITS))  # episodes that are complete
     open: dict[tuple[int, str], Waiting] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)  # what was not used, by reason
 
     def begin(self, pid: int, cpu: int, time_ns: int, lock: str, flags: str) -> None:
         """A task begins to wait.
@@ -163,31 +150,16 @@ class Episodes:
 
 @dataclass
 class Trace:
-    """A trace while it is read, line by line.
-
-    Attributes
-    ----------
-    episodes : Episodes
-        Waits, from both of their ends.
-    acquired, released : Rows
-        The events of simlib's kernel patches.
-    counts : dict
-        By event, reason, task and thread: how many of KVM's other events, when the first and last one was, ns.
-    lost : Counter
-        Events that the ring buffer lost, by CPU.
-    unknown : int
-        How often events were lost without their number being said.
-    overwritten : int
-        Events that were no longer in the buffer.
-    """
+    """A trace while it is read, line by line."""
 
     episodes: Episodes = field(default_factory=Episodes)
     acquired: Rows = field(default_factory=lambda: Rows(ACQUIRED))
     released: Rows = field(default_factory=lambda: Rows(RELEASED))
     counts: dict[tuple[str, str, str, int], list[int]] = field(default_factory=dict)
-    lost: Counter[str] = field(default_factory=Counter)
-    unknown: int = 0
-    overwritten: int = 0
+    """By event, reason, task and thread: how many of KVM's other events, when the first and last one was, ns."""
+    lost: Counter[str] = field(default_factory=Counter)  # events, by CPU
+    unknown: int = 0  # how often events were lost without their number being said
+    overwritten: int = 0  # events that were no longer in the buffer
 
     @property
     def used(self) -> bool:
@@ -239,13 +211,7 @@ class Trace:
 
 
 def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are a trace's.
-
-    Examples
-    --------
-    >>> looks_like(["# tracer: nop"]), looks_like([" sh-7 [001] d..1. 127.240361: sched_switch: x"])
-    (True, True)
-    """
+    """Tell whether the first lines of a text are a trace's."""
     return any(
         line.startswith("# tracer:") or re.fullmatch(r"cpus=\d+", line) or _EVENT.fullmatch(line) for line in head
     )
@@ -266,11 +232,6 @@ def read_trace(lines: Lines) -> Contents:
     Returns: Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row), and ``events`` (KVM's
     other events, a row for each event, reason of an exit, and thread). Raises `InputError` if an event of these four
     cannot be read, or there is none.
-
-    Parameters
-    ----------
-    lines : Lines
-        The text. It is not held in memory.
 
     Examples
     --------
@@ -354,33 +315,26 @@ def _end(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None
 
 
 def _acquired(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    said = [pattern.search(found["rest"]) for pattern in (_SITE, _MODE, _CONTENDED, _WAIT)]
-    site, mode, contended, wait = (None if one is None else sys.intern(one[1]) for one in said)
-    if site is None or mode is None or contended is None or wait is None:
-        rule = "kvm_mmu_lock_acquired must say site … mode … contended … wait … ns"
-        raise lines.fault(found["rest"], rule, "is the line complete?")
-    trace.acquired.add(
-        len(trace.acquired) + 1, *_who(lines, found), time_ns / 1e9, site, mode, int(contended),
-        lines.whole(wait, "wait"), _vm(found["rest"]),
-    )  # fmt: skip
+    _at_lock(lines, found, time_ns, trace.acquired, {"contended": _CONTENDED, "wait": _WAIT})
 
 
 def _released(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    said = [pattern.search(found["rest"]) for pattern in (_SITE, _MODE, _HOLD)]
-    site, mode, hold = (None if one is None else sys.intern(one[1]) for one in said)
-    if site is None or mode is None or hold is None:
-        rule = "kvm_mmu_lock_released must say site … mode … hold … ns"
+    _at_lock(lines, found, time_ns, trace.released, {"hold": _HOLD})
+
+
+def _at_lock(lines: Lines, found: re.Match[str], time_ns: int, rows: Rows, numbers: dict[str, re.Pattern[str]]) -> None:
+    """Take one of simlib's own two events."""
+    said = [pattern.search(found["rest"]) for pattern in (_SITE, _MODE, *numbers.values())]
+    if not all(said):
+        rule = f"{found['event'].rpartition(':')[2]} must say site … mode … {' … '.join(numbers)} … ns"
         raise lines.fault(found["rest"], rule, "is the line complete?")
-    trace.released.add(
-        len(trace.released) + 1, *_who(lines, found), time_ns / 1e9, site, mode, lines.whole(hold, "hold"),
-        _vm(found["rest"]),
+    site, mode, *values = (sys.intern(one[1]) for one in said if one)
+    vm = _VM.search(found["rest"])
+    rows.add(
+        len(rows) + 1, *_who(lines, found), time_ns / 1e9, site, mode,
+        *(lines.whole(value, name) for name, value in zip(numbers, values, strict=True)),
+        sys.intern(vm[1]) if vm else "",
     )  # fmt: skip
-
-
-def _vm(rest: str) -> str:
-    """Which virtual machine, where the event says."""
-    found = _VM.search(rest)
-    return sys.intern(found[1]) if found else ""
 
 
 _READERS: dict[str, Callable[[Lines, re.Match[str], int, Trace], None]] = {
