@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +59,18 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     out = Path(out)
     check_writable(out, folder=True)
     ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.0, 0.15)))
-    told = portion(progress, 0.15, 0.95)
-    founds = {study.name: study.found(seed=seed, progress=told) for study in every()}
+    ends = pairwise(np.linspace(0.15, 0.95, len(every()) + 1))
+    founds = {
+        study.name: study.found(seed=seed, progress=portion(progress, float(begin), float(end)))
+        for study, (begin, end) in zip(every(), ends, strict=True)
+    }
     costs = founds["arm64"].fit
+    checked = _checks(costs, seed)
     numbers = published.all_numbers(founds, migrations)
     sections = [
         published.section(numbers),
         Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]),
-        *lab.sections(ours), *migration.sections(migrations), _checks(costs, seed),
+        *lab.sections(ours), *migration.sections(migrations), checked,
     ]  # fmt: skip
     table = load(altra.TABLE)
     report = Report(

@@ -51,7 +51,7 @@ def wide(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_frame_is_tidy_and_in_order(frame: pd.DataFrame) -> None:
-    assert tuple(frame.columns) == COLUMNS
+    assert list(frame.columns) == list(COLUMNS)
     assert frame["variant"].unique().tolist() == list(STRATEGIES)
     assert frame["vcpus"].tolist() == list(VCPUS) * len(STRATEGIES)
     assert frame["kind"].eq("simulated").all()
