@@ -181,8 +181,8 @@ def _occupancy(n: int, think: float, service: NDArray[np.float64]) -> NDArray[np
 def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
     """The machine-repairman queue M/M/1//N (Kleinrock 1975, "Queueing Systems", volume 1, section 3.8).
 
-    P[k] = P[0] n! / (n-k)! (service / think)^k, for any distribution of the think time; an approximation for service times
-    that are not exponential.
+    P[k] = P[0] n! / (n-k)! (service / think)^k, for any distribution of the think time; an approximation where the
+    service time is not exponential.
 
     Raises `InputError` if an argument breaks its rule.
 
