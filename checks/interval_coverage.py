@@ -173,7 +173,7 @@ def coverage(
     for k in range(sets):
         values = exact * np.exp(width * np.random.default_rng((seed, k)).standard_normal(len(rows)))
         fit = calibrate(dataclasses.replace(problem, observations=rows.assign(value=values), simulated={}), level=level)
-        low, high = np.log(fit.intervals[["low", "high"]].to_numpy()).T
+        low, high = np.log(fit.parameters[["low", "high"]].to_numpy()).T
         costs.append((low <= truth) & (truth <= high))
         predicted.append(_covered(problem, fit.estimate, held, values[held.index], level))
         flags.append(fit.valid)

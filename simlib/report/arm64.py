@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from simlib import calibration, figures, measurements
-from simlib.calibration import Calibrated
 from simlib.figures.style import signed
-from simlib.fits import FitReport
+from simlib.fits import Fit
 from simlib.measurements import MeasurementTable, data_dir
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.parallel import both, portion
@@ -76,7 +75,7 @@ class Study:
     """
 
     table: MeasurementTable
-    fit: Calibrated
+    fit: Fit
     prediction: PredictionResult
     curves: pd.DataFrame
     held_out: pd.DataFrame
@@ -111,8 +110,8 @@ def study(*, seed: int = 1, progress: Progress | None = None) -> Study:
     return Study(table, fit, prediction, curves, _held_out(fit, prediction, curves), _split(fit, vcpus, seed))
 
 
-def _measured(fit: Calibrated) -> pd.DataFrame:
-    rows = fit.fitted
+def _measured(fit: Fit) -> pd.DataFrame:
+    rows = fit.observations
     return pd.DataFrame(
         {"variant": rows["variant"], "vcpus": rows["vcpus"], "metric": rows["metric"], "kind": "measured",
          "value": rows["value"], "low": np.nan, "high": np.nan, "held_out": rows["vcpus"] > TRAIN_VCPUS}
@@ -133,10 +132,10 @@ def _modelled(prediction: PredictionResult) -> pd.DataFrame:
     return frame[keep]
 
 
-def _baselines(fit: Calibrated, vcpus: list[int]) -> list[pd.DataFrame]:
+def _baselines(fit: Fit, vcpus: list[int]) -> list[pd.DataFrame]:
     """Amdahl's law and the universal scalability law, fitted to the same training points."""
     parts = []
-    times = fit.fitted[fit.fitted["metric"] == "dirty_memory_time"]
+    times = fit.observations[fit.observations["metric"] == "dirty_memory_time"]
     for variant, rows in times.groupby("variant"):
         train = rows[rows["train"]]
         n = train["vcpus"].to_numpy()
@@ -152,8 +151,8 @@ def _baselines(fit: Calibrated, vcpus: list[int]) -> list[pd.DataFrame]:
     return parts
 
 
-def _held_out(fit: Calibrated, prediction: PredictionResult, curves: pd.DataFrame) -> pd.DataFrame:
-    times = fit.fitted[(fit.fitted["metric"] == "dirty_memory_time") & ~fit.fitted["train"]]
+def _held_out(fit: Fit, prediction: PredictionResult, curves: pd.DataFrame) -> pd.DataFrame:
+    times = fit.observations[(fit.observations["metric"] == "dirty_memory_time") & ~fit.observations["train"]]
     frame = times[["variant", "vcpus", "value"]].rename(columns={"value": "published_s"})
     found = prediction.frame[prediction.frame["metric"] == "dirty_memory_time"]
     frame = frame.merge(found[["variant", "vcpus", "estimate", "low", "high"]], on=["variant", "vcpus"])
@@ -167,9 +166,9 @@ def _held_out(fit: Calibrated, prediction: PredictionResult, curves: pd.DataFram
     return frame
 
 
-def _split(fit: Calibrated, vcpus: list[int], seed: int) -> pd.DataFrame:
-    cases = [(v, n) for v in fit.problem.scenario.variants for n in vcpus]
-    runs = evaluate([fit.estimate.apply(fit.problem.case(v, n)) for v, n in cases], seed=seed)
+def _split(fit: Fit, vcpus: list[int], seed: int) -> pd.DataFrame:
+    cases = [(v, n) for v in fit.scenario.variants for n in vcpus]
+    runs = evaluate([fit.estimate.apply(fit.case(v, n)) for v, n in cases], seed=seed)
     parts = [r.time_per_fault().assign(variant=v, vcpus=n) for (v, n), r in zip(cases, runs, strict=True)]
     return pd.concat(parts, ignore_index=True)[["variant", "vcpus", "activity", "microseconds_per_fault"]]
 
@@ -179,8 +178,8 @@ def page_by_page(found: Study, *, seed: int = 1) -> pd.DataFrame:
 
     Returns: variant, faults, lock_acquisitions, published_s, every_page_s, sampled_s.
     """
-    names = list(found.fit.problem.scenario.variants)
-    cases = [found.fit.estimate.apply(found.fit.problem.case(variant, 64)) for variant in names]
+    names = list(found.fit.scenario.variants)
+    cases = [found.fit.estimate.apply(found.fit.case(variant, 64)) for variant in names]
     runs = evaluate(cases, pages_per_vcpu=cases[0].guest.pages_per_vcpu, seed=seed)
     rows = []
     for variant, run in zip(names, runs, strict=True):
@@ -199,7 +198,7 @@ def sections(found: Study, *, seed: int = 1, progress: Progress | None = None) -
     every_page, readings = both(
         lambda: page_by_page(found, seed=seed),
         lambda: calibration.alternatives(
-            found.fit.problem.scenario, found.table, TRAIN, READINGS, known={AS_IT_READS: found.fit}, seed=seed,
+            found.fit.scenario, found.table, TRAIN, READINGS, known={AS_IT_READS: found.fit}, seed=seed,
             progress=progress,
         ),
     )  # fmt: skip
@@ -237,24 +236,24 @@ def _question(found: Study) -> Section:
     )
 
 
-def cost_finding(report: FitReport) -> str:
+def cost_finding(costs: pd.DataFrame) -> str:
     """Which cost is known best, which least, and what is at a bound.
 
     Examples
     --------
     >>> costs = pd.DataFrame({"cost": ["fault_hold", "line_transfer"], "low": [9.0, 1.0], "high": [11.0, 5.0],
     ...                       "unit": "ns", "below": [10.0, 50.0], "above": [10.0, 150.0], "bound": ["", ""]})
-    >>> cost_finding(FitReport("", costs, pd.DataFrame(), 8, 0.02, 0.9, None, {}))
+    >>> cost_finding(costs)
     'Known best: fault_hold (9 to 11 ns); least: line_transfer (1 to 5 ns). None is at a physical bound.'
     """
-    wide = report.costs.assign(width=report.costs["below"] + report.costs["above"]).sort_values("width")
+    wide = costs.assign(width=costs["below"] + costs["above"]).sort_values("width")
     best, least = (
         f"{row['cost']} ({number_text(row['low'], 3)} to {number_text(row['high'], 3)} {row['unit']})".replace(
             " )", ")"
         )
         for row in (wide.iloc[0], wide.iloc[-1])
     )
-    bounded = report.costs.loc[report.costs["bound"] != "", "cost"].tolist()
+    bounded = costs.loc[costs["bound"] != "", "cost"].tolist()
     ends = f"At a physical bound, or an end is: {', '.join(bounded)}." if bounded else "None is at a physical bound."
     return f"Known best: {best}; least: {least}. {ends}"
 
@@ -355,7 +354,7 @@ def _costs(found: Study) -> Section:
         "Calibrated costs",
         [
             Prose(
-                f"Calibrated on the {len(fit.problem.train)} published numbers with at most {TRAIN_VCPUS} vCPUs: "
+                f"Calibrated on the {len(fit.train)} published numbers with at most {TRAIN_VCPUS} vCPUs: "
                 f"{len(fit.estimate.names)} costs, {fit.estimate.dof} degrees of freedom. The source gives no "
                 "spread, so the deviation of the model from the data it was fitted to, "
                 f"{fit.estimate.discrepancy:.1%} of a time, stands for noise and model error together and widens "
@@ -367,7 +366,7 @@ def _costs(found: Study) -> Section:
             ),
             Chart(
                 figures.cost_intervals(shown),
-                f"{cost_finding(fit.report())} Values and {fit.level:.0%} profile intervals. All starting points and "
+                f"{cost_finding(fit.cost_table)} Values and {fit.level:.0%} profile intervals. All starting points and "
                 "flags: "
                 + ", ".join(f"{k.replace('_', ' ')}: {'yes' if v else 'no'}" for k, v in fit.valid.items())
                 + ".",
@@ -381,7 +380,7 @@ def _costs(found: Study) -> Section:
                 title="An independent check",
             ),
             Chart(
-                figures.correlation(fit.correlation),
+                figures.correlation(fit),
                 "Correlation of the estimates. Strongest: "
                 + "; ".join(f"{a} with {b} {r:+.2f}" for a, b, r in pairs)
                 + ". Pairs near ±1 are known as a sum or difference better than one by one.",
@@ -440,7 +439,7 @@ def _prediction(found: Study, every_page: pd.DataFrame) -> Section:
 
 
 def _contention(found: Study, readings: pd.DataFrame) -> Section:
-    pages = found.fit.problem.scenario.guest.pages_per_vcpu
+    pages = found.fit.scenario.guest.pages_per_vcpu
     shown = readings.copy()
     columns = ["discrepancy", "train_time", "held_out_time", "train_count", "held_out_count"]
     shown[columns] *= 100

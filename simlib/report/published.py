@@ -51,7 +51,7 @@ def all_numbers(
         Called with (what, share done).
     """
     parts = [
-        dirty_memory(found.table.name, found.fit.fitted, found.prediction), fault_times(seed, progress),
+        dirty_memory(found.table.name, found.fit.observations, found.prediction), fault_times(seed, progress),
         parked_times(grown.parked),
         split_beforehand(grown.split_beforehand), configurations(moves.configurations),
         degradation(moves.seconds), gets.numbers, ends.numbers,

@@ -18,7 +18,6 @@ import scipy
 from scipy import stats
 
 from simlib import theory
-from simlib.calibration.fitfile import as_fit
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
@@ -88,7 +87,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     )
     tables = {
         "published": numbers, "arm64-curves": found.curves, "arm64-held-out": found.held_out,
-        "arm64-costs": found.fit.intervals,
+        "arm64-costs": found.fit.parameters,
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
         "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
         "x86-growth-readings": grown.readings, "x86-growth-curves": grown.curves,
@@ -103,7 +102,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         numbered = {"numbers": one.numbers} if len(one.numbers) else {}
         tables |= {f"{file}-{key}": frame for key, frame in (numbered | dict(one.tables)).items()}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
-    texts["arm64-fit.json"] = fit_text(as_fit(found.fit, arm64.TRAIN))
+    texts["arm64-fit.json"] = fit_text(found.fit)
     write_together(out, texts | {"index.html": report.to_html()})
     return (out / "index.html").resolve()
 
@@ -123,8 +122,8 @@ def _told(founds: Mapping[str, Found], out: Path, seed: int, progress: Progress 
 
 def _checks(found: arm64.Study, seed: int) -> Section:
     rows = []
-    for variant in found.fit.problem.scenario.variants:
-        case = found.fit.estimate.apply(found.fit.problem.case(variant, 4))
+    for variant in found.fit.scenario.variants:
+        case = found.fit.estimate.apply(found.fit.case(variant, 4))
         small = case.changed({"guest": {"memory_per_vcpu": "2M"}})
         job = build(small)
         same = reference.run(job, seed, trace=200_000) == compiled.run(job, seed, trace=200_000)

@@ -15,13 +15,13 @@ from simlib.report.growth import growth_finding
 
 
 def test_costs_name_the_best_known_and_the_least():
-    report = load_fit(data_dir() / "fits" / "ampere-altra.json").report()
-    width = (report.costs["high"] - report.costs["low"]) / report.costs["value"]
-    best, least = report.costs["cost"][width.idxmin()], report.costs["cost"][width.idxmax()]
-    text = arm64.cost_finding(report)
+    costs = load_fit(data_dir() / "fits" / "ampere-altra.json").cost_table
+    width = (costs["high"] - costs["low"]) / costs["value"]
+    best, least = costs["cost"][width.idxmin()], costs["cost"][width.idxmax()]
+    text = arm64.cost_finding(costs)
     assert text.startswith(f"Known best: {best} (")
     assert f"least: {least} (" in text
-    bounded = load_fit(data_dir() / "fits" / "x86-growth" / "sockets-few.json").report()
+    bounded = load_fit(data_dir() / "fits" / "x86-growth" / "sockets-few.json").cost_table
     assert "At a physical bound, or an end is: fault_exit, fault_jitter." in arm64.cost_finding(bounded)
 
 
