@@ -78,6 +78,22 @@ def misses(table: pd.DataFrame, beyond: float = FAR) -> pd.DataFrame:
     return found.sort_values("error_percent", key=lambda error: -error.abs(), kind="stable")
 
 
+def short_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a published table: its numbers, those held out and missed, and the one that is furthest off."""
+    rows = []
+    for study in sorted(table["study"].unique(), key=in_order):
+        mine = table[table["study"] == study]
+        held = mine[mine["role"] == HELD_OUT]
+        row = {"published table": study, "numbers": len(mine), "fitted": int((mine["role"] == FITTED).sum()),
+               "held out": len(held), "missed": len(misses(held)), "furthest": ""}  # fmt: skip
+        if held["error_percent"].notna().any():
+            worst = held.loc[held["error_percent"].abs().idxmax()]
+            vcpus = "" if np.isnan(worst["vcpus"]) else f", {worst['vcpus']:g} vCPUs"
+            row["furthest"] = f"{signed(worst['error_percent'])} %: {worst['metric']}, {worst['variant']}{vcpus}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def readable_summary(table: pd.DataFrame) -> pd.DataFrame:
     """The same, for people to read: what was fitted, what was held out, and how many of those intervals hold."""
     rows = []

@@ -6,13 +6,15 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from simlib.files import replace
+from simlib.fits import Fit
 from simlib.parallel import Progress
 
 FITTED, HELD_OUT, COUNTED, NONE = ROLES = ("fitted", "held out", "shown only", "not predicted")
@@ -28,7 +30,7 @@ CHANGE = "% change"
 
 KEPT = "SIMLIB_FOUND"
 """The environment variable that names a folder of what studies found. `simlib reproduce` makes a private one and sets
-it for the notebooks that it runs, so that these do not compute it again."""
+it for the notebooks that it runs, so that these compute nothing again."""
 
 
 def numbers(rows: pd.DataFrame, table: str | Sequence[str]) -> pd.DataFrame:
@@ -109,10 +111,13 @@ class Found:
         `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
     tables : mapping of str to DataFrame
         What ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
+    fits : mapping of str to Fit
+        Costs that were calibrated now, written as ``<study>-<name>.json``.
     """
 
     numbers: pd.DataFrame
     tables: Mapping[str, pd.DataFrame]
+    fits: Mapping[str, Fit] = field(default_factory=dict, kw_only=True)
 
 
 F = TypeVar("F", bound=Found)
@@ -153,15 +158,17 @@ class Study(Generic[F]):
     compute: Compute[F]
     answer: Callable[[F], Answer]
 
-    def found(self, *, seed: int = 1, progress: Progress | None = None) -> F:
-        """What the study found: as `simlib reproduce` has it, in a notebook that it runs; else computed now."""
-        folder = os.environ.get(KEPT)
-        kept = Path(folder, f"{self.name}-{seed}.pickle") if folder else None
-        if kept is None or not kept.is_file():
-            return self.compute(seed=seed, progress=progress)
-        found: F = pickle.loads(kept.read_bytes())  # noqa: S301  # the folder is private and of this very run
-        return found
+    def found(self, *, seed: int = 1, progress: Progress | None = None, folder: Path | None = None) -> F:
+        """What the study found: as it is kept in a folder, by default that of `KEPT`; else computed now and kept there.
 
-    def keep(self, found: F, folder: Path, *, seed: int = 1) -> None:
-        """Leave what was found for `found` in other processes, in a folder that nobody else can write to."""
-        (folder / f"{self.name}-{seed}.pickle").write_bytes(pickle.dumps(found))
+        Whoever names a folder sees to it that nobody else can write there.
+        """
+        named = folder or os.environ.get(KEPT)
+        kept = Path(named, f"{self.name}-{seed}.pickle") if named else None
+        if kept is not None and kept.is_file():
+            before: F = pickle.loads(kept.read_bytes())  # noqa: S301  # the folder is private and of this very run
+            return before
+        found = self.compute(seed=seed, progress=progress)
+        if kept is not None:
+            replace(kept, pickle.dumps(found))
+        return found

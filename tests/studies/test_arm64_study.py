@@ -33,7 +33,7 @@ def found(run):
 
 @pytest.fixture(scope="module")
 def fit(found):
-    return found.fit
+    return found.fits["fit"]
 
 
 @pytest.fixture(scope="module")
