@@ -84,7 +84,8 @@ def host_calibrate(
 
     Example: simlib host calibrate host, then: simlib choose --fit host/fit.json
     """
-    from simlib.calibration.host import calibrate_host, load_host
+    from simlib.host.fit import calibrate_host
+    from simlib.host.measured import load_host
 
     with progress_bar() as progress:
         fit = calibrate_host(load_host(folder, name), seed, progress=progress)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A real host: measuring it, and watching a guest that it runs. It knows nothing of the model.
+"""A real host: measuring it, calibrating the model to it, and watching a guest that it runs.
+
+Measuring and watching know nothing of the model; `measured`, `probe`, `fit` and `held_out` do.
 
 ``docs/on-a-real-host.md`` goes from a stock kernel to a decision.
 """
