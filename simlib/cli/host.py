@@ -59,10 +59,8 @@ def host_measure(
 
     seconds = parse_duration(duration, "--duration") / PS_PER_S
     with progress_bar() as progress:
-        found = simlib.host.measure_host(
-            out, source=source, program=program, cpus=cpus, numa=numa, hugepages=hugepages, duration_s=seconds,
-            seed=seed, fresh=fresh, noisy=noisy, name=name, progress=progress,
-        )  # fmt: skip
+        plan = simlib.host.Plan(source, program, cpus, numa, hugepages, seconds, seed, fresh, noisy)
+        found = simlib.host.measure_host(out, plan, name=name, progress=progress)
     say(f"{found.facts.cpu}, {len(found.facts.cpus)} CPUs, Linux {found.facts.kernel}: {found.facts.page_tables}")
     say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")
     for path in found.tables:

@@ -7,7 +7,7 @@ Measuring and watching know nothing of the model; `measured`, `probe`, `fit` and
 """
 
 from simlib.host.facts import HostFacts, read_facts
-from simlib.host.measure import Measured, measure_host
+from simlib.host.measure import Measured, Plan, measure_host
 from simlib.host.watch import Watched, watch_guest
 
-__all__ = ["HostFacts", "Measured", "Watched", "measure_host", "read_facts", "watch_guest"]
+__all__ = ["HostFacts", "Measured", "Plan", "Watched", "measure_host", "read_facts", "watch_guest"]

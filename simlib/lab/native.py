@@ -52,7 +52,9 @@ def native_target() -> str:
     return NATIVE_TARGETS[machine]
 
 
-def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
+def run_native(
+    cell: Cell, program: Path, output: Path | None = None, progress: Callable[[float], None] = lambda seconds: None
+) -> Outcome:
     """Run a cell on this host.
 
     Raises `InputError` if the experiment sets switches that this kernel does not have. Raises `SimlibError` if the test
@@ -62,22 +64,25 @@ def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
     ----------
     program : Path
         The selftest, built for this host.
-    output : Path
+    output : Path, optional
         Folder for the lock's own records: ``lock_stat.txt`` and ``contention.txt``, where the kernel has them.
+    progress : callable
+        Told the seconds since the start, about once a second; what it raises ends the test.
     """
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
-    output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:  # the next cell, and the host, get the kernel as it was, whatever fails
         set_parameters(cell, undo)
-        locks = _writable(LOCK_STAT)
+        locks = output is not None and _writable(LOCK_STAT)
         if locks:
             LOCK_STAT.write_text("0")
-        _trace(output / "contention.txt", undo)
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            _trace(output / "contention.txt", undo)
         begun = time.monotonic()
-        out = run_test(cell, [str(program), *words])
+        out = run_test(cell, [str(program), *words], progress)
         wall = time.monotonic() - begun
-        if locks:
+        if output is not None and locks:
             (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
     outputs = tuple(out if line.startswith("run ") else "" for line in script)
     digest = hashlib.sha256(out.encode()).hexdigest()

@@ -35,7 +35,7 @@ def host(monkeypatch, tmp_path):
 
 
 def simulated_on(monkeypatch, tmp_path, simulated):
-    def outcome(cell, program, check=None):
+    def outcome(cell, program, progress=None):
         lines = cell.script().splitlines()
         out = simulated.output(dict(cell.test), cell.parameters.get("dirty_log_clear_batch", 0))
         return Outcome(tuple(out if line.startswith("run ") else "" for line in lines), "5e", "test", 1.0, 1.0)
@@ -44,14 +44,14 @@ def simulated_on(monkeypatch, tmp_path, simulated):
     monkeypatch.setattr(measure, "native_target", lambda: "x86_64")
     monkeypatch.setattr(measure, "read_facts", lambda cpus: FACTS)
     monkeypatch.setattr(measure, "build_program", lambda source, progress: Program(tmp_path / "test", {"program": "x"}))
-    monkeypatch.setattr(measure, "_outcome", outcome)
+    monkeypatch.setattr(measure, "run_native", outcome)
     monkeypatch.setattr(noise, "look", lambda cpus: QUIET)
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
     return simulated
 
 
 def measured(folder, **options):
-    return measure.measure_host(folder, duration_s=0.0, **options)
+    return measure.measure_host(folder, measure.Plan(duration_s=0.0, **options))
 
 
 @pytest.fixture(scope="module", params=["stock", "patched"])
