@@ -163,23 +163,13 @@ def test_a_boot_end_to_end(tmp_path):
     assert str(tmp_path) not in found.command
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("echo hello; sleep 100 & sleep 100", r"no end after 1 s .*; its last words: hello"),
-        (
-            "echo hello; exec >/dev/null 2>&1; sleep 100 & sleep 100",
-            "the machine ended before .*; its last words: hello",
-        ),
-    ],
-)
-def test_a_hang_is_killed_with_all_its_children(tmp_path, monkeypatch, script, expected):
-    monkeypatch.setattr(module, "EXIT_S", 0.5)
+@pytest.mark.parametrize("silenced", ["", "exec >/dev/null 2>&1; "])
+def test_a_hang_is_killed_with_all_its_children(tmp_path, silenced):
     mark = tmp_path / "alive"
-    loop = f"(while :; do echo >> '{mark}'; sleep 0.05; done) >/dev/null 2>&1 & {script}"
+    loop = f"(while :; do echo >> '{mark}'; sleep 0.05; done) >/dev/null 2>&1 & echo hello; {silenced}sleep 9 & sleep 9"
     seconds: list[float] = []
     begun = time.monotonic()
-    with pytest.raises(SimlibError, match=expected):
+    with pytest.raises(SimlibError, match=r"no end after 1 s .*; its last words: hello"):
         start(tmp_path, loop, cell(clock="multithreaded", timeout_s=1), progress=seconds.append)
     assert time.monotonic() - begun < 10
     assert seconds
