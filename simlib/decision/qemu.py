@@ -36,34 +36,23 @@ _HUMAN = re.compile(
 
 @dataclass(frozen=True)
 class RunningGuest:
-    """What QEMU says of a guest; None where it said nothing, so that a scenario's own value stands.
-
-    Attributes
-    ----------
-    memory_bytes : int or None
-        All memory that a migration sends: also that of the display and of firmware.
-    page_size : int or None
-        Bytes of a page as QEMU counts them, which may be smaller than those of the host.
-    link_bits : int or None
-        Bits a second that a migration reached; None if nothing is migrated.
-    dirty_bytes_per_s : float or None
-        Distinct pages written in `dirty_seconds`, in bytes, over that time.
-    dirty_seconds : float or None
-        The time over which they were counted.
-    architecture : str or None
-        Its name in `simlib.model.architectures`.
-    notes : tuple of str
-        Where each number comes from, and what was not there.
-    """
+    """What QEMU says of a guest; None where it said nothing, so that a scenario's own value stands."""
 
     vcpus: int | None = None
     memory_bytes: int | None = None
+    """All memory that a migration sends: also that of the display and of firmware."""
     page_size: int | None = None
+    """Bytes of a page as QEMU counts them, which may be smaller than those of the host."""
     link_bits: int | None = None
+    """Bits a second that a migration reached; None if nothing is migrated."""
     dirty_bytes_per_s: float | None = None
+    """Distinct pages written in `dirty_seconds`, in bytes, over that time."""
     dirty_seconds: float | None = None
+    """The time over which they were counted."""
     architecture: str | None = None
+    """Its name in `simlib.model.architectures`."""
     notes: tuple[str, ...] = ()
+    """Where each number comes from, and what was not there."""
 
     def __post_init__(self) -> None:
         """A rate of distinct pages says nothing without its time."""

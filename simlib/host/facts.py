@@ -23,54 +23,37 @@ VENDORS = ("kvm_intel", "kvm_amd", "kvm_pvm")
 
 @dataclass(frozen=True)
 class HostFacts:
-    """A host, as far as its kernel tells.
-
-    Attributes
-    ----------
-    machine : str
-        As ``uname -m`` says.
-    kernel : str
-        As ``uname -r`` says.
-    cpu : str
-        Model name.
-    cpus : tuple of int
-        Numbers of the CPUs that may be used.
-    cores, sockets, threads_per_core : int
-        Of these: cores, sockets, and most threads of a core.
-    nodes : dict of str to tuple of int
-        Those CPUs by NUMA node.
-    governor : str
-        Frequency policy of the first CPU; "not stated" without one.
-    hypervisor : bool
-        Whether the host is itself a guest, as far as it can tell.
-    transparent_huge_pages : str
-        always, madvise, never, or "not stated".
-    modules : dict of str to str
-        KVM's modules' parameters that decide how it logs, as ``module.parameter``.
-    architecture : str
-        Name in `simlib.model.architectures`: how its KVM takes mmu_lock.
-    page_tables : str
-        The same in words.
-    patched : bool
-        Whether the kernel has the patch series of ``kernel-patches/``.
-    """
+    """A host, as far as its kernel tells."""
 
     machine: str
+    """As ``uname -m`` says."""
     kernel: str
+    """As ``uname -r`` says."""
     cpu: str
+    """Model name."""
     cpus: tuple[int, ...]
+    """Numbers of the CPUs that may be used."""
     cores: int
     sockets: int
     threads_per_core: int
+    """Of these: cores, sockets, and most threads of a core."""
     nodes: Mapping[str, tuple[int, ...]]
+    """Those CPUs by NUMA node."""
     memory_bytes: int
     governor: str
+    """Frequency policy of the first CPU; "not stated" without one."""
     hypervisor: bool
+    """Whether the host is itself a guest, as far as it can tell."""
     transparent_huge_pages: str
+    """always, madvise, never, or "not stated"."""
     modules: Mapping[str, str] = field(default_factory=dict)
+    """KVM's modules' parameters that decide how it logs, as ``module.parameter``."""
     architecture: str = ""
+    """Name in `simlib.model.architectures`: how its KVM takes mmu_lock."""
     page_tables: str = ""
+    """The same in words."""
     patched: bool = False
+    """Whether the kernel has the patch series of ``kernel-patches/``."""
 
     def as_dict(self) -> dict[str, Any]:
         """The facts as JSON holds them."""

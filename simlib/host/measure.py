@@ -48,39 +48,26 @@ _PILOT = ("base", "pause_us", "emulated_instructions_per_access")
 
 @dataclass(frozen=True)
 class Plan:
-    """How a host is to be measured.
-
-    Attributes
-    ----------
-    source : Path, optional
-        A kernel tree to build the selftest from. Default: the distribution's source package.
-    program : Path, optional
-        The built selftest; then nothing is built.
-    cpus : str
-        CPUs to use, as ``0-3,8``. Default: all that this process may use.
-    numa : int, optional
-        Use the CPUs of this node, and so its memory.
-    hugepages : bool
-        Back guests with huge pages that are set aside (hugetlb).
-    duration_s : float
-        About how long to measure in all; at least `REPEATS` [0] repeats are made.
-    seed : int
-        Of the order of the cells.
-    fresh : bool
-        Begin anew, whatever the folder holds.
-    noisy : bool
-        Measure also if the host is busy with other things.
-    """
+    """How a host is to be measured."""
 
     source: Path | None = None
+    """A kernel tree to build the selftest from. Default: the distribution's source package."""
     program: Path | None = None
+    """The built selftest; then nothing is built."""
     cpus: str = ""
+    """CPUs to use, as ``0-3,8``. Default: all that this process may use."""
     numa: int | None = None
+    """Use the CPUs of this node, and so its memory."""
     hugepages: bool = False
+    """Back guests with huge pages that are set aside (hugetlb)."""
     duration_s: float = 300.0
+    """About how long to measure in all; at least `REPEATS` [0] repeats are made."""
     seed: int = 1
+    """Of the order of the cells."""
     fresh: bool = False
+    """Begin anew, whatever the folder holds."""
     noisy: bool = False
+    """Measure also if the host is busy with other things."""
 
     def chosen(self) -> tuple[int, ...]:
         """Numbers of the CPUs to use.
@@ -105,22 +92,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What measuring a host gave.
-
-    Attributes
-    ----------
-    repeats : int
-        Whole repeats of all cells.
-    noisy : int
-        Runs that were noisy at every try: they are flagged, and not used.
-    """
+    """What measuring a host gave."""
 
     folder: Path
     """Holds ``host.json``, ``runs/`` and the tables."""
     facts: HostFacts
     records: list[Record]
     repeats: int
+    """Whole repeats of all cells."""
     noisy: int
+    """Runs that were noisy at every try: they are flagged, and not used."""
     tables: list[Path]
 
 

@@ -53,32 +53,22 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class HostData:
-    """What was measured on a host.
-
-    Attributes
-    ----------
-    name : str
-        First part of the tables' names.
-    facts : dict
-        The host, as `simlib.host.HostFacts` has it.
-    pilot : dict
-        Options that every run had, and the pause before each round under load.
-    ioctls, rounds : DataFrame
-        Rows of the quiet runs; columns as in the tables.
-    noise : DataFrame
-        A row a run, quiet or not.
-    locks : DataFrame
-        Rows of the quiet runs of the kernel's statistics of mmu_lock; none without them.
-    """
+    """What was measured on a host."""
 
     folder: Path
     name: str
+    """First part of the tables' names."""
     facts: Mapping[str, Any]
+    """The host, as `simlib.host.HostFacts` has it."""
     pilot: Mapping[str, Any]
+    """Options that every run had, and the pause before each round under load."""
     ioctls: pd.DataFrame
     rounds: pd.DataFrame
+    """Rows of the quiet runs; columns as in the tables."""
     noise: pd.DataFrame
+    """A row a run, quiet or not."""
     locks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Rows of the quiet runs of the kernel's statistics of mmu_lock; none without them."""
 
     @property
     def repeats(self) -> list[int]:

@@ -26,39 +26,27 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the kernel has counted so far.
-
-    Attributes
-    ----------
-    wall_s, steal_s, busy_s, children_s : float
-        Time; time given to others, and time not idle, over the CPUs in use; CPU time of children that have ended.
-    hertz : tuple of float
-        Frequency of each CPU; empty where the kernel does not tell.
-    """
+    """What the kernel has counted so far."""
 
     wall_s: float
     steal_s: float
     busy_s: float
     children_s: float
+    """Time; time given to others, and time not idle, over the CPUs in use; CPU time of children that have ended."""
     hertz: tuple[float, ...]
+    """Frequency of each CPU; empty where the kernel does not tell."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What went on during a run.
-
-    Attributes
-    ----------
-    steal_percent, foreign_percent : float
-        Share of the time of all CPUs in use.
-    frequency_percent : float or None
-        Largest change of a CPU's frequency; None where the kernel does not tell.
-    """
+    """What went on during a run."""
 
     wall_s: float
     steal_percent: float
     foreign_percent: float
+    """Share of the time of all CPUs in use."""
     frequency_percent: float | None
+    """Largest change of a CPU's frequency; None where the kernel does not tell."""
 
     @property
     def quiet(self) -> bool:

@@ -37,16 +37,11 @@ SPACE_GIB = 0.4
 
 @dataclass(frozen=True)
 class Program:
-    """The selftest, ready to run.
-
-    Attributes
-    ----------
-    provenance : dict
-        What it was built from: source, series, compiler, or the hash of the given file.
-    """
+    """The selftest, ready to run."""
 
     path: Path
     provenance: dict[str, object]
+    """What it was built from: source, series, compiler, or the hash of the given file."""
 
 
 def find_given(path: Path) -> Program:

@@ -48,41 +48,18 @@ _SMALL = {-3: "ms", -6: "us", -9: "ns"}
 
 
 class Description(NamedTuple):
-    """What a statistic is.
-
-    Attributes
-    ----------
-    kind : str
-        ``"cumulative"``, ``"instant"``, ``"peak"``, ``"linear-histogram"`` or ``"log2-histogram"``.
-    bucket_size : int
-        Of a linear histogram; else 0.
-    """
+    """What a statistic is."""
 
     kind: str = "not stated"
+    """``"cumulative"``, ``"instant"``, ``"peak"``, ``"linear-histogram"`` or ``"log2-histogram"``."""
     unit: str = "not stated"
     bucket_size: int = 0
+    """Of a linear histogram; else 0."""
 
 
 @dataclass
 class Statistics:
     """Statistics of a VM and its vCPUs from sample to sample.
-
-    Attributes
-    ----------
-    described : dict
-        By target (``vm``, ``vcpu``) and name.
-    totals : Counter
-        Sum of the differences, by scope and name.
-    lock_totals : dict
-        The same of mmu_lock's, by site and mode.
-    buckets : dict
-        Sum of a histogram's differences, by scope and name.
-    seconds : float
-        Time over which the sums are.
-    fallen : int
-        Cumulative statistics that fell, which were left out.
-    last_first : bool
-        Whether histograms come with their last bucket first.
 
     Examples
     --------
@@ -99,15 +76,22 @@ class Statistics:
     """
 
     described: dict[tuple[str, str], Description] = field(default_factory=dict)
+    """By target (``vm``, ``vcpu``) and name."""
     others: Record = field(default_factory=lambda: Record(OTHERS))
     locks: Record = field(default_factory=lambda: Record(LOCK_ROWS))
     histograms: Record = field(default_factory=lambda: Record(HISTOGRAMS))
     totals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Sum of the differences, by scope and name."""
     lock_totals: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """The same of mmu_lock's, by site and mode."""
     buckets: dict[tuple[str, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """Sum of a histogram's differences, by scope and name."""
     fallen: int = 0
+    """Cumulative statistics that fell, which were left out."""
     last_first: bool = True
+    """Whether histograms come with their last bucket first."""
     seconds: float = 0.0
+    """Time over which the sums are."""
     _judged: bool = False
     _before: dict[tuple[str, str, str], Any] = field(default_factory=dict)
     _times: dict[tuple[str, str], float] = field(default_factory=dict)

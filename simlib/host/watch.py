@@ -41,24 +41,16 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """What a watch has seen.
-
-    Attributes
-    ----------
-    imported : Imported
-        Its tables, with what was not to be had as warnings.
-    rows : list of dict
-        What it comes to: ``about``, ``what``, ``value``, ``unit``.
-    ended : str
-        Why it ended.
-    interrupted : bool
-        Whether a signal ended it.
-    """
+    """What a watch has seen."""
 
     imported: Imported
+    """Its tables, with what was not to be had as warnings."""
     rows: list[dict[str, Any]]
+    """What it comes to: ``about``, ``what``, ``value``, ``unit``."""
     ended: str
+    """Why it ended."""
     interrupted: bool
+    """Whether a signal ended it."""
 
     def summary(self) -> pd.DataFrame:
         """What it comes to, as a table."""

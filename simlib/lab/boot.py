@@ -54,7 +54,7 @@ class Outcome:
     """Time that passed outside, s."""
 
 
-class _Over(Exception):
+class _OverError(Exception):
     """The machine had its time, or said too much."""
 
 
@@ -87,14 +87,14 @@ def boot(
         def check(seconds: float) -> None:
             progress(seconds)
             if seconds > cell.experiment.timeout_s or console.stat().st_size > LOG_BYTES:
-                raise _Over
+                raise _OverError
 
         begun = time.monotonic()
         try:
             with console.open("wb") as stream:
                 run([*pinned, *command], check, LOOK_S, stdout=stream, stderr=subprocess.STDOUT)
             ended = True
-        except _Over:
+        except _OverError:
             ended = False
         wall = time.monotonic() - begun
         with console.open("rb") as stream:

@@ -58,21 +58,15 @@ _HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel that is ready to boot.
-
-    Parameters
-    ----------
-    kernel : str
-        Name in `KERNELS`.
-    provenance : dict
-        Source, patches, configuration and compiler, with their hashes.
-    """
+    """A kernel that is ready to boot."""
 
     target: str
     kernel: str
+    """Name in `KERNELS`."""
     image: Path
     initramfs: Path
     provenance: dict[str, object]
+    """Source, patches, configuration and compiler, with their hashes."""
 
 
 def built_dir(target: str, kernel: str) -> Path:

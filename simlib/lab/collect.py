@@ -24,18 +24,12 @@ from simlib.lab.targets import Target, find_target
 
 @dataclass(frozen=True)
 class Collected:
-    """What a matrix gave.
-
-    Parameters
-    ----------
-    records : list of Record
-        In the order of the cells; without those that failed.
-    failures : dict of str to str
-        Label of each cell that failed, with the reason.
-    """
+    """What a matrix gave."""
 
     records: list[Record]
+    """In the order of the cells; without those that failed."""
     failures: dict[str, str]
+    """Label of each cell that failed, with the reason."""
 
 
 def collect(

@@ -86,49 +86,33 @@ _SIZE = re.compile(r"[1-9]\d*[KMG]?", re.ASCII)
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is booted, and the matrix of what it runs.
-
-    Parameters
-    ----------
-    target : str
-        Architecture (`simlib.lab.targets.TARGETS`).
-    mode : str
-        One of the target's modes; default: its first.
-    kernel : str
-        ``statistics``, ``plain`` or ``lock-stat``.
-    program : str
-        Selftest to run.
-    clock : str
-        ``deterministic`` or ``multithreaded``.
-    turn_instructions : int
-        Mean length of a virtual CPU's turn, instructions.
-    cpus : int
-        CPUs of the emulated host; 0: one for every vCPU and clear thread.
-    machine_memory : str
-        Its memory.
-    timeout_s : int
-        Wall time after which a boot is given up, s.
-    repeats : int
-        How often every cell is run; the hashes of the repeats must agree.
-    parameters : dict
-        KVM module parameters, each with its values.
-    test : dict
-        Options of the program, each with its values.
-    """
+    """What is booted, and the matrix of what it runs."""
 
     name: str
     target: str
+    """Architecture (`simlib.lab.targets.TARGETS`)."""
     mode: str
+    """One of the target's modes; default: its first."""
     kernel: str = "statistics"
+    """``statistics``, ``plain`` or ``lock-stat``."""
     program: str = "mmu_lock_contention_test"
+    """Selftest to run."""
     clock: str = "deterministic"
+    """``deterministic`` or ``multithreaded``."""
     turn_instructions: int = 2000
+    """Mean length of a virtual CPU's turn, instructions."""
     cpus: int = 0
+    """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
     machine_memory: str = "768M"
+    """Its memory."""
     timeout_s: int = 600
+    """Wall time after which a boot is given up, s."""
     repeats: int = 1
+    """How often every cell is run; the hashes of the repeats must agree."""
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """KVM module parameters, each with its values."""
     test: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Options of the program, each with its values."""
 
     @property
     def size(self) -> int:
@@ -147,17 +131,12 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of an experiment's values: one boot.
-
-    Parameters
-    ----------
-    parameters, test : dict
-        One value each.
-    """
+    """One combination of an experiment's values: one boot."""
 
     experiment: Experiment
     parameters: Mapping[str, Any]
     test: Mapping[str, Any]
+    """One value each."""
 
     @property
     def label(self) -> str:

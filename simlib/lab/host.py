@@ -25,17 +25,12 @@ PATCHED = Path("/sys/module/kvm/parameters/dirty_log_clear_batch")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the lab may need.
-
-    Parameters
-    ----------
-    detail : str
-        What was found, or what to do about it.
-    """
+    """One thing that the lab may need."""
 
     what: str
     there: bool
     detail: str
+    """What was found, or what to do about it."""
 
 
 def check_host() -> list[Finding]:

@@ -27,22 +27,15 @@ _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Series:
-    """The patch series and the kernel that it is for.
-
-    Parameters
-    ----------
-    patches : tuple of Path
-        In the order of the file ``series``.
-    package : str
-        The distribution's source package.
-    version : tuple of int
-        Kernel version that the series was written for.
-    """
+    """The patch series and the kernel that it is for."""
 
     folder: Path
     patches: tuple[Path, ...]
+    """In the order of the file ``series``."""
     package: str
+    """The distribution's source package."""
     version: tuple[int, int, int]
+    """Kernel version that the series was written for."""
 
     @property
     def sha256(self) -> str:

@@ -39,17 +39,12 @@ exec "$root/usr/bin/$(basename "$0")" "$@"
 
 @dataclass(frozen=True)
 class Qemu:
-    """An emulator.
-
-    Parameters
-    ----------
-    folders : tuple of str
-        Where its firmware lies, for a private copy; empty for an installed one.
-    """
+    """An emulator."""
 
     command: str
     version: tuple[int, ...]
     folders: tuple[str, ...] = ()
+    """Where its firmware lies, for a private copy; empty for an installed one."""
 
     @property
     def text(self) -> str:

@@ -33,17 +33,12 @@ PROGRAM_KINDS = {"mmu_lock_contention_test": "contention-test", "dirty_log_perf_
 
 @dataclass(frozen=True)
 class Record:
-    """What a cell gave, with all that is needed to run it again.
-
-    Parameters
-    ----------
-    content : dict
-        The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
-        ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
-        ``wall_s`` and ``outputs`` (what each line of the script printed).
-    """
+    """What a cell gave, with all that is needed to run it again."""
 
     content: Mapping[str, Any]
+    """The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
+    ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
+    ``wall_s`` and ``outputs`` (what each line of the script printed)."""
 
     @property
     def label(self) -> str:

@@ -29,21 +29,14 @@ SOURCE_GIB = 2.0
 
 @dataclass(frozen=True)
 class Source:
-    """A patched kernel tree.
-
-    Parameters
-    ----------
-    tree : Path
-        The patched tree. Its path never changes, so that rebuilding stays incremental.
-    origin : str
-        File name of the source package's archive, or ``directory``.
-    sha256 : str
-        Of the archive, or of a directory's files with their names.
-    """
+    """A patched kernel tree."""
 
     tree: Path
+    """The patched tree. Its path never changes, so that rebuilding stays incremental."""
     origin: str
+    """File name of the source package's archive, or ``directory``."""
     sha256: str
+    """Of the archive, or of a directory's files with their names."""
     version: tuple[int, int, int]
     series_sha256: str
 
