@@ -313,25 +313,6 @@ def test_where_debian_comes_from_is_read_in_both_forms(tmp_path):
     assert qemu.debian_sources(tmp_path) == []
 
 
-def test_an_unpacked_qemu_must_have_its_libraries_beside_it(tmp_path, monkeypatch):
-    def traced(*lines):
-        done = subprocess.CompletedProcess([], 0, "".join(f"\t{line}\n" for line in lines), "")
-        monkeypatch.setattr(qemu.subprocess, "run", lambda *arguments, **options: done)
-
-    libc = "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x2)"
-    traced(
-        "linux-vdso.so.1 (0x1)",
-        "libcapstone.so.4 => /usr/lib/libcapstone.so.4 (0x1)",
-        libc,
-        "libpmem.so.1 => not found",
-    )
-    said = r"without all of its libraries: libcapstone.so.4 \(/usr/lib/libcapstone.so.4\), libpmem.so.1 \(not found\)"
-    with pytest.raises(SimlibError, match=said):
-        qemu._refuse_foreign(tmp_path, X86)
-    traced(libc, f"libpmem.so.1 => {tmp_path}/usr/lib/libpmem.so.1 (0x1)")
-    qemu._refuse_foreign(tmp_path, X86)
-
-
 def test_qemu_is_fetched_on_debian_only(only, monkeypatch):
     with pytest.raises(
         InputError, match=r"QEMU = apt-get, dpkg: not found: .* on Debian 12 only; install QEMU 9\.1 or"
