@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simlib.errors import InputError
+from simlib.lab.native import cpu_model
 
 KVM_PARAMETERS = (
     "tdp_mmu", "eager_page_split", "nx_huge_pages", "ept", "npt", "pml", "dirty_log_clear_batch", "vgic_mode",
@@ -87,7 +88,7 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
     return HostFacts(
         machine=machine,
         kernel=kernel,
-        cpu=_cpu_model(info),
+        cpu=cpu_model(info),
         cpus=tuple(cpus),
         cores=len(cores),
         sockets=len({socket for socket, _ in cores}),
@@ -212,14 +213,6 @@ def _memory(root: Path) -> int:
     """Bytes of the host's memory."""
     found = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
-
-
-def _cpu_model(info: str) -> str:
-    """The CPU's model, as /proc/cpuinfo has it."""
-    for line in info.splitlines():
-        if line.startswith(("model name", "CPU part", "uarch")):
-            return line.partition(":")[2].strip()
-    return "not stated"
 
 
 def _chosen(text: str) -> str:

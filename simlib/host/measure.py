@@ -28,7 +28,7 @@ from simlib.host.program import Program, build_program, find_given
 from simlib.lab.cache import at_work, system_faults
 from simlib.lab.experiment import Cell, parse_experiment
 from simlib.lab.native import PARAMETERS, native_target, run_native
-from simlib.lab.records import Record, load_record, save_record, write_tables
+from simlib.lab.records import Record, emulated_per_access, load_record, save_record, write_tables
 
 NAME = "host"
 """First part of the names of a host's tables."""
@@ -169,10 +169,10 @@ def _refuse_busy(cpus: Sequence[int]) -> None:
 def _pilot(facts: HostFacts, program: Path, hugepages: bool) -> dict[str, Any]:
     """Whether the guest's code has to run in user mode, and how long its vCPUs need to write all pages."""
     base: dict[str, Any] = {"backing": "anonymous_hugetlb"} if hugepages else {}
-    emulated = _emulated(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
+    emulated = emulated_per_access(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
     if emulated > 1:  # instructions an access: then no access goes through page tables
         base["user"] = True
-        if _emulated(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1})) > 1:
+        if emulated_per_access(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1})) > 1:
             raise SimlibError(
                 "this host's KVM emulates the guest's instructions one by one, in user mode, too: "
                 "no fault takes mmu_lock, so there is nothing to measure"
@@ -203,16 +203,6 @@ def _try(program: Path, test: dict[str, Any]) -> Record:
     cell = next(parse_experiment(table).cells())
     outputs = list(run_native(cell, program).outputs)
     return Record({"outputs": outputs, "test_line": 0, "program": cell.experiment.program})
-
-
-def _emulated(record: Record) -> float:
-    """Instructions that KVM emulated for each access of the guest; 0 where it does not count them."""
-    tables = record.imported.tables
-    if "others" not in tables:
-        return 0.0
-    frame = tables["others"].frame
-    seen = frame[(frame["when"] == "end") & (frame["name"] == "insn_emulation")]["value"].sum()
-    return round(float(seen) / float(tables["vcpus"].frame[["writes", "reads"]].to_numpy().sum()), 3)
 
 
 @dataclass

@@ -69,12 +69,7 @@ class Noise:
 def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
     """Look at what the kernel has counted.
 
-    Parameters
-    ----------
-    cpus : sequence of int
-        CPUs in use.
-    root : Path
-        Where ``proc`` and ``sys`` lie.
+    `cpus`: CPUs in use. `root`: where ``proc`` and ``sys`` lie.
     """
     steal = busy = 0
     names = {f"cpu{cpu}" for cpu in cpus}
@@ -113,9 +108,4 @@ def between(before: Snapshot, after: Snapshot, cpus: int) -> Noise:
     if before.hertz and len(before.hertz) == len(after.hertz):
         changed = float(np.max(np.abs(np.array(after.hertz) / np.array(before.hertz) - 1)) * 100)
     share = 100 / (wall * cpus)
-    return Noise(
-        wall,
-        round((after.steal_s - before.steal_s) * share, 6),
-        round(foreign * share, 6),
-        changed,
-    )
+    return Noise(wall, round((after.steal_s - before.steal_s) * share, 6), round(foreign * share, 6), changed)

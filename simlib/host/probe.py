@@ -48,12 +48,7 @@ class Probe:
 
     Raises `CalibrationError` if no run of the probe, or of parked vCPUs, was quiet.
 
-    Parameters
-    ----------
-    values : dict
-        As of `simlib.host.fit.values_of`.
-    seed : int
-        Of the simulated probe.
+    `values`: as of `simlib.host.fit.values_of`. `seed`: of the simulated probe.
     """
 
     def __init__(self, data: HostData, values: Mapping[str, float], seed: int) -> None:

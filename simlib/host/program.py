@@ -18,6 +18,7 @@ from simlib.lab.build import build_selftests, compiler_version
 from simlib.lab.cache import lab_dir, need_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
+from simlib.lab.process import need
 from simlib.lab.source import copy_tree, find_archive, unpack
 from simlib.lab.targets import Target, find_target
 from simlib.reading import file_sha256
@@ -77,15 +78,13 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     Raises `InputError` if a tool or the source is missing, and how to get it; or this host's machine has no target.
     Raises `SimlibError` if the patches do not apply or a compilation fails.
 
-    Parameters
-    ----------
-    source : Path, optional
-        A kernel tree of one's own; it is only read. Default: the distribution's source package.
-    progress : callable
-        Told what is being done.
+    `source`: a kernel tree of one's own; it is only read. Default: the distribution's source package. `progress`: told
+    what is being done.
     """
     target = replace(find_target(native_target()), compiler="")
-    _need_tools()
+    packages = "make patch gcc libc6-dev binutils"
+    cure = f"apt-get install {packages}, or give --program a built one"
+    need("building the selftest", ("make", "patch", "gcc", "strip"), cure)
     series = read_series().within("tools/testing/selftests/")
     origin = file_sha256(find_archive(series)) if source is None else str(source.absolute())
     folder = lab_dir() / "host"
@@ -105,18 +104,6 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     return Program(program, {**provenance, "program_sha256": file_sha256(program)})
 
 
-def _need_tools() -> None:
-    """Refuse to begin without a compiler."""
-    missing = [command for command in ("make", "patch", "gcc", "strip") if shutil.which(command) is None]
-    if missing:
-        raise InputError(
-            "building the selftest",
-            ", ".join(missing),
-            "not found",
-            "apt-get install make patch gcc libc6-dev binutils, or give --program a built one",
-        )
-
-
 def _tree(folder: Path, series: Series, target: Target, source: Path | None, progress: Callable[[str], None]) -> Path:
     """A part of a kernel tree with the series' selftests in it."""
     tree, stage = folder / "source", folder / "stage"
@@ -127,11 +114,7 @@ def _tree(folder: Path, series: Series, target: Target, source: Path | None, pro
     folder.mkdir(parents=True, exist_ok=True)
     if source is None:
         progress("unpacking what selftests need")
-        unpack(
-            find_archive(series),
-            tree,
-            (*NEEDED, f"arch/{arch}/"),
-        )
+        unpack(find_archive(series), tree, (*NEEDED, f"arch/{arch}/"))
     else:
         progress(f"copying {source}")
         copy_tree(source, tree, folder, shutil.copy2)

@@ -113,12 +113,7 @@ class Statistics:
     def take(self, sample: int, time_s: float, scope: str, reply: Any, vcpus: dict[str, str]) -> None:
         """Take a reply to ``query-stats``.
 
-        Parameters
-        ----------
-        scope : str
-            ``"vm"`` or ``"vcpu"``.
-        vcpus : dict of str to str
-            Number of each vCPU by its ``qom-path``.
+        `scope`: ``"vm"`` or ``"vcpu"``. `vcpus`: number of each vCPU by its ``qom-path``.
         """
         for one in _objects(reply):
             if one.get("provider", "kvm") != "kvm":

@@ -71,12 +71,8 @@ def boot(
     Raises `SimlibError` if the guest panics, hangs, floods its console, ends early, fails its test, or keeps another
     time than the wall.
 
-    Parameters
-    ----------
-    core : int, optional
-        Core of this host to stay on.
-    progress : callable
-        Told the wall time since the start, s, every `LOOK_S`; what it raises ends the machine.
+    `core`: core of this host to stay on. `progress`: told the wall time since the start, s, every `LOOK_S`; what it
+    raises ends the machine.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-lab-") as folder:
         initramfs, console = Path(folder) / "initramfs.cpio", Path(folder) / "console"

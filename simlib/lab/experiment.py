@@ -237,10 +237,7 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
             texts = [parameter_text(value) for value in options]
             if len(set(texts)) < len(texts):
                 raise InputError(f"{where}.{name}.{key}", list(options), "names a value twice", "leave one of them out")
-    found = Experiment(**values, parameters=parameters, test=test)
-    if found.size > MOST_CELLS:
-        raise InputError(where, f"{found.size} cells", f"must be at most {MOST_CELLS}", _FEWER)
-    return found
+    return Experiment(**values, parameters=parameters, test=test)
 
 
 def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:

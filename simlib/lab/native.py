@@ -60,14 +60,9 @@ def run_native(
     Raises `InputError` if the experiment sets switches that this kernel does not have. Raises `SimlibError` if the test
     fails, skips itself or does not end.
 
-    Parameters
-    ----------
-    program : Path
-        The selftest, built for this host.
-    output : Path, optional
-        Folder for the lock's own records: ``lock_stat.txt`` and ``contention.txt``, where the kernel has them.
-    progress : callable
-        Told the seconds since the start, about once a second; what it raises ends the test.
+    `program`: the selftest, built for this host. `output`: folder for the lock's own records: ``lock_stat.txt`` and
+    ``contention.txt``, where the kernel has them. `progress`: told the seconds since the start, about once a second;
+    what it raises ends the test.
     """
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
@@ -114,10 +109,7 @@ def set_parameters(cell: Cell, undo: ExitStack) -> None:
 
     Raises `InputError` if the kernel does not have one of them, or it may not be written.
 
-    Parameters
-    ----------
-    undo : ExitStack
-        Sets them back when it is closed.
+    `undo`: sets them back when it is closed.
     """
     for name, value in cell.parameters.items():
         path = PARAMETERS / name
@@ -138,18 +130,26 @@ def set_parameters(cell: Cell, undo: ExitStack) -> None:
 
 def host_provenance() -> dict[str, object]:
     """What a native data set says about its host: kernel, CPU, CPUs; no names."""
-    model = "not stated"
-    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-        if line.startswith(("model name", "CPU part", "uarch")):
-            model = line.partition(":")[2].strip()
-            break
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu": model,
+        "cpu": cpu_model(Path("/proc/cpuinfo").read_text("utf-8")),
         "cpus": len(os.sched_getaffinity(0)),
-        "patched": (PARAMETERS / "dirty_log_clear_batch").exists(),
+        "patched": is_patched(),
     }
+
+
+def cpu_model(info: str) -> str:
+    """The CPU's model, as /proc/cpuinfo has it."""
+    for line in info.splitlines():
+        if line.startswith(("model name", "CPU part", "uarch")):
+            return line.partition(":")[2].strip()
+    return "not stated"
+
+
+def is_patched() -> bool:
+    """Whether the running kernel has the patch series."""
+    return (PARAMETERS / "dirty_log_clear_batch").exists()
 
 
 def _writable(path: Path) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
-from simlib.lab.process import refuse_full
+from simlib.lab.process import need, refuse_full
 from simlib.lab.renames import Renames, find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
@@ -36,6 +36,11 @@ class Series:
     """The distribution's source package."""
     version: tuple[int, int, int]
     """Kernel version that the series was written for."""
+
+    @property
+    def archive(self) -> Path:
+        """Where Debian installs the source package."""
+        return Path("/usr/src") / f"{self.package}.tar.xz"
 
     @property
     def sha256(self) -> str:
@@ -111,10 +116,7 @@ def read_series(folder: Path | None = None) -> Series:
 
     Raises `InputError` if the file ``series`` names no base or a patch that is not there.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Default: the bundled one.
+    `folder`: by default the bundled one.
 
     Examples
     --------
@@ -180,8 +182,7 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     Returns: The touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
     `SimlibError` Names each patch that does not apply, with its files and hunks.
     """
-    if shutil.which("patch") is None:
-        raise InputError("applying the series", "patch", "not found", "apt-get install patch")
+    need("applying the series", ["patch"], "apt-get install patch")
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     renames = find_renames(pristine)

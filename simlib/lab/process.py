@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from simlib.errors import SimlibError
+from simlib.errors import InputError, SimlibError
 from simlib.interruption import Held
 from simlib.lab.cache import MORE_SPACE
 
@@ -37,12 +37,8 @@ def run(
     If this process is killed, the program is told by SIGTERM, which make passes on to its own children, where there is
     setpriv. The signal comes when the thread that called this ends.
 
-    Parameters
-    ----------
-    progress : callable
-        Told the seconds since the start, every `look_s`; what it raises ends the program.
-    **options
-        Of `subprocess.Popen`.
+    `progress`: told the seconds since the start, every `look_s`; what it raises ends the program. `**options`: of
+    `subprocess.Popen`.
 
     Examples
     --------
@@ -80,6 +76,21 @@ def _end(process: subprocess.Popen[Any]) -> None:
         process.wait(GRACE_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def need(what: str, commands: Sequence[str], cure: str) -> None:
+    """Refuse to begin without some programs.
+
+    Raises `InputError` if one is not there; it names all that are missing.
+
+    Examples
+    --------
+    >>> need("measuring", ["sh", "no-such-program"], "install it")
+    Traceback (most recent call last):
+    simlib.errors.InputError: measuring = no-such-program: not found; install it
+    """
+    if missing := [command for command in commands if shutil.which(command) is None]:
+        raise InputError(what, ", ".join(missing), "not found", cure)
 
 
 def refuse_full(output: str) -> None:

@@ -17,7 +17,7 @@ from simlib.files import locked, write_text
 from simlib.lab.build import Built
 from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell
-from simlib.lab.process import refuse_full, run
+from simlib.lab.process import need, refuse_full, run
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 from simlib.reading import file_sha256
@@ -124,13 +124,6 @@ def needs_qemu(targets: Sequence[Target]) -> bool:
     return any(all(one.version[:2] < OLDEST_QEMU for one in list_qemu(target)[0]) for target in targets)
 
 
-def kernel_arguments(cell: Cell, target: Target) -> str:
-    """What the kernel is told: nothing random, nothing printed but what stops it."""
-    mode = target.modes[cell.experiment.mode]
-    fixed = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"
-    return " ".join([target.console, fixed, *mode.arguments])
-
-
 def build_plugin() -> Path:
     """Compile the plugin that ends a CPU's turn after so many instructions, unless that was done.
 
@@ -140,8 +133,7 @@ def build_plugin() -> Path:
     plugin = lab_dir() / f"slices-{file_sha256(source)[:12]}.so"
     if plugin.is_file():
         return plugin
-    if shutil.which("gcc") is None:
-        raise InputError("building QEMU's plugin", "gcc", "not found", "apt-get install gcc libc6-dev")
+    need("building QEMU's plugin", ["gcc"], "apt-get install gcc libc6-dev")
     plugin.parent.mkdir(parents=True, exist_ok=True)
     part = plugin.with_suffix(".part")
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(part), str(source)]
@@ -162,7 +154,9 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
     With the deterministic clock one instruction is one nanosecond of virtual time, summed over
     the CPUs that run, and a plugin ends every CPU's turn after about ``turn_instructions``.
     """
-    spec = cell.experiment
+    spec, mode = cell.experiment, target.modes[cell.experiment.mode]
+    told = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"  # nothing random, nothing printed
+    arguments = " ".join([target.console, told, *mode.arguments])
     seed = int(cell.test.get("seed", 1))
     if spec.clock == "deterministic":
         clock = [
@@ -176,10 +170,10 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
         qemu.command,
         *(word for folder in qemu.folders for word in ("-L", folder)),
         *target.machine,
-        *("-cpu", target.modes[spec.mode].cpu, "-smp", str(cell.cpus), "-m", spec.machine_memory),
+        *("-cpu", mode.cpu, "-smp", str(cell.cpus), "-m", spec.machine_memory),
         *clock,
         *("-seed", str(seed), "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-monitor", "none"),
-        *("-kernel", str(built.image), "-initrd", initramfs, "-append", kernel_arguments(cell, target)),
+        *("-kernel", str(built.image), "-initrd", initramfs, "-append", arguments),
     ]
 
 
@@ -227,10 +221,7 @@ def debian_sources(folder: Path) -> list[str]:
 
     Returns: One-line entries; none if this is no Debian 12.
 
-    Parameters
-    ----------
-    folder : Path
-        ``/etc/apt``: one-line entries of ``sources.list`` and of ``sources.list.d/*.list``, and ``*.sources``.
+    `folder`: ``/etc/apt``: one-line entries of ``sources.list`` and of ``sources.list.d/*.list``, and ``*.sources``.
     """
     found: list[tuple[str, str]] = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):

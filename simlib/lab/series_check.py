@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from simlib.errors import InputError, SimlibError
+from simlib.errors import SimlibError
 from simlib.lab.build import check_objects, compile_kvm, compile_selftests, has_sparse
 from simlib.lab.cache import at_work, lab_dir
 from simlib.lab.patches import Series, read_series
+from simlib.lab.process import need
 from simlib.lab.source import prepare_source, prepare_step
 from simlib.lab.targets import Target
 
@@ -60,8 +61,7 @@ def check_series(
         Whether to compile each patch by itself, too, which takes longest.
     """
     series = read_series().without(skip)
-    if shutil.which("perl") is None:
-        raise InputError("checkpatch.pl", "perl", "not found", "apt-get install perl")
+    need("checkpatch.pl", ["perl"], "apt-get install perl")
     with at_work(alone=True):
         tree = prepare_source(lab_dir(), series, source, progress)
         version = ".".join(map(str, tree.version))

@@ -47,21 +47,12 @@ class Source:
         return {**known, "version": ".".join(map(str, self.version))}
 
 
-def has_archive(series: Series) -> bool:
-    """Whether the source package is installed."""
-    return _archive(series).is_file()
-
-
-def _archive(series: Series) -> Path:
-    return Path("/usr/src") / f"{series.package}.tar.xz"
-
-
 def find_archive(series: Series) -> Path:
     """The source package's archive, as Debian installs it.
 
     Raises `InputError` if it is not installed.
     """
-    archive = _archive(series)
+    archive = series.archive
     if not archive.is_file():
         raise InputError(
             "kernel source",
@@ -80,14 +71,8 @@ def prepare_source(
     Raises `InputError`, `SimlibError` if the source is missing, built in or part of the lab, or the series does not
     apply; for the source package also if it is of another version.
 
-    Parameters
-    ----------
-    folder : Path
-        The lab's folder.
-    given : Path, optional
-        A kernel tree of one's own; it is only read. Default: the source package.
-    progress : callable
-        Told what is being done.
+    `folder`: the lab's folder. `given`: a kernel tree of one's own; it is only read. Default: the source package.
+    `progress`: told what is being done.
     """
     pristine = folder / "pristine"
     if given is None:
@@ -131,12 +116,7 @@ def prepare_step(folder: Path, series: Series, number: int) -> Path:
 
     Returns: The tree.
 
-    Parameters
-    ----------
-    folder : Path
-        The lab's folder, in which `prepare_source` was run.
-    number : int
-        How many patches of it.
+    `folder`: the lab's folder, in which `prepare_source` was run. `number`: how many patches of it.
     """
     tree = folder / STEPS
     if not tree.is_dir():
@@ -203,14 +183,8 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
 
     Raises `SimlibError` if the archive is damaged.
 
-    Parameters
-    ----------
-    archive : Path
-        A source package's.
-    pristine : Path
-        Where the tree is to lie.
-    only : tuple of str
-        What the paths within the tree begin with. Default: all of it.
+    `archive`: a source package's. `pristine`: where the tree is to lie. `only`: what the paths within the tree begin
+    with. Default: all of it.
     """
     # Not before Python 3.11.4, and Debian 12 has 3.11.2.
     safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
