@@ -165,14 +165,11 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
     """
     workload = scenario.workload
     if workload.kind != "migration":
-        raise InputError(
-            "workload.kind", workload.kind, "a running guest's numbers go into a migration",
-            'write kind = "migration" under [workload]',
-        )  # fmt: skip
+        rule = "a running guest's numbers go into a migration"
+        raise InputError("workload.kind", workload.kind, rule, 'write kind = "migration" under [workload]')
     if scenario.variants:
-        raise InputError(
-            "variants", ", ".join(scenario.variants), "a running guest is one scenario", "name one of them"
-        )
+        rule = "a running guest is one scenario"
+        raise InputError("variants", ", ".join(scenario.variants), rule, "name one of them")
     sized = _sized(guest, scenario)
     if guest.dirty_bytes_per_s is None or guest.dirty_seconds is None:
         return sized

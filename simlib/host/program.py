@@ -54,18 +54,12 @@ def find_given(path: Path) -> Program:
     try:
         done = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user named it, and its arguments are fixed
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = getattr(error, "strerror", None) or "does not end"
-        raise InputError(
-            "program", str(path), f"cannot be run ({why})", f"give a built {NAME}", flag="--program"
-        ) from None
-    if done.returncode or "Usage:" not in done.stdout or "mmu_lock" not in done.stdout:
-        raise InputError("program", str(path), f"is not {NAME}", "leave it out to build one", flag="--program")
-    lacks = [option for option in OPTIONS if f"\n {option} " not in done.stdout]
-    if lacks:
-        raise InputError(
-            "program", str(path), f"has no option {', '.join(lacks)}", "build it from this version's patch series",
-            flag="--program",
-        )  # fmt: skip
+        rule = f"cannot be run ({getattr(error, 'strerror', None) or 'does not end'})"
+        raise InputError("program", str(path), rule, f"give a built {NAME}", flag="--program") from None
+    if lacks := [option for option in OPTIONS if f"\n {option} " not in done.stdout]:
+        rule = f"is not {NAME}, or an old one: it has no option {', '.join(lacks)}"
+        cure = "leave it out to build one, or build it from this version's patch series"
+        raise InputError("program", str(path), rule, cure, flag="--program")
     return Program(path, {"program": "given", "program_sha256": file_sha256(path)})
 
 

@@ -93,8 +93,8 @@ def boot(
         except _OverError:
             ended = False
         wall = time.monotonic() - begun
-        with console.open("rb") as stream:
-            log = stream.read(LOG_BYTES)
+        with console.open("rb") as printed:
+            log = printed.read(LOG_BYTES)
     return _read(log, ended, cell, shown(command), wall)
 
 

@@ -38,17 +38,11 @@ def native_target() -> str:
     """
     machine = platform.machine()
     if machine not in NATIVE_TARGETS:
-        raise InputError(
-            "this host", machine, "the lab has no such target", f"known: {', '.join(NATIVE_TARGETS)}", flag="--native"
-        )
+        known = f"known: {', '.join(NATIVE_TARGETS)}"
+        raise InputError("this host", machine, "the lab has no such target", known, flag="--native")
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        raise InputError(
-            "this host",
-            "/dev/kvm",
-            "is missing or not accessible",
-            "load the kvm module, or join the group kvm",
-            flag="--native",
-        )
+        cure = "load the kvm module, or join the group kvm"
+        raise InputError("this host", "/dev/kvm", "is missing or not accessible", cure, flag="--native")
     return NATIVE_TARGETS[machine]
 
 
@@ -114,18 +108,14 @@ def set_parameters(cell: Cell, undo: ExitStack) -> None:
     for name, value in cell.parameters.items():
         path = PARAMETERS / name
         if not path.exists():
-            raise InputError(
-                f"parameters.{name}",
-                value,
-                f"Linux {platform.release()} has no such parameter",
-                "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead",
-            )
+            rule = f"Linux {platform.release()} has no such parameter"
+            cure = "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead"
+            raise InputError(f"parameters.{name}", value, rule, cure)
         try:
             _set(path, parameter_text(value), undo)
         except OSError as error:
-            raise InputError(
-                f"parameters.{name}", value, f"was refused ({error.strerror})", "run as root; check the value"
-            ) from None
+            rule = f"was refused ({error.strerror})"
+            raise InputError(f"parameters.{name}", value, rule, "run as root; check the value") from None
 
 
 def host_provenance() -> dict[str, object]:

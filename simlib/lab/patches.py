@@ -148,26 +148,17 @@ def tree_version(tree: Path) -> tuple[int, int, int]:
         found = [re.search(rf"^{key} = (\d+)$", head, re.MULTILINE) for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL")]
         return tuple(int(match[1]) for match in found)  # type: ignore[return-value,index]  # None is caught below
     except (OSError, TypeError):
-        raise InputError(
-            "source",
-            str(tree),
-            "is no Linux source tree",
-            "name the folder that holds the kernel's top Makefile",
-            flag="--source",
-        ) from None
+        rule, cure = "is no Linux source tree", "name the folder that holds the kernel's top Makefile"
+        raise InputError("source", str(tree), rule, cure, flag="--source") from None
 
 
 def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
     """Refuse a source package of another kernel line than the series is for; return its version."""
     version = tree_version(tree)
     if version[:2] != series.version[:2]:
-        wanted = ".".join(map(str, series.version[:2]))
-        raise InputError(
-            "kernel source",
-            ".".join(map(str, version)),
-            f"the patch series is for Linux {wanted}",
-            f"install the package {series.package}, or give the tree with --source to try it there",
-        )
+        rule = f"the patch series is for Linux {'.'.join(map(str, series.version[:2]))}"
+        cure = f"install the package {series.package}, or give the tree with --source to try it there"
+        raise InputError("kernel source", ".".join(map(str, version)), rule, cure)
     return version
 
 
@@ -189,7 +180,8 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     touched = sorted({name for patch in series.patches for name in _touched(renames, patch)})
     for name in touched:
         if (pristine / name).is_file():
-            _copy(pristine / name, stage / name)
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(pristine / name, stage / name)
     failures = []
     for patch in series.patches:
         text = renames.within(stage).patch(patch.read_text("utf-8"))
@@ -223,13 +215,6 @@ def _apply(text: str, stage: Path) -> str | None:
         command, cwd=stage, input=text, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
     )
     return done.stdout + done.stderr if done.returncode else None
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file with its mode."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-    shutil.copymode(source, target)
 
 
 def _report(failures: list[str], of: int) -> str:

@@ -110,12 +110,8 @@ def find_qemu(target: Target) -> Qemu:
         raise InputError(target.qemu, "; ".join(broken) or "not found", rule, cure)
     good = [one for one in found if one.version[:2] >= OLDEST_QEMU]
     if not good:
-        raise InputError(
-            target.qemu,
-            "; ".join([*broken, found[0].text]),
-            f"is too old: before {wanted} no plugin can end a CPU's turn, and a whole CLEAR fits into one",
-            cure,
-        )
+        rule = f"is too old: before {wanted} no plugin can end a CPU's turn, and a whole CLEAR fits into one"
+        raise InputError(target.qemu, "; ".join([*broken, found[0].text]), rule, cure)
     return good[0]
 
 
@@ -206,12 +202,9 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     sources = [] if missing else debian_sources(Path("/etc/apt"))
     if not sources:
-        raise InputError(
-            "QEMU",
-            ", ".join(missing) or "a source of bookworm in /etc/apt",
-            "not found: the packages can be fetched on Debian 12 only",
-            f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools",
-        )
+        lacks = ", ".join(missing) or "a source of bookworm in /etc/apt"
+        cure = f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools"
+        raise InputError("QEMU", lacks, "not found: the packages can be fetched on Debian 12 only", cure)
     with at_work(alone=True):
         return _fetch(targets, sources, progress)
 

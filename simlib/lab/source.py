@@ -54,12 +54,9 @@ def find_archive(series: Series) -> Path:
     """
     archive = series.archive
     if not archive.is_file():
-        raise InputError(
-            "kernel source",
-            str(archive),
-            "is not there",
-            f"apt-get install {series.package}, or give --source a Linux {series.version[0]}.{series.version[1]} tree",
-        )
+        line = ".".join(map(str, series.version[:2]))
+        cure = f"apt-get install {series.package}, or give --source a Linux {line} tree"
+        raise InputError("kernel source", str(archive), "is not there", cure)
     return archive
 
 
@@ -92,13 +89,8 @@ def prepare_source(
         need_space(folder, SOURCE_GIB, "the kernel source")
         progress(f"unpacking {origin}" if given is None else f"copying {given}")
         stamp.unlink(missing_ok=True)
-        for old in (
-            pristine,
-            folder / "source",
-            folder / STEPS,
-            folder / "objects",
-        ):  # make would trust objects by their dates
-            shutil.rmtree(old, ignore_errors=True)
+        for old in ("pristine", "source", STEPS, "objects"):  # make would trust objects by their dates
+            shutil.rmtree(folder / old, ignore_errors=True)
         if given is None:
             unpack(archive, pristine)
         else:
@@ -148,9 +140,8 @@ def copy_tree(tree: Path, target: Path, lab: Path, copy: Callable[..., object] =
 def _refuse_unfit(given: Path, folder: Path) -> None:
     """Refuse a tree that the lab would delete, and one that was built in: kbuild would, and after minutes."""
     if given.resolve().is_relative_to(folder.resolve()):
-        raise InputError(
-            "source", str(given), "lies in the lab's own folder", "give a tree that lies elsewhere", flag="--source"
-        )
+        rule, cure = "lies in the lab's own folder", "give a tree that lies elsewhere"
+        raise InputError("source", str(given), rule, cure, flag="--source")
     for name in (".config", "include/config"):
         if (given / name).exists():
             cure = "run make mrproper there, or give a git worktree"
@@ -206,10 +197,10 @@ def _patch(folder: Path, series: Series, tree: Path, listing: Path) -> None:
     """Make the tree equal to the pristine one plus the series, touching only files whose content changes."""
     pristine, stage = folder / "pristine", folder / "stage"
     touched = apply_series(pristine, series, stage)
-    before = listing.read_text("utf-8").split("\n") if listing.is_file() else []
-    # Written first: what an interrupted run has changed is known to the next one.
-    write_text(listing, "\n".join(sorted({*before, *touched} - {""})))
-    for name in sorted({*before, *touched} - {""}):
+    before = listing.read_text("utf-8").split() if listing.is_file() else []
+    names = sorted({*before, *touched})
+    write_text(listing, "\n".join(names))  # first: what an interrupted run has changed is known to the next one
+    for name in names:
         wanted = stage / name if name in touched else pristine / name
         present = tree / name
         if not wanted.is_file():
