@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from simlib.errors import InputError, nearest
 from simlib.lab.build import KERNELS
@@ -61,19 +61,6 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
 }
 """Options of the selftests by the names used here, with the flag and the type."""
 
-_FIELDS = {
-    "name": str,
-    "target": str,
-    "mode": str,
-    "kernel": str,
-    "program": str,
-    "clock": str,
-    "turn_instructions": int,
-    "cpus": int,
-    "machine_memory": str,
-    "timeout_s": int,
-    "repeats": int,
-}
 MOST_CELLS = 10_000
 """Most cells of a file's experiments: each is a boot."""
 
@@ -121,12 +108,13 @@ class Experiment:
 
     def cells(self) -> Iterator[Cell]:
         """Every combination of the values, in the order of the file."""
-        names = [("parameters", key) for key in self.parameters] + [("test", key) for key in self.test]
         for values in itertools.product(*self.parameters.values(), *self.test.values()):
-            chosen: dict[str, dict[str, Any]] = {"parameters": {}, "test": {}}
-            for (table, key), value in zip(names, values, strict=True):
-                chosen[table][key] = value
-            yield Cell(self, chosen["parameters"], chosen["test"])
+            parameters = dict(zip(self.parameters, values, strict=False))
+            yield Cell(self, parameters, dict(zip(self.test, values[len(parameters) :], strict=True)))
+
+
+_FIELDS = {name: kind for name, kind in get_type_hints(Experiment).items() if kind in (str, int)}
+"""Keys beside the tables, with their types."""
 
 
 @dataclass(frozen=True)
