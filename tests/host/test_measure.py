@@ -68,7 +68,7 @@ def folder(request, tmp_path_factory):
         assert (found.repeats, found.noisy, len(found.records)) == (3, 0, 3 * (CELLS + 18 * patched))
         patch.setattr(held_out, "SEEDS", 16)
         fit = fitting.calibrate_host(load_host(found.folder))
-    simlib.fits.write_fit(fit, found.folder / "fit.json")
+    simlib.fits.save_fit(fit, found.folder / "fit.json")
     return found.folder
 
 
