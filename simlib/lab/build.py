@@ -218,7 +218,7 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
 def need_compiler(target: Target, source: Sequence[str] = ()) -> str:
     """The target's compiler; refuse to begin without the tools that a build needs.
 
-    Raises `InputError` Names the missing commands and the packages to install.
+    Raises `InputError`, which names the missing commands and the packages to install.
 
     `source`: the package of the kernel's source, if that is needed and not there either: one command is to install it
     all.
