@@ -9,7 +9,7 @@ counts and times, from QEMU's deterministic clock or from this host's own
 from simlib.lab.build import build
 from simlib.lab.collect import Collected, collect, collect_native
 from simlib.lab.experiment import check_name, load_experiment
-from simlib.lab.host import check_host
+from simlib.lab.findings import check_host
 from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.records import tables, write_tables
 from simlib.lab.series_check import check_series
