@@ -88,11 +88,12 @@ def _table(folder: Path, name: str, about: dict[str, Any]) -> pa.Table | None:
     """All parts of a data set; None if there is none."""
     tables = []
     with faults(folder):
-        for path, part in parts(folder, name, about):
+        for path, part in parts(folder, name, about["points"]):
             if part is None:
-                raise InputError("part", str(path), "is damaged or no part of this sweep",
-                                 "set it aside, and compute it anew: run with resume=True",
-                                 "set it aside, and compute it anew: simlib sweep … --resume")  # fmt: skip
+                raise InputError(
+                    "part", str(path), "is damaged or no part of this sweep",
+                    "compute it anew: run with resume=True", "compute it anew: simlib sweep … --resume",
+                )  # fmt: skip
             architecture = path.parent.name.partition("=")[2]
             tables.append(part.append_column("architecture", pa.array([architecture] * part.num_rows)))
     return pa.concat_tables(tables) if tables else None

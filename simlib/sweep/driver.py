@@ -18,7 +18,7 @@ from simlib.sweep.batch import Batch, run_batch
 from simlib.sweep.grid import Grid, load_grid
 from simlib.sweep.point import Points
 from simlib.sweep.pool import Pool
-from simlib.sweep.store import DAMAGED, REFUSED, Store, opened
+from simlib.sweep.store import REFUSED, Store, opened
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -46,8 +46,6 @@ class Sweep:
         ``results/`` and ``refused/`` in it are Parquet data sets.
     points, refused, kept : int
         Points in all; those that a rule refused; those that were finished before.
-    damaged : tuple of Path
-        What was found in the data sets and is no intact part: it is in ``damaged/`` now, its points were computed anew.
     seconds, simulating : float
         Time of all workers in batches, and of it in simulations, s.
     """
@@ -56,7 +54,6 @@ class Sweep:
     points: int
     refused: int
     kept: int
-    damaged: tuple[Path, ...] = ()
     seconds: float = 0.0
     simulating: float = 0.0
 
@@ -118,15 +115,14 @@ def run(
     with opened(Path(out), grid, resume) as store, ExitStack() as stack:
         kept = int(store.done.sum())
         for path in store.damaged:
-            shown = printable(str(path.relative_to(store.folder)))
-            tell(f"{shown} is damaged or no part of this sweep: set aside in {DAMAGED}/, missing points are computed")
+            tell(f"{printable(str(path))} is damaged or no part of this sweep: set aside, its points are computed anew")
         if kept:
             tell(f"{kept:,} of {grid.points:,} points are finished")
         if kept == grid.points:
-            return Sweep(store.folder, grid.points, store.rows[REFUSED], kept, tuple(store.damaged))
+            return Sweep(store.folder, grid.points, store.rows[REFUSED], kept)
         executor = stack.enter_context(_executor(cluster, workers))
         seconds, simulating = _drive(executor, store, progress)
-        return Sweep(store.folder, grid.points, store.rows[REFUSED], kept, tuple(store.damaged), seconds, simulating)
+        return Sweep(store.folder, grid.points, store.rows[REFUSED], kept, seconds, simulating)
 
 
 def _executor(cluster: str | Client | None, workers: int) -> Any:
