@@ -17,13 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
+from simlib import interruption
 from simlib.errors import InputError, SimlibError
-from simlib.explorer.processes import started_by
+from simlib.explorer.launch import started_by
 from simlib.files import write_bytes
 from simlib.interruption import Held
 from simlib.reading import exists
@@ -50,7 +49,6 @@ _SERVER = {
         "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
         "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
     },
-    "MultiKernelManager": {"kernel_manager_class": "simlib.explorer.kernels.PageKernel"},
     "VoilaConfiguration": {
         "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO", "show_tracebacks": False,
         "file_allowlist": [], "show_margins": False,
@@ -180,7 +178,7 @@ def write_config(folder: Path, token: str) -> Path:
     """A configuration that only this user can read, with the token and what Voilà may do.
 
     Neither the environment nor the arguments of a process would do: a user's own configuration could switch
-    the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.read_only_from`).
+    the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.main`).
 
     Examples
     --------
@@ -218,16 +216,14 @@ def command(folder: Path, port: int, config: Path, *, first: str = "/lab", brows
         "LabApp.news_url": None,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
     }
-    # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's. A page's kernel
-    # starts at once, not when it is asked for.
-    page = not first.startswith("/lab")
+    # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's.
     line = [
         sys.executable,
         "-P",
         "-W",
         "ignore::DeprecationWarning",
         "-c",
-        f"from simlib.explorer.launch import main; main({str(config.parent)!r}, page={page})",
+        f"from simlib.explorer.launch import main; main({str(config.parent)!r})",
         *(f"--{name}={value}" for name, value in options.items()),
     ]
     if not browser:
@@ -265,25 +261,28 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
     """Run JupyterLab in a folder until it ends or this process is told to end."""
-    # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order.
-    with _ended_by(signal.SIGTERM, signal.SIGHUP):
-        process = None
-        try:
-            with Held():
-                process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
-                    line, stdin=subprocess.PIPE, process_group=0, env=dict(environment), cwd=folder
-                )  # its stdin is closed when this process ends, by SIGKILL, too: then it ends
-            while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
-                time.sleep(0.1)
-            return process.returncode
-        except KeyboardInterrupt:
-            _say("ending JupyterLab")
-            return INTERRUPTED
-        finally:
-            if process is not None:
-                _end(process)
-                if process.stdin is not None:
-                    process.stdin.close()
+    heard = {} if interruption.listening() else interruption.listen()
+    process = None
+    try:
+        with Held():
+            # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order. Its
+            # stdin is closed when this process ends, by SIGKILL, too: then it ends.
+            process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
+                line, stdin=subprocess.PIPE, process_group=0, env=dict(environment), cwd=folder
+            )
+        while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
+            time.sleep(0.1)
+        return process.returncode
+    except KeyboardInterrupt:
+        _say("ending JupyterLab")
+        return INTERRUPTED
+    finally:
+        if process is not None:
+            _end(process)
+            if process.stdin is not None:
+                process.stdin.close()
+        if heard:
+            interruption.stop_listening(heard)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -298,22 +297,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         process.wait()
-
-
-@contextmanager
-def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """Treat these signals as Ctrl-C, so that nothing started here is left behind, if nobody hears them yet."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    heard = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
-    before = {number: signal.signal(number, interrupt) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:

@@ -144,11 +144,11 @@ def test_a_server_whose_command_was_killed_ends(tmp_path: Path, lab: bool) -> No
 
 
 def test_a_server_that_is_interrupted_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
-    """Its kernel runs by then, and JupyterLab, which would end it, is being imported."""
+    """JupyterLab is being imported."""
     mark = f"simlib-test-{os.getpid()}-early"
     environment = os.environ | {"TMPDIR": str(tmp_path), "MOMENT": mark}
     with subprocess.Popen([sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=environment) as process:
-        while not any("explorer.waiting" in line for line in marked(mark)):
+        while not any("explorer.launch" in line for line in marked(mark)):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
