@@ -25,14 +25,15 @@ from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
 from simlib.cli.output import (
     Format,
+    from_file,
     interruptible,
+    into_file,
+    into_folder,
     progress_bar,
     read_file,
     say,
     show,
     whole_numbers,
-    writable_file,
-    writable_folder,
     write,
 )
 from simlib.cli.plot import Output, asked
@@ -102,7 +103,7 @@ def calibrate(
         list[str],
         typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
     ],
-    out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.", callback=writable_file)],
+    out: Annotated[Path, into_file("FIT.json", "Where to write the fit.")],
     train: Annotated[
         list[str] | None,
         typer.Option(
@@ -289,9 +290,7 @@ def _sample(case: Case, run: Run, output: Output) -> None:
 
 @app.command()
 def reproduce(
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where to write the report and its tables.", callback=writable_folder)
-    ] = Path("build/report"),
+    out: Annotated[Path, into_folder("FOLDER", "Where to write the report and its tables.")] = Path("build/report"),
     seed: SeedOption = 1,
 ) -> None:
     """Everything: calibrate, check, predict, draw; one self-contained HTML report. The main job."""
@@ -309,15 +308,8 @@ def explore(
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     lab: Annotated[bool, typer.Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
     query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
-    scenario: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same, as a scenario file.", callback=read_file)
-    ] = None,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT.csv", help="Open nothing; write the page's table, all of it simulated.", callback=writable_file
-        ),
-    ] = None,
+    scenario: Annotated[Path | None, from_file("FILE", "The same, as a scenario file.")] = None,
+    table: Annotated[Path | None, into_file("OUT.csv", "Open nothing; write the page's table, simulated.")] = None,
 ) -> None:
     """Open a page on which a lock strategy can be tried out, and the notebooks beside it; on loopback, with a token.
 

@@ -15,8 +15,9 @@ import typer
 import simlib
 from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, progress_bar, read_file, say, show, writable_folder, write
+from simlib.cli.output import Format, into_folder, progress_bar, read_file, say, show, write
 from simlib.cli.plot import Output
+from simlib.cli.questions import FitOption
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
@@ -104,20 +105,7 @@ class Criteria:
                 "max_stall_s": stall}  # fmt: skip
 
 
-FitOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FIT.json",
-        help="Calibrated costs. Default: the shipped fit for the machine, if any.",
-        callback=read_file,
-    ),
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.", callback=writable_folder
-    ),
-]
+OutOption = Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +161,12 @@ class Question:
 @grouped
 def choose(
     *,
-    question: Question,
     among: Annotated[
         list[str] | None,
         typer.Option(metavar="STRATEGY", help="Only these, each with an --among of its own: names that simlib policies "
                      "lists, several joined by +, or texts such as 'held >= 50us'."),
     ] = None,
+    question: Question,
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
@@ -214,12 +202,12 @@ def choose(
 @grouped
 def choose_batch(
     *,
-    question: Question,
     objective: Annotated[
         str,
         typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x guest time lost; "
                      "lost; stall; p999; above10, above50, above99; clear; precopy."),
     ] = "cost",
+    question: Question,
 ) -> None:  # fmt: skip
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 

@@ -69,6 +69,21 @@ def writable_folder(context: typer.Context, path: Path | None) -> Path | None:
     return None if path is None else _named_once(context, check_writable(path, folder=True), "written")
 
 
+def from_file(metavar: str, text: str) -> Any:
+    """An option for `read_file`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=read_file)
+
+
+def into_file(metavar: str, text: str) -> Any:
+    """An option for `writable_file`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=writable_file)
+
+
+def into_folder(metavar: str, text: str) -> Any:
+    """An option for `writable_folder`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=writable_folder)
+
+
 def _named_once(context: typer.Context, path: Path, use: str) -> Path:
     """Refuse a file that is written and named twice on the command line: one of the two would be lost."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a device or a pipe takes both

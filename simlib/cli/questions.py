@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simlib.cli.output import read_file, writable_file, writable_folder
+from simlib.cli.output import from_file, into_file, into_folder, read_file
 
 
 class EngineName(StrEnum):
@@ -29,12 +29,7 @@ PolicyOption = Annotated[
     str, typer.Option(metavar="NAME", help="A way of taking the lock; simlib policies lists them.")
 ]
 FitOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FIT.json",
-        help="Calibrated costs. Default: the shipped fit for the scenario's machine.",
-        callback=read_file,
-    ),
+    Path | None, from_file("FIT.json", "Calibrated costs. Default: the shipped fit for the machine, if any.")
 ]
 VcpusOption = Annotated[str, typer.Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
 SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
@@ -101,11 +96,5 @@ class Run:
 class Files:
     """What is written of a run."""
 
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="OUT.json", help="Write a trace that Perfetto reads.", callback=writable_file),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write all tables of the run as CSV files.", callback=writable_folder),
-    ] = None
+    trace: Annotated[Path | None, into_file("OUT.json", "Write a trace that Perfetto reads.")] = None
+    out: Annotated[Path | None, into_folder("FOLDER", "Write all tables of the run as CSV files.")] = None
