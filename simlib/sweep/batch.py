@@ -146,19 +146,8 @@ def _of(grid: Grid) -> _Kept:
 
 def _labels(grid: Grid, point: Point) -> tuple[Any, ...]:
     variant = (point.variant,) if grid.scenario.variants else ()
-    values = map(_cell, grid.axes, point.values)
+    values = (axis.cell(value) for axis, value in zip(grid.axes, point.values, strict=True))
     return (point.number, *variant, point.architecture, point.policy, *values)
-
-
-def _cell(axis: Axis, value: Any) -> Any:
-    """A value of an axis as its column has it."""
-    return _parsed(axis.section, axis.key, value)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(section: str, key: str, value: Any) -> Any:
-    found = Axis(section, key, ()).parsed(value)
-    return found if isinstance(found, bool | int | float | str) else str(found)
 
 
 def _row(grid: Grid, scenario: Scenario, clock: _Clock) -> tuple[Any, ...]:
@@ -247,7 +236,7 @@ def _labelled(grid: Grid) -> list[tuple[str, pa.DataType]]:
 
 
 def _type(axis: Axis) -> pa.DataType:
-    values = [_cell(axis, value) for value in axis.values or (axis.at(0.0),)]
+    values = [axis.cell(value) for value in axis.values or (axis.at(0.0),)]
     for kind, found in ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64())):
         if all(isinstance(value, kind) for value in values):
             return found

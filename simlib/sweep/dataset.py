@@ -113,8 +113,7 @@ def _dimensions(about: dict[str, Any]) -> dict[str, list[Any]]:
 def _labels(axis: dict[str, Any]) -> list[Any]:
     section, _, key = axis["field"].partition(".")
     read = Axis(section, key, ())
-    values = [read.parsed(value) for value in axis["values"]]
-    return [value if isinstance(value, bool | int | float | str) else str(value) for value in values]
+    return [read.cell(tuple(value) if isinstance(value, list) else value) for value in axis["values"]]
 
 
 def _shaped(values: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
