@@ -33,7 +33,7 @@ from simlib.cli.output import (
     read_file,
     say,
     show,
-    whole_numbers,
+    show_fit,
     write,
 )
 from simlib.cli.plot import Output, asked
@@ -47,8 +47,6 @@ from simlib.cli.questions import (
     Run,
     ScenarioArgument,
     SeedOption,
-    VariantOption,
-    VcpusOption,
 )
 from simlib.cli.sweep import sweep
 from simlib.errors import SimlibError
@@ -149,22 +147,15 @@ def calibrate(
         first = rows.sort_values("total", ascending=False).iloc[0]
         where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
         say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
-    if output.how is Format.TABLE:
-        write(f"{fit.summary()}\n")
-    else:
-        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), output.how)
+    show_fit(fit, output.how)
 
 
 @app.command()
 @grouped
 def predict(
     *,
-    scenario: ScenarioArgument,
-    vcpus: VcpusOption,
-    variant: VariantOption = "",
-    policy: PolicyOption = "",
     curves: Curves,
-    elsewhere: Elsewhere,
+    policy: PolicyOption = "",
     output: Output,
 ) -> None:
     """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
@@ -172,14 +163,7 @@ def predict(
     A scenario with variants gives one curve a variant. Example: simlib predict
     data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
-    with progress_bar() as progress, elsewhere.in_use():
-        result = simlib.predict(
-            scenario, whole_numbers(vcpus, "--vcpus"), variant=variant, policy=policy, progress=progress,
-            **curves.arguments(),
-        )  # fmt: skip
-    for flag in result.flags:
-        say(flag)
-    output.write_page(result, simlib.load_scenario(scenario), curves.intervals.seed)
+    result = curves.answer(simlib.predict, output, policy=policy)
     show(result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant"), output.how)
 
 
@@ -187,16 +171,12 @@ def predict(
 @grouped
 def compare(
     *,
-    scenario: ScenarioArgument,
+    curves: Curves,
     policies: Annotated[
         list[str],
         typer.Argument(metavar="POLICY…", help="Names of policies, every-512 and the like for batches, own for what "
                        "the scenario says itself. The others are compared with the first."),
     ],
-    vcpus: VcpusOption,
-    variant: VariantOption = "",
-    curves: Curves,
-    elsewhere: Elsewhere,
     output: Output,
 ) -> None:  # fmt: skip
     """Set policies side by side over vCPUs, on the same costs and random numbers, with intervals.
@@ -206,14 +186,7 @@ def compare(
 
     simlib compare data/scenarios/x86-160-vcpus.toml own every-64 --variant before --vcpus 16
     """
-    with progress_bar() as progress, elsewhere.in_use():
-        result = simlib.compare(
-            scenario, policies, whole_numbers(vcpus, "--vcpus"), variant=variant, progress=progress,
-            **curves.arguments(),
-        )  # fmt: skip
-    for flag in result.flags:
-        say(flag)
-    output.write_page(result, simlib.load_scenario(scenario), curves.intervals.seed)
+    result = curves.answer(simlib.compare, output, policies=policies)
     show(result.readable() if output.how is Format.TABLE else result.frame, output.how)
 
 

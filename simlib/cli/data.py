@@ -20,6 +20,7 @@ from simlib.cli.output import (
     read_file,
     say,
     show,
+    show_fit,
     write,
 )
 from simlib.errors import InputError, nearest
@@ -79,10 +80,7 @@ def data_costs(
     path = out / f"{MACHINE}.json"
     simlib.fits.save_fit(fit, path)
     say(f"written to {path}")
-    if how is Format.TABLE:
-        write(f"{fit.summary()}\n")
-    else:
-        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
+    show_fit(fit, how)
 
 
 @app.command("growth")

@@ -27,6 +27,8 @@ from simlib.interruption import state
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simlib import Calibrated, Fit
+
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
 
@@ -115,6 +117,14 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
         if left_out:
             say(f"no room for {', '.join(left_out)}: a wider terminal or --format csv has all")
     write(text)
+
+
+def show_fit(fit: Fit | Calibrated, how: Format) -> None:
+    """Print a fit: its summary for people, else its costs and whether they are determined."""
+    if how is Format.TABLE:
+        write(f"{fit.summary()}\n")
+    else:
+        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
 
 
 def write(text: str) -> None:

@@ -16,10 +16,7 @@ from pathlib import Path
 def main(folder: str) -> None:
     """Be JupyterLab, with its arguments and the configuration of a folder, until the other end of stdin is closed.
 
-    Parameters
-    ----------
-    folder : str
-        Removed if this ends otherwise than by JupyterLab, as when whoever started it was killed.
+    The folder is removed if this ends otherwise than by JupyterLab, as when whoever started it was killed.
     """
     signal.signal(signal.SIGTERM, lambda *_: _end_at_once(folder))  # until JupyterLab, once imported, listens itself
     threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()

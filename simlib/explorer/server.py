@@ -93,14 +93,9 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
 def served_folder(package: Path | None = None, below: Path | None = None) -> Path:
     """The folder that has the notebooks and the pages that they link to: the source tree, or a copy of the package's.
 
-    Raises `SimlibError` if there are no notebooks, or they cannot be copied.
+    The copy goes below the current folder, or the one that is given; what is there already is left alone.
 
-    Parameters
-    ----------
-    package : Path, optional
-        Folder of the package ``simlib``; by default this one.
-    below : Path, optional
-        Where a copy goes; by default the current folder. What is there already is left alone.
+    Raises `SimlibError` if there are no notebooks, or they cannot be copied.
 
     Examples
     --------
@@ -132,14 +127,9 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
 
 
 def free_port(port: int = 0) -> int:
-    """A port of loopback that nobody listens on.
+    """A port of loopback that nobody listens on: the one wanted, or any.
 
     Raises `InputError` if the port is taken, or may not be used.
-
-    Parameters
-    ----------
-    port : int
-        The one wanted; 0: any.
 
     Examples
     --------
@@ -152,27 +142,15 @@ def free_port(port: int = 0) -> int:
             probe.bind((ADDRESS, port))
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise InputError(
-                "port",
-                port,
-                f"cannot be used on {ADDRESS} ({why})",
-                "give another, or 0 for any free one",
-                flag="--port",
-            ) from None
+            rule = f"cannot be used on {ADDRESS} ({why})"
+            raise InputError("port", port, rule, "give another, or 0 for any free one", flag="--port") from None
         return int(probe.getsockname()[1])
 
 
 def settings(served: Path, port: int, token: str, *, first: str = "/lab", browser: bool) -> dict[str, dict[str, Any]]:
     """The configuration of the server: the extensions, and a page that shows no file and no traceback.
 
-    Parameters
-    ----------
-    served : Path
-        The folder that is served.
-    first : str
-        What a browser opens.
-    browser : bool
-        Whether one is opened.
+    `served` is a folder, `first` what a browser opens if one is to.
 
     Examples
     --------

@@ -52,12 +52,7 @@ class Batch:
 def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
     """Simulate the points at some positions of the sweep's order, until they are done or so many seconds are over.
 
-    Returns: At least one point.
-
-    Parameters
-    ----------
-    enough : float
-        Seconds after which no further point is begun.
+    Returns: At least one point. After `enough` seconds no further one is begun.
 
     Examples
     --------

@@ -119,22 +119,9 @@ class Store:
 def parts(
     folder: Path, name: str, points: int, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, pa.Table | None]]:
-    """The parts of a data set, sorted by name.
+    """The parts of a data set, sorted by name, with some or all of their columns.
 
-    Parameters
-    ----------
-    name : str
-        `RESULTS` or `REFUSED`.
-    points : int
-        Those of the sweep.
-    columns : sequence of str, optional
-        Those that are read; all of them by default.
-
-    Yields
-    ------
-    path : Path
-    part : pyarrow.Table or None
-        None if its bytes are not those that were written, or it has points that the sweep has not.
+    None stands for one whose bytes are not those that were written, or that has points that the sweep has not.
     """
     for path in sorted((folder / name).glob("architecture=*/part-*.parquet")):
         content = path.read_bytes() if path.is_file() else b""
