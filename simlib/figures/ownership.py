@@ -6,6 +6,8 @@ All waits and holds of a kind are one line with gaps, so that tens of thousands 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -122,14 +124,25 @@ def _thread_order(name: str) -> tuple[bool, str, int]:
 def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: str) -> None:
     """The strip below: shares of each time bin, stacked."""
     rows = checked(shares, _SHARES, "shares")
-    for owner, colour in OWNER_COLOURS.items():
-        part = rows[rows["owner"] == owner]
-        if not part["share"].any():
-            continue
-        figure.add_bar(
-            x=part["time_s"] / factor, y=100 * part["share"], width=part["width_s"] / factor,
-            name=owner, marker={"color": colour, "line": {"width": 0}}, showlegend=owner == "free",
-            hovertemplate=f"%{{x:.7g}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>", row=2, col=1,
-        )  # fmt: skip
+    for bars in ownership_bars(rows, factor, unit, ".7g"):
+        figure.add_trace(bars | {"showlegend": bars["name"] == "free"}, row=2, col=1)
     figure.update_layout(barmode="stack", bargap=0)
     figure.update_yaxes(title="owned, %", range=[0, 100], row=2, col=1)
+
+
+def ownership_bars(shares: pd.DataFrame, factor: float, unit: str, digits: str) -> list[dict[str, Any]]:
+    """A trace of bars for each owner who has a share, over times in a unit of `factor` seconds."""
+    parts = {owner: shares[shares["owner"] == owner] for owner in OWNER_COLOURS}
+    return [
+        {
+            "type": "bar",
+            "x": part["time_s"] / factor,
+            "y": 100 * part["share"],
+            "width": part["width_s"] / factor,
+            "name": owner,
+            "marker": {"color": OWNER_COLOURS[owner], "line": {"width": 0}},
+            "hovertemplate": f"%{{x:{digits}}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>",
+        }
+        for owner, part in parts.items()
+        if part["share"].any()
+    ]
