@@ -274,7 +274,7 @@ def machine_name(facts: Mapping[str, Any]) -> str:
 def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda text, share: None) -> Fit:
     """The costs of a host with their intervals.
 
-    Returns: As a fit file holds it: ``write_fit`` saves it. Raises `CalibrationError` if too few cells were quiet to
+    Returns: As a fit file holds it: ``save_fit`` saves it. Raises `CalibrationError` if too few cells were quiet to
     determine what every prediction needs.
 
     Parameters

@@ -89,7 +89,7 @@ def host_calibrate(
     with progress_bar() as progress:
         fit = calibrate_host(load_host(folder, name), seed, progress=progress)
     path = out or folder / "fit.json"
-    simlib.fits.write_fit(fit, path)
+    simlib.fits.save_fit(fit, path)
     show(fit.costs().drop(columns="fit"), how)
     seen = fit.observations
     for metric, rows in seen.groupby("metric", sort=False):

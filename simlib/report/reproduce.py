@@ -19,12 +19,11 @@ import scipy
 from scipy import stats
 
 from simlib import theory
-from simlib.calibration import Calibrated
-from simlib.calibration.fitfile import as_fit
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
 from simlib.files import check_writable, write_together
+from simlib.fits import Fit
 from simlib.fits.file import fit_text
 from simlib.measurements import load
 from simlib.model.job import Job
@@ -101,7 +100,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         numbered = {"numbers": one.numbers} if len(one.numbers) else {}
         tables |= {f"{file}-{key}": frame for key, frame in (numbered | dict(one.tables)).items()}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
-    texts["arm64-fit.json"] = fit_text(as_fit(costs, altra.TRAIN))
+    texts["arm64-fit.json"] = fit_text(costs)
     write_together(out, texts | {"index.html": report.to_html()})
     return (out / "index.html").resolve()
 
@@ -119,10 +118,10 @@ def _told(founds: Mapping[str, Found], out: Path, seed: int, progress: Progress 
     return Cards(books)
 
 
-def _checks(fit: Calibrated, seed: int) -> Section:
+def _checks(fit: Fit, seed: int) -> Section:
     rows = []
     for variant in fit.scenario.variants:
-        case = fit.estimate.apply(fit.problem.case(variant, 4))
+        case = fit.estimate.apply(fit.case(variant, 4))
         small = case.changed({"guest": {"memory_per_vcpu": "2M"}})
         job = build(small)
         same = reference.run(job, seed, trace=200_000) == compiled.run(job, seed, trace=200_000)

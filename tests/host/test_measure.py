@@ -67,7 +67,7 @@ def folder(request, tmp_path_factory):
         assert (found.repeats, found.noisy, len(found.records)) == (3, 0, 3 * (CELLS + 18 * patched))
         patch.setattr(calibration, "SEEDS", 16)
         fit = calibration.calibrate_host(calibration.load_host(found.folder))
-    simlib.fits.write_fit(fit, found.folder / "fit.json")
+    simlib.fits.save_fit(fit, found.folder / "fit.json")
     return found.folder
 
 

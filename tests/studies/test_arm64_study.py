@@ -47,8 +47,8 @@ def times(found, table):
 
 
 def test_the_calibration_saw_nothing_beyond_eight(fit):
-    assert fit.problem.train["vcpus"].max() == 8
-    assert set(fit.fitted.loc[~fit.fitted["train"], "vcpus"]) >= {16, 32, 64}
+    assert fit.train["vcpus"].max() == 8
+    assert set(fit.observations.loc[~fit.observations["train"], "vcpus"]) >= {16, 32, 64}
     assert fit.valid["converged"]
     assert fit.valid["starts_agree"]
 
@@ -79,14 +79,16 @@ def test_all_nine_times_are_predicted_within_four_percent_on_average(times):
 
 
 def test_contentions_are_predicted(fit):
-    counts = fit.fitted[(fit.fitted["metric"] == "contentions") & (fit.fitted["value"] > 0)].set_index("vcpus")["error"]
+    counts = fit.observations[
+        (fit.observations["metric"] == "contentions") & (fit.observations["value"] > 0)
+    ].set_index("vcpus")["error"]
     assert sorted(counts.index) == [2, 4, 8, 16, 32, 64]
     assert counts.loc[[8, 16, 32, 64]].abs().max() <= 0.03
     assert counts.loc[[2, 4]].abs().max() <= 0.10
 
 
 def test_one_vcpu_alone_never_contends(fit):
-    alone = fit.fitted[(fit.fitted["metric"] == "contentions") & (fit.fitted["vcpus"] == 1)]
+    alone = fit.observations[(fit.observations["metric"] == "contentions") & (fit.observations["vcpus"] == 1)]
     assert (alone["value"].tolist(), alone["model"].tolist()) == ([0.0], [0.0])
 
 
@@ -117,7 +119,7 @@ def test_the_calibrated_line_transfer_agrees_with_a_measured_one(fit):
     others = measurements.load("core-to-core-latency")
     row = others.frame[others.frame["processor"] == "Graviton2"]
     published_ps = row["latency_ns"].item() * 1000
-    found = fit.intervals.set_index("name").loc["line_transfer"]
+    found = fit.parameters.set_index("name").loc["line_transfer"]
     assert found["low"] <= published_ps <= found["high"]
     assert found["determined"]
 

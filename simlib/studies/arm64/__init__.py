@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simlib.calibration import Calibrated
 from simlib.figures.style import plain_number
+from simlib.fits import Fit
 from simlib.parallel import Progress, both, portion
 from simlib.prediction import predict
 from simlib.studies.arm64 import altra, equal_costs
@@ -17,15 +17,15 @@ from simlib.studies.study import Answer, Found, Study
 class Arm64(Found):
     """What the study found: its costs, calibrated on at most 8 vCPUs."""
 
-    fit: Calibrated
+    fit: Fit
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Arm64:
     """Calibrate on few vCPUs, predict every published point, fit the laws, try other readings, split the time."""
     fit = altra.calibrated(seed, portion(progress, 0.0, 0.3))
-    vcpus = sorted({int(n) for n in fit.fitted["vcpus"]})
+    vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
     prediction = predict(fit.scenario, vcpus, fit=fit.estimate, seed=seed, progress=portion(progress, 0.3, 0.35))
-    numbers, curves = altra.published_numbers(fit.fitted, prediction), altra.curves(fit, prediction)
+    numbers, curves = altra.published_numbers(fit.observations, prediction), altra.curves(fit, prediction)
     # Calibrations keep Python busy, runs of every page do not: together they end earlier.
     every_page, readings = both(
         lambda: altra.page_by_page(fit, numbers, seed), lambda: altra.readings(fit, seed, portion(progress, 0.35, 1.0))
@@ -33,7 +33,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Arm64:
     tables = {
         "curves": curves,
         "held-out": altra.held_out_times(numbers, curves),
-        "costs": fit.intervals,
+        "costs": fit.parameters,
         "time-per-fault": altra.time_per_fault(fit, vcpus, seed),
         "predictions": prediction.frame,
         "readings": readings,

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from simlib import calibration, measurements
-from simlib.calibration import Calibrated
 from simlib.figures.curves import COLUMNS
 from simlib.fits import Fit, load_fit
 from simlib.measurements import data_dir
@@ -52,7 +51,7 @@ LAWS = {"amdahl": fit_amdahl, "usl": fit_universal_scalability}
 """Amdahl's law and the universal scalability law, as `simlib.figures` calls their curves."""
 
 
-def calibrated(seed: int = 1, progress: Progress | None = None) -> Calibrated:
+def calibrated(seed: int = 1, progress: Progress | None = None) -> Fit:
     """The shipped scenario, which is the published test as its source reads, calibrated on the rows `TRAIN`."""
     scenario = data_dir() / "scenarios" / "arm64-ampere-altra.toml"
     return calibration.calibrate(scenario, TABLE, TRAIN, seed=seed, progress=progress)
@@ -94,7 +93,7 @@ def shipped_numbers(seed: int = 1) -> pd.DataFrame:
     return published_numbers(fit.observations, predict(fit.scenario, vcpus, fit=fit, seed=seed))
 
 
-def curves(fit: Calibrated, prediction: PredictionResult) -> pd.DataFrame:
+def curves(fit: Fit, prediction: PredictionResult) -> pd.DataFrame:
     """What was measured, the model and the two laws, as `simlib.figures.dirty_memory_time` draws them."""
     measured = fit.curves().query("kind == 'measured'")
     # Contentions are published for the spinlock only; of the others there is nothing to compare with.
@@ -106,10 +105,10 @@ def curves(fit: Calibrated, prediction: PredictionResult) -> pd.DataFrame:
     return found.assign(held_out=found["vcpus"] > TRAIN_VCPUS)[list(COLUMNS)]
 
 
-def _laws(fit: Calibrated) -> pd.DataFrame:
+def _laws(fit: Fit) -> pd.DataFrame:
     """The laws, fitted to the same training points."""
     parts = []
-    times = fit.fitted[fit.fitted["metric"] == "dirty_memory_time"]
+    times = fit.observations[fit.observations["metric"] == "dirty_memory_time"]
     vcpus = np.unique(times["vcpus"])
     for variant, rows in times.groupby("variant"):
         train = rows[rows["train"]]
@@ -135,21 +134,21 @@ def held_out_times(rows: pd.DataFrame, drawn: pd.DataFrame) -> pd.DataFrame:
     return times
 
 
-def time_per_fault(fit: Calibrated, vcpus: list[int], seed: int = 1) -> pd.DataFrame:
+def time_per_fault(fit: Fit, vcpus: list[int], seed: int = 1) -> pd.DataFrame:
     """Where the time of a fault goes, simulated: variant, vcpus, activity, microseconds_per_fault."""
     cases = [(v, n) for v in fit.scenario.variants for n in vcpus]
-    runs = evaluate([fit.estimate.apply(fit.problem.case(v, n)) for v, n in cases], seed=seed)
+    runs = evaluate([fit.estimate.apply(fit.case(v, n)) for v, n in cases], seed=seed)
     parts = [r.time_per_fault().assign(variant=v, vcpus=n) for (v, n), r in zip(cases, runs, strict=True)]
     return pd.concat(parts, ignore_index=True)[["variant", "vcpus", "activity", "microseconds_per_fault"]]
 
 
-def page_by_page(fit: Calibrated, rows: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
+def page_by_page(fit: Fit, rows: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
     """The points with the most vCPUs, simulated with every page, nothing sampled, beside `published_numbers`.
 
     Returns: variant, faults, lock_acquisitions, published, predicted, every_page (s).
     """
     names = list(fit.scenario.variants)
-    cases = [fit.estimate.apply(fit.problem.case(variant, MOST_VCPUS)) for variant in names]
+    cases = [fit.estimate.apply(fit.case(variant, MOST_VCPUS)) for variant in names]
     runs = evaluate(cases, pages_per_vcpu=cases[0].guest.pages_per_vcpu, seed=seed)
     ran = pd.DataFrame(
         {"variant": names, "faults": [int(run.raw.faults.sum()) for run in runs],
@@ -161,7 +160,7 @@ def page_by_page(fit: Calibrated, rows: pd.DataFrame, seed: int = 1) -> pd.DataF
     return found[["variant", "faults", "lock_acquisitions", "published", "predicted", "every_page"]]
 
 
-def readings(fit: Calibrated, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
+def readings(fit: Fit, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
     """`READINGS` and the shipped one, as of `simlib.calibration.alternatives`."""
     return calibration.alternatives(
         fit.scenario, measurements.load(TABLE), TRAIN, READINGS, known={AS_IT_READS: fit}, seed=seed, progress=progress

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from simlib import parallel
-from simlib.calibration.fit import Calibrated, calibrate
+from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import Problem, build_problem, parameters_of
 from simlib.fits import CostEstimate, Fit, load_fit
 from simlib.measurements import data_dir, load
@@ -161,7 +161,7 @@ def arm64_problem(grows: bool) -> Problem:
     return build_problem(scenario, load("arm64-dirty-memory-time"))
 
 
-def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Calibrated]:
+def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Fit]:
     """Calibrate every reading: on few vCPUs, and those that make sense of them on all; shadow paging; arm64.
 
     Returns: By the name of its file in ``data/fits/x86-growth``.
@@ -177,7 +177,7 @@ def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Calibrat
     return fits | {"shadow-paging-few": calibrate(paging, profile=False)}
 
 
-def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Calibrated:
+def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
     return calibrate(problem, profile=profile, progress=lambda *_: check(0, 0))
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import stats
 from scipy.linalg import block_diag
 
-from simlib.calibration.fit import Calibrated, calibrate
+from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import Problem, parameters_of
 from simlib.fits import CostEstimate, Fit
 from simlib.measurements import data_dir, load
@@ -165,13 +165,13 @@ def reacquire(estimate: CostEstimate) -> dict[str, object]:
             "how": "config 1: change of CLEAR CPU by the 64-page drop"}  # fmt: skip
 
 
-def _joined(faults: Calibrated, more: pd.DataFrame, quantile: float) -> CostEstimate:
+def _joined(faults: Fit, more: pd.DataFrame, quantile: float) -> CostEstimate:
     """The faults' costs and others in one estimate.
 
     Where a profile interval is narrower than the linear one, as for a cost that other costs hide, the covariance is
     narrowed to it.
     """
-    profile, linear = faults.intervals, np.sqrt(np.diag(faults.estimate.covariance))
+    profile, linear = faults.parameters, np.sqrt(np.diag(faults.estimate.covariance))
     widths = np.log((profile["high"] / profile["low"]).to_numpy(dtype=float)) / 2 / quantile
     narrower = np.minimum(1.0, widths / linear)
     others = np.log((more["high"] / more["low"]).to_numpy(dtype=float)) / 2 / quantile
@@ -196,16 +196,16 @@ def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
     parked = pd.concat([parked, pd.DataFrame([reacquire(first)])], ignore_index=True)
     estimate = _joined(faults, parked, quantile)
     known = parked[["name", "value", "low", "high"]].assign(at_bound=False, determined=parked["high"] > parked["low"])
-    parameters = pd.concat([faults.intervals, known], ignore_index=True)
+    parameters = pd.concat([faults.parameters, known], ignore_index=True)
     meta = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "dataset": f"{DIRTY_TIME}, x86-shadow-eager-split-ioctl-time, x86-tdp-eager-split, "
         "x86-clear-dirty-log-160-vcpus, x86-disable-dirty-log-flushes, x86-clear-lock-drop-configurations (config 1)",
         "train": "",
-        "seed": faults.seed,
+        "seed": faults.meta["seed"],
         "pages_per_vcpu": PAGES_PER_VCPU,
         "level": LEVEL,
         "valid": faults.valid,
         "how": dict(zip(parked["name"], parked["how"], strict=True)),
     }
-    return Fit(faults.problem.scenario, estimate, parameters, faults.fitted, meta)
+    return Fit(faults.scenario, estimate, parameters, faults.observations, meta)
