@@ -71,8 +71,8 @@ def data_costs(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Determine the costs of the published x86 hosts, which rest on several tables: writes x86-published.json."""
-    from simlib.calibration.parked import MACHINE
-    from simlib.calibration.x86 import x86_fit
+    from simlib.studies.x86.hosts import x86_fit
+    from simlib.studies.x86.parked import MACHINE
 
     with progress_bar() as progress:
         fit = x86_fit(progress)
@@ -93,9 +93,9 @@ def data_growth(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Calibrate each reading of why x86's faults take longer with more vCPUs: a fit file each. Minutes."""
-    from simlib.calibration.growth import growth_fits, reading_table
     from simlib.files import write_together
     from simlib.fits.file import fit_text
+    from simlib.studies.x86.growth import growth_fits, reading_table
 
     with progress_bar() as progress:
         fits = growth_fits(progress)
