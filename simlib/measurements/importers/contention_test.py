@@ -188,19 +188,10 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
-    """Read the log of ``mmu_lock_contention_test``.
+    """Read the log of ``mmu_lock_contention_test``, with the histograms of waits and holds if asked for.
 
-    Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c`` of simlib's kernel patches. Lines that are
-    no JSON objects (the selftest library's own messages) and unknown types are passed over.
-
-    Returns: Tables ``ioctls``, ``vcpus``, ``longest``, ``rounds``, ``gaps``, ``progress``, and those of
-    `read_kvm_stats`. The options of the test are the setup. Raises `InputError` if a line cannot be read, or a run has
-    no end.
-
-    Parameters
-    ----------
-    histograms : bool, optional
-        Give the histograms of waits and holds too.
+    Lines that are no JSON objects (the selftest library's own messages) and unknown types are passed over. The options
+    of the test are the setup.
 
     Examples
     --------

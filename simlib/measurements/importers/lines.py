@@ -177,6 +177,10 @@ class Lines:
             raise self.fault(text, f"{what} must be at most 2^53", "is the number right?")
         return int(digits)
 
+    def signed(self, text: str, what: str) -> int:
+        """A whole number that may be negative, as the change of what may also fall."""
+        return -self.whole(text[1:], what) if text.startswith("-") else self.whole(text, what)
+
     def decimal(self, text: str, what: str) -> float:
         """A number in digits, not negative, at most 2^53."""
         if not _DECIMAL.fullmatch(text):

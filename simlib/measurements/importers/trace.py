@@ -220,18 +220,9 @@ def looks_like(head: list[str]) -> bool:
 def read_trace(lines: Lines) -> Contents:
     """Read a trace: each ``contention_begin`` with its ``contention_end``, simlib's own two events, and KVM's others.
 
-    The events are ``lock:contention_begin`` and ``lock:contention_end`` (``TP_printk`` in
-    ``include/trace/events/lock.h``) and ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released`` of simlib's kernel
-    patches, which may say more than is read here. KVM's other events are counted, the rest is passed over. The line
-    around them is printed by ``trace_print_context()`` in ``kernel/trace/trace_output.c`` or by trace-cmd's
-    ``trace_show_data()``.
-
-    An end without a beginning, a beginning without an end, and a beginning whose end may be among lost events are
-    counted and reported, never guessed.
-
-    Returns: Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row), and ``events`` (KVM's
-    other events, a row for each event, reason of an exit, and thread). Raises `InputError` if an event of these four
-    cannot be read, or there is none.
+    simlib's events, ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released``, may say more than is read here. KVM's
+    others are counted, the rest is passed over. An end without a beginning, a beginning without an end, and a beginning
+    whose end may be among lost events are counted and reported, never guessed.
 
     Examples
     --------
