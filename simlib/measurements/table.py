@@ -93,10 +93,7 @@ class MeasurementTable:
         return units
 
     def column(self, name: str) -> NDArray[Any]:
-        """Values of one column, in the unit that its name ends with.
-
-        Returns: ndarray, shape (rows,). A copy of the values. Raises `InputError` if there is no such column.
-        """
+        """A copy of the values of one column, in the unit that its name ends with."""
         if name not in self.frame.columns:
             known = nearest(name, map(str, self.frame.columns))
             raise InputError(f"column of {self.name}", name, "does not exist", known)
@@ -105,13 +102,8 @@ class MeasurementTable:
     def seconds(self, stem: str) -> NDArray[np.float64]:
         """Times of one column in seconds, whatever unit the file gives them in.
 
-        Returns: ndarray of float64, shape (rows,). Times, s. Raises `InputError` if no column, or more than one, holds
-        that time.
-
-        Parameters
-        ----------
-        stem : str
-            Name of the column without its unit (``"dirty_memory_time"``), or with it.
+        `stem` is the column's name without its unit (``"dirty_memory_time"``), or with it. Raises `InputError` if no
+        column, or more than one, holds that time.
         """
         times = [str(column) for column in self.frame.columns if is_time(str(column))]
         fits = [column for column in times if stem in (column, stem_of(column))]
@@ -124,11 +116,7 @@ class MeasurementTable:
         return np.array(self.frame[fits[0]], dtype=np.float64) / per_second
 
     def rows(self, condition: str) -> pd.DataFrame:
-        """Rows that meet a condition.
-
-        Returns: The rows, numbered from 0. Raises `InputError` if the condition (``"vcpus <= 8"``, as `parse_condition`
-        reads it) cannot be read or names an unknown column.
-        """
+        """Rows that meet a condition (``"vcpus <= 8"``, as `parse_condition` reads it), numbered from 0."""
         mask = parse_condition(condition).mask(self.frame)
         return self.frame[mask].reset_index(drop=True)
 
@@ -151,15 +139,10 @@ class MeasurementTable:
 
 
 def read(path: str | Path) -> MeasurementTable:
-    """Read a measurement file (UTF-8) and check it.
+    """Read a measurement file: a tidy CSV (UTF-8) whose columns carry their unit.
 
-    Raises `InputError` for the first fault of the file: where it is, what was found, the rule, the cure.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A tidy CSV whose columns carry their unit. A descriptor ``<stem>.json``
-        beside it is used; without one, the names of the columns say what they are.
+    A descriptor ``<stem>.json`` beside it is used; without one, the names of the columns say what they are. Raises
+    `InputError` for the first fault of the file: where it is, what was found, the rule, the cure.
 
     Examples
     --------
@@ -187,10 +170,9 @@ def from_frame(frame: pd.DataFrame) -> MeasurementTable:
 
 
 def check(path: str | Path) -> list[str]:
-    """Check a measurement file and report what it holds.
+    """Check a measurement file; see `read`.
 
-    Returns: What was found good, a line each: rows, key, range and unit of every column of numbers. Raises `InputError`
-    if the file is bad; see `read`.
+    Returns: What was found good, a line each: rows, key, range and unit of every column of numbers.
 
     Examples
     --------

@@ -232,17 +232,13 @@ def _constant(name: str, value: str) -> tuple[Column, Any]:
 
 
 def write_imported(imported: Imported, folder: str | Path, name: str = "") -> list[Path]:
-    """Write an import as measurement files: a CSV and its descriptor for each table.
-
-    Everything is written into a folder beside, then renamed: whoever looks sees whole files.
+    """Write an import as measurement files: a CSV and its descriptor for each table, beside and renamed.
 
     Returns: The CSV files, the main one first. Raises `InputError` if the name is unfit, the folder cannot be written,
     or a file of that name is there that is no import, or is the log.
 
     Parameters
     ----------
-    folder : str or Path
-        Where to write; made if it does not exist.
     name : str, optional
         Name of the main table's files; the others are ``<name>-<table>``. Default: the log's own.
 
