@@ -79,8 +79,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a descent ended: sum of squares of the residuals, and `gain`, the part of it that the last steps took
-    off."""
+    """Where a descent ended: the sum of squares of its residuals, of which its last steps took off the part `gain`."""
 
     logs: FloatArray
     squares: float

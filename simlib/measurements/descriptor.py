@@ -98,7 +98,8 @@ def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
     """
     fields: list[dict[str, Any]] = []
     keys: list[str] = []
-    for name, column in cells.items():
+    for name in map(str, cells):
+        column = cells[name]
         number = _holds_numbers(name, column)
         field: dict[str, Any] = {"name": name, "type": "string", "unit": "none"}
         if number:
@@ -148,19 +149,20 @@ def check_cells(where: str, cells: pd.DataFrame, descriptor: dict[str, Any]) -> 
     Raises `InputError` for the first fault, with its row and column.
     """
     fields = {field["name"]: field for field in descriptor["schema"]["fields"]}
-    for name in cells:
+    header = [str(name) for name in cells]
+    for name in header:
         if name not in fields and names_duration(name):
             unit_of(where, name)  # a wrong suffix is worth its own message
     for name in fields:
-        if name not in cells:
+        if name not in header:
             rule = f"the column {name!r} is missing"
-            raise InputError(f"{where}, header", ",".join(cells), rule, f"add it ({nearest(name, cells)})")
-    for name in cells:
+            raise InputError(f"{where}, header", ",".join(header), rule, f"add it ({nearest(name, header)})")
+    for name in header:
         if name not in fields:
             rule = "the descriptor does not know the column"
             raise InputError(f"{where}, header", name, rule, nearest(name, fields))
         _check_column(where, cells[name], fields[name], missing_values(descriptor))
-    _check_schema(where, cells, descriptor, [fields[name] for name in cells])
+    _check_schema(where, cells, descriptor, [fields[name] for name in header])
 
 
 def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
