@@ -61,7 +61,7 @@ def test_a_cost_is_as_sure_as_the_narrower_of_its_two_intervals():
     estimate = CostEstimate(("a", "b"), np.log([10.0, 20.0]), correlated, 5, 0.1, {})
     profile = pd.DataFrame({"low": np.exp([-0.2, -1.0]), "high": np.exp([0.2, 1.0])})  # 0.1 and 0.5, by 2 deviations
     more = pd.DataFrame({"name": ["c"], "value": [5.0], "low": [5 / np.e], "high": [5 * np.e]})
-    joined = hosts._joined(SimpleNamespace(estimate=estimate, intervals=profile), more, 2.0)
+    joined = hosts._joined(SimpleNamespace(estimate=estimate, parameters=profile), more, 2.0)
     assert joined.names == ("a", "b", "c")
     assert np.exp(joined.logs) == pytest.approx([10.0, 20.0, 5.0])
     assert np.sqrt(np.diag(joined.covariance)) == pytest.approx([0.1, 0.3, 0.5])
