@@ -17,6 +17,7 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
+from simlib.engine.timeline import perfetto_trace
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.explorer import answers
 from simlib.explorer.canvas import IMAGES, Canvas
@@ -240,7 +241,7 @@ class Explorer:
         found = self.findings.parts.get("glimpse")
         if found is None:
             raise InputError("trace", "none", "the window was not simulated", "wait until it is")
-        return json.dumps(found.perfetto()).encode()
+        return json.dumps(perfetto_trace(found)).encode()
 
     def _save(self, name: str, content: Callable[[], bytes]) -> None:
         self.canvas.save(name, content())
