@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from simlib import host as host
     from simlib import lab as lab
     from simlib import sweep as sweep
-    from simlib.calibration import Calibrated, calibrate, save_fit
+    from simlib.calibration import Calibrated, calibrate
     from simlib.comparison import Comparison, compare
     from simlib.decision import BatchChoice, Choice, choose, choose_batch, standard_scenario
     from simlib.engine.timeline import perfetto_trace
     from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
-    from simlib.fits import CostEstimate, Fit, load_fit
+    from simlib.fits import CostEstimate, Fit, load_fit, save_fit
     from simlib.model.scenario import Scenario, load_scenario
     from simlib.prediction import PredictionResult, predict
     from simlib.sampling import SampleResult
@@ -63,12 +63,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "simlib.calibration": ("Calibrated", "calibrate", "save_fit"),
+    "simlib.calibration": ("Calibrated", "calibrate"),
     "simlib.comparison": ("Comparison", "compare"),
     "simlib.decision": ("BatchChoice", "Choice", "choose", "choose_batch", "standard_scenario"),
     "simlib.engine.timeline": ("perfetto_trace",),
     "simlib.errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
-    "simlib.fits": ("CostEstimate", "Fit", "load_fit"),
+    "simlib.fits": ("CostEstimate", "Fit", "load_fit", "save_fit"),
     "simlib.model.scenario": ("Scenario", "load_scenario"),
     "simlib.prediction": ("PredictionResult", "predict"),
     "simlib.sampling": ("SampleResult",),
