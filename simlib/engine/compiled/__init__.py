@@ -2,9 +2,9 @@
 """The fast engine: the step language interpreted by Numba, a room a subject.
 
 `simlib.engine.reference` is the definition; this computes the same thing, event for event.
-`state` says what a run is made of, `calendar` whose turn it is, `ahead` what needs no turn, `clock` how time passes,
-`locks` who gets a lock, `memory` what the page table and the log say, `statistics` what is written down, and
-`interpreter` goes from step to step.
+`state` says what a run is made of, `calendar` whose turn it is, `ahead` what needs no turn (by what `reach` found out
+before, and `rounds` learnt), `clock` how time passes, `locks` who gets a lock, `memory` what the page table and the log
+say, `statistics` what is written down, and `interpreter` goes from step to step.
 """
 
 from __future__ import annotations
