@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.engine import compiled, reference
-from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, FAULTS, PS, EngineResult
 from simlib.errors import InputError
 from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, missing_costs, used_costs
 from simlib.model import rules
@@ -92,15 +92,7 @@ class SimulationResult(Result):
     def _values(self) -> dict[str, np.ndarray]:
         """Every metric, of the whole memory; those by rounds as one value each."""
         kind = kind_of(self.scenario)
-        memory = {metric.name: metric.memory for metric in kind.metrics}
-        scale = {"proportional": self.scale, "same": 1.0, "whole": 1.0 if self.scale == 1.0 else None}
-        factors = {name: scale[how] for name, how in memory.items()}
-        measured = kind.measure(self.scenario, self.job, self.raw)
-        return {
-            name: np.asarray(value, dtype=np.float64) * factor
-            for name, value in measured.items()
-            if (factor := factors[name]) is not None
-        }
+        return kind.of_all(kind.measure(self.scenario, self.job, self.raw), self.scale)
 
     def table(self) -> pd.DataFrame:
         """The metrics, tidy: metric, value, unit."""
@@ -127,7 +119,7 @@ class SimulationResult(Result):
         rows = []
         for i in range(1, len(names)):
             sums = raw.stamp_sums[i] - raw.stamp_sums[i - 1]
-            faults = int(sums[len(ACTIVITIES) : len(ACTIVITIES) + 4].sum())
+            faults = int(sums[FAULTS].sum())
             per_fault = sums[: len(ACTIVITIES)] * 1e-6 / max(1, faults)
             row = {"phase": str(names[i]), "start_s": raw.stamp_ps[i - 1] * PS,
                    "seconds": (raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS, "faults": faults}  # fmt: skip

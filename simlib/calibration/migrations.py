@@ -33,7 +33,8 @@ from simlib.model.strategy import every
 from simlib.prediction import LEVEL
 from simlib.simulation import SimulationResult, run_scenario
 from simlib.workloads.degradation import LEVELS, degradation
-from simlib.workloads.scaled import scaled, unscaled
+from simlib.workloads.migration import unscaled
+from simlib.workloads.scaled import scaled
 
 Progress = parallel.Progress
 

@@ -46,7 +46,7 @@ class Strategy:
         Examples
         --------
         >>> both = Strategy("every-64+eager-split-under-lock").applied(Scenario()).policy
-        >>> both.lets_go, both.split_alloc
+        >>> str(both.lets_go), both.split_alloc
         ('pages >= 64', 'under_lock')
         """
         for part in () if self.name == OWN else self.name.split("+"):

@@ -28,6 +28,9 @@ ACTIVITIES = ("run", "wait", "hold", "line", "broadcast", "idle")
 """Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, queued for
 the interconnect (a `Discipline.SERVER`), at barriers."""
 
+FAULTS = slice(len(ACTIVITIES), len(ACTIVITIES) + 4)
+"""Columns of `EngineResult.stamp_sums` that count faults, by kind."""
+
 LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
 """Statistics a lock keeps for each mode."""
 

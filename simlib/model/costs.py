@@ -4,22 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from simlib.errors import InputError, nearest
 from simlib.model import rules
-from simlib.model.quantities import (
-    format_duration,
-    parse_duration,
-)
+from simlib.model.quantities import parse_duration
 
 
-def _cost(low: str, high: str, default: int | None = None) -> Any:
-    bounds = (parse_duration(low), parse_duration(high))
-    return field(
-        default=default, metadata={"parse": parse_duration, "show": format_duration, "bounds": bounds}
-    )  # fmt: skip
+def _cost(low: str, high: str) -> Any:
+    return rules.duration(bounds=(parse_duration(low), parse_duration(high)))
 
 
 @dataclass(frozen=True)
@@ -124,9 +118,7 @@ class Costs(rules.Checked):
     walk_entry: int | None = _cost("100ps", "1us")
     protect_entry: int | None = _cost("100ps", "1us")
     table_entry: int | None = _cost("100ps", "1us")
-    fault_jitter: float | None = field(
-        default=None, metadata={"parse": rules.number(0, 8), "show": None, "bounds": (0.05, 1.5)}
-    )
+    fault_jitter: float | None = rules.rule(rules.number(0, 8), None, bounds=(0.05, 1.5))
 
     def given(self) -> dict[str, float]:
         """Costs that have a value."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from simlib.model import rules
-from simlib.model.quantities import format_duration, parse_duration
 
 
 def _lists(value: tuple[tuple[int, float], ...]) -> list[list[float]]:
@@ -49,8 +48,8 @@ class Machine(rules.Checked):
     sockets: int = rules.rule(rules.whole(1, 16), 1)
     threads_per_core: int = rules.rule(rules.whole(1, 8), 1)
     clusters: int = rules.rule(rules.whole(0, 1024), 0)
-    line_transfer_local: int | None = rules.rule(parse_duration, None, format_duration)
-    line_transfer_remote: int | None = rules.rule(parse_duration, None, format_duration)
+    line_transfer_local: int | None = rules.duration()
+    line_transfer_remote: int | None = rules.duration()
     remote_ratio: float = rules.rule(rules.number(0.1, 100), 1.0)
     cluster_ratio: float = rules.rule(rules.number(0, 1), 1.0)
     slowdown: tuple[tuple[int, float], ...] = rules.rule(rules.steps_up(1, 1024), (), _lists)

@@ -17,7 +17,7 @@ from simlib.errors import InputError, nearest
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
-from simlib.model.strategy import every, parse_strategy
+from simlib.model.strategy import every, strategy
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
@@ -176,7 +176,7 @@ def policy(name: str) -> NamedPolicy:
     if name in POLICIES:
         return POLICIES[name]
     if "<" in name or ">" in name:
-        text = parse_strategy(name, "policy")
+        text = str(strategy(name, "policy"))
         return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))
     batch = re.fullmatch(r"every-([0-9]{1,12})", name)
     if batch is None:
@@ -195,7 +195,7 @@ def apply(scenario: Scenario, name: str) -> Scenario:
 
     Examples
     --------
-    >>> apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_lets_go
+    >>> str(apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_lets_go)
     'pages >= 64'
     """
     variants = {key: apply(variant, name) for key, variant in scenario.variants.items()}

@@ -24,11 +24,7 @@ from simlib.model.costs import Calibration, Costs
 from simlib.model.machine import MACHINES, Machine
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
-from simlib.model.quantities import (
-    format_duration,
-    format_size,
-    parse_size,
-)
+from simlib.model.quantities import format_duration, format_size
 from simlib.model.steps import FLAGS
 from simlib.model.topology import far_share
 from simlib.model.workload import KINDS, Workload
@@ -55,9 +51,9 @@ class Guest(rules.Checked):
     """
 
     vcpus: int = rules.rule(rules.whole(1, 1023), 1)
-    memory_per_vcpu: int | None = rules.rule(parse_size, None, format_size)
-    memory: int | None = rules.rule(parse_size, None, format_size)
-    page_size: int = rules.rule(parse_size, 4096, format_size)
+    memory_per_vcpu: int | None = rules.size()
+    memory: int | None = rules.size()
+    page_size: int = rules.size(4096)
     backing: str = rules.rule(rules.choice("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "hugetlb_2mb")
     memslot_aligned: bool = rules.rule(rules.flag, True)
 
@@ -215,7 +211,7 @@ class Scenario:
                 f"{'a chunk' if facts.by_chunk else 'the memory'} must divide into as many parts, each a multiple of "
                 f"{format_size(word)} (64 pages)", "change clear_chunk" if facts.by_chunk else "change memory",
             )  # fmt: skip
-        if (facts.works_on or workload.guest_runs) and not workload.access_interval:
+        if workload.keeps_touching and not workload.access_interval:
             raise InputError(
                 "workload.access_interval", format_duration(0), "must be more than 0",
                 "a vCPU that takes no time would go round for ever at one instant",
@@ -423,13 +419,9 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
             values.setdefault("memory_per_vcpu", None)
             values.setdefault("memory", None)
         if name == "machine" and values.get("name") in MACHINES:
-            values = _facts(MACHINES[values["name"]]) | values
+            values = vars(MACHINES[values["name"]]) | values
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
     return out
-
-
-def _facts(machine: Machine) -> dict[str, Any]:
-    return {f.name: getattr(machine, f.name) for f in dataclasses.fields(Machine)}
 
 
 def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:

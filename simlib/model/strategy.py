@@ -97,20 +97,23 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
         reader.fail("'never' stands alone", 'write "never", or a condition')
     if len({part for part in parts if isinstance(part, Adaptive)}) > 1:
         reader.fail("adaptive(…) may have one pair of bounds", "a thread has one adaptive batch")
-    return condition
+    shown = str(condition)
+    return condition if shown == text else strategy(shown, what)  # grouped in one way, so that equal ones are equal
 
 
-def parse_strategy(value: object, what: str) -> str:
-    """A strategy as a scenario holds it: read, and written in one way.
+def as_strategy(value: object, what: str) -> Condition:
+    """A strategy itself, or the one that a text says.
 
     Examples
     --------
-    >>> parse_strategy("(pages>=64)", "policy.lets_go")
+    >>> str(as_strategy("(pages>=64)", "policy.lets_go"))
     'pages >= 64'
     """
+    if isinstance(value, Condition):
+        return value
     if not isinstance(value, str):
         raise InputError(what, value, "must be a condition in quotation marks", 'such as "pages >= 512"')
-    return str(strategy(value, what))
+    return strategy(value, what)
 
 
 def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Condition:

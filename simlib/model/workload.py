@@ -6,14 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simlib.model import rules
-from simlib.model.quantities import (
-    format_bandwidth,
-    format_duration,
-    format_size,
-    parse_bandwidth,
-    parse_duration,
-    parse_size,
-)
 
 
 @dataclass(frozen=True)
@@ -131,20 +123,20 @@ class Workload(rules.Checked):
     iterations: int = rules.rule(rules.whole(1, 1000), 2)
     write_percent: int = rules.rule(rules.whole(1, 100), 100)
     initially_set: bool = rules.rule(rules.flag, True)
-    clear_chunk: int | None = rules.rule(parse_size, None, format_size)
-    pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
+    clear_chunk: int | None = rules.size()
+    pause: int = rules.duration("10ms")
     counted_runs: int = rules.rule(rules.whole(1, 100), 1)
     access: str = rules.rule(rules.choice("sequential", "uniform", "zipf"), "sequential")
     shared: bool = rules.rule(rules.flag, False)
     zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
-    access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
-    warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
-    link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)
+    access_interval: int = rules.duration("1us")
+    warm_up: int = rules.duration("100ms")
+    link: int = rules.bandwidth("25Gbit/s")
     clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get", "ring"), "lazy")
     clear_threads: int = rules.rule(rules.whole(0, 64), 0)
-    downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
+    downtime: int = rules.duration("300ms")
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
-    timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
+    timeout: int = rules.duration("600s")
     parked: bool = rules.rule(rules.flag, True)
     slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
     guest_runs: bool = rules.rule(rules.flag, False)
@@ -154,3 +146,8 @@ class Workload(rules.Checked):
     def facts(self) -> Facts:
         """What its kind is like."""
         return KINDS[self.kind]
+
+    @property
+    def keeps_touching(self) -> bool:
+        """Whether the guest touches its memory for as long as userspace works, an access each ``access_interval``."""
+        return self.facts.works_on or self.guest_runs or (self.kind == "eager_split" and not self.parked)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simlib.engine import compiled
 from simlib.engine.random import SEEK_BITS
-from simlib.engine.result import ACTIVITIES, LOCK_COLUMNS, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineResult
 from simlib.model.job import Image, Job
 from simlib.model.program import REGION, Thread, raised
 from simlib.model.steps import Map
@@ -267,8 +267,8 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
         return Spell(
             seconds=float(times[last] - times[first]) * PS,
             accesses=float(sums[-1]),
-            faults=float(sums[len(ACTIVITIES) : -1].sum()),
-            splits=float(sums[len(ACTIVITIES) + _SPLITS]),
+            faults=float(sums[FAULTS].sum()),
+            splits=float(sums[FAULTS][_SPLITS]),
             lost=float(sums[: len(ACTIVITIES)].sum() * PS - own.sum() - sums[-1] * interval),
             queued=float(sums[_WAIT] + sums[_QUEUE]) * PS - float(own[_WAIT] + own[_QUEUE]),
             work=work,

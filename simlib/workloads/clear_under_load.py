@@ -18,7 +18,7 @@ from simlib.model.program import REGION, Condition, Thread, raised
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _CLEARED, _AWAY, _BACK = range(5)
 _STOP, _MEASURE, _WAKES = range(3)
@@ -145,3 +145,6 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "populate_time": unknown if costs.populate_block is None else populated,
         **lock_metrics(scenario, raw),
     }
+
+
+KIND = Kind("clear_under_load", build, METRICS, DEFAULT, measure)

@@ -19,7 +19,7 @@ from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _DIRTIED = range(3)
 
@@ -142,3 +142,6 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
             costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in given.items()})
     less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
     return less, guest.pages_per_vcpu / pages
+
+
+KIND = Kind("dirty_log_perf_test", build, METRICS, DEFAULT, measure, sample=sample, dirtying="dirtied")

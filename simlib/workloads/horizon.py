@@ -36,14 +36,11 @@ def undisturbed_accesses(scenario: Scenario) -> float:
     16000000.0
     """
     workload = scenario.workload
-    each = workload.access_interval
-    pauses = workload.iterations * workload.pause
+    each, pauses = workload.access_interval, workload.iterations * workload.pause
     if workload.kind == "clear_under_load":
         each = scenario.machine_costs.guest_access or 0
-    elif workload.kind == "eager_split" and not workload.parked:
-        pauses += workload.warm_up
-    elif workload.facts.works_on or workload.guest_runs:
-        pauses = workload.warm_up + (pauses if workload.kind == "get_dirty_log" else 0)
+    elif workload.keeps_touching:
+        pauses = workload.warm_up + (pauses if workload.kind in ("get_dirty_log", "eager_split") else 0)
     else:
         return 0.0
     return scenario.guest.vcpus * pauses / each if each else 0.0

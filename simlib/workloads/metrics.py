@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from simlib.engine.result import PS, EngineResult
 from simlib.errors import InputError, nearest
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
+from simlib.workloads.horizon import check_walks
 
 Values = Mapping[str, "float | Sequence[float]"]
 """What a run measured, by metric; of a metric by rounds, one value each. NaN: a cost that decides it has no value."""
@@ -74,7 +76,8 @@ def _whole(scenario: Scenario, pages: int) -> tuple[Scenario, float]:
     return scenario, 1.0
 
 
-def _nothing(*_: object) -> tuple[str, ...]:
+def nothing(*_: object) -> tuple[str, ...]:
+    """Nothing to refuse, and nothing to know."""
     return ()
 
 
@@ -109,9 +112,9 @@ class Kind:
     metrics: tuple[Metric, ...]
     default: tuple[str, ...]
     measure: Callable[[Scenario, Job, EngineResult], Values]
-    check_horizon: Callable[[Scenario], None]
+    check_horizon: Callable[[Scenario], object] = check_walks
     sample: Callable[[Scenario, int], tuple[Scenario, float]] = _whole
-    warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = _nothing
+    warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""
 
@@ -134,6 +137,15 @@ class Kind:
             raise InputError("metric", name, f"the workload has iterations 1 to {rounds}",
                              f"ask for one of them, or {base} for their sum")  # fmt: skip
         return found, number
+
+    def of_all(self, measured: Values, scale: float) -> dict[str, np.ndarray]:
+        """What a part of the memory measured, as all of it would, which is so many times as large.
+
+        Left out is what a part does not tell.
+        """
+        factors = {"proportional": scale, "same": 1.0} | ({"whole": 1.0} if scale == 1.0 else {})
+        told = {metric.name: factors[metric.memory] for metric in self.metrics if metric.memory in factors}
+        return {name: np.asarray(measured[name], dtype=np.float64) * told[name] for name in measured if name in told}
 
 
 def split_name(name: str) -> tuple[str, int | None]:

@@ -21,7 +21,8 @@ from simlib.workloads.degradation import GUEST, LEVELS, SWITCHOVER, UNDISTURBED,
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.horizon import within_horizon
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics
+from simlib.workloads.scaled import sample
 
 _DONE = 1
 _PASS, _CLEARED = 0, 1
@@ -256,3 +257,17 @@ def warnings(scenario: Scenario, job: Job, raw: EngineResult, scale: float) -> t
         f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {sends:.3g} GiB/s; "
         f"stopped at the {stop}",
     )
+
+
+KIND = Kind("migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation)
+
+
+def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
+    """Metrics of a scaled migration as they are for the whole; those of a single stall are left out.
+
+    Examples
+    --------
+    >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
+    {'precopy_duration': 8.0, 'passes': 2.0}
+    """
+    return {name: float(value) for name, value in KIND.of_all(metrics, factor).items()}

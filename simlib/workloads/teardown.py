@@ -23,7 +23,7 @@ from simlib.model.unmapping import Unmapping, unmapping
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.horizon import within_horizon
 from simlib.workloads.kernel import INTERCONNECT, Kernel
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics
 
 _UNMAPPED, _UNDISTURBED = Stamp("unmapped"), Stamp("undisturbed")
 
@@ -167,3 +167,6 @@ def check_horizon(scenario: Scenario) -> None:
     time = counts(scenario).time_ps(scenario.machine_costs, scenario.guest.vcpus)
     less = "take less memory, or count it (simlib.workloads.teardown.counts)"
     within_horizon("the teardown would take {}", time, less, beside=scenario.workload.warm_up)
+
+
+KIND = Kind("teardown", build, METRICS, DEFAULT, measure, check_horizon)

@@ -14,7 +14,7 @@ from simlib.model.steps import ALL, Map, Stamp
 from simlib.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.kernel import Kernel
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, nothing
 
 
 def build(scenario: Scenario) -> Job:
@@ -56,7 +56,7 @@ def _zap(kernel: Kernel) -> None:
     Source: arch/x86/kvm/mmu/mmu.c kvm_mmu_zap_all_fast and kvm_zap_obsolete_pages (BATCH_ZAP_PAGES).
     """
     program, costs, size = kernel.program, kernel.costs, kernel.block_pages
-    lock, lets_go = kernel.lock("write"), strategy.strategy(kernel.policy.zap_lets_go)
+    lock, lets_go = kernel.lock("write"), kernel.policy.zap_lets_go
     with program.holding(lock):
         with program.loop(until=REGION.done()):
             program.map(Map.ZAP)
@@ -105,5 +105,4 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     }
 
 
-def check_horizon(scenario: Scenario) -> None:
-    """Nothing to refuse: it takes one walk over the tables."""
+KIND = Kind("zap", build, METRICS, DEFAULT, measure, nothing, curve=curve)

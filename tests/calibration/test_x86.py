@@ -11,7 +11,7 @@ import pytest
 from simlib.calibration import find_fit, x86
 from simlib.calibration.migrations import CHANGE_BARS
 from simlib.fits import CostEstimate
-from simlib.workloads.scaled import unscaled
+from simlib.workloads.migration import unscaled
 
 
 @pytest.mark.study

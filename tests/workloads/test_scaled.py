@@ -6,7 +6,8 @@ import pytest
 from simlib.calibration import find_fit, x86
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
-from simlib.workloads.scaled import scaled, unscaled
+from simlib.workloads.migration import unscaled
+from simlib.workloads.scaled import scaled
 
 
 def test_a_sixteenth_of_the_memory_gives_the_same_after_scaling():
