@@ -16,18 +16,8 @@ from simlib.fits import AnyFit
 from simlib.model.policies import apply
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
-from simlib.prediction import (
-    LEVEL,
-    PAGES_PER_VCPU,
-    REPLICATIONS,
-    Progress,
-    cases_of,
-    interval,
-    metrics_of,
-    sample_cases,
-)
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, Progress, curves_of
 from simlib.results import Result, result_html, text_of
-from simlib.workloads import find_metric
 
 OWN = "own"
 """The word for the policy that the scenario has by itself."""
@@ -142,25 +132,7 @@ def compare(
             raise InputError("policies", name, "is named more than once", "name each once")
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
-    named: dict[tuple[str, str], Scenario] = {}
-    for name in names:
-        changed = subject if name == OWN else apply(subject, name)
-        named |= {(name, label): case for label, case in (dict(changed.variants) or {"": changed}).items()}
-    cases, notes = cases_of(named, vcpus, fit)
-    asked = metrics_of(cases, metrics)
-    values, flags = sample_cases(cases, asked, seed, replications, pages_per_vcpu, progress)
-    first = {(case.label, case.vcpus): i for i, case in enumerate(cases) if case.name == names[0]}
-    rows = []
-    for case, points in zip(cases, values, strict=True):
-        reference = values[first[case.label, case.vcpus]]
-        for column, metric in enumerate(asked):
-            found, base = points[:, column], reference[:, column]
-            unit = find_metric(case.scenario, metric).unit
-            centre, low, high = interval(found, case.estimate, level, metric)
-            high = min(high, 1.0) if unit == "share" else high
-            ratio = interval(found / base, case.estimate, level) if (base > 0).all() else (np.nan,) * 3
-            changes = [100 * (value - 1) for value in ratio]
-            rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
-    columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", "change_percent",
-               "change_low", "change_high"]  # fmt: skip
-    return Comparison(pd.DataFrame(rows, columns=columns), names, level, (*notes, *flags))
+    named = {name: subject if name == OWN else apply(subject, name) for name in names}
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, progress)
+    frame, flags = curves_of(named, vcpus, asked)
+    return Comparison(frame, names, level, flags)

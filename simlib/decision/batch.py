@@ -14,7 +14,7 @@ import pandas as pd
 
 from simlib import parallel
 from simlib.decision.advice import Choice
-from simlib.decision.choice import check_arguments, choose
+from simlib.decision.choice import Terms, check_scenario, chosen
 from simlib.decision.closed_form import ClosedForm, at_qemu_chunk, chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
 from simlib.errors import InputError
@@ -264,8 +264,8 @@ def choose_batch(
     >>> found.sentence
     'it does not matter: any batch from 64 pages to the whole ioctl is as good (within ... with 95 %); longest ...'
     """
-    scenario = as_scenario(scenario)
-    check_arguments(scenario, weight, zone, confidence, max_stall_s)
+    scenario, terms = as_scenario(scenario), Terms(weight, zone, confidence, max_stall_s, seed)
+    check_scenario(scenario)
     wanted = objective_named(objective)
     chunk = chunk_pages(scenario)
     batches = batches_below(chunk)
@@ -275,10 +275,7 @@ def choose_batch(
             "workload.clear_chunk", scenario.workload.clear_chunk or "all of the memory", "one CLEAR covers 64 pages: "
             "there is no batch to choose", "take a larger chunk, or more memory",
         )  # fmt: skip
-    choice = choose(
-        scenario, among=names, fit=fit, weight=weight, zone=zone, confidence=confidence, max_stall_s=max_stall_s,
-        seed=seed, announce=announce, progress=progress,
-    )  # fmt: skip
+    choice = chosen(scenario, names, fit, terms, announce, progress)
     mine = choice.pairs[choice.pairs["objective"] == wanted.name].drop(columns=["objective", "allowed"])
     mine = mine.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
     table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee"])], axis=1)
