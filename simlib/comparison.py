@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -27,17 +27,11 @@ OWN = "own"
 class Comparison(Result):
     """What policies do, side by side.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        policy, variant, vcpus, metric, estimate, low, high, unit; and against the first policy, change_percent,
-        change_low, change_high (NaN where that gives 0): a paired comparison, so that what both share cancels.
-    policies : tuple of str
-        As they were asked for; the first is what the others are compared with.
-    level : float
-        Probability that the intervals are meant to cover.
-    flags : tuple of str
-        What to know before believing the result.
+    - `frame`: policy, variant, vcpus, metric, estimate, low, high, unit; and against the first policy, change_percent,
+      change_low, change_high (NaN where that gives 0): a paired comparison, so that what both share cancels.
+    - `policies`: as they were asked for; the first is what the others are compared with.
+    - `level`: probability that the intervals are meant to cover.
+    - `flags`: what to know before believing the result.
     """
 
     frame: pd.DataFrame
@@ -45,7 +39,11 @@ class Comparison(Result):
     level: float
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {"over_vcpus": "_frame", "dirty_memory_time": "curves", "speed_up": "curves"}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "over_vcpus": lambda found: found._frame(),
+        "dirty_memory_time": lambda found: found.curves(),
+        "speed_up": lambda found: found.curves(),
+    }
 
     def readable(self) -> pd.DataFrame:
         """The frame for people to read: intervals in one column each, and no column of variants if there are none."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -59,8 +59,6 @@ def evaluate(
 ) -> list[SimulationResult]:
     """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python).
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
     >>> [r.metrics["dirty_memory_time"] > 0 for r in evaluate([s, s.with_vcpus(2)])]
     [True, True]
@@ -91,23 +89,21 @@ def _evaluate_each(
 class PredictionResult(Result):
     """Predicted curves.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        variant, vcpus, metric, estimate, low, high, unit.
-    level : float
-        Probability that the intervals are meant to cover.
-    flags : tuple of str
-        What to know before believing the result.
+    - `frame`: variant, vcpus, metric, estimate, low, high, unit.
+    - `level`: probability that the intervals are meant to cover.
+    - `flags`: what to know before believing the result.
     """
 
     frame: pd.DataFrame
     level: float
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "over_vcpus": "_frame", "dirty_memory_time": "curves", "contentions": "curves", "speed_up": "curves",
-    }  # fmt: skip
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "over_vcpus": lambda found: found.frame,
+        "dirty_memory_time": lambda found: found.curves(),
+        "contentions": lambda found: found.curves(),
+        "speed_up": lambda found: found.curves(),
+    }
 
     def summary(self) -> str:
         """The curves, and what to know of them."""
@@ -121,9 +117,6 @@ class PredictionResult(Result):
         """
         names = {"estimate": "value"}
         return self.frame.drop(columns="unit").rename(columns=names).assign(kind="predicted", held_out=True)
-
-    def _frame(self) -> pd.DataFrame:
-        return self.frame
 
     def _repr_html_(self) -> str:
         return result_html("Predicted", f", {self.level:.0%} intervals.", self.flags, self.frame)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -35,19 +35,12 @@ _ENGINES = {"compiled": compiled.run, "reference": reference.run}
 class SimulationResult(Result):
     """One simulated run. Nothing in it was measured.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        What was simulated (after sampling, if pages were sampled).
-    job : Job
-        The programs.
-    raw : EngineResult
-        Every counter of the engine.
-    scale : float
-        Pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
-        proportional to the memory are multiplied by it, and those of a single stall are left out.
-    flags : tuple of str
-        What to know before believing the result.
+    - `scenario`: what was simulated (after sampling, if pages were sampled).
+    - `job`: the programs.
+    - `raw`: every counter of the engine.
+    - `scale`: pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
+      proportional to the memory are multiplied by it, and those of a single stall are left out.
+    - `flags`: what to know before believing the result.
     """
 
     scenario: Scenario
@@ -57,10 +50,15 @@ class SimulationResult(Result):
     scale: float
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "degradation_over_time": "_degradation", "lock_over_time": "_queue_over_time",
-        "time_per_page": "_time_per_page", "progress": "_progress", "histogram": "_waits",
-    }  # fmt: skip
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "degradation_over_time": lambda run: run.degradation().assign(series=run.scenario.policy.architecture),
+        "lock_over_time": lambda run: run.raw.queue_over_time(run.job),
+        "time_per_page": lambda run: run.time_per_fault().assign(
+            variant=run.scenario.policy.architecture, vcpus=run.scenario.guest.vcpus
+        ),
+        "progress": lambda run: run.raw.progress_over_time(run.job),
+        "histogram": lambda run: run.raw.histogram(run.job, "wait"),
+    }
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -75,8 +73,6 @@ class SimulationResult(Result):
 
         Raises `InputError` if the workload has no such metric or iteration, or only a run of all memory would tell.
 
-        Examples
-        --------
         >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
         >>> found = run_scenario(s)
         >>> found.value("dirty_memory_time[1]"), found.value("dirty_memory_time") == found.value("dirty_memory_time[2]")
@@ -175,22 +171,6 @@ class SimulationResult(Result):
             raise InputError("workload.kind", self.scenario.workload.kind, "its guest has no undisturbed throughput")
         return curve(self.scenario, self.job, self.raw)
 
-    def _degradation(self) -> pd.DataFrame:
-        return self.degradation().assign(series=self.scenario.policy.architecture)
-
-    def _queue_over_time(self) -> pd.DataFrame:
-        return self.raw.queue_over_time(self.job)
-
-    def _progress(self) -> pd.DataFrame:
-        return self.raw.progress_over_time(self.job)
-
-    def _waits(self) -> pd.DataFrame:
-        return self.raw.histogram(self.job, "wait")
-
-    def _time_per_page(self) -> pd.DataFrame:
-        scenario = self.scenario
-        return self.time_per_fault().assign(variant=scenario.policy.architecture, vcpus=scenario.guest.vcpus)
-
     def _repr_html_(self) -> str:
         what = f", seed {self.seed}, {self.raw.events:,} events."
         return result_html("Simulated", what, self.flags, self.table(), self.locks())
@@ -201,8 +181,6 @@ def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
 
     How that is done, and whether at all, is the workload's own matter (`simlib.workloads.KINDS`).
 
-    Examples
-    --------
     >>> small, scale = sampled(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
     >>> small.guest.pages_per_vcpu, scale
     (4096, 128.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from simlib.calibration.problem import Problem
 from simlib.calibration.search import Minimum, Objective, explore, minimise
 from simlib.fits import CostEstimate
 from simlib.fits.file import costs_in_ns, fitted_curves
-from simlib.fits.report import FIT_FIGURES, FitReport, correlation_or_error, drawable_figures, fit_report
+from simlib.fits.report import FIT_FIGURES, FitReport, drawable_figures, fit_report
 from simlib.model.scenario import Scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 from simlib.results import Result
@@ -77,7 +77,9 @@ class Calibrated(Result):
     steps: int = 0
     gain: float = 0.0
 
-    FIGURES: ClassVar[Mapping[str, str]] = FIT_FIGURES | {"sensitivity": "_sensitivity"}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        **FIT_FIGURES, "sensitivity": lambda fit: fit._sensitivity(),
+    }  # fmt: skip
 
     @property
     def scenario(self) -> Scenario:
@@ -113,12 +115,6 @@ class Calibrated(Result):
         """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
         names = drawable_figures(self.FIGURES, self.report())
         return names if len(self.sensitivity) else tuple(name for name in names if name != "sensitivity")
-
-    def _residuals(self) -> pd.DataFrame:
-        return self.report().residuals
-
-    def _correlation(self) -> pd.DataFrame:
-        return correlation_or_error(self.report())
 
     def _sensitivity(self) -> pd.DataFrame:
         rows = self.sensitivity

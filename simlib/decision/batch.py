@@ -34,21 +34,14 @@ WHOLE = "whole-ioctl"
 class BatchChoice(Result):
     """Which batch, among which, how sure, and what the simple rules would cost.
 
-    Attributes
-    ----------
-    choice : Choice
-        The batches as strategies: all that was simulated.
-    objective : str
-        What was to be least, by its name in `simlib.decision.objectives.OBJECTIVES`.
-    table : DataFrame
-        One row a batch: batch_pages (0: the whole ioctl), effective_pages; objective_s with low_s, high_s;
-        difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good; allowed;
-        stall_bound_s (as `Choice.table` has it); then the mean of every objective as NAME_s; on_front.
-    regrets : DataFrame
-        One row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
-        recommended batch's objective.
-    closed_form : ClosedForm
-        What the batching law recommends at the medians of the costs.
+    - `choice`: the batches as strategies: all that was simulated.
+    - `objective`: what was to be least, by its name in `simlib.decision.objectives.OBJECTIVES`.
+    - `table`: one row a batch: batch_pages (0: the whole ioctl), effective_pages; objective_s with low_s, high_s;
+      difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good; allowed;
+      stall_bound_s (as `Choice.table` has it); then the mean of every objective as NAME_s; on_front.
+    - `regrets`: one row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
+      recommended batch's objective.
+    - `closed_form`: what the batching law recommends at the medians of the costs.
     """
 
     choice: Choice
@@ -57,7 +50,12 @@ class BatchChoice(Result):
     regrets: pd.DataFrame
     closed_form: ClosedForm
 
-    FIGURES: ClassVar[Mapping[str, str]] = {"batch_costs": "_costs_by_batch", "pareto": "_alternatives"}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "batch_costs": lambda choice: choice.table.assign(
+            architecture=choice.scenario.policy.architecture, best=choice.table["picked"], evidence=choice.evidence
+        ),
+        "pareto": lambda choice: choice.table.assign(strategy=choice.table["batch_pages"].map(choice._pages)),
+    }
 
     @property
     def scenario(self) -> Scenario:
@@ -127,14 +125,6 @@ class BatchChoice(Result):
              "at most": rules["high_s"].map(format_seconds), "share": rules["share"].map("{:+.1%}".format),
              "longest stall": [format_seconds(float(stalls[batch])) for batch in rules["batch_pages"]]}
         )  # fmt: skip
-
-    def _alternatives(self) -> pd.DataFrame:
-        return self.table.assign(strategy=[self._pages(batch) for batch in self.table["batch_pages"]])
-
-    def _costs_by_batch(self) -> pd.DataFrame:
-        return self.table.assign(
-            architecture=self.scenario.policy.architecture, best=self.table["picked"], evidence=self.evidence
-        )
 
     @property
     def as_good(self) -> tuple[int, int]:
@@ -288,8 +278,6 @@ def choose_batch(
 def batches_below(chunk: int) -> list[int]:
     """The alternatives of an ioctl of so many pages, 0: all of it.
 
-    Examples
-    --------
     >>> batches_below(512)
     [64, 128, 256, 0]
     """

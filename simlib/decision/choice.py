@@ -208,8 +208,6 @@ def check_scenario(scenario: Scenario) -> None:
 def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) -> bool:
     """Whether intervals that are narrower by this factor would make an answer certain that is not.
 
-    Examples
-    --------
     >>> pairs = pd.DataFrame({"objective": "stall", "allowed": True, "difference_s": [0.0, 1.0],
     ...                       "difference_low_s": [0.0, -2.0], "zone_s": 0.5})
     >>> answers = pd.DataFrame({"objective": ["stall"], "certain": [False]})
@@ -229,13 +227,8 @@ def stall_bounds(stalls: Floats) -> Floats:
 
     A prediction bound in the logarithms, taken as normal.
 
-    Parameters
-    ----------
-    stalls : ndarray, shape (replications, strategies)
-        s.
+    - `stalls`, shape (replications, strategies): s.
 
-    Examples
-    --------
     >>> stall_bounds(np.array([[1e-3, 1e-6], [1e-3, 4e-6], [1e-3, 2e-6]])).round(7).tolist()
     [0.001, 9e-06]
     """
@@ -249,8 +242,6 @@ def stall_bounds(stalls: Floats) -> Floats:
 def pareto_front(values: Floats) -> NDArray[np.bool_]:
     """Which rows no other row beats: none is as small in all columns, and smaller in one.
 
-    Examples
-    --------
     >>> pareto_front(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 3.0]])).tolist()
     [True, True, False]
     """
@@ -260,8 +251,6 @@ def pareto_front(values: Floats) -> NDArray[np.bool_]:
 def knee(values: Floats) -> int:
     """The row nearest to the best of every column, each on a logarithmic scale from its best to its worst.
 
-    Examples
-    --------
     >>> knee(np.array([[1.0, 1000.0], [2.0, 2.0], [1000.0, 1.0]]))
     1
     """

@@ -27,10 +27,7 @@ class Trials:
     A replication is named by a stage and a number. What it draws depends on these and on the seed alone, not on what
     ran before it, nor on how many run at a time.
 
-    Parameters
-    ----------
-    seed : int
-        At least 0.
+    - `seed`: at least 0.
     """
 
     def __init__(self, costs: UncertainCosts, strategies: Sequence[Strategy], seed: int) -> None:

@@ -6,11 +6,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,6 @@ from simlib.fits.estimate import CostEstimate
 from simlib.fits.report import (
     FIT_FIGURES,
     FitReport,
-    correlation_or_error,
     cost_table,
     drawable_figures,
     fit_report,
@@ -69,7 +67,7 @@ class Fit(Result):
     observations: pd.DataFrame
     meta: dict[str, Any]
 
-    FIGURES: ClassVar[Mapping[str, str]] = FIT_FIGURES
+    FIGURES = FIT_FIGURES
 
     def figures(self) -> tuple[str, ...]:
         """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
@@ -104,12 +102,6 @@ class Fit(Result):
     def summary(self) -> str:
         """The same as text."""
         return self.report().text()
-
-    def _residuals(self) -> pd.DataFrame:
-        return self.report().residuals
-
-    def _correlation(self) -> pd.DataFrame:
-        return correlation_or_error(self.report())
 
     def _repr_html_(self) -> str:
         return self.report().html()

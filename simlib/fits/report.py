@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,14 @@ ROLES = ("fitted", "held out", "shown only")
 """What became of a row: the calibration saw it, it was kept back, or its value is 0 and has no logarithm."""
 
 
-FIT_FIGURES = {
-    "cost_intervals": "costs", "residuals": "_residuals", "correlation": "_correlation", "dirty_memory_time": "curves",
-    "contentions": "curves",
-}  # fmt: skip
-"""Figures of a fit, and the method that gives the table of each."""
+FIT_FIGURES: Mapping[str, Callable[[Any], pd.DataFrame]] = {
+    "cost_intervals": lambda fit: fit.costs(),
+    "residuals": lambda fit: fit.report().residuals,
+    "correlation": lambda fit: correlation_or_error(fit.report()),
+    "dirty_memory_time": lambda fit: fit.curves(),
+    "contentions": lambda fit: fit.curves(),
+}
+"""Figures of a fit, and what gives the table of each."""
 
 
 @dataclass(frozen=True)

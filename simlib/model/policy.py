@@ -22,51 +22,34 @@ from simlib.model.strategy import Never, as_strategy, every, strategy
 class Policy(rules.Checked):
     """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
 
-    Attributes
-    ----------
-    architecture : str
-        A name of `simlib.model.architectures.ARCHITECTURES`.
-    lock : str
-        A word of `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
-    write_protect_fault, translation_fault, split_fault : str
-        ``lockless``, ``read`` or ``write``: the mode for a write to a write-protected page, for a missing
-        entry, and for the first write to a write-protected block. A spinlock has one mode: read is write.
-    clear_lock : str
-        Mode in which CLEAR, GET without manual protection, and the dirty ring's reset write-protect: ``read``,
-        ``write``, or ``lockless``: without mmu_lock, which then only an eager split takes.
-    get_flush : str
-        When GET without manual protection flushes TLBs: ``after`` it let go of the lock, or ``under_lock``.
-    enable_blocks : str
-        What enabling the log does to blocks when it write-protects: ``protect`` them as they are, or ``drop`` them, so
-        that the next access of either kind faults.
-    lets_go : Condition
-        When CLEAR lets go of the lock between two words (`simlib.model.strategy`), which a text says: ``"never"``, or a
-        condition such as ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
-    get_lets_go : Condition
-        The same for GET without manual protection.
-    zap_lets_go : Condition
-        The same for ``zap``, between two blocks.
-    fault_lock_sections : int
-        Times that every fault takes the lock; the hold is divided over them. 0: as the architecture does, where the
-        fault of a write-protected page takes it once, whatever the others do.
-    eager_split : bool or None
-        Whether the blocks of a range are split when it is cleared, or all when enabling the log write-protects them,
-        rather than leave that to the guest's next write.
-    split_alloc : str
-        ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that;
-        ``under_read_lock``: it lets go unless it holds the lock for read.
-    teardown_cache : str
-        Cache maintenance when arm64 unmaps: ``entry``, every line of what each entry mapped; ``elided``.
-    teardown_tlb : str
-        TLB invalidation when arm64 unmaps: ``entry``, of each; ``range``, of each table and of each stretch between two
-        chances to let go (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
-    split_walk : str
-        `eager_split`: which entries arm64's walk visits, one of `simlib.model.pagetable.SPLIT_WALKS`.
-    split_chunk : int or None
-        `eager_split`: bytes that arm64 splits between two looks at the lock and the stock of tables
-        (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
-    lock_regions : int
-        Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
+    - `architecture`: a name of `simlib.model.architectures.ARCHITECTURES`.
+    - `lock`: a word of `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
+    - `write_protect_fault`, `translation_fault`, `split_fault`: ``lockless``, ``read`` or ``write``: the mode for a
+      write to a write-protected page, for a missing entry, and for the first write to a write-protected block. A
+      spinlock has one mode: read is write.
+    - `clear_lock`: mode in which CLEAR, GET without manual protection, and the dirty ring's reset write-protect:
+      ``read``, ``write``, or ``lockless``: without mmu_lock, which then only an eager split takes.
+    - `get_flush`: when GET without manual protection flushes TLBs: ``after`` it let go of the lock, or ``under_lock``.
+    - `enable_blocks`: what enabling the log does to blocks when it write-protects: ``protect`` them as they are, or
+      ``drop`` them, so that the next access of either kind faults.
+    - `lets_go`: when CLEAR lets go of the lock between two words (`simlib.model.strategy`), which a text says:
+      ``"never"``, or a condition such as ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
+    - `get_lets_go`: the same for GET without manual protection.
+    - `zap_lets_go`: the same for ``zap``, between two blocks.
+    - `fault_lock_sections`: times that every fault takes the lock; the hold is divided over them. 0: as the
+      architecture does, where the fault of a write-protected page takes it once, whatever the others do.
+    - `eager_split`: whether the blocks of a range are split when it is cleared, or all when enabling the log
+      write-protects them, rather than leave that to the guest's next write.
+    - `split_alloc`: ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for
+      that; ``under_read_lock``: it lets go unless it holds the lock for read.
+    - `teardown_cache`: cache maintenance when arm64 unmaps: ``entry``, every line of what each entry mapped;
+      ``elided``.
+    - `teardown_tlb`: TLB invalidation when arm64 unmaps: ``entry``, of each; ``range``, of each table and of each
+      stretch between two chances to let go (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
+    - `split_walk`: `eager_split`: which entries arm64's walk visits, one of `simlib.model.pagetable.SPLIT_WALKS`.
+    - `split_chunk`: `eager_split`: bytes that arm64 splits between two looks at the lock and the stock of tables
+      (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
+    - `lock_regions`: locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
     """
 
     architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
@@ -106,8 +89,6 @@ class Policy(rules.Checked):
 
         Raises `InputError` if the architecture does not take mmu_lock there and the policy does not say what to do.
 
-        Examples
-        --------
         >>> p = Policy(architecture="loongarch").resolved()
         >>> p.lock, p.write_protect_fault, p.fault_lock_sections
         ('spin', 'write', 2)
@@ -135,8 +116,6 @@ def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     Raises `InputError` if that is no multiple of 64, or stands beside ``lets_go``.
 
-    Examples
-    --------
     >>> renamed({"clear_batch_pages": 512, "lock": "spin"}, "policy")
     {'lets_go': 'pages >= 512', 'lock': 'spin'}
     """

@@ -35,19 +35,12 @@ from simlib.reading import read_toml
 class Guest(rules.Checked):
     """The virtual machine.
 
-    Attributes
-    ----------
-    memory_per_vcpu : int or None
-        Bytes that each vCPU walks; give this or `memory`.
-    memory : int or None
-        Bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
-    page_size : int
-        Base page, bytes.
-    backing : str
-        What backs the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
-    memslot_aligned : bool
-        Whether guest-physical and host-virtual address agree modulo the block size. If not, stage 2 maps
-        base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
+    - `memory_per_vcpu`: bytes that each vCPU walks; give this or `memory`.
+    - `memory`: bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
+    - `page_size`: base page, bytes.
+    - `backing`: what backs the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
+    - `memslot_aligned`: whether guest-physical and host-virtual address agree modulo the block size. If not, stage 2
+      maps base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
     """
 
     vcpus: int = rules.rule(rules.whole(1, 1023), 1)
@@ -94,16 +87,10 @@ Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibratio
 class Scenario:
     """A machine, a guest, a policy, a workload, and what actions cost.
 
-    Attributes
-    ----------
-    variants : mapping of str to Scenario
-        The same scenario with some values changed (other kernels on the same machine), by name.
-    group : str
-        Variants of one group share the costs that are listed in `Calibration.own_costs`. A variant that names none has
-        the scenario's, and without one its own name.
+    - `variants`: the same scenario with some values changed (other kernels on the same machine), by name.
+    - `group`: variants of one group share the costs that are listed in `Calibration.own_costs`. A variant that names
+      none has the scenario's, and without one its own name.
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory_per_vcpu": "2G"}, "policy": {"architecture": "arm64"}})
     >>> s.guest.pages_per_vcpu
     524288
@@ -163,8 +150,6 @@ class Scenario:
         takes longer for the part that lies on another socket than the first (`Machine.remote_ratio`), where that thread
         is: a vCPU's memory and its page table lie where it runs.
 
-        Examples
-        --------
         >>> host = {"cores": 4, "sockets": 2, "remote_ratio": 3}
         >>> costs = {"clear_page": "30ns", "fault_hold": "1us"}
         >>> two, four = (Scenario.parse({"machine": host, "guest": {"vcpus": n}, "costs": costs}) for n in (2, 4))
@@ -280,8 +265,6 @@ class Scenario:
     def everywhere(self, changes: Mapping[str, Any]) -> Scenario:
         """The scenario with values replaced in itself and in every variant.
 
-        Examples
-        --------
         >>> s = Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}})
         >>> s.everywhere({"guest": {"memory": "1G"}}).variants["a"].guest.vcpus
         2
@@ -292,8 +275,6 @@ class Scenario:
     def changed(self, changes: Mapping[str, Any], where: str = "") -> Scenario:
         """The scenario with some values replaced, given as the tables of a TOML file.
 
-        Examples
-        --------
         >>> Scenario().changed({"guest": {"vcpus": 16}}).guest.vcpus
         16
         """
@@ -310,8 +291,6 @@ class Scenario:
 
         Raises `InputError` if it has variants and no such one.
 
-        Examples
-        --------
         >>> Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}}).variant("a").guest.vcpus
         2
         """
@@ -325,8 +304,6 @@ class Scenario:
     def with_costs(self, **costs: float | str) -> Scenario:
         """The same scenario with some costs replaced: picoseconds, or a duration as a file has it.
 
-        Examples
-        --------
         >>> Scenario().with_costs(fault_hold="1us", reacquire=60_000).costs.given()
         {'fault_hold': 1000000, 'reacquire': 60000}
         """
@@ -360,8 +337,6 @@ class Scenario:
     def to_toml(self) -> str:
         """The scenario as a TOML file that reads back equal; only what differs from the defaults.
 
-        Examples
-        --------
         >>> print(Scenario(guest=Guest(vcpus=4)).to_toml())
         [guest]
         vcpus = 4
@@ -387,15 +362,10 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
 
     Raises `InputError`.
 
-    Parameters
-    ----------
-    where : str
-        What stands before a key's name in an error.
-    base : object, optional
-        Its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the defaults.
+    - `where`: what stands before a key's name in an error.
+    - `base`: its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the
+      defaults.
 
-    Examples
-    --------
     >>> sections({"guest": {"vcpus": 8}})["guest"].vcpus
     8
     """
@@ -429,8 +399,6 @@ def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]
 
     A value that the scenario has not and the base has cannot be said so, and is left out.
 
-    Examples
-    --------
     >>> differences(Scenario().with_vcpus(8).with_costs(fault_hold="1us"), Scenario())
     {'guest': {'vcpus': 8}, 'costs': {'fault_hold': '1us'}}
     """
@@ -441,8 +409,6 @@ def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]
 def section_differences(section: Any, default: Any) -> dict[str, Any]:
     """The same for one section: its keys.
 
-    Examples
-    --------
     >>> section_differences(Guest(vcpus=8, backing="4k"), Guest())
     {'vcpus': 8, 'backing': '4k'}
     """
@@ -475,8 +441,6 @@ def as_scenario(given: Scenario | str | Path) -> Scenario:
 
     Raises `InputError` if it is neither, or the file is bad.
 
-    Examples
-    --------
     >>> as_scenario(Scenario()) == Scenario()
     True
     """

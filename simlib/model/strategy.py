@@ -76,13 +76,8 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
 
     Raises `InputError` that names the word, and the rule that it breaks.
 
-    Parameters
-    ----------
-    what : str
-        Names the text in an error.
+    - `what`: names the text in an error.
 
-    Examples
-    --------
     >>> str(strategy("pages>=512 or (held >= 50us and waiters>0)"))
     'pages >= 512 or held >= 50us and waiters >= 1'
     >>> strategy("page >= 512")
@@ -104,8 +99,6 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
 def as_strategy(value: object, what: str) -> Condition:
     """A strategy itself, or the one that a text says.
 
-    Examples
-    --------
     >>> str(as_strategy("(pages>=64)", "policy.lets_go"))
     'pages >= 64'
     """
@@ -119,8 +112,6 @@ def as_strategy(value: object, what: str) -> Condition:
 def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Condition:
     """The condition, asked of one hold of one lock.
 
-    Examples
-    --------
     >>> from simlib.model.steps import Mode
     >>> bind(strategy("blocks >= 10"), Extent(1), Lock(0, Mode.WRITE), 512).threshold
     5120
@@ -151,8 +142,6 @@ def _ask(asked: Asked, hold: Extent, lock: Lock, block_pages: int) -> Condition:
 def every(pages: int) -> str:
     """The strategy that lets go after so many pages; 0: never.
 
-    Examples
-    --------
     >>> every(512), every(0)
     ('pages >= 512', 'never')
     """

@@ -76,24 +76,14 @@ class Spell(NamedTuple):
 class Window:
     """What a window showed.
 
-    Attributes
-    ----------
-    before : Spell
-        Before CLEAR, while the chunk before it was being sent.
-    measured : Spell
-        CLEAR and some time after it; without a chunk, while one was being sent.
-    clear : float
-        Duration of CLEAR, s.
-    profile : ndarray, shape (33,)
-        Share of the accesses in `measured` that were made up to as many moments, evenly spaced.
-    laps : ndarray of int64, shape (488,)
-        The vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
-    longest : ndarray, shape (vcpus,)
-        The longest of each vCPU, s.
-    hold : float
-        The longest hold of mmu_lock, s.
-    events : int
-        Of the engine.
+    - `before`: before CLEAR, while the chunk before it was being sent.
+    - `measured`: CLEAR and some time after it; without a chunk, while one was being sent.
+    - `clear`: duration of CLEAR, s.
+    - `profile`, shape (33,): share of the accesses in `measured` that were made up to as many moments, evenly spaced.
+    - `laps`, shape (488,): the vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
+    - `longest`, shape (vcpus,): the longest of each vCPU, s.
+    - `hold`: the longest hold of mmu_lock, s.
+    - `events`: of the engine.
     """
 
     before: Spell
@@ -161,21 +151,13 @@ def window(
 ) -> Window:
     """Simulate a window.
 
-    Parameters
-    ----------
-    terrain : Terrain
-        At the moment of GET.
-    chunk : int or None
-        Which one is cleared; None: one is being sent.
-    faulting : ndarray, shape (3,)
-        Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page.
-    times : (float, float, float)
-        Before anything counts, before CLEAR, and after it, s.
-    accesses : float
-        Of the guest so far, when CLEAR begins.
+    - `terrain`: at the moment of GET.
+    - `chunk`: which one is cleared; None: one is being sent.
+    - `faulting`, shape (3,): shares of the accesses that meet a write-protected page, a block that is not split, and a
+      missing page.
+    - `times`: before anything counts, before CLEAR, and after it, s.
+    - `accesses`: of the guest so far, when CLEAR begins.
 
-    Examples
-    --------
     >>> from simlib import Scenario
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform",

@@ -38,8 +38,6 @@ def kind_of(scenario: Scenario) -> Kind:
 def build(scenario: Scenario) -> Job:
     """The programs, threads and locks of a scenario's workload; those of the last few scenarios are kept.
 
-    Examples
-    --------
     >>> build(Scenario()).lock_names
     ('mmu_lock', 'interconnect')
     """
@@ -57,8 +55,6 @@ def find_metric(scenario: Scenario, name: str) -> Metric:
 
     Raises `InputError` if the workload has none of this name, or not this iteration.
 
-    Examples
-    --------
     >>> find_metric(Scenario(), "dirty_memory_time[2]").unit
     's'
     >>> find_metric(Scenario(), "zap_time")

@@ -33,8 +33,6 @@ def build(scenario: Scenario) -> Job:
     Raises `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one
     instant.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "clear_under_load"}, "costs": {"guest_access": "2ns"}}))
     >>> len(job.entry), [str(stamp) for stamp in job.stamps[2:5]]

@@ -35,8 +35,6 @@ def build(scenario: Scenario) -> Job:
 
     Raises `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "eager_split"},
     ...                             "policy": {"eager_split": True}}))
     >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:5]]

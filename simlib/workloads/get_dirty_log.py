@@ -29,8 +29,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``rested i`` and ``got i``.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "get_dirty_log", "iterations": 1}}))
     >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:]]

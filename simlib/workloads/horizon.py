@@ -29,8 +29,6 @@ LONG_RUN, LONGEST_RUN = 10**9, 10**13
 def undisturbed_accesses(scenario: Scenario) -> float:
     """Accesses that a guest which works on makes while nobody does anything: in the warm-up and the pauses.
 
-    Examples
-    --------
     >>> undisturbed_accesses(Scenario.parse({"guest": {"vcpus": 2}, "workload": {"kind": "get_dirty_log", "pause": "4s",
     ...                                       "warm_up": "0s"}}))
     16000000.0
@@ -51,8 +49,6 @@ def check_length(scenario: Scenario) -> str:
 
     Returns: What to say of a long one beforehand; empty: it is none. Raises `HorizonError`.
 
-    Examples
-    --------
     >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
     >>> check_length(Scenario.parse(s))
     'a long run: in its pauses the guest touches its memory 2.56e+10 times, some 50 million a second; shorten pause ...'
@@ -72,8 +68,6 @@ def check_walks(scenario: Scenario) -> None:
 
     Raises `HorizonError`.
 
-    Examples
-    --------
     >>> check_walks(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
     ...                             "costs": {"fault_exit": "1us"}}))
     Traceback (most recent call last):

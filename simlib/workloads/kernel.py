@@ -34,8 +34,6 @@ _FAULTS = ("missing page", "write-protected page", "write-protected block", "mis
 def split_at_once(guest: Guest) -> int:
     """Blocks of 2 MiB (with pages of 4 KiB) that are one mapping until a fault splits it.
 
-    Examples
-    --------
     >>> split_at_once(Guest(backing="hugetlb_1gb")), split_at_once(Guest())
     (512, 1)
     """
@@ -46,12 +44,8 @@ def split_at_once(guest: Guest) -> int:
 class Kernel:
     """A scenario's kernel, writing its steps into a program.
 
-    Attributes
-    ----------
-    policy : Policy
-        With every default replaced.
-    stamps : list of Stamp
-        Those so far.
+    - `policy`: with every default replaced.
+    - `stamps`: those so far.
     """
 
     scenario: Scenario
@@ -246,18 +240,11 @@ class Kernel:
     ) -> Job:
         """All that an engine needs: as many vCPU threads as the guest has, one main thread, and what helps it.
 
-        Parameters
-        ----------
-        vcpu : Thread or sequence of Thread
-            That of all vCPUs, or of each.
-        populated : bool
-            Whether all memory is mapped from the beginning.
-        shared : bool
-            Whether every vCPU walks all of the memory, rather than its own part.
-        helpers : sequence of Thread
-            Further threads.
-        parts : int
-            Into how many parts the memory is divided, of which each further thread walks the next one.
+        - `vcpu`: that of all vCPUs, or of each.
+        - `populated`: whether all memory is mapped from the beginning.
+        - `shared`: whether every vCPU walks all of the memory, rather than its own part.
+        - `helpers`: further threads.
+        - `parts`: into how many parts the memory is divided, of which each further thread walks the next one.
         """
         guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu

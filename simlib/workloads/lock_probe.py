@@ -29,8 +29,6 @@ def build(scenario: Scenario) -> Job:
 
     Raises `InputError` if a probe takes no time, or there are more iterations than flags.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"memory_per_vcpu": "4M"}, "workload": {"kind": "lock_probe"},
     ...                             "costs": {"clear_ioctl": "500ns"}}))
     >>> [str(stamp) for stamp in job.stamps[3:6]]

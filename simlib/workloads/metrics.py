@@ -30,14 +30,9 @@ _NAME = re.compile(r"(\w+)(?:\[([0-9]{1,4})\])?", re.ASCII)
 class Metric:
     """One quantity that a run of a workload gives.
 
-    Attributes
-    ----------
-    definition : str
-        One sentence: exactly what is measured, and over what it is summed.
-    memory : str
-        What a run of a part of the memory tells of it: ``proportional``, ``same``, or ``whole``: nothing.
-    rounds : bool
-        Whether it is the sum over rounds, of which one can be asked for.
+    - `definition`: one sentence: exactly what is measured, and over what it is summed.
+    - `memory`: what a run of a part of the memory tells of it: ``proportional``, ``same``, or ``whole``: nothing.
+    - `rounds`: whether it is the sum over rounds, of which one can be asked for.
     """
 
     name: str
@@ -85,26 +80,15 @@ def nothing(*_: object) -> tuple[str, ...]:
 class Kind:
     """A kind of workload: its programs, and what a run of them measures.
 
-    Attributes
-    ----------
-    name : str
-        As ``workload.kind`` has it.
-    build : callable
-        Scenario to programs.
-    default : tuple of str
-        Those that `simlib.predict` gives unless told otherwise.
-    measure : callable
-        (scenario, job, result) to `Values`.
-    check_horizon : callable
-        Raises `simlib.errors.HorizonError` for a scenario that would run past the simulated time.
-    sample : callable
-        (scenario, pages a vCPU) to a scenario of less memory and the factor between both.
-    warnings : callable
-        (scenario, job, result, factor of the sample) to what a reader of the result must know.
-    curve : callable, optional
-        (scenario, job, result) to the guest's throughput over time, if it works on.
-    dirtying : str
-        The phase in which the guest dirties its memory, if it has one of its own.
+    - `name`: as ``workload.kind`` has it.
+    - `build`: scenario to programs.
+    - `default`: those that `simlib.predict` gives unless told otherwise.
+    - `measure`: (scenario, job, result) to `Values`.
+    - `check_horizon`: raises `simlib.errors.HorizonError` for a scenario that would run past the simulated time.
+    - `sample`: (scenario, pages a vCPU) to a scenario of less memory and the factor between both.
+    - `warnings`: (scenario, job, result, factor of the sample) to what a reader of the result must know.
+    - `curve`: (scenario, job, result) to the guest's throughput over time, if it works on.
+    - `dirtying`: the phase in which the guest dirties its memory, if it has one of its own.
     """
 
     name: str
@@ -153,8 +137,6 @@ def split_name(name: str) -> tuple[str, int | None]:
 
     Raises `InputError` if it is not written so.
 
-    Examples
-    --------
     >>> split_name("dirty_memory_time[2]"), split_name("contentions")
     (('dirty_memory_time', 2), ('contentions', None))
     """

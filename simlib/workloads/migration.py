@@ -34,8 +34,6 @@ def build(scenario: Scenario) -> Job:
     Stamps are ``start``, ``undisturbed``, ``enabled``, for every pass i ``collected i`` and ``sent i`` (zero for
     passes that were not made), ``switchover`` and ``left``: how much is dirty then.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "migration", "pass_limit": 1}}))
     >>> len(job.entry), [str(stamp) for stamp in job.stamps]
@@ -52,8 +50,6 @@ def build(scenario: Scenario) -> Job:
 def page_time(scenario: Scenario) -> int:
     """Picoseconds to send one page.
 
-    Examples
-    --------
     >>> page_time(Scenario.parse({"workload": {"link": "4.096Gbit/s"}}))
     8000000
     """
@@ -265,8 +261,6 @@ KIND = Kind("migration", build, METRICS, DEFAULT, measure, check_horizon, sample
 def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
     """Metrics of a scaled migration as they are for the whole; those of a single stall are left out.
 
-    Examples
-    --------
     >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
     {'precopy_duration': 8.0, 'passes': 2.0}
     """

@@ -28,15 +28,9 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
 
     Raises `InputError` if the memory or the chunk cannot be divided so.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its workload must be a migration.
-    factor : int
-        Memory of the scenario over memory of the result.
+    - `scenario`: its workload must be a migration.
+    - `factor`: memory of the scenario over memory of the result.
 
-    Examples
-    --------
     >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
     ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
     >>> part = scaled(whole, 64)

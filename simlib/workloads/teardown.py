@@ -34,8 +34,6 @@ def build(scenario: Scenario) -> Job:
     All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. The vCPUs of a
     guest that has ended do nothing.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "workload": {"kind": "teardown"}}))
     >>> job.thread_names, [stamp.phase for stamp in job.stamps]
     (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'unmapped'])
@@ -149,8 +147,6 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 def counts(scenario: Scenario) -> Unmapping:
     """What tearing the scenario's memory down does, counted.
 
-    Examples
-    --------
     >>> counts(Scenario.parse({"guest": {"memory": "64G"}, "workload": {"kind": "teardown"}})).entries
     32832
     """

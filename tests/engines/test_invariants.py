@@ -47,7 +47,7 @@ def visits(result):
     """All visits, from the trace alone."""
     inside, done, stamped, decision = defaultdict(dict), [], {}, {}
     rows = result.trace.tolist()
-    for number, (time, thread, kind, arg) in enumerate(rows):
+    for number, (time, thread, kind, arg, _) in enumerate(rows):
         mine = inside[thread]
         if kind == TRY:
             assert arg not in mine, "a thread asked twice"

@@ -26,8 +26,6 @@ def run(
 ) -> EngineResult:
     """Run a job with the reference engine; arguments, result and errors as `simlib.engine.compiled.run`.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> from simlib.engine.compiled import run as fast
     >>> from simlib.model.program import Lock, Program

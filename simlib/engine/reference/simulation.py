@@ -74,9 +74,9 @@ class Simulation:
         """So many more threads run from now on; fewer, if negative."""
         self.shown.starts(self.now, threads)
 
-    def note(self, time: int, thread: Thread, kind: str, argument: int) -> None:
-        """Write down one trace event."""
-        self.books.note(time, thread, kind, argument)
+    def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int = 0) -> None:
+        """Write down one trace event; `mode`: of a lock's."""
+        self.books.note(time, thread, kind, argument, mode)
 
     # -- the interpreter -------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Simulation:
         lock = self.locks[index]
         thread.pc += 1
         thread.tried, thread.mode = now, mode
-        self.note(now, thread, "try", index)
+        self.note(now, thread, "try", index, mode)
         if isinstance(lock, Lockless):
             thread.seen, thread.acquired = lock.version, now
             return now
@@ -249,7 +249,7 @@ class Simulation:
         stats[2] += wait
         stats[3] = max(stats[3], wait)
         lock.waits[mode][wait.bit_length()] += 1
-        self.note(at, thread, "acquired", index)
+        self.note(at, thread, "acquired", index, mode)
 
     def drop(self, thread: Thread, number: int, mode: int, whose: int, retry: int) -> int:
         """Let a lock go, or publish a lockless update; hand the lock on."""
@@ -263,7 +263,7 @@ class Simulation:
         if isinstance(lock, Lockless):
             if lock.version != thread.seen:
                 lock.stats[mode][1] += 1
-                self.note(done, thread, "retry", index)
+                self.note(done, thread, "retry", index, mode)
                 thread.pc = retry
                 return done
             lock.version += 1
@@ -275,7 +275,7 @@ class Simulation:
         stats[4] += held
         stats[5] = max(stats[5], held)
         lock.holds[mode][held.bit_length()] += 1
-        self.note(done, thread, "released", index)
+        self.note(done, thread, "released", index, mode)
         thread.pc += 1
         self.grant(index, thread, now, done)
         return done
@@ -452,7 +452,7 @@ class Simulation:
             stamp_own=books.stamp_own,
             lap_histogram=np.array([t.laps for t in self.threads]),
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
-            trace=np.array(books.trace, dtype=np.int64).reshape(-1, 4),
+            trace=np.array(books.trace, dtype=np.int64).reshape(-1, 5),
             ledger=np.array(books.ledger, dtype=np.int64).reshape(-1, 5),
         )
 

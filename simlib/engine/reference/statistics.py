@@ -22,7 +22,7 @@ class Statistics:
         threads, locks, stamps = len(job.entry), len(job.locks), len(job.stamps)
         self.vcpus = job.vcpus
         self.room = {"trace": trace, "ledger": ledger}
-        self.trace: list[tuple[int, int, int, int]] = []
+        self.trace: list[tuple[int, int, int, int, int]] = []
         self.ledger: list[tuple[int, int, int, int, int]] = []
         self.shift = FIRST_SHIFT
         self.queue = np.zeros((locks, BINS), dtype=np.int64)
@@ -32,10 +32,10 @@ class Statistics:
         self.stamp_own = np.zeros((stamps, 7), dtype=np.int64)
         self.stamp_locks = np.zeros((stamps, locks, 2, 2), dtype=np.int64)
 
-    def note(self, time: int, thread: Thread, kind: str, argument: int) -> None:
+    def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int) -> None:
         """Write down one trace event, if a trace is wanted."""
         if self.room["trace"]:
-            self.trace.append((time, thread.number, EVENTS.index(kind), argument))
+            self.trace.append((time, thread.number, EVENTS.index(kind), argument, mode))
 
     def enter(self, time: int, thread: Thread, what: str, page: int, count: int) -> None:
         """Enter into the ledger what happened to a page, or to those of a word, if a ledger is wanted."""
