@@ -219,7 +219,7 @@ sampling: .venv/.simlib
 	@.venv/bin/python benchmarks/sampling.py --write
 
 coverage: .venv/.simlib
-	@.venv/bin/python benchmarks/coverage.py --write
+	@.venv/bin/python checks/interval_coverage.py --write
 
 bench: .venv/.simlib .venv/.bench
 	@.venv/bin/python benchmarks/run.py --write

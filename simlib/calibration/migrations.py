@@ -16,13 +16,6 @@ import pandas as pd
 from scipy import stats
 
 from simlib import parallel
-from simlib.calibration.x86 import (
-    FACTOR,
-    PUBLISHED_CHANGE,
-    configuration_metrics,
-    configurations,
-    split_access_bound,
-)
 from simlib.errors import InputError
 from simlib.fits import CostEstimate, Fit, find_fit
 from simlib.measurements import data_dir, load
@@ -32,6 +25,13 @@ from simlib.model.steps import Stamp
 from simlib.model.strategy import every
 from simlib.prediction import LEVEL
 from simlib.simulation import SimulationResult, run_scenario
+from simlib.studies.x86.hosts import (
+    FACTOR,
+    PUBLISHED_CHANGE,
+    configuration_metrics,
+    configurations,
+    split_access_bound,
+)
 from simlib.workloads.degradation import LEVELS, degradation
 from simlib.workloads.migration import unscaled
 from simlib.workloads.scaled import scaled
@@ -338,7 +338,7 @@ def one_guest(seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
     """The same guest on both hosts, at some intervals between two accesses: which of them could be true.
 
     x86 also with its vCPUs on one socket, and with what an access takes longer once its block was split: at
-    most `simlib.calibration.x86.split_access_bound`.
+    most `simlib.studies.x86.hosts.split_access_bound`.
 
     Returns: ``case``, ``access_interval``, and for each of `LEVELS` ``above_…`` (s); the published ones in rows whose
     interval is ``published``.

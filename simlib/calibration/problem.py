@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from simlib.calibration.tables import Conditions, conditions_of
 from simlib.errors import CalibrationError, InputError
 from simlib.fits import BOUNDS, CostEstimate, cost_key, used_costs
+from simlib.fits.file import conditions_text
 from simlib.measurements import MeasurementTable, parse_condition
 from simlib.measurements.units import is_time, stem_of
 from simlib.model.scenario import Scenario
@@ -39,6 +40,8 @@ class Problem:
         Natural logarithms of the physical bounds.
     dataset : str
         Name of the measurements.
+    condition : str
+        What chose the rows that the calibration may see, as a fit file says it.
     simulated : dict
         Values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's own cost
         changes nothing for the others.
@@ -49,6 +52,7 @@ class Problem:
     names: tuple[str, ...]
     bounds: FloatArray
     dataset: str
+    condition: str = ""
     simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, variant: str, vcpus: int) -> Scenario:
@@ -148,7 +152,7 @@ def build_problem(
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
     names, bounds = parameters_of(scenario, sorted(set(rows["variant"])))
-    problem = Problem(scenario, rows, names, bounds, ", ".join(table.name for table in tables))
+    problem = Problem(scenario, rows, names, bounds, ", ".join(table.name for table in tables), conditions_text(train))
     if len(problem.train) <= len(names):
         raise CalibrationError(
             f"{len(names)} costs ({', '.join(names)}) cannot be determined from {len(problem.train)} observations: "

@@ -16,14 +16,15 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.calibration import growth, lab
+from simlib.calibration import lab
 from simlib.calibration.migrations import fit_of
-from simlib.calibration.x86 import configurations
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.machine import MACHINES
 from simlib.model.scenario import load_scenario
 from simlib.prediction import LEVEL
+from simlib.studies.x86 import growth
+from simlib.studies.x86.hosts import configurations
 
 KINDS = {"exit": "fault_exit", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
 """Kinds of action, and the cost that each is."""

@@ -21,13 +21,13 @@ from scipy import stats
 
 from simlib import parallel
 from simlib.calibration.migrations import fit_of
-from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario
 from simlib.model.strategy import every
 from simlib.prediction import LEVEL
 from simlib.simulation import run_scenario
+from simlib.studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.workloads.scaled import scaled
 
 SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {

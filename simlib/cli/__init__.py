@@ -137,9 +137,9 @@ def calibrate(
     used = one_or_all(split_conditions("select", select or [], names))
     with progress_bar() as progress, elsewhere.in_use():
         fit = simlib.calibrate(scenario, found, chosen, select=used, progress=progress, **asdict(intervals))
-    simlib.save_fit(fit, out, chosen)
+    simlib.save_fit(fit, out)
     output.write_page(fit)
-    counts = f"{len(fit.problem.train)} observations, {len(fit.estimate.names)} costs"
+    counts = f"{len(fit.train)} observations, {len(fit.estimate.names)} costs"
     say(f"{counts}, discrepancy {fit.estimate.discrepancy:.1%}; written to {out}")
     for warning in fit.warnings if output.how is not Format.TABLE else ():
         say(warning)
@@ -151,7 +151,7 @@ def calibrate(
     if output.how is Format.TABLE:
         write(f"{fit.summary()}\n")
     else:
-        show(fit.costs().drop(columns="fit").assign(determined=fit.intervals["determined"]), output.how)
+        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), output.how)
 
 
 @app.command()

@@ -71,13 +71,13 @@ def data_costs(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Determine the costs of the published x86 hosts, which rest on several tables: writes x86-published.json."""
-    from simlib.calibration.parked import MACHINE
-    from simlib.calibration.x86 import x86_fit
+    from simlib.studies.x86.hosts import x86_fit
+    from simlib.studies.x86.parked import MACHINE
 
     with progress_bar() as progress:
         fit = x86_fit(progress)
     path = out / f"{MACHINE}.json"
-    simlib.fits.write_fit(fit, path)
+    simlib.fits.save_fit(fit, path)
     say(f"written to {path}")
     if how is Format.TABLE:
         write(f"{fit.summary()}\n")
@@ -93,15 +93,14 @@ def data_growth(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Calibrate each reading of why x86's faults take longer with more vCPUs: a fit file each. Minutes."""
-    from simlib.calibration.fitfile import as_fit
-    from simlib.calibration.growth import growth_fits, reading_table
     from simlib.files import write_together
     from simlib.fits.file import fit_text
+    from simlib.studies.x86.growth import growth_fits, reading_table
 
     with progress_bar() as progress:
         fits = growth_fits(progress)
-    few = "vcpus <= 16"
-    texts = {f"{name}.json": fit_text(as_fit(fit, few if name.endswith("-few") else "")) for name, fit in fits.items()}
+    few = {"train": "vcpus <= 16"}
+    texts = {f"{name}.json": fit_text(fit.with_meta(**few) if "-few" in name else fit) for name, fit in fits.items()}
     write_together(out, texts)
     say(f"{len(fits)} fits written to {out}")
     show(reading_table(), how)

@@ -59,10 +59,8 @@ def host_measure(
 
     seconds = parse_duration(duration, "--duration") / PS_PER_S
     with progress_bar() as progress:
-        found = simlib.host.measure_host(
-            out, source=source, program=program, cpus=cpus, numa=numa, hugepages=hugepages, duration_s=seconds,
-            seed=seed, fresh=fresh, noisy=noisy, name=name, progress=progress,
-        )  # fmt: skip
+        plan = simlib.host.Plan(source, program, cpus, numa, hugepages, seconds, seed, fresh, noisy)
+        found = simlib.host.measure_host(out, plan, name=name, progress=progress)
     say(f"{found.facts.cpu}, {len(found.facts.cpus)} CPUs, Linux {found.facts.kernel}: {found.facts.page_tables}")
     say(f"{len(found.records)} runs in {found.repeats} repeats, {found.noisy} of them noisy and not used")
     for path in found.tables:
@@ -84,12 +82,13 @@ def host_calibrate(
 
     Example: simlib host calibrate host, then: simlib choose --fit host/fit.json
     """
-    from simlib.calibration.host import calibrate_host, load_host
+    from simlib.host.fit import calibrate_host
+    from simlib.host.measured import load_host
 
     with progress_bar() as progress:
         fit = calibrate_host(load_host(folder, name), seed, progress=progress)
     path = out or folder / "fit.json"
-    simlib.fits.write_fit(fit, path)
+    simlib.fits.save_fit(fit, path)
     show(fit.costs().drop(columns="fit"), how)
     seen = fit.observations
     for metric, rows in seen.groupby("metric", sort=False):

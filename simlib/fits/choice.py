@@ -4,27 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from simlib.fits.estimate import CostEstimate
-from simlib.fits.file import Fit, find_fit, load_fit
+from simlib.fits.file import find_fit, load_fit
+from simlib.fits.fit import Fit
 from simlib.model.scenario import Scenario
 
-
-class Calibration(Protocol):
-    """What was calibrated, and on what: a `Fit`, or what `simlib.calibrate` returns."""
-
-    @property
-    def estimate(self) -> CostEstimate:
-        """The costs."""
-
-    @property
-    def scenario(self) -> Scenario:
-        """What was calibrated."""
-
-
-AnyFit = Calibration | CostEstimate | str | Path
-"""Ways to give calibrated costs: a fit file, what it holds, a calibration, or its costs alone."""
+AnyFit = Fit | CostEstimate | str | Path
+"""Ways to give calibrated costs: a fit, its file, or its costs alone."""
 
 
 def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstimate | None, tuple[str, ...]]:
@@ -34,7 +21,7 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
     ----------
     scenario : Scenario
         Without variants.
-    fit : Fit, Calibrated, CostEstimate, str or Path, optional
+    fit : Fit, CostEstimate, str or Path, optional
         By default the shipped fit of the scenario's machine, if there is one.
 
     Returns
@@ -58,9 +45,8 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
         fit = find_fit(scenario)
         if fit is None:
             return None, ()
-        if isinstance(fit, Fit):
-            dataset, date = fit.meta["dataset"], fit.meta["date"]
-            notes.append(f"costs: the shipped fit for {scenario.machine.name} ({dataset}, {date})")
+        dataset, date = fit.meta["dataset"], fit.meta["date"]
+        notes.append(f"costs: the shipped fit for {scenario.machine.name} ({dataset}, {date})")
     fitted = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
     asked = scenario.policy.architecture
     if asked not in fitted:

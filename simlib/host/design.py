@@ -83,14 +83,9 @@ def memory_per_vcpu(facts: HostFacts) -> int:
 def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: bool = False) -> list[Experiment]:
     """The studies of a host.
 
-    Parameters
-    ----------
-    pause_us : int
-        Pause before each round under load: as long as the vCPUs need to write all pages again.
-    base : mapping
-        Options of the test that every cell has, such as its backing.
-    switches : bool
-        Whether the kernel's switches (``kernel-patches/``) can be set.
+    `pause_us`: pause before each round under load: as long as the vCPUs need to write all pages again. `base`: options
+    of the test that every cell has, such as its backing. `switches`: whether the kernel's switches (``kernel-
+    patches/``) can be set.
 
     Examples
     --------

@@ -45,12 +45,8 @@ class Monitor:
 
     Raises `InputError` if nobody answers there, or not in QMP.
 
-    Parameters
-    ----------
-    path : str
-        The socket.
-    timeout : float, optional
-        Seconds that connecting, greeting and negotiating may take in all, and each answer; see `allow`.
+    `path`: the socket. `timeout`: seconds that connecting, greeting and negotiating may take in all, and each answer;
+    see `allow`.
 
     Attributes
     ----------

@@ -64,6 +64,13 @@ class Threads:
         except OSError:
             return []
 
+    def name(self, tid: int) -> str:
+        """Name of a thread; empty if it has ended."""
+        try:
+            return (self.folder / str(tid) / "comm").read_text("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
     def vcpu_of(self, tid: int, name: str) -> str:
         """Number of the vCPU that a thread runs; ``"none"`` if it runs none.
 
@@ -101,10 +108,9 @@ class Threads:
     def _read(self, tid: int) -> tuple[str, tuple[int, int, int]] | None:
         """Name and numbers of a thread; None if it has ended meanwhile."""
         try:
-            name = (self.folder / str(tid) / "comm").read_text("utf-8", "replace").strip()
             cpu, delay, turns = (self.folder / str(tid) / "schedstat").read_text("ascii").split()[:3]
         except (FileNotFoundError, ProcessLookupError):
             if (self.folder / str(tid)).is_dir():
                 raise
             return None
-        return name, (int(cpu), int(delay), int(turns))
+        return self.name(tid), (int(cpu), int(delay), int(turns))

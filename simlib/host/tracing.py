@@ -46,14 +46,8 @@ class Tracing:
 
     Raises `InputError` if there is no tracefs that can be written, or none of the events.
 
-    Parameters
-    ----------
-    events : iterable of str
-        ``system:event``; ``*`` stands for any name, as in a shell.
-    tids : iterable of int
-        Threads to be traced.
-    root : Path, optional
-        Where tracefs is.
+    `events`: ``system:event``; ``*`` stands for any name, as in a shell. `tids`: threads to be traced. `root`: where
+    tracefs is.
 
     Attributes
     ----------

@@ -33,17 +33,12 @@ PROGRAM_KINDS = {"mmu_lock_contention_test": "contention-test", "dirty_log_perf_
 
 @dataclass(frozen=True)
 class Record:
-    """What a cell gave, with all that is needed to run it again.
-
-    Parameters
-    ----------
-    content : dict
-        The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
-        ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
-        ``wall_s`` and ``outputs`` (what each line of the script printed).
-    """
+    """What a cell gave, with all that is needed to run it again."""
 
     content: Mapping[str, Any]
+    """The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
+    ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
+    ``wall_s`` and ``outputs`` (what each line of the script printed)."""
 
     @property
     def label(self) -> str:
@@ -383,13 +378,16 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
             )
     frames, texts = tables(records), dict[str, str]()
     native = "cpu" in records[0].content["provenance"]
+    caveats = [] if native else ["Emulated: no caches, no line transfers, no IPI cost."]
+    if native and any(emulated_per_access(record) > 1 for record in records):
+        caveats = ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
     about = {
         "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
         "hardware": _hardware(records),
         "command": records[0].content["command"],
         "setup": _setup(records),
         "notes": list(_NATIVE_NOTES if native else _NOTES),
-        "caveats": _native_caveats(records) if native else ["Emulated: no caches, no line transfers, no IPI cost."],
+        "caveats": caveats,
     }
     for table, (title, columns, key, _) in TABLES.items():
         stem = f"{name}-{table}"
@@ -412,17 +410,14 @@ _NOTES = (
 _NATIVE_NOTES = ("Repeat it: simlib host measure; docs/on-a-real-host.md.", "Times are a host's own.")
 
 
-def _native_caveats(records: Sequence[Record]) -> list[str]:
-    """What this host's KVM statistics say against its times."""
-    for record in records:
-        others = record.imported.tables.get("others")
-        if others is None:
-            continue
-        frame = others.frame[(others.frame["when"] == "end") & (others.frame["name"] == "insn_emulation")]
-        accesses = record.imported.tables["vcpus"].frame["writes"].sum()
-        if frame["value"].sum() > accesses:
-            return ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
-    return []
+def emulated_per_access(record: Record) -> float:
+    """Instructions that KVM emulated for each access of the guest; 0 where it does not count them."""
+    tables = record.imported.tables
+    if "others" not in tables:
+        return 0.0
+    frame = tables["others"].frame
+    seen = frame[(frame["when"] == "end") & (frame["name"] == "insn_emulation")]["value"].sum()
+    return round(float(seen) / float(tables["vcpus"].frame[["writes", "reads"]].to_numpy().sum()), 3)
 
 
 def _hardware(records: Sequence[Record]) -> str:

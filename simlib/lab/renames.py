@@ -19,18 +19,12 @@ _LISTED = re.compile(r"^\+(TEST_GEN_PROGS\w* \+= \S+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Renames:
-    """How a tree's names differ from those of Linux 6.12.
-
-    Parameters
-    ----------
-    folders : dict of str to str
-        Folders of the selftests that have another name.
-    listing : str
-        The file that lists the selftests, and what it says; empty text if it is the one that the series knows.
-    """
+    """How a tree's names differ from those of Linux 6.12."""
 
     folders: dict[str, str]
+    """Folders of the selftests that have another name."""
     listing: str
+    """The file that lists the selftests, and what it says; empty text if it is the one that the series knows."""
     text: str
 
     def within(self, stage: Path) -> Renames:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import migrations, parked, unstated, x86
+from simlib.calibration import migrations, unstated
 from simlib.fits import Fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.parallel import portion
@@ -17,6 +17,8 @@ from simlib.prediction import LEVEL
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.page import Section
 from simlib.report.sentences import changes_told, cost_rows, costs_told, dips_told, loongarch_told, seconds_told
+from simlib.studies.x86 import hosts
+from simlib.studies.x86.parked import parked_costs
 
 CHOSEN = len(unstated.SETTINGS) + 4
 """What was chosen of the workloads: seed 001's settings that no source states; the other migration's access, interval,
@@ -32,7 +34,7 @@ class MigrationStudy:
     fit : Fit
         Costs of the published x86 hosts.
     parked : DataFrame
-        `simlib.calibration.parked.parked_costs`.
+        `simlib.studies.x86.parked.parked_costs`.
     configurations : DataFrame
         `simlib.calibration.migrations.configuration_table`.
     dip_curves, dip_table : DataFrame
@@ -88,10 +90,10 @@ def study(seed: int = 1, progress: Callable[[str, float], None] | None = None, d
     draws : int
         Of the costs, for the intervals of the configurations; those of the degradation have a third of it.
     """
-    fit, grid = migrations.fit_of(x86.configurations()), unstated.load_grid()
+    fit, grid = migrations.fit_of(hosts.configurations()), unstated.load_grid()
     return MigrationStudy(
         fit,
-        parked.parked_costs(),
+        parked_costs(),
         migrations.configuration_table(draws, seed=seed, progress=portion(progress, 0.0, 0.5)),
         *migrations.dips(portion(progress, 0.5, 0.85), seed),
         *migrations.degradation_table(max(2, draws // 3), seed=seed, progress=portion(progress, 0.85, 0.93)),
@@ -134,7 +136,7 @@ def _costs(found: MigrationStudy) -> Section:
 
 
 def _configurations(found: MigrationStudy) -> Section:
-    workload = x86.configurations().workload
+    workload = hosts.configurations().workload
     settings = (
         f"an access every {format_duration(workload.access_interval)}, each to any page; {workload.write_percent} % of "
         f"the pages are written; {format_bandwidth(workload.link)}; {workload.pass_limit} passes; CLEARs of "
@@ -220,7 +222,7 @@ def _degradation(found: MigrationStudy) -> Section:
     measured = found.seconds.rename(columns={"published_s": "seconds"})[["series", "level_percent", "seconds"]]
     missed = "; ".join(found.missed) or "none"
     gap = migrations.published_migration().workload.access_interval
-    bound = f"{x86.split_access_bound() / 1000:.1f} ns"
+    bound = f"{hosts.split_access_bound() / 1000:.1f} ns"
     published = found.one_guest[found.one_guest["access_interval"] == "published"].set_index("case")
     gaps = published["above_10"] - published["above_50"]
     most = found.one_guest.set_index(["case", "access_interval"])["above_99"]

@@ -73,10 +73,7 @@ class Batching:
     drain: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the arguments.
-
-        Raises `InputError` if one breaks its rule.
-        """
+        """Check the arguments; `InputError` if one breaks its rule."""
         check_count("pages", self.pages)
         check_count("vcpus", self.vcpus)
         for name in ("work", "reacquire", "service", "drain"):

@@ -23,22 +23,9 @@ _NEGLIGIBLE = 1e-6  # relative effect on the largest point below which a paramet
 
 
 def amdahl(n: ArrayLike, serial: float) -> _Vector:
-    """Amdahl's speed-up n / (1 + serial (n - 1)), the reciprocal of serial + (1 - serial) / n.
+    """Amdahl's speed-up n / (1 + serial (n - 1)): throughput relative to one thread (Amdahl 1967, AFIPS).
 
-    Returns: ndarray, shape (M,). Throughput relative to one thread. Raises `InputError` if an argument breaks the rules
-    above.
-
-    Parameters
-    ----------
-    n : array_like, shape (M,)
-        Numbers of threads, above 0.
-    serial : float
-        Fraction of the work that cannot be shared out, in [0, 1].
-
-    References
-    ----------
-    G. M. Amdahl, "Validity of the single processor approach to achieving large scale computing capabilities",
-    AFIPS Spring Joint Computer Conference, 1967 (stated in words there; the usual form).
+    `serial`, the fraction of the work that cannot be shared out, is in [0, 1]; `n` as in `universal_scalability`.
 
     Examples
     --------
@@ -50,10 +37,11 @@ def amdahl(n: ArrayLike, serial: float) -> _Vector:
 
 
 def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> _Vector:
-    """Gunther's relative capacity C(n) = n / (1 + contention (n - 1) + coherency n (n - 1)).
+    """Gunther's relative capacity n / (1 + contention (n - 1) + coherency n (n - 1)).
 
-    Returns: ndarray, shape (M,). Throughput relative to one thread. Raises `InputError` if an argument breaks the rules
-    above.
+    Source: N. J. Gunther, "Guerrilla Capacity Planning", Springer, 2007.
+
+    Returns: ndarray, shape (M,). Throughput relative to one thread. Raises `InputError` if an argument breaks its rule.
 
     Parameters
     ----------
@@ -63,10 +51,6 @@ def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> 
         Cost of queueing for what is shared (alpha), at least 0.
     coherency : float
         Cost of each pair keeping its data consistent (beta), at least 0. At 0 this is Amdahl's law.
-
-    References
-    ----------
-    N. J. Gunther, "Guerrilla Capacity Planning", Springer, 2007 (the universal scalability law).
 
     Examples
     --------
@@ -81,19 +65,10 @@ def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> 
 
 
 def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
-    """Throughput n / time of `n` vCPUs that each do one fixed portion of work, all done after `time`.
+    """Portions per second of `n` vCPUs that each do one fixed portion of work, all done after `time` seconds: n / time.
 
-    This is what `dirty_log_perf_test` reports with memory per vCPU held constant.
-
-    Returns: ndarray, shape (M,). Portions per second. Raises `InputError` if an element is not above 0 or the lengths
-    differ.
-
-    Parameters
-    ----------
-    n : array_like, shape (M,)
-        Numbers of vCPUs, above 0.
-    time : array_like, shape (M,)
-        Seconds until all are done, above 0.
+    This is what `dirty_log_perf_test` reports with memory per vCPU held constant. Raises `InputError` if an element is
+    not above 0 or the lengths differ.
 
     Examples
     --------
@@ -172,11 +147,10 @@ class ScalabilityFit:
         return self.single * universal_scalability(n, self.contention, self.coherency)
 
     def prediction_interval(self, n: ArrayLike, level: float = 0.95) -> tuple[_Vector, _Vector]:
-        """Interval (low, high) for one new measurement at each of `n`.
+        """Interval (low, high) for one new measurement at each of `n`: for scatter and the parameters, not a wrong law.
 
         By the delta method on the logarithm: log X ± t sqrt(s² + g' C g), with s the residual deviation, C
-        the covariance of the parameters, g the gradient of log X by them, and t Student's quantile. It
-        covers scatter and the uncertainty of the parameters, not a wrong law.
+        the covariance of the parameters, g the gradient of log X by them, and t Student's quantile.
 
         Raises `InputError` if the fit has no degree of freedom left, or `level` is not inside (0, 1).
         """
@@ -194,9 +168,7 @@ class ScalabilityFit:
 
 
 def fit_amdahl(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
-    """Fit Amdahl's law, X(n) = single × n / (1 + serial (n-1)), serial in [0, 1], to measured throughputs.
-
-    Least squares on log X. Exact parameters come back from exact data.
+    """Fit Amdahl's law, X(n) = single × n / (1 + serial (n-1)), serial in [0, 1], by least squares on log X.
 
     Raises `InputError` if an element is not above 0, the lengths differ, or there are fewer than 2 different `n`.
 
@@ -206,10 +178,6 @@ def fit_amdahl(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
         Numbers of threads, above 0, at least 2 different ones.
     throughput : array_like, shape (M,)
         Measured throughput at each, above 0, any unit.
-
-    References
-    ----------
-    As `amdahl`; the fit is as derived here.
 
     Examples
     --------
@@ -223,21 +191,8 @@ def fit_amdahl(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
 def fit_universal_scalability(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
     """Fit the universal scalability law to measured throughputs, with contention and coherency at least 0.
 
-    Least squares on log X. Gunther bounds both parameters by 1 as well; here they have no upper bound,
-    which gives the baseline every chance on data that fall steeply.
-
-    Raises `InputError` if an element is not above 0, the lengths differ, or there are fewer than 3 different `n`.
-
-    Parameters
-    ----------
-    n : array_like, shape (M,)
-        Numbers of threads, above 0, at least 3 different ones.
-    throughput : array_like, shape (M,)
-        Measured throughput at each, above 0, any unit.
-
-    References
-    ----------
-    As `universal_scalability`; the fit is as derived here.
+    As `fit_amdahl`, from at least 3 different `n`. Gunther bounds both parameters by 1 as well; here they have no upper
+    bound, which gives the baseline every chance on data that fall steeply.
 
     Examples
     --------

@@ -54,7 +54,7 @@ def visits(result):
             mine[arg] = Visit(thread, arg, time)
         elif kind == ACQUIRED:
             mine[arg].acquired = time
-            if rows[number - 1][1:] != [thread, TRY, arg]:  # not at once: somebody handed the lock on
+            if rows[number - 1][1:4] != [thread, TRY, arg]:  # not at once: somebody handed the lock on
                 mine[arg].decided = decision[arg]
         elif kind == STAMP:
             stamped[thread] = time, arg

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from simlib.calibration import migrations, unstated, x86
+from simlib.calibration import migrations, unstated
 from simlib.report import sentences
+from simlib.studies.x86 import hosts
 
 CHANGES = pd.DataFrame(
     [(1, "clear_cpu_time", 6.0, 6.0, 6.0, 6.0), (2, "clear_cpu_time", 123.0, 147.0, 90.0, 180.0),
@@ -63,7 +64,7 @@ def test_a_dip_that_a_change_leaves_is_named():
 
 
 def test_costs_without_an_interval_are_named_and_times_are_nanoseconds():
-    fit = migrations.fit_of(x86.configurations())
+    fit = migrations.fit_of(hosts.configurations())
     rows = sentences.cost_rows(fit)
     told = sentences.costs_told(rows)
     none = rows[rows["low"] == rows["high"]]["name"]

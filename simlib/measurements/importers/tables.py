@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import sys
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +19,7 @@ import pandas as pd
 
 from simlib.errors import InputError
 from simlib.files import end_move, write_together
-from simlib.measurements.importers.lines import LARGEST
+from simlib.measurements.importers.lines import LARGEST, Lines
 from simlib.measurements.units import suffix_of, unit_of
 from simlib.reading import file_sha256
 from simlib.version import __version__
@@ -107,10 +109,28 @@ class Rows:
         for cells, value in zip(self._cells, values, strict=True):
             cells.append(value)
 
+    def take(self, lines: Lines, found: re.Match[str], **known: Any) -> None:
+        """Add a row: a line's named groups hold cells, by the names of their columns, and `known` has the others."""
+        self.add(
+            *(
+                known[column.name] if column.name in known else _cell(lines, column, found[column.name])
+                for column in self.columns
+            )
+        )
+
     def table(self, name: str, title: str, key: Iterable[str]) -> Table:
         """The rows as a table."""
         frame = pd.DataFrame({c.name: _series(c, cells) for c, cells in zip(self.columns, self._cells, strict=True)})
         return Table(name, title, self.columns, tuple(key), frame)
+
+
+def _cell(lines: Lines, column: Column, text: str | None) -> Any:
+    """What a piece of a line is in a column; None, if the line does not have it, is a missing value."""
+    if column.kind == "text":
+        return sys.intern(text or "")
+    if text is None:
+        return None if column.kind == "whole" else math.nan
+    return lines.whole(text, column.name) if column.kind == "whole" else lines.decimal(text, column.name)
 
 
 def _store(column: Column) -> Any:

@@ -9,14 +9,15 @@ from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
+import plotly.graph_objects as go
 from markupsafe import Markup
 
 from simlib.errors import SimlibError
-from simlib.explorer.strategies import PAGES, compare, figure, published, starting_point
 from simlib.figures.style import as_widget
 from simlib.fits import CostEstimate
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
+from simlib.studies.arm64.equal_costs import PAGES, compare, figure, published, starting_point
 
 SLIDERS = {
     "fault_hold": "hold, ns",
@@ -53,33 +54,40 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     """
     start = starting_point(estimate)
     measured = published()
-    shown = as_widget(figure(_curves(start, measured)))
     sliders = {name: _slider(name, getattr(start.costs, name)) for name in SLIDERS}
     calibrated = {name: slider.value for name, slider in sliders.items()}
-    reset = widgets.Button(description="Reset", tooltip="Back to the calibrated costs", icon="undo")
-    status = widgets.HTML(_status(calibrated, start))
+    values = ", ".join(f"{SLIDERS[name].removesuffix(', ns')} {value:.3g} ns" for name, value in calibrated.items())
+    known = Markup("Calibrated ({}, {}): {}.").format(start.machine.name, start.group, values)
+    status = widgets.HTML(known)
+
+    def drawn(scenario: Scenario) -> go.Figure:
+        return figure(pd.concat([compare(scenario), measured], ignore_index=True))
+
+    shown = as_widget(drawn(start))
 
     def redraw(_change: Any = None) -> None:
         costs = {name: slider.value * _PS_PER_NS for name, slider in sliders.items()}
         try:
-            fresh = figure(_curves(start.with_costs(**costs), measured))
+            fresh = drawn(start.with_costs(**costs))
         except SimlibError as error:
             status.value = Markup("<b>{}</b>").format(str(error))
             return
-        status.value = _status(calibrated, start)
+        status.value = known
         with shown.batch_update():
             for old, new in zip(shown.data, fresh.data, strict=True):
                 old.update(x=new.x, y=new.y)
             shown.layout.yaxis.update(fresh.layout.yaxis)
 
     def back(_button: Any) -> None:
-        _listen(sliders, redraw, on=False)  # four sliders move, one redraw
-        for name, slider in sliders.items():
+        for name, slider in sliders.items():  # four sliders move, one redraw
+            slider.unobserve(redraw, names="value")
             slider.value = calibrated[name]
-        _listen(sliders, redraw, on=True)
+            slider.observe(redraw, names="value")
         redraw()
 
-    _listen(sliders, redraw, on=True)
+    for slider in sliders.values():
+        slider.observe(redraw, names="value")
+    reset = widgets.Button(description="Reset", tooltip="Back to the calibrated costs", icon="undo")
     reset.on_click(back)
     two_columns = widgets.Layout(grid_template_columns="repeat(2, minmax(0, 1fr))", max_width="900px")
     return widgets.VBox(
@@ -92,10 +100,6 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     )
 
 
-def _curves(scenario: Scenario, measured: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat([compare(scenario), measured], ignore_index=True)
-
-
 def _slider(name: str, value_ps: int) -> Any:
     """A slider over the range in which a calibration looks for the cost."""
     bounds = next(f for f in dataclasses.fields(Costs) if f.name == name).metadata["bounds"]
@@ -105,13 +109,3 @@ def _slider(name: str, value_ps: int) -> Any:
         readout_format=".1f", continuous_update=False, style={"description_width": "8em"},
         layout=widgets.Layout(width="auto"),
     )  # fmt: skip
-
-
-def _listen(sliders: dict[str, Any], redraw: Any, *, on: bool) -> None:
-    for slider in sliders.values():
-        (slider.observe if on else slider.unobserve)(redraw, names="value")
-
-
-def _status(calibrated: dict[str, float], start: Scenario) -> str:
-    values = ", ".join(f"{SLIDERS[name].removesuffix(', ns')} {value:.3g} ns" for name, value in calibrated.items())
-    return Markup("Calibrated ({}, {}): {}.").format(start.machine.name, start.group, values)

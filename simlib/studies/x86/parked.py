@@ -19,6 +19,7 @@ from simlib.measurements import load
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
 from simlib.prediction import LEVEL, evaluate
+from simlib.studies.study import FITTED, HELD_OUT, numbers
 
 MACHINE = "x86-published"
 """Name of the machine that the x86 tables are taken to describe."""
@@ -26,11 +27,11 @@ MACHINE = "x86-published"
 ONE_SOCKET = 32
 """vCPUs up to which the shadow MMU's table is flat a GiB, and its costs are taken from it."""
 
-BAR = 0.15
-"""Relative deviation from a published time up to which the model counts as agreeing."""
+BAR = 15.0
+"""Percent of deviation from a published time up to which the model counts as agreeing."""
 
 BLOCKS_PER_GIB = 512
-_PAGES_PER_GIB = 262144
+PAGES_PER_GIB = 262144
 _SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-split", "x86-clear-dirty-log-160-vcpus"
 
 
@@ -83,16 +84,16 @@ def parked_costs() -> pd.DataFrame:
     flushes = load("x86-disable-dirty-log-flushes").frame.set_index("variant")
     saved = flushes.loc["before"] - flushes.loc["after"]
     flush = saved["disable_time_s"] / saved["flushes"] / 64 * 1e12
-    page, entries = every_page.mean() / _PAGES_PER_GIB, _PAGES_PER_GIB // WORD_PAGES
+    page, entries = every_page.mean() / PAGES_PER_GIB, PAGES_PER_GIB // WORD_PAGES
     found = [
-        _mean("clear_page[shadow]", every_page / _PAGES_PER_GIB, "CLEAR of all pages, iteration 2"),
-        _mean("clear_unsplit[shadow]", (first["N"] - entries * page) / _PAGES_PER_GIB,
+        _mean("clear_page[shadow]", every_page / PAGES_PER_GIB, "CLEAR of all pages, iteration 2"),
+        _mean("clear_unsplit[shadow]", (first["N"] - entries * page) / PAGES_PER_GIB,
               "CLEAR of unsplit blocks, iteration 1"),
         _mean("split_block[shadow]", (first["Y"] - every_page.mean()) / BLOCKS_PER_GIB,
               "CLEAR that splits, less clearing all pages"),
-        _mean("clear_page[tdp]", now / (160 * _PAGES_PER_GIB),
+        _mean("clear_page[tdp]", now / (160 * PAGES_PER_GIB),
               "CLEAR of all pages, 160 vCPUs, after the change, iterations 2 and 3"),
-        _mean("clear_unsplit[tdp]", pd.Series([(tdp["clear-iteration-1", "before"] - entries * page) / _PAGES_PER_GIB]),
+        _mean("clear_unsplit[tdp]", pd.Series([(tdp["clear-iteration-1", "before"] - entries * page) / PAGES_PER_GIB]),
               "CLEAR of unsplit blocks, 96 vCPUs"),
         _mean("split_block[tdp]", pd.Series([split / BLOCKS_PER_GIB]),
               "CLEAR that splits, 96 vCPUs, less clearing all pages"),
@@ -112,15 +113,11 @@ def _mean(name: str, values: pd.Series, how: str) -> dict[str, object]:
             "high": float(np.exp(centre + half)), "how": how, "cells": len(logs)}  # fmt: skip
 
 
-def parked_times() -> pd.DataFrame:
+def parked_numbers() -> pd.DataFrame:
     """Every published time of enabling the log and of CLEAR on x86, beside the model's.
 
     A page of the TDP MMU before March 2023 is taken to cost what one of the shadow MMU costs, and enabling the log to
     cost a page what CLEAR does: neither was fitted.
-
-    Returns: ``table``, ``kernel``, ``phase``, ``what`` (kernel and phase in words), ``split`` (whether blocks are split
-    eagerly), ``vcpus``, ``value``, ``model`` (s), ``error``, ``role`` (``fitted``: among the rows of a cost;
-    ``predicted``), ``within`` (`BAR`).
     """
     rows = _published()
     known = {str(name): float(value) for name, value in parked_costs().set_index("name")["value"].items()}
@@ -128,13 +125,15 @@ def parked_times() -> pd.DataFrame:
     cases = {key: _case(known, *key) for key in keys}
     runs = dict(zip(cases, evaluate(list(cases.values()), pages_per_vcpu=512), strict=True))
     model = [runs[key].value(metric) for key, metric in zip(keys, rows["metric"], strict=True)]
-    error = np.array(model) / rows["value"] - 1
-    found = rows.assign(model=model, error=error, within=error.abs() <= BAR, what=_in_words(rows))
-    found["role"] = np.where(_fitted(rows), "fitted", "predicted")
-    return found[["table", "kernel", "phase", "what", "split", "vcpus", "value", "model", "error", "role", "within"]]
+    metric = rows["phase"] + ", eager_page_split=" + rows["split"].map({True: "Y", False: "N"})
+    role = np.where(_fitted(rows), FITTED, HELD_OUT)
+    rows = rows.assign(variant=_in_words(rows), metric=metric, unit="s", predicted=model, role=role)
+    shown = ["variant", "vcpus", "metric", "published", "unit", "predicted", "role"]
+    return numbers(rows[shown], list(rows["table"]))
 
 
 def _in_words(rows: pd.DataFrame) -> pd.Series:
+    """Kernel and phase."""
     each = rows["initially_set"].map({True: "CLEAR", False: "enabling"})
     does = np.where(rows["split"], " that splits", " of unsplit blocks")
     does = np.where(rows["initially_set"] & (rows["phase"] != "clear-iteration-1"), " of all pages", does)
@@ -153,21 +152,21 @@ _CASE = ("kernel", "split", "vcpus", "initially_set")
 
 
 def _published() -> pd.DataFrame:
-    """The published rows in one form: ``table``, ``kernel``, ``phase``, ``metric``, ``split``, ``vcpus``, ``value``."""
+    """The published rows in one form; ``split``: whether blocks are split eagerly, ``published``: s."""
     shadow, tdp, late = (load(name).frame for name in (_SHADOW, _TDP, _HOST_160))
     tdp = tdp[~tdp["phase"].str.startswith("dirty")]
     shadow = shadow.assign(table=_SHADOW, kernel="shadow MMU", split=shadow["eager_page_split"] == "Y",
-                           value=shadow["ioctl_time_s"])  # fmt: skip
-    tdp = tdp.assign(table=_TDP, kernel="TDP MMU", split=tdp["variant"] == "after", value=tdp["elapsed_time_s"],
+                           published=shadow["ioctl_time_s"])  # fmt: skip
+    tdp = tdp.assign(table=_TDP, kernel="TDP MMU", split=tdp["variant"] == "after", published=tdp["elapsed_time_s"],
                      vcpus=96)  # fmt: skip
     kernels = late["variant"].map({"before": "TDP MMU", "after": "TDP MMU, 2023 change"})
-    late = late.assign(table=_HOST_160, kernel=kernels, split=True, value=late["clear_time_s"], vcpus=160,
+    late = late.assign(table=_HOST_160, kernel=kernels, split=True, published=late["clear_time_s"], vcpus=160,
                        phase="clear-iteration-" + late["iteration"].astype(str))  # fmt: skip
     rows = pd.concat([shadow, tdp, late], ignore_index=True)
     clears = rows["phase"].str.extract(r"clear-iteration-(\d)")[0]
     rows["initially_set"] = clears.notna()
     rows["metric"] = np.where(clears.notna(), "clear_dirty_log_time[" + clears.fillna("") + "]", "enable_time")
-    return rows[["table", "kernel", "phase", "metric", "initially_set", "split", "vcpus", "value"]]
+    return rows[["table", "kernel", "phase", "metric", "initially_set", "split", "vcpus", "published"]]
 
 
 def _case(known: Mapping[str, float], kernel: str, split: bool, vcpus: int, initially_set: bool) -> Scenario:

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from simlib import figures
-from simlib.errors import InputError
+from simlib.figures.curves import COLUMNS
 from simlib.figures.style import HEIGHT, INK, VARIANT_COLOURS
-from simlib.fits import CostEstimate, Fit, complete, find_fit
-from simlib.measurements import data_dir
-from simlib.model.scenario import Scenario, load_scenario
+from simlib.fits import CostEstimate, complete
+from simlib.model.scenario import Scenario
 from simlib.prediction import evaluate
-from simlib.workloads import find_metric
-
-Policies = Mapping[str, Mapping[str, object]]
+from simlib.studies.arm64.altra import shipped_fit
 
 STRATEGIES: dict[str, dict[str, object]] = {
     "queued spinlock": {"architecture": "arm64-spinlock", "lock": "spin", "write_protect_fault": "write"},
@@ -50,27 +47,6 @@ PAGES = 2048
 point of `STRATEGIES` moves by 1 % at the calibrated costs."""
 
 
-def shipped_fit() -> Fit:
-    """The fit that simlib brings along for the machine of seed 000.
-
-    Raises `InputError` if the data package has none.
-
-    Examples
-    --------
-    >>> shipped_fit().scenario.machine.name
-    'ampere-altra'
-    """
-    path = data_dir() / "scenarios" / "arm64-ampere-altra.toml"
-    scenario = load_scenario(path)
-    fit = find_fit(scenario)
-    if fit is None:
-        raise InputError(
-            "data/fits", scenario.machine.name, "no calibrated costs for this machine",
-            f"write them with simlib calibrate {path}",
-        )  # fmt: skip
-    return fit
-
-
 def starting_point(estimate: CostEstimate | None = None) -> Scenario:
     """The published selftest with the test of the spinlock's row, and every cost filled in.
 
@@ -89,28 +65,18 @@ def starting_point(estimate: CostEstimate | None = None) -> Scenario:
 
 
 def compare(
-    scenario: Scenario,
-    vcpus: Sequence[int] = VCPUS,
-    *,
-    strategies: Policies = STRATEGIES,
-    metrics: Sequence[str] = ("dirty_memory_time",),
-    pages_per_vcpu: int = PAGES,
-    seed: int = 1,
+    scenario: Scenario, vcpus: Sequence[int] = VCPUS, *, pages_per_vcpu: int = PAGES, seed: int = 1
 ) -> pd.DataFrame:
-    """Simulate every strategy at every number of vCPUs, at the scenario's costs and on the same random numbers.
+    """Simulate `STRATEGIES` at every number of vCPUs, at the scenario's costs and on the same random numbers.
 
-    Returns: variant, vcpus, metric, kind (``simulated``), value, low, high (both NaN: one run, no interval), held_out
-    (True: no row was fitted at these costs). The table that `simlib.figures` draws. Raises `InputError` if a cost has
-    no value, a metric is unknown, or there is nothing to compare.
+    Returns: the table that `simlib.figures` draws: variant, vcpus, metric, kind (``simulated``), value (s), low, high
+    (both NaN: one run, no interval), held_out (True: no row was fitted at these costs). Raises `InputError` if a cost
+    has no value.
 
     Parameters
     ----------
     scenario : Scenario
         Machine, guest, workload and costs; of its policy, what a strategy does not replace.
-    strategies : mapping of str to mapping
-        Policy tables by name.
-    metrics : sequence of str
-        Metrics of the workload.
 
     Examples
     --------
@@ -118,46 +84,31 @@ def compare(
     >>> frame.groupby("variant")["value"].last().idxmax()
     'ticket lock'
     """
-    if not vcpus or not strategies:
-        raise InputError("vcpus" if not vcpus else "strategies", "", "must name at least one")
-    for metric in metrics:
-        find_metric(scenario, metric)
-    cases = [
-        (name, n, complete(scenario.changed({"policy": policy}).with_vcpus(n)))
-        for name, policy in strategies.items()
-        for n in vcpus
-    ]
-    runs = evaluate([case for _, _, case in cases], pages_per_vcpu=pages_per_vcpu, seed=seed)
+    at = [(name, n) for name in STRATEGIES for n in vcpus]
+    cases = [complete(scenario.changed({"policy": STRATEGIES[name]}).with_vcpus(n)) for name, n in at]
+    runs = evaluate(cases, pages_per_vcpu=pages_per_vcpu, seed=seed)
+    metric = "dirty_memory_time"
     rows = [
         (name, n, metric, "simulated", run.metrics[metric], np.nan, np.nan, True)
-        for (name, n, _), run in zip(cases, runs, strict=True)
-        for metric in metrics
+        for (name, n), run in zip(at, runs, strict=True)
     ]
-    return pd.DataFrame(rows, columns=["variant", "vcpus", "metric", "kind", "value", "low", "high", "held_out"])
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def published(fit: Fit | None = None) -> pd.DataFrame:
+def published() -> pd.DataFrame:
     """Measured times of the strategies that somebody measured, in the same table as `compare`.
 
-    Returns: The columns of `compare`; kind is ``measured``, held_out says that the fit did not see the row.
-
-    Parameters
-    ----------
-    fit : Fit, optional
-        By default `shipped_fit`, which keeps the rows that it was fitted to.
+    Returns: The columns of `compare`; kind is ``measured``, held_out says that the shipped fit did not see the row.
 
     Examples
     --------
     >>> published()["variant"].unique().tolist()
     ['queued spinlock', 'rwlock, faults for read']
     """
-    rows = (shipped_fit() if fit is None else fit).observations
     names = {variant: name for name, variant in MEASURED_AS.items()}
-    rows = rows[(rows["metric"] == "dirty_memory_time") & rows["variant"].isin(list(names))]
-    return pd.DataFrame(
-        {"variant": rows["variant"].map(names), "vcpus": rows["vcpus"], "metric": rows["metric"], "kind": "measured",
-         "value": rows["value"], "low": np.nan, "high": np.nan, "held_out": ~rows["train"].astype(bool)}
-    ).reset_index(drop=True)  # fmt: skip
+    rows = shipped_fit().curves().query("kind == 'measured' and metric == 'dirty_memory_time'")
+    rows = rows.assign(variant=rows["variant"].map(names)).dropna(subset="variant")
+    return rows[list(COLUMNS)].reset_index(drop=True)
 
 
 def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault") -> go.Figure:

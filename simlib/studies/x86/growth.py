@@ -19,13 +19,15 @@ import pandas as pd
 from scipy import stats
 
 from simlib import parallel
-from simlib.calibration.fit import Calibrated, calibrate
+from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import Problem, build_problem, parameters_of
-from simlib.calibration.x86 import fault_problem, guest_access
 from simlib.fits import CostEstimate, Fit, load_fit
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import load_scenario
 from simlib.prediction import evaluate, predict
+from simlib.studies.study import FITTED, HELD_OUT, numbers
+from simlib.studies.x86.hosts import DIRTY_TIME, fault_problem, guest_access
+from simlib.studies.x86.parked import PAGES_PER_GIB
 
 FEW_VCPUS, FEWER_VCPUS = 16, 8
 """vCPUs up to which ept=Y, and ept=N, are calibrated where the others are held out."""
@@ -33,7 +35,9 @@ FEW_VCPUS, FEWER_VCPUS = 16, 8
 BEYOND = (96, 128)
 """vCPUs that no table of the shadow MMU has."""
 
-_PAGES_PER_GIB = 262144
+PAGING, BEFOREHAND = "dirty_memory_time, ept=N", "dirty_memory_time, ept=N, eager_page_split=Y"
+"""Shadow paging among the published numbers: split on fault, and with everything split beforehand."""
+
 _QUEUE = ("fault_exit", "fault_hold", "line_transfer", "fault_jitter")
 _FLAT: dict[str, Any] = {"slowdown": [], "remote_ratio": 1.0}
 
@@ -96,6 +100,12 @@ def readings() -> dict[str, Reading]:
 CHOSEN = "chosen"
 """The reading of the shipped costs."""
 
+PLAUSIBLE = (CHOSEN, "crowding", "clusters-of-4", "published-latency", "sockets-of-63")
+"""Readings between which the tables do not decide, or not by much; a prediction beyond them rests on all of these."""
+
+
+# -- calibrating --------------------------------------------------------------------------------------------------
+
 
 def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
     """Splitting on fault under one reading; up to so many vCPUs calibrated, the others held out; None: all.
@@ -120,17 +130,17 @@ def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
     return Problem(scenario, rows, names, bounds, given.dataset)
 
 
-def paging_problem(estimate: CostEstimate, vcpus: int = FEWER_VCPUS) -> Problem:
+def paging_problem(estimate: CostEstimate) -> Problem:
     """Splitting on fault with shadow paging (ept=N): its own exit and hold, all else carried over from ept=Y's fit.
 
     Examples
     --------
     >>> from simlib.fits import find_fit
-    >>> from simlib.calibration.x86 import configurations
+    >>> from simlib.studies.x86.hosts import configurations
     >>> paging_problem(find_fit(configurations()).estimate).names
     ('fault_exit', 'fault_hold')
     """
-    rows = load("x86-shadow-eager-split-dirty-time").rows("ept == 'N' and eager_page_split == 'N'")
+    rows = load(DIRTY_TIME).rows("ept == 'N' and eager_page_split == 'N'")
     carried = dict(zip(estimate.names, np.exp(estimate.logs).tolist(), strict=True))
     case = fault_problem().scenario.variants["shadow, 100 % written"].with_costs(
         **{name: carried[name] for name in ("line_transfer", "crowding", "fault_jitter")}
@@ -145,8 +155,7 @@ def paging_problem(estimate: CostEstimate, vcpus: int = FEWER_VCPUS) -> Problem:
          "metric": "dirty_memory_time", "value": rows["dirty_memory_time_s"].to_numpy()}
     )  # fmt: skip
     names, bounds = parameters_of(scenario, tuple(variants))
-    return Problem(scenario, frame.assign(train=frame["vcpus"] <= vcpus), names, bounds,
-                   "x86-shadow-eager-split-dirty-time")  # fmt: skip
+    return Problem(scenario, frame.assign(train=frame["vcpus"] <= FEWER_VCPUS), names, bounds, DIRTY_TIME)
 
 
 def _written(share: float) -> str:
@@ -162,7 +171,7 @@ def arm64_problem(grows: bool) -> Problem:
     return build_problem(scenario, load("arm64-dirty-memory-time"))
 
 
-def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Calibrated]:
+def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Fit]:
     """Calibrate every reading: on few vCPUs, and those that make sense of them on all; shadow paging; arm64.
 
     Returns: By the name of its file in ``data/fits/x86-growth``.
@@ -178,12 +187,8 @@ def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Calibrat
     return fits | {"shadow-paging-few": calibrate(paging, profile=False)}
 
 
-def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Calibrated:
+def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
     return calibrate(problem, profile=profile, progress=lambda *_: check(0, 0))
-
-
-PLAUSIBLE = (CHOSEN, "crowding", "clusters-of-4", "published-latency", "sockets-of-63")
-"""Readings between which the tables do not decide, or not by much; a prediction beyond them rests on all of these."""
 
 
 def folder() -> Path:
@@ -202,6 +207,9 @@ def growth_fit(name: str) -> Fit:
     return load_fit(folder() / f"{name}.json")
 
 
+# -- what the fits say --------------------------------------------------------------------------------------------
+
+
 def reading_table() -> pd.DataFrame:
     """What every reading explains of splitting on fault, calibrated on few vCPUs.
 
@@ -218,50 +226,38 @@ def reading_table() -> pd.DataFrame:
     for name, reading in readings().items():
         fit = growth_fit(f"{name}-few")
         seen = fit.observations
-        shadow, tdp = seen[seen["variant"] != "tdp"], seen[seen["variant"] == "tdp"]
-        trained = shadow[shadow["vcpus"] <= FEW_VCPUS]
+        errors = seen.set_index("vcpus")["error"]
+        shadow, tdp = errors[(seen["variant"] != "tdp").to_numpy()], errors[(seen["variant"] == "tdp").to_numpy()]
         rows.append(
             {"reading": name, "says": reading.says, "costs": len(fit.estimate.names),
-             "observations": int(seen["train"].sum()), "trained": _worst(trained["error"]),
-             "at_32": _worst(shadow[shadow["vcpus"] == 32]["error"]),
-             "at_64": _worst(shadow[shadow["vcpus"] == 64]["error"]), "tdp_at_96": _worst(tdp["error"])}
+             "observations": int(seen["train"].sum()), "trained": max(shadow[shadow.index <= FEW_VCPUS], key=abs),
+             "at_32": max(shadow[[32]], key=abs), "at_64": max(shadow[[64]], key=abs), "tdp_at_96": max(tdp, key=abs)}
         )  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def _worst(errors: pd.Series) -> float:
-    return float(max(errors, key=abs))
+def hand_over() -> pd.DataFrame:
+    """What the hand-over of the lock takes longer for each doubling of its waiters, and whether arm64's table asks so.
 
-
-class Difference(NamedTuple):
-    """Whether arm64's hand-over grows: its cost, ps, with its interval, and an F-test of one cost more."""
-
-    cost: float
-    low: float
-    high: float
-    f: float
-    p: float
-
-
-def arm64_growth() -> Difference:
-    """Whether arm64's table asks for a growing hand-over.
+    Returns: ``machine``, ``value_ns``, ``low_ns``, ``high_ns``, and ``p`` of an F-test of this one cost more (arm64).
 
     Examples
     --------
-    >>> found = arm64_growth()
-    >>> bool(found.p > 0.1)
+    >>> bool(hand_over().set_index("machine").loc["arm64", "p"] > 0.1)
     True
     """
-    plain, more = growth_fit("arm64-constant"), growth_fit("arm64-grows")
-    row = more.parameters[more.parameters["name"] == "crowding"]
-    cost, low, high = (float(row[column].iloc[0]) for column in ("value", "low", "high"))
+    x86, plain, more = (growth_fit(name) for name in (f"{CHOSEN}-all", "arm64-constant", "arm64-grows"))
     squares = [fit.estimate.discrepancy**2 * fit.estimate.dof for fit in (plain, more)]
     ratio = max(0.0, squares[0] - squares[1]) / (squares[1] / more.estimate.dof)
-    return Difference(cost, low, high, ratio, float(stats.f.sf(ratio, 1, more.estimate.dof)))
+    rows = []
+    for machine, fit, p in (("x86", x86, np.nan), ("arm64", more, float(stats.f.sf(ratio, 1, more.estimate.dof)))):
+        cost = fit.costs().set_index("name").loc["crowding"]
+        rows.append({"machine": machine} | {f"{end}_ns": cost[end] for end in ("value", "low", "high")} | {"p": p})
+    return pd.DataFrame(rows)
 
 
 def curves() -> pd.DataFrame:
-    """Published times a page and those of some readings, as `simlib.figures.saturated_fault` draws them.
+    """Published times a page and those of some readings, as `simlib.studies.x86.figures.saturated_fault` draws them.
 
     Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
 
@@ -270,46 +266,63 @@ def curves() -> pd.DataFrame:
     >>> sorted(set(curves()["panel"]))
     ['EPT (ept=Y), 100 % written', 'shadow paging (ept=N), 100 % written']
     """
-    shown = {name: growth_fit(f"{name}-few") for name in ("constant", "sockets", "clusters-of-4", CHOSEN)}
-    paging = growth_fit("shadow-paging-few")
+    shown = [
+        ("EPT (ept=Y)", "shadow, ", name, f"{name}-few") for name in ("constant", "sockets", "clusters-of-4", CHOSEN)
+    ]
+    shown.append(("shadow paging (ept=N)", "", CHOSEN, "shadow-paging-few"))
     parts = []
-    for name, fit in shown.items():
-        seen = fit.observations[fit.observations["variant"] == "shadow, 100 % written"]
-        parts += _curve(seen, "EPT (ept=Y), 100 % written", name, measured=name == CHOSEN)
-    seen = paging.observations[paging.observations["variant"] == _written(100)]
-    parts += _curve(seen, "shadow paging (ept=N), 100 % written", CHOSEN, measured=True)
+    for panel, mmu, name, file in shown:
+        seen = growth_fit(file).observations
+        seen = seen[seen["variant"] == mmu + _written(100)]
+        each = 1e6 / (PAGES_PER_GIB * seen["vcpus"])  # 1 GiB for each vCPU
+        model = seen[["vcpus"]].assign(
+            panel=f"{panel}, {_written(100)}", reading=name, kind=np.where(seen["train"], "fitted", "predicted"),
+            us_per_page=seen["model"] * each,
+        )  # fmt: skip
+        parts.append(model)
+        if name == CHOSEN:
+            parts.append(model.assign(kind="measured", us_per_page=seen["value"] * each))
     return pd.concat(parts, ignore_index=True)
 
 
-def _curve(seen: pd.DataFrame, panel: str, reading: str, measured: bool) -> list[pd.DataFrame]:
-    kinds = np.where(seen["train"], "fitted", "predicted")
-    each = 1e6 / (_PAGES_PER_GIB * seen["vcpus"])  # 1 GiB for each vCPU
-    model = seen[["vcpus"]].assign(panel=panel, reading=reading, kind=kinds, us_per_page=seen["model"] * each)
-    points = model.assign(kind="measured", us_per_page=seen["value"] * each)
-    return [model, points] if measured else [model]
+def fault_numbers(seed: int = 1) -> pd.DataFrame:
+    """Splitting on fault, from few vCPUs to many, by the reading `CHOSEN`, and with shadow paging."""
+    parts = []
+    for name in (f"{CHOSEN}-few", "shadow-paging-few"):
+        fit = growth_fit(name)
+        for variant, mine in fit.observations.groupby("variant", sort=False):
+            vcpus, metrics = sorted({int(n) for n in mine["vcpus"]}), ["dirty_memory_time"]
+            found = predict(fit.scenario, vcpus, variant=str(variant), fit=fit, metrics=metrics, seed=seed).frame
+            rows = mine[["variant", "vcpus", "value", "train"]].rename(columns={"value": "published"})
+            rows = rows.merge(found.drop(columns="variant").rename(columns={"estimate": "predicted"}), on="vcpus")
+            role = np.where(rows.pop("train").astype(bool), FITTED, HELD_OUT)
+            metric = PAGING if name.startswith("shadow") else rows["metric"]
+            tables = list(mine["table"]) if "table" in mine else DIRTY_TIME
+            parts.append(numbers(rows.assign(role=role, metric=metric), tables))
+    return pd.concat(parts, ignore_index=True)
 
 
-def split_beforehand(estimate: CostEstimate) -> pd.DataFrame:
+def beforehand_numbers() -> pd.DataFrame:
     """Shadow paging with everything split beforehand: each write to a page faults once, under the write lock.
 
-    Reads do not, and take what they take with ept=Y (`simlib.calibration.x86.guest_access`).
-
-    Returns: ``write_percent``, ``vcpus``, ``value``, ``model`` (s), ``error``; no cost was fitted to them.
+    Reads do not, and take what they take with ept=Y (`simlib.studies.x86.hosts.guest_access`). No cost was fitted to
+    any of it.
     """
-    rows = load("x86-shadow-eager-split-dirty-time").rows("ept == 'N' and eager_page_split == 'Y'")
+    rows = load(DIRTY_TIME).rows("ept == 'N' and eager_page_split == 'Y'").reset_index(drop=True)
     base = paging_problem(growth_fit(f"{CHOSEN}-all").estimate).scenario.changed({"policy": {"eager_split": True}})
+    estimate = growth_fit("shadow-paging-few").estimate
     cases = [
         estimate.apply(base.changed({"workload": {"write_percent": int(share)}, "guest": {"vcpus": int(vcpus)}}))
         .with_costs(guest_access=guest_access(share))
         for share, vcpus in zip(rows["write_percent"], rows["vcpus"], strict=True)
     ]  # fmt: skip
-    found = rows[["write_percent", "vcpus"]].reset_index(drop=True)
-    found["value"] = rows["dirty_memory_time_s"].to_numpy(dtype=float)
-    found["model"] = [run.metrics["dirty_memory_time"] for run in evaluate(cases)]
-    return found.assign(error=found["model"] / found["value"] - 1)
+    found = {"variant": rows["write_percent"].map(_written), "vcpus": rows["vcpus"], "metric": BEFOREHAND,
+             "published": rows["dirty_memory_time_s"].astype(float), "unit": "s", "role": HELD_OUT,
+             "predicted": [run.metrics["dirty_memory_time"] for run in evaluate(cases)]}  # fmt: skip
+    return numbers(pd.DataFrame(found), DIRTY_TIME)
 
 
-def beyond(vcpus: tuple[int, ...] = BEYOND, seed: int = 1) -> pd.DataFrame:
+def beyond(seed: int = 1) -> pd.DataFrame:
     """Splitting on fault with more vCPUs than were measured: each reading's interval, and what spans them all.
 
     Returns: ``reading`` (``all``: lowest low, highest high, the chosen one's estimate), ``vcpus``, ``estimate``,
@@ -319,7 +332,7 @@ def beyond(vcpus: tuple[int, ...] = BEYOND, seed: int = 1) -> pd.DataFrame:
     for name in PLAUSIBLE:
         fit = growth_fit(f"{name}-all")
         case = fit.scenario.variants["shadow, 100 % written"]
-        frame = predict(case, fit=fit.estimate, vcpus=list(vcpus), metrics=["dirty_memory_time"], seed=seed).frame
+        frame = predict(case, fit=fit.estimate, vcpus=BEYOND, metrics=["dirty_memory_time"], seed=seed).frame
         rows.append(frame[["vcpus", "estimate", "low", "high"]].assign(reading=name))
     found = pd.concat(rows, ignore_index=True)[["reading", "vcpus", "estimate", "low", "high"]]
     best = found[found["reading"] == CHOSEN].set_index("vcpus")["estimate"]

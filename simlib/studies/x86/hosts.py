@@ -15,8 +15,7 @@ import pandas as pd
 from scipy import stats
 from scipy.linalg import block_diag
 
-from simlib.calibration.fit import Calibrated, calibrate
-from simlib.calibration.parked import MACHINE, parked_costs
+from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import Problem, parameters_of
 from simlib.fits import CostEstimate, Fit
 from simlib.measurements import data_dir, load
@@ -24,9 +23,11 @@ from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 from simlib.simulation import run_scenario
+from simlib.studies.x86.parked import MACHINE, PAGES_PER_GIB, parked_costs
 from simlib.workloads.scaled import scaled
 
-_PAGES_PER_GIB = 262144
+DIRTY_TIME = "x86-shadow-eager-split-dirty-time"
+"""The table of the shadow MMU's faults: passes of 1 GiB a vCPU, with EPT and without, split beforehand or on fault."""
 
 PUBLISHED_CHANGE = {"precopy_duration": "precopy_duration_change_percent",
                     "dirty_left": "postcopy_dirty_change_percent",
@@ -46,12 +47,12 @@ def fault_problem() -> Problem:
     >>> len(fault_problem().train), fault_problem().names
     (13, ('fault_exit', 'fault_hold', 'line_transfer', 'crowding', 'fault_jitter'))
     """
-    eager, faults = "x86-shadow-eager-split-dirty-time", "x86-tdp-eager-split"
-    shadow = load(eager).rows("ept == 'Y' and eager_page_split == 'N'")
+    faults = "x86-tdp-eager-split"
+    shadow = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'N'")
     tdp = load(faults).rows("initially_set == 'N' and variant == 'before'")
     tdp = tdp[tdp["phase"] == "dirty-memory-iteration-1"]
     names = [f"shadow, {share} % written" for share in shadow["write_percent"]]
-    split = pd.DataFrame({"table": eager, "variant": names, "vcpus": shadow["vcpus"]})
+    split = pd.DataFrame({"table": DIRTY_TIME, "variant": names, "vcpus": shadow["vcpus"]})
     last = pd.DataFrame({"table": faults, "variant": "tdp", "vcpus": 96, "value": tdp["elapsed_time_s"]})
     frame = pd.concat([split.assign(value=shadow["dirty_memory_time_s"]), last], ignore_index=True)
     frame = frame.assign(metric="dirty_memory_time", train=True)
@@ -70,7 +71,7 @@ def fault_problem() -> Problem:
         }
     )
     costs, bounds = parameters_of(scenario, tuple(scenario.variants))
-    return Problem(scenario, frame, costs, bounds, f"{eager}, {faults}")
+    return Problem(scenario, frame, costs, bounds, f"{DIRTY_TIME}, {faults}")
 
 
 def guest_access(write_percent: float = 100) -> int:
@@ -84,9 +85,8 @@ def guest_access(write_percent: float = 100) -> int:
     >>> 200_000 < guest_access() < 250_000, 20_000 < guest_access(5) < 25_000
     (True, True)
     """
-    table = load("x86-shadow-eager-split-dirty-time")
-    rows = table.rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100 and vcpus == 2")
-    write, written = float(rows["dirty_memory_time_s"].iloc[0]) / _PAGES_PER_GIB * 1e12, write_percent / 100
+    rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100 and vcpus == 2")
+    write, written = float(rows["dirty_memory_time_s"].iloc[0]) / PAGES_PER_GIB * 1e12, write_percent / 100
     return round(write if written == 1 else written * write + (1 - written) * split_access_bound())
 
 
@@ -101,8 +101,7 @@ def lock_free_pass() -> tuple[tuple[int, float], ...]:
     >>> [f"{vcpus}: {factor:.3f}" for vcpus, factor in lock_free_pass()]
     ['2: 1.000', '4: 1.015', '8: 1.038', '16: 1.142', '32: 1.339', '64: 1.429']
     """
-    table = load("x86-shadow-eager-split-dirty-time")
-    rows = table.rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100").sort_values("vcpus")
+    rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100").sort_values("vcpus")
     times = rows["dirty_memory_time_s"].to_numpy(dtype=float)
     return tuple(zip(rows["vcpus"].astype(int).tolist(), (times / times[0]).tolist(), strict=True))
 
@@ -118,22 +117,9 @@ def split_access_bound() -> int:
     >>> 12_000 < split_access_bound() < 13_000
     True
     """
-    table = load("x86-shadow-eager-split-dirty-time")
-    rows = table.rows("ept == 'Y' and eager_page_split == 'Y' and vcpus == 2").set_index("write_percent")
-    write, mixed = (float(rows["dirty_memory_time_s"][share]) / _PAGES_PER_GIB for share in (100, 5))
+    rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and vcpus == 2").set_index("write_percent")
+    write, mixed = (float(rows["dirty_memory_time_s"][share]) / PAGES_PER_GIB for share in (100, 5))
     return round((mixed - 0.05 * write) / 0.95 * 1e12)
-
-
-def remote_ratio() -> float:
-    """How many times as long a cache line takes between sockets as within one: median of the published Xeons.
-
-    Examples
-    --------
-    >>> remote_ratio()
-    2.75
-    """
-    table = load("core-to-core-latency").frame
-    return float(table[table["processor"].str.startswith("Xeon")]["cross_ratio"].median())
 
 
 def configurations() -> Scenario:
@@ -179,13 +165,13 @@ def reacquire(estimate: CostEstimate) -> dict[str, object]:
             "how": "config 1: change of CLEAR CPU by the 64-page drop"}  # fmt: skip
 
 
-def _joined(faults: Calibrated, more: pd.DataFrame, quantile: float) -> CostEstimate:
+def _joined(faults: Fit, more: pd.DataFrame, quantile: float) -> CostEstimate:
     """The faults' costs and others in one estimate.
 
     Where a profile interval is narrower than the linear one, as for a cost that other costs hide, the covariance is
     narrowed to it.
     """
-    profile, linear = faults.intervals, np.sqrt(np.diag(faults.estimate.covariance))
+    profile, linear = faults.parameters, np.sqrt(np.diag(faults.estimate.covariance))
     widths = np.log((profile["high"] / profile["low"]).to_numpy(dtype=float)) / 2 / quantile
     narrower = np.minimum(1.0, widths / linear)
     others = np.log((more["high"] / more["low"]).to_numpy(dtype=float)) / 2 / quantile
@@ -210,16 +196,16 @@ def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
     parked = pd.concat([parked, pd.DataFrame([reacquire(first)])], ignore_index=True)
     estimate = _joined(faults, parked, quantile)
     known = parked[["name", "value", "low", "high"]].assign(at_bound=False, determined=parked["high"] > parked["low"])
-    parameters = pd.concat([faults.intervals, known], ignore_index=True)
+    parameters = pd.concat([faults.parameters, known], ignore_index=True)
     meta = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "dataset": "x86-shadow-eager-split-dirty-time, x86-shadow-eager-split-ioctl-time, x86-tdp-eager-split, "
+        "dataset": f"{DIRTY_TIME}, x86-shadow-eager-split-ioctl-time, x86-tdp-eager-split, "
         "x86-clear-dirty-log-160-vcpus, x86-disable-dirty-log-flushes, x86-clear-lock-drop-configurations (config 1)",
         "train": "",
-        "seed": faults.seed,
+        "seed": faults.meta["seed"],
         "pages_per_vcpu": PAGES_PER_VCPU,
         "level": LEVEL,
         "valid": faults.valid,
         "how": dict(zip(parked["name"], parked["how"], strict=True)),
     }
-    return Fit(faults.problem.scenario, estimate, parameters, faults.fitted, meta)
+    return Fit(faults.scenario, estimate, parameters, faults.observations, meta)
