@@ -176,18 +176,6 @@ class SimulationResult(Result):
         return result_html("Simulated", what, self.flags, self.table(), self.locks())
 
 
-def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
-    """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
-
-    How that is done, and whether at all, is the workload's own matter (`simlib.workloads.KINDS`).
-
-    >>> small, scale = sampled(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
-    >>> small.guest.pages_per_vcpu, scale
-    (4096, 128.0)
-    """
-    return kind_of(scenario).sample(scenario, pages_per_vcpu)
-
-
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """What a reader should know of a scenario's result before believing it."""
     known = {*scenario.costs.given(), *used_costs(scenario)}
@@ -375,7 +363,7 @@ def run_scenario(
     >>> result.flags[0]
     'no value for fault_exit, fault_hold, line_transfer: taken as 0, so times are too short'
     """
-    small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
+    small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind_of(scenario).sample(scenario, pages_per_vcpu)
     kind = kind_of(small)
     kind.check_horizon(small)
     check_length(small)

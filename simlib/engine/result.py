@@ -133,20 +133,11 @@ class EngineResult:
                 stats = dict(zip(LOCK_COLUMNS, self.lock_stats[lock, mode].tolist(), strict=True))
                 if not stats["acquisitions"]:
                     continue
-                rows.append(
-                    {
-                        "lock": name,
-                        "mode": mode.name.lower(),
-                        "acquisitions": stats["acquisitions"],
-                        "contended": stats["contended"],
-                        "wait_s": stats["wait_ps"] * PS,
-                        "wait_max_s": stats["wait_max_ps"] * PS,
-                        "hold_s": stats["hold_ps"] * PS,
-                        "hold_max_s": stats["hold_max_ps"] * PS,
-                        "utilisation": self.busy_ps[lock] / max(1, self.end_ps),
-                        "mean_queue": self.queue_ps[lock].sum() / max(1, self.end_ps),
-                    }
-                )
+                counts = {name: count for name, count in stats.items() if not name.endswith("_ps")}
+                times = {f"{name.removesuffix('ps')}s": time * PS for name, time in stats.items() if name not in counts}
+                shares = {"utilisation": self.busy_ps[lock] / max(1, self.end_ps),
+                          "mean_queue": self.queue_ps[lock].sum() / max(1, self.end_ps)}  # fmt: skip
+                rows.append({"lock": name, "mode": mode.name.lower(), **counts, **times, **shares})
         return pd.DataFrame(rows)
 
     def threads(self, job: Job) -> pd.DataFrame:
@@ -154,12 +145,7 @@ class EngineResult:
         frame = pd.DataFrame(self.thread_ps * PS, columns=[f"{a}_s" for a in ACTIVITIES])
         frame.insert(0, "thread", list(job.thread_names))
         frame["end_s"] = self.thread_end_ps * PS
-        kinds = (
-            "translation_faults",
-            "permission_faults",
-            "block_permission_faults",
-            "block_translation_faults",
-        )
+        kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults")
         for i, kind in enumerate(kinds):
             frame[kind] = self.faults[:, i]
         return frame

@@ -141,9 +141,8 @@ def ownership_over_time(
 def perfetto_trace(result: TracedRun) -> dict[str, object]:
     """The run's trace in the JSON format that Perfetto and chrome://tracing read.
 
-    One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps.
-
-    Raises `InputError` if the run was not traced.
+    One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps. Raises
+    `InputError` if the run was not traced.
 
     Examples
     --------

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simlib.engine import compiled
 from simlib.engine.random import SEEK_BITS
 from simlib.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineResult
-from simlib.model.job import Image, Job
+from simlib.model.job import Job
 from simlib.model.program import REGION, Thread, raised
 from simlib.model.steps import Map
 from simlib.sampling.course import Floats, Terrain
@@ -103,20 +103,8 @@ class WindowKernel(DirtyLog):
     chunk_pages: int = 0
     stands_for: int = 1
     """Pages of the memory for each page of the background."""
-    quantiles: tuple[tuple[float, ...], ...] = ()
-    first_image: Image | None = None
     owner: bool = True
     """Whether the vCPU whose program is being written touches the chunk."""
-
-    @property
-    def places(self) -> tuple[float | tuple[float, ...], ...]:
-        """Of those vCPUs that touch the chunk, and of the others."""
-        return self.quantiles
-
-    @property
-    def image(self) -> Image | None:
-        """The memory as it is found."""
-        return self.first_image
 
     def seek(self) -> None:
         """A page of the chunk, or of the background."""
@@ -201,8 +189,8 @@ def window_job(
         ),
         chunk_pages=pages,
         stands_for=max(1, round((memory - pages) / (total - pages))),
-        quantiles=(places(terrain.touches, counts, total, owners / guest.vcpus), _beyond(pages, total)),
-        first_image=image(terrain, chunk, blocks, faulting, accesses, seed),
+        places=(places(terrain.touches, counts, total, owners / guest.vcpus), _beyond(pages, total)),
+        image=image(terrain, chunk, blocks, faulting, accesses, seed),
     )
     vcpus = [running_vcpu(kernel, logging=True, anywhere=True)] * owners
     if owners < guest.vcpus:

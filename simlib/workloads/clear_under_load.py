@@ -28,10 +28,8 @@ _STOP, _MEASURE, _WAKES = range(3)
 def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
-    Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``.
-
-    Raises `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one
-    instant.
+    Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``. Raises
+    `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one instant.
 
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "clear_under_load"}, "costs": {"guest_access": "2ns"}}))

@@ -31,9 +31,8 @@ IPA_BITS = 48
 def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
-    Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``.
-
-    Raises `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none.
+    Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``. Raises
+    `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none.
 
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "eager_split"},
     ...                             "policy": {"eager_split": True}}))

@@ -13,9 +13,8 @@ from simlib.model.scenario import Scenario
 def within_horizon(what: str, time: float, cure: str, option: str = "", beside: int = 0) -> None:
     """Raise unless a time, ps, and what passes `beside` it can be simulated.
 
-    The sentence is `what`, in which the time stands for ``{}``, and `cure`; on the command line `option`.
-
-    Raises `HorizonError`.
+    The sentence is `what`, in which the time stands for ``{}``, and `cure`; on the command line `option`. Raises
+    `HorizonError`.
     """
     if beside + time > HORIZON_PS:
         limit = f"more than the {HORIZON_PS * PS:.0f} s that are simulated"
@@ -64,9 +63,8 @@ def check_length(scenario: Scenario) -> str:
 def check_walks(scenario: Scenario) -> None:
     """Refuse a guest whose walks over its memory cannot end in time.
 
-    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978).
-
-    Raises `HorizonError`.
+    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978). Raises
+    `HorizonError`.
 
     >>> check_walks(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
     ...                             "costs": {"fault_exit": "1us"}}))

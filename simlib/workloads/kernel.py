@@ -55,12 +55,17 @@ class Kernel:
     """What actions cost on the scenario's machine."""
     first_batch: int = 64
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
+    places: tuple[float | tuple[float, ...], ...] = ()
+    """Which pages the guest touches, as `Job.places` has it, where it is not uniform; by default Zipf's law."""
+    image: Image | None = None
+    """What the memory is like when the run begins, if it is neither empty nor all mapped."""
 
     def __post_init__(self) -> None:
         """Resolve what the scenario leaves to the architecture."""
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
         self.costs = self.scenario.machine_costs
+        self.places = self.places or (self.scenario.workload.zipf_exponent,)
 
     @property
     def slot_pages(self) -> int:
@@ -81,16 +86,6 @@ class Kernel:
         if regions and self.policy.lock_regions > 1:
             return Lock(REGIONS, how, Whose.REGION)
         return Lock(MMU_LOCK, how)
-
-    @property
-    def places(self) -> tuple[float | tuple[float, ...], ...]:
-        """Which pages the guest touches, as `Job.places` has it, where it is not uniform."""
-        return (self.scenario.workload.zipf_exponent,)
-
-    @property
-    def image(self) -> Image | None:
-        """What the memory is like when the run begins, if it is neither empty nor all mapped."""
-        return None
 
     @property
     def first_own_lock(self) -> int:

@@ -24,10 +24,8 @@ _POPULATED, _GO, _ALL_DONE = range(3)
 def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
-    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``begun i``, ``dirtied i``,
-    ``cleared i``.
-
-    Raises `InputError` if a probe takes no time, or there are more iterations than flags.
+    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``begun i``, ``dirtied i``, ``cleared
+    i``. Raises `InputError` if a probe takes no time, or there are more iterations than flags.
 
     >>> job = build(Scenario.parse({"guest": {"memory_per_vcpu": "4M"}, "workload": {"kind": "lock_probe"},
     ...                             "costs": {"clear_ioctl": "500ns"}}))

@@ -24,9 +24,8 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
     A guest that touches so many pages a second touches each page of less memory more often, in proportion; a pass over
     it takes less time, in proportion. What happens to a page between two passes is thus the same. Chunks shrink alike,
     so that there are as many, and what one ioctl costs outside of its pages shrinks with them. What does not scale is
-    the time of a single hold of a whole chunk, and so the longest stall.
-
-    Raises `InputError` if the memory or the chunk cannot be divided so.
+    the time of a single hold of a whole chunk, and so the longest stall. Raises `InputError` if the memory or the chunk
+    cannot be divided so.
 
     - `scenario`: its workload must be a migration.
     - `factor`: memory of the scenario over memory of the result.

@@ -30,20 +30,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simlib.engine.compiled import calendar
+from simlib.engine.compiled import calendar, reach
 from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.memory import NO_FAULT, WORD_PAGES, fault_of
-from simlib.engine.compiled.reach import (
-    ALWAYS,
-    BITMAP,
-    HIT,
-    find_company,
-    find_gatherings,
-    find_inside,
-    find_reach,
-    find_sweeps,
-    who_may,
-)
 from simlib.engine.compiled.rounds import learn
 from simlib.engine.limits import HORIZON_PS
 from simlib.model.steps import Clock, Page
@@ -61,14 +50,14 @@ def prepare(run):
     if world.recorded or world.clock != Clock.WALL:
         return
     steps, locks, threads = run.steps, run.locks, run.threads
-    find_inside(steps, locks, threads, run.inside)
-    find_reach(steps, locks, world.as_blocks, run.inside, run.reach)
-    find_company(world, threads, run.reach, run.changers)
-    find_gatherings(steps, threads, run.gathers)
+    reach.find_inside(steps, locks, threads, run.inside)
+    reach.find_reach(steps, locks, world.as_blocks, run.inside, run.reach)
+    reach.find_company(world, threads, run.reach, run.changers)
+    reach.find_gatherings(steps, threads, run.gathers)
     for step in steps:
-        step.ahead = who_may(steps, locks, threads.shape[0], step)
+        step.ahead = reach.who_may(steps, locks, threads.shape[0], step)
     learn(world, steps, run.rounds)
-    find_sweeps(steps, world.block_shift, run.rounds)
+    reach.find_sweeps(steps, world.block_shift, run.rounds)
 
 
 @apart
@@ -139,13 +128,13 @@ def horizon(run, thread, number):
 def passes(run, thread, step):
     """Whether the thread may take a step ahead of the calendar."""
     who = step.ahead
-    if who == ALWAYS:
+    if who == reach.ALWAYS:
         return True
-    if who == BITMAP:
+    if who == reach.BITMAP:
         return thread.owns_bitmap > 0
     if thread.alone:
         return True
-    return who == HIT and fault_of(run.worlds[0], run.pages, run.blocks, thread.page) == NO_FAULT
+    return who == reach.HIT and fault_of(run.worlds[0], run.pages, run.blocks, thread.page) == NO_FAULT
 
 
 @small
