@@ -33,7 +33,8 @@ from simlib.studies.x86.hosts import (
     split_access_bound,
 )
 from simlib.workloads.degradation import LEVELS, degradation
-from simlib.workloads.scaled import scaled, unscaled
+from simlib.workloads.migration import unscaled
+from simlib.workloads.scaled import scaled
 
 Progress = parallel.Progress
 
