@@ -26,7 +26,6 @@ from typing import Any
 
 import simlib.calibration
 import simlib.calibration.growth
-import simlib.calibration.lab
 import simlib.comparison
 import simlib.decision
 import simlib.explorer.findings

@@ -25,11 +25,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from simlib.calibration.lab import FAULT_SITES, switch
 from simlib.engine.result import PS
 from simlib.errors import CalibrationError, InputError
 from simlib.fits import CostEstimate, Fit
 from simlib.fits.estimate import BOUNDS
+from simlib.lab.records import FAULT_SITES, switch
 from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size

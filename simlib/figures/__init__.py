@@ -5,14 +5,12 @@ Nothing is computed here beyond scaling and sorting. Points are measured, lines 
 model; what was simulated says so.
 """
 
-from simlib.figures.beside import seconds_above, three_configurations
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
 from simlib.figures.decision import batch_costs, best_strategy_map, pareto
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, residuals, sensitivity
 from simlib.figures.growth import saturated_fault
-from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
-from simlib.figures.migration import degradation_over_time, throughput_over_time
+from simlib.figures.migration import degradation_over_time
 from simlib.figures.ownership import lock_ownership
 from simlib.figures.parked import parked_times
 from simlib.figures.prediction import over_vcpus
@@ -39,12 +37,7 @@ __all__ = [
     "published_errors",
     "residuals",
     "saturated_fault",
-    "seconds_above",
     "sensitivity",
     "speed_up",
-    "switch_effects",
-    "three_configurations",
-    "throughput_over_time",
     "time_per_page",
-    "under_load",
 ]

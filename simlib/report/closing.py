@@ -56,42 +56,6 @@ def laws(held_out: pd.DataFrame) -> Answer:
     )
 
 
-def running_kernels(load: pd.DataFrame) -> Answer:
-    """Of 02: whether the simulator gives what running kernels count and time."""
-    median = load.groupby("metric")["error"].apply(lambda error: 100 * float(error.abs().median()))
-    return Answer(
-        "Once the log is enabled every count of the lock is the kernel's own; of times, held out, CLEAR's is off "
-        f"by {median['clear_dirty_log_time']:.2g} % and the longest stall by {median['longest_stall']:.2g} % in the "
-        "median."
-    )
-
-
-def drop_cost(changes: pd.DataFrame) -> Answer:
-    """Of 03: why the same 64 pages cost so different shares."""
-    rows = changes[(changes["metric"] == "clear_cpu_time") & changes["published_percent"].notna()]
-    each = ", ".join(
-        f"{signed(row['model_percent'])} % where {signed(row['published_percent'])} % was published"
-        for row in rows.to_dict("records")
-    )
-    return Answer(
-        "Letting go costs what CLEAR then waits for before it has the lock again: nobody, one round of readers, or one "
-        f"writer after another, beside more work or less; the model has {each}."
-    )
-
-
-def degraded(rows: pd.DataFrame) -> Answer:
-    """Of 04: how near the seconds of degradation are, fitted and predicted."""
-    inside = (rows["published_s"] >= rows["low_s"]) & (rows["published_s"] <= rows["high_s"])
-    counts = ", ".join(
-        f"{int(inside[rows['role'] == role].sum())} of {int((rows['role'] == role).sum())} {role}"
-        for role in dict.fromkeys(rows["role"])
-    )
-    return Answer(
-        "While all vCPUs fault, the guest goes only as fast as faults are served one after another, one for each page "
-        f"and pass; of the published seconds {counts} lie in the model's interval."
-    )
-
-
 def growing(readings: pd.DataFrame, cost: pd.Series) -> Answer:
     """Of 06: what grows, and that it is empirical."""
     return Answer(

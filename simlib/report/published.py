@@ -7,11 +7,13 @@ ratio which the change stands for, (100 + predicted) over (100 + published).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration import growth, migrations, parked
+from simlib.calibration import growth, parked
 from simlib.fits import Fit, load_fit
 from simlib.measurements import data_dir
 from simlib.parallel import Progress, portion
@@ -20,10 +22,10 @@ from simlib.report import arm64
 from simlib.report.arm64 import Study
 from simlib.report.block import Chart, Note, Prose, Table
 from simlib.report.growth import GrowthStudy
-from simlib.report.migration import MigrationStudy
 from simlib.report.page import Section
 from simlib.studies import split_walk, teardown
 from simlib.studies.lockless import kernbench
+from simlib.studies.migrations import degraded, drops
 from simlib.studies.published import finding, published_table, readable_summary
 from simlib.studies.study import COUNTED, FITTED, HELD_OUT, Found, numbers
 
@@ -31,10 +33,7 @@ from simlib.studies.study import COUNTED, FITTED, HELD_OUT, Found, numbers
 def all_numbers(
     found: Study,
     grown: GrowthStudy,
-    moves: MigrationStudy,
-    gets: Found,
-    ends: Found,
-    walks: Found,
+    others: Iterable[Found],
     *,
     seed: int = 1,
     progress: Progress | None = None,
@@ -45,17 +44,17 @@ def all_numbers(
 
     Parameters
     ----------
-    found, grown, moves, gets, ends, walks
+    found, grown
         The studies of the report.
+    others : iterable of Found
+        Those of `simlib.studies`.
     progress : callable, optional
         Called with (what, share done).
     """
     parts = [
         dirty_memory(found.table.name, found.fit.fitted, found.prediction), fault_times(seed, progress),
         parked_times(grown.parked),
-        split_beforehand(grown.split_beforehand), configurations(moves.configurations),
-        degradation(moves.seconds), gets.numbers, ends.numbers,
-        walks.numbers,
+        split_beforehand(grown.split_beforehand), *(each.numbers for each in others),
     ]  # fmt: skip
     return published_table(parts)
 
@@ -75,12 +74,12 @@ def quick_table(*, seed: int = 1, draws: int = 2, progress: Progress | None = No
     fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
     vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
     paging = growth.growth_fit("shadow-paging-few").estimate
-    changes = migrations.configuration_table(draws, seed=seed, progress=portion(progress, 0.2, 0.6))
-    _, seconds = migrations.degradation_table(draws, seed=seed, progress=portion(progress, 0.6, 0.9))
     parts = [
         dirty_memory(arm64.TABLE, fit.observations, predict(fit.scenario, vcpus, fit=fit, seed=seed)),
         fault_times(seed, portion(progress, 0.0, 0.2)), parked_times(parked.parked_times()),
-        split_beforehand(growth.split_beforehand(paging)), configurations(changes), degradation(seconds),
+        split_beforehand(growth.split_beforehand(paging)),
+        drops.changes(draws, seed, portion(progress, 0.2, 0.6)),
+        degraded.seconds(draws, seed, portion(progress, 0.6, 0.9)).numbers,
         kernbench.published_numbers(), teardown.STUDY.found().numbers,
         split_walk.STUDY.found(seed=seed).numbers,
     ]  # fmt: skip
@@ -139,25 +138,6 @@ def split_beforehand(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.rename(columns={"value": "published", "model": "predicted"})
     rows = rows.assign(variant=variant, metric=metric, unit="s", role=HELD_OUT)
     return numbers(rows, "x86-shadow-eager-split-dirty-time")
-
-
-def configurations(rows: pd.DataFrame) -> pd.DataFrame:
-    """Seed 001: what letting go after 64 pages changes, of three configurations."""
-    rows = rows[rows["published_percent"].notna()]
-    variant = "configuration " + rows["configuration"].astype(str)
-    names = {"published_percent": "published", "model_percent": "predicted"}
-    role = rows["role"].map({"fitted": FITTED, "predicted": HELD_OUT})
-    rows = rows.rename(columns=names).assign(variant=variant, unit="% change", role=role)
-    return numbers(rows, "x86-clear-lock-drop-configurations")
-
-
-def degradation(rows: pd.DataFrame) -> pd.DataFrame:
-    """The 48 vCPU migration: seconds above a degradation."""
-    metric = "seconds above " + rows["level_percent"].astype(str) + " %"
-    role = rows["role"].map({"fitted": FITTED, "predicted": HELD_OUT})
-    names = {"series": "variant", "published_s": "published", "model_s": "predicted", "low_s": "low", "high_s": "high"}
-    rows = rows.rename(columns=names).assign(metric=metric, unit="s", vcpus=48, role=role)
-    return numbers(rows, "arm64-migration-degradation")
 
 
 HEADINGS = {"study": "published table", "error_percent": "error, %"}

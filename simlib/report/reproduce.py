@@ -28,8 +28,8 @@ from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
-from simlib.parallel import Progress, both, each, portion
-from simlib.report import arm64, growth, lab, migration, published
+from simlib.parallel import Progress, each, portion
+from simlib.report import arm64, growth, published
 from simlib.report.block import Block, Cards, Prose, Table
 from simlib.report.books import Pages, notebooks
 from simlib.report.page import Report, Section
@@ -56,19 +56,14 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     check_writable(out, folder=True)
     found = arm64.study(seed=seed, progress=portion(progress, 0.0, 0.15))
     sections = arm64.sections(found, seed=seed, progress=portion(progress, 0.15, 0.42))
-    ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.42, 0.57)))
-    sections += lab.sections(ours)
     grown = growth.study(seed)
     sections += growth.sections(grown)
-    sections += migration.sections(migrations)
-    told = portion(progress, 0.57, 0.95)
+    told = portion(progress, 0.42, 0.9)
     founds = {study.name: study.found(seed=seed, progress=told) for study in every()}
     sections.append(_checks(found, seed))
-    numbers = published.all_numbers(
-        found, grown, migrations, founds["lockless"], founds["teardown"], founds["split_walk"], seed=seed
-    )
+    numbers = published.all_numbers(found, grown, founds.values(), seed=seed)
     sections.insert(0, published.section(numbers))
-    sections.insert(1, Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]))
+    sections.insert(1, Section("Studies", [_told(founds, out, seed, portion(progress, 0.9, 1.0))]))
     data = found.table.path.read_bytes()
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
@@ -90,13 +85,9 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         "published": numbers, "arm64-curves": found.curves, "arm64-held-out": found.held_out,
         "arm64-costs": found.fit.intervals,
         "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
-        "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
         "x86-growth-readings": grown.readings, "x86-growth-curves": grown.curves,
         "x86-growth-shadow-paging": grown.paging, "x86-parked-times": grown.parked,
         "x86-growth-split-beforehand": grown.split_beforehand, "x86-growth-beyond": grown.beyond,
-        "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
-        "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
-        "migration-48-vcpus-degradation": migrations.curves,
     }  # fmt: skip
     for name, one in founds.items():
         file = name.replace("_", "-")

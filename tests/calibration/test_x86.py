@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from simlib.calibration import find_fit, x86
-from simlib.calibration.migrations import CHANGE_BARS
 from simlib.fits import CostEstimate
+from simlib.studies.migrations.drops import BARS
 from simlib.workloads.scaled import unscaled
 
 
@@ -47,7 +47,7 @@ def test_one_set_of_costs_gives_the_three_configurations(number):
     estimate = find_fit(x86.configurations()).estimate
     whole, batch = (x86.configuration_metrics(estimate, f"config-{number}", n, x86.FACTOR) for n in (0, 64))
     for metric in x86.PUBLISHED_CHANGE:
-        low, high = CHANGE_BARS[number, metric]
+        low, high = BARS[number, metric]
         assert low < 100 * (batch[metric] / whole[metric] - 1) < high, metric
 
 
