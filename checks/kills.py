@@ -25,7 +25,6 @@ from random import Random
 from typing import Any
 
 import simlib.calibration
-import simlib.calibration.growth
 import simlib.comparison
 import simlib.decision
 import simlib.explorer.findings
@@ -35,7 +34,8 @@ import simlib.lab
 import simlib.measurements.importers
 import simlib.prediction
 import simlib.report.answer
-import simlib.simulation  # noqa: F401  # all that commands import, once
+import simlib.simulation
+import simlib.studies.x86.growth  # noqa: F401  # all that commands import, once
 from simlib.cli import main as run
 
 ROOT = Path(__file__).parents[1]

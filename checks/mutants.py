@@ -49,7 +49,7 @@ TESTS = {
     "decision": (("tests/decision",), ("tests/test_cli.py", "tests/report")),
     "calibration": (
         ("tests/calibration", "tests/host/test_measure.py"),
-        ("tests/fits", "tests/published", "tests/report", "tests/test_cli.py"),
+        ("tests/fits", "tests/studies", "tests/report", "tests/test_cli.py"),
     ),
 }
 """Which tests may notice a fault in a package, besides the examples of the module that has it: first these, then those.

@@ -13,8 +13,8 @@ import nbformat
 import plotly.graph_objects as go
 
 from simlib import figures
-from simlib.report import arm64
 from simlib.report.books import FIGURE
+from simlib.studies.arm64 import STUDY
 
 HERE = Path(__file__).parent
 TARGET = HERE / "arm64-curves.svg"
@@ -33,9 +33,8 @@ def write(figure: go.Figure, target: Path, height: int) -> None:
 
 def draw_readme() -> None:
     """The arm64 curves."""
-    found = arm64.study()
     figure = figures.dirty_memory_time(
-        found.curves, title="arm64, Ampere Altra: calibrated on at most 8 vCPUs, predicted to 64"
+        STUDY.found().tables["curves"], title="arm64, Ampere Altra: calibrated on at most 8 vCPUs, predicted to 64"
     )
     write(figure, TARGET, 520)
 

@@ -182,7 +182,7 @@ def predict(
         Only this one.
     policy : str
         A way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
-    fit : Fit, Calibrated, CostEstimate, str or Path, optional
+    fit : Fit, CostEstimate, str or Path, optional
         Calibrated costs; by default the shipped fit of each machine, if there is one. Without any the scenario's own
         costs are used, and the intervals show only the simulation's random spread over `replications` seeds.
     metrics : sequence of str, optional

@@ -265,7 +265,7 @@ def simulate(
         Number of vCPUs instead of the scenario's.
     policy : str
         A way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
-    fit : Fit, Calibrated, CostEstimate, str or Path, optional
+    fit : Fit, CostEstimate, str or Path, optional
         Calibrated costs; by default the shipped fit of the machine, if there is one. Costs that the scenario gives
         keep their values.
     engine : {"compiled", "reference"}

@@ -16,11 +16,11 @@ import pytest
 
 from simlib.cli.output import Format, progress_bar, say, show
 from simlib.explorer.state import State
-from simlib.explorer.what_if import what_if
 from simlib.explorer.words import comparison_in_words, first_words, refined_words
 from simlib.fits import CostEstimate, load_fit
 from simlib.measurements import data_dir, read
 from simlib.model.scenario import Scenario
+from simlib.studies.arm64.sliders import what_if
 
 BAD = "<script>alert(1)</script>&"
 SHIPPED = data_dir() / "fits" / "ampere-altra.json"
@@ -57,10 +57,10 @@ def test_scenarios_and_widgets_escape_names(monkeypatch):
     start = start.changed({"machine": {"name": BAD}}).with_costs(
         fault_hold="1us", fault_exit="1us", line_transfer="50ns", tlb_invalidate="1us"
     )
-    monkeypatch.setattr("simlib.explorer.what_if.starting_point", lambda _estimate: start)
-    monkeypatch.setattr("simlib.explorer.what_if.compare", lambda *_: pd.DataFrame())
-    monkeypatch.setattr("simlib.explorer.what_if.figure", lambda _curves: None)
-    monkeypatch.setattr("simlib.explorer.what_if.as_widget", lambda _figure: __import__("ipywidgets").HTML())
+    monkeypatch.setattr("simlib.studies.arm64.sliders.starting_point", lambda _estimate: start)
+    monkeypatch.setattr("simlib.studies.arm64.sliders.compare", lambda *_: pd.DataFrame())
+    monkeypatch.setattr("simlib.studies.arm64.sliders.figure", lambda _curves: None)
+    monkeypatch.setattr("simlib.studies.arm64.sliders.as_widget", lambda _figure: __import__("ipywidgets").HTML())
     reset = what_if(CostEstimate((), np.zeros(0), np.zeros((0, 0)), 1, 0.1, {})).children[2]
     assert escaped(reset.children[1].value)
 

@@ -14,9 +14,9 @@ from typer.main import get_command
 
 from simlib.cli import app
 from simlib.decision import OBJECTIVES
-from simlib.explorer.what_if import SLIDERS
 from simlib.figures.style import ACTIVITY_COLOURS, ACTIVITY_NAMES
 from simlib.model.quantities import format_seconds
+from simlib.studies.arm64.sliders import SLIDERS
 from simlib.studies.lab.figures import metric_title
 from simlib.studies.migrations.told import METRIC_NAMES
 

@@ -8,21 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from simlib.calibration import fit as _fit
-from simlib.calibration.advice import advice
-from simlib.calibration.fit import Calibrated
-from simlib.calibration.fitfile import save_fit
 from simlib.calibration.identifiability import alternatives, sensitivity, sobol_indices, strongest_correlations
 from simlib.calibration.problem import Problem, build_problem
 from simlib.calibration.tables import Conditions, Tables, read_tables, select_rows
-from simlib.fits import Fit, find_fit, load_fit, write_fit
+from simlib.fits import Fit, find_fit, load_fit, save_fit
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
+
+Calibrated = Fit
+"""What `calibrate` gave before a calibration and its file were one class."""
 
 __all__ = [
     "Calibrated",
     "Fit",
     "Problem",
-    "advice",
     "alternatives",
     "build_problem",
     "calibrate",
@@ -32,7 +31,6 @@ __all__ = [
     "sensitivity",
     "sobol_indices",
     "strongest_correlations",
-    "write_fit",
 ]
 
 
@@ -47,7 +45,7 @@ def calibrate(
     pages_per_vcpu: int = PAGES_PER_VCPU,
     profile: bool = True,
     progress: Callable[[str, float], None] | None = None,
-) -> Calibrated:
+) -> Fit:
     """Determine a scenario's costs from one table of measurements, or several.
 
     Parameters
@@ -75,7 +73,7 @@ def calibrate(
     ...     {"costs": ["fault_exit", "fault_hold"], "metrics": ["dirty_memory_time", "contentions"]},
     ...     "policy": {"architecture": "x86-shadow-paging"}})
     >>> fit = calibrate(mine, one, "vcpus <= 4", pages_per_vcpu=128, profile=False)
-    >>> fit.valid["more_data_than_costs"], (fit.intervals.set_index("name")["value"] / 1e6).round(1).to_dict()  # µs
+    >>> fit.valid["more_data_than_costs"], (fit.parameters.set_index("name")["value"] / 1e6).round(1).to_dict()  # µs
     (True, {'fault_exit': 1.1, 'fault_hold': 1.9})
 
     Two tables of one machine, of which only the first has counts:

@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from simlib.calibration.search import STEPS
-
-if TYPE_CHECKING:
-    from simlib.calibration.fit import Calibrated
+from simlib.calibration.search import STEPS, Minimum
+from simlib.fits import BOUNDS, Fit
 
 TELLS = {
     "fault_exit": "times with one vCPU",
@@ -26,8 +22,8 @@ TELLS = {
 """Measurements that depend on a cost most."""
 
 
-def advice(fit: Calibrated) -> dict[str, str]:
-    """One sentence for each flag of ``fit.valid`` that does not hold: what is the matter, and the cure.
+def advice(fit: Fit, end: Minimum) -> dict[str, str]:
+    """One sentence for each flag of ``fit.valid`` that does not hold, of which `end` is where the last descent ended.
 
     Examples
     --------
@@ -37,28 +33,27 @@ def advice(fit: Calibrated) -> dict[str, str]:
     ...                            "calibration": {"costs": ["fault_exit", "fault_hold"]}})
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"vcpus": [1, 2, 4], "dirty_memory_time_s": [0.9, 1.0, 1.8]})
-    >>> advice(calibrate(scenario, frame, pages_per_vcpu=512, profile=False))["more_data_than_costs"]
+    >>> calibrate(scenario, frame, pages_per_vcpu=512, profile=False).advice["more_data_than_costs"]
     '3 observations for 2 costs leave 1 degree of freedom, so that intervals are wide: add rows, or ask for fewer costs'
     """
     say = {
-        "converged": _not_converged, "starts_agree": _starts_differ, "inside_bounds": _at_bound,
-        "more_data_than_costs": _few_data, "all_determined": _not_determined,
+        "starts_agree": _starts_differ, "inside_bounds": _at_bound, "more_data_than_costs": _few_data,
+        "all_determined": _not_determined,
     }  # fmt: skip
-    return {name: say[name](fit) for name, good in fit.valid.items() if not good}
+    failed = [name for name, good in fit.valid.items() if not good]
+    return {name: _not_converged(fit, end) if name == "converged" else say[name](fit) for name in failed}
 
 
-def _not_converged(fit: Calibrated) -> str:
-    widths = np.sqrt(np.diag(fit.estimate.covariance))
-    loosest = fit.estimate.names[int(np.argmax(widths))]
-    steps = f"{fit.steps} steps" if fit.steps else "its steps"
-    gain = f", the last {STEPS} of which still took {fit.gain:.1%} off the sum of squares" if fit.steps else ""
+def _not_converged(fit: Fit, end: Minimum) -> str:
+    loosest, width = _loosest(fit), np.sqrt(np.diag(fit.estimate.covariance).max())
     return (
-        f"the search was stopped after {steps}{gain}; {loosest} is what the rows tell least of (a factor of "
-        f"{np.exp(widths.max()):.2g} either way): {_cure([loosest])}"
+        f"the search was stopped after {end.steps} steps, the last {STEPS} of which still took {end.gain:.1%} off the "
+        f"sum of squares; {loosest} is what the rows tell least of (a factor of {np.exp(width):.2g} either way): "
+        f"{_cure([loosest])}"
     )
 
 
-def _starts_differ(fit: Calibrated) -> str:
+def _starts_differ(fit: Fit) -> str:
     last = sorted(fit.starts["last"])
     ratio = f" ({last[1] / last[0]:.1f} times its sum of squares)" if len(last) > 1 and last[0] > 0 else ""
     return (
@@ -67,12 +62,12 @@ def _starts_differ(fit: Calibrated) -> str:
     )
 
 
-def _at_bound(fit: Calibrated) -> str:
-    rows = fit.intervals[fit.intervals["at_bound"]]
-    low = fit.problem.bounds[:, 0][fit.intervals["at_bound"].to_numpy()]
+def _at_bound(fit: Fit) -> str:
+    rows = fit.parameters[fit.parameters["at_bound"]]
     where = [
-        f"{name} is at its {'lower' if np.log(value) - least < 1e-2 else 'upper'} bound, {_shown(name, value)}"
-        for name, value, least in zip(rows["name"], rows["value"], low, strict=True)
+        f"{name} is at its {'lower' if value < 1.01 * BOUNDS[name.partition('[')[0]][0] else 'upper'} bound, "
+        f"{_shown(name, value)}"
+        for name, value in zip(rows["name"], rows["value"], strict=True)
     ]
     return (
         f"{', '.join(where)}; check units, vCPUs and the architecture, which decides what a fault does; if they are "
@@ -80,20 +75,20 @@ def _at_bound(fit: Calibrated) -> str:
     )
 
 
-def _few_data(fit: Calibrated) -> str:
-    rows, dof = len(fit.problem.train), fit.estimate.dof
+def _few_data(fit: Fit) -> str:
+    rows, dof = len(fit.train), fit.estimate.dof
     return (
         f"{rows} observations for {len(fit.estimate.names)} costs leave {dof} degree{'s' if dof > 1 else ''} of "
         "freedom, so that intervals are wide: add rows, or ask for fewer costs"
     )
 
 
-def _not_determined(fit: Calibrated) -> str:
-    names = list(fit.intervals.loc[~fit.intervals["determined"], "name"])
+def _not_determined(fit: Fit) -> str:
+    names = list(fit.parameters.loc[~fit.parameters["determined"], "name"])
     return f"the interval of {', '.join(names)} reaches a physical bound: {_cure(names)}"
 
 
-def _loosest(fit: Calibrated) -> str:
+def _loosest(fit: Fit) -> str:
     return fit.estimate.names[int(np.argmax(np.diag(fit.estimate.covariance)))]
 
 

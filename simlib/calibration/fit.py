@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+import datetime
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,116 +16,14 @@ from simlib.calibration.advice import advice
 from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
 from simlib.calibration.problem import Problem
 from simlib.calibration.search import Minimum, Objective, explore, minimise
-from simlib.fits import CostEstimate
-from simlib.fits.file import costs_in_ns, fitted_curves
-from simlib.fits.report import FIT_FIGURES, FitReport, correlation_or_error, drawable_figures, fit_report
-from simlib.model.scenario import Scenario
+from simlib.fits import CostEstimate, Fit
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
-from simlib.results import Result
 
 LEAST_PAGES = 512
 """Pages a vCPU of the coarse runs at least: the entries of a 2 MiB block, of which no part can be simulated."""
 
 FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, repr=False)
-class Calibrated(Result):
-    """Costs that explain a set of measurements.
-
-    Attributes
-    ----------
-    estimate : CostEstimate
-        Best values, covariance, degrees of freedom and discrepancy.
-    intervals : DataFrame
-        name, value, low, high (profile interval; picoseconds or dimensionless), at_bound, determined.
-    correlation : DataFrame
-        Correlation of the logarithms, names by names.
-    fitted : DataFrame
-        The observations with the model's value: variant, vcpus, metric, value, train, model, error.
-    starts : DataFrame
-        start, origin (the guess from the asymptotes, or a point over the whole physical range), first and last sum of
-        squares (of the coarse runs), steps, where each cost began, agrees with the best: as likely, at the level.
-    valid : dict of str to bool
-        Named flags: ``converged``, ``starts_agree``, ``inside_bounds``, ``more_data_than_costs``,
-        ``all_determined``.
-    sensitivity : DataFrame
-        variant, vcpus, name, first, total and their confidences: Sobol indices of each variant's time in the
-        middle of the training vCPUs, over the costs' intervals. Empty without profile intervals.
-    noise : DataFrame
-        table, metric, rows, freedom, deviation, ratio, source: how far each metric of each table deviates from the
-        model (`simlib.calibration.noise.Noise`).
-    steps : int
-        Steps of the last descent.
-    gain : float
-        What the end of it still took off the sum of squares, relative.
-    """
-
-    problem: Problem
-    estimate: CostEstimate
-    intervals: pd.DataFrame
-    correlation: pd.DataFrame
-    fitted: pd.DataFrame
-    starts: pd.DataFrame
-    level: float
-    pages_per_vcpu: int
-    seed: int
-    valid: dict[str, bool]
-    sensitivity: pd.DataFrame = field(default_factory=pd.DataFrame)
-    noise: pd.DataFrame = field(default_factory=pd.DataFrame)
-    steps: int = 0
-    gain: float = 0.0
-
-    FIGURES: ClassVar[Mapping[str, str]] = FIT_FIGURES | {"sensitivity": "_sensitivity"}
-
-    @property
-    def scenario(self) -> Scenario:
-        """What was calibrated."""
-        return self.problem.scenario
-
-    def costs(self) -> pd.DataFrame:
-        """The costs with their intervals, times in nanoseconds: name, value, low, high, unit, fit."""
-        return costs_in_ns(self.intervals, self.problem.dataset)
-
-    def curves(self) -> pd.DataFrame:
-        """What was measured, and the model beside it: variant, vcpus, metric, kind, value, low, high, held_out."""
-        return fitted_curves(self.fitted)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What is not good about the fit, and what to do, one sentence each."""
-        return [f"warning: not {name.replace('_', ' ')}: {text}" for name, text in advice(self).items()]
-
-    def report(self) -> FitReport:
-        """Costs with intervals, χ², residuals, correlations, flags and warnings: what its fit file says, too."""
-        heading = f"Calibrated on {len(self.problem.train)} observations of {self.problem.dataset}"
-        return fit_report(
-            heading, self.estimate, self.intervals, self.fitted, level=self.level, valid=self.valid, noise=self.noise,
-            notes=tuple(self.warnings),
-        )  # fmt: skip
-
-    def summary(self) -> str:
-        """The same as text."""
-        return self.report().text()
-
-    def figures(self) -> tuple[str, ...]:
-        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
-        names = drawable_figures(self.FIGURES, self.report())
-        return names if len(self.sensitivity) else tuple(name for name in names if name != "sensitivity")
-
-    def _residuals(self) -> pd.DataFrame:
-        return self.report().residuals
-
-    def _correlation(self) -> pd.DataFrame:
-        return correlation_or_error(self.report())
-
-    def _sensitivity(self) -> pd.DataFrame:
-        rows = self.sensitivity
-        return pd.DataFrame(rows[rows["variant"] == rows["variant"].iloc[0]] if len(rows) else rows)
-
-    def _repr_html_(self) -> str:
-        return self.report().html()
 
 
 def calibrate(
@@ -136,8 +34,8 @@ def calibrate(
     pages_per_vcpu: int = PAGES_PER_VCPU,
     profile: bool = True,
     progress: Progress | None = None,
-) -> Calibrated:
-    """Determine the costs of a problem.
+) -> Fit:
+    """Determine the costs of a problem; without their sensitivity, which `simlib.calibrate` adds.
 
     Raises `CalibrationError` if no start leads to finite residuals.
 
@@ -173,12 +71,10 @@ def calibrate(
     low_bound, high_bound = problem.bounds.T
     at_bound = (logs - low_bound < 1e-3) | (high_bound - logs < 1e-3)
     determined = (lows > low_bound + 1e-6) & (highs < high_bound - 1e-6) & ~at_bound
-    intervals = pd.DataFrame(
+    parameters = pd.DataFrame(
         {"name": problem.names, "value": np.exp(logs), "low": np.exp(lows), "high": np.exp(highs),
          "at_bound": at_bound, "determined": determined}
     )  # fmt: skip
-    scale = np.where(deviations > 0, deviations, 1.0)
-    correlation = pd.DataFrame(covariance / np.outer(scale, scale), index=problem.names, columns=problem.names)
     rows = problem.observations.copy()
     rows["model"] = problem.model(logs, rows, pages_per_vcpu, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -195,10 +91,19 @@ def calibrate(
         "all_determined": bool(determined.all()),
     }
     tell("calibrated", 1.0)
-    return Calibrated(
-        problem, estimate, intervals, correlation, rows, starts, level, pages_per_vcpu, seed, valid,
-        noise=noise.groups, steps=end.steps, gain=end.gain,
-    )  # fmt: skip
+    scale = np.where(deviations > 0, deviations, 1.0)
+    meta = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "dataset": problem.dataset,
+        "train": problem.condition,
+        "seed": seed,
+        "pages_per_vcpu": pages_per_vcpu,
+        "level": level,
+        "valid": valid,
+        "correlation": (covariance / np.outer(scale, scale)).round(4).tolist(),
+    }
+    fit = Fit(problem.scenario, estimate, parameters, rows, meta, noise=noise.groups, starts=starts)
+    return replace(fit, advice=advice(fit, end))
 
 
 def _settle(problem: Problem, logs: FloatArray, pages: int, seed: int) -> tuple[Objective, Minimum, Noise, FloatArray]:

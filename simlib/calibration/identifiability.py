@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,10 @@ from SALib.analyze import sobol as analyze
 from SALib.sample import sobol as sample
 
 from simlib import parallel
-from simlib.calibration.fit import Calibrated, calibrate
+from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import build_problem
 from simlib.errors import InputError
+from simlib.fits import Fit
 from simlib.measurements import MeasurementTable
 from simlib.model.scenario import Scenario
 from simlib.prediction import LEVEL, evaluate
@@ -27,28 +29,22 @@ SOBOL_PAGES = 1024
 
 
 def sobol_indices(
-    fit: Calibrated, variant: str, vcpus: int, metric: str = "dirty_memory_time", *, seed: int = 1
+    fit: Fit, variant: str, vcpus: int, metric: str = "dirty_memory_time", *, seed: int = 1
 ) -> pd.DataFrame:
     """Sobol indices of one predicted number over the costs' profile intervals (Saltelli et al. 2010).
 
     Returns: name, first, first_confidence, total, total_confidence: shares of the variance, with 90 % half-widths.
-
-    Parameters
-    ----------
-    variant : str
-        Name of a variant, empty if the scenario has none.
-    seed : int
-        At least 1: SALib takes 0 for "no seed".
+    `variant` is empty if the scenario has none.
     """
     if seed < 1:
         raise InputError("seed", seed, "must be at least 1", "SALib takes 0 for no seed")
-    logs = np.log(fit.intervals[["low", "high"]].to_numpy())
+    logs = np.log(fit.parameters[["low", "high"]].to_numpy())
     logs[:, 1] = np.maximum(logs[:, 1], logs[:, 0] + 1e-6)
     names = list(fit.estimate.names)
     problem: dict[str, Any] = {"num_vars": len(names), "names": names, "bounds": logs.tolist()}
     points = sample.sample(problem, SOBOL_BASE, calc_second_order=False, seed=seed)
-    case = fit.problem.case(variant, vcpus)
-    runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=SOBOL_PAGES, seed=fit.seed)
+    case = fit.case(variant, vcpus)
+    runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=SOBOL_PAGES, seed=fit.meta["seed"])
     values = np.log(np.array([r.metrics[metric] for r in runs]))
     found = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
     return pd.DataFrame(
@@ -57,17 +53,17 @@ def sobol_indices(
     )  # fmt: skip
 
 
-def sensitivity(fit: Calibrated) -> pd.DataFrame:
+def sensitivity(fit: Fit) -> pd.DataFrame:
     """Sobol indices of each variant's dirty memory time in the middle of the training vCPUs.
 
     Returns: variant, vcpus and the columns of `sobol_indices`.
     """
-    train = fit.problem.train
+    train = fit.train
     vcpus = sorted(set(train["vcpus"]))
     middle = int(vcpus[len(vcpus) // 2])
     parts = []
     for variant in dict.fromkeys(train["variant"]):
-        found = sobol_indices(fit, variant, middle, seed=max(1, fit.seed))
+        found = sobol_indices(fit, variant, middle, seed=max(1, fit.meta["seed"]))
         parts.append(found.assign(variant=variant, vcpus=middle))
     frame = pd.concat(parts, ignore_index=True)
     return frame[["variant", "vcpus", "name", "first", "first_confidence", "total", "total_confidence"]]
@@ -79,7 +75,7 @@ def alternatives(
     train: str,
     readings: Mapping[str, Mapping[str, Any]],
     *,
-    known: Mapping[str, Calibrated] | None = None,
+    known: Mapping[str, Fit] | None = None,
     seed: int = 1,
     pages_per_vcpu: int = 1024,
     progress: Any = None,
@@ -94,9 +90,8 @@ def alternatives(
     train : str
         Condition on the rows that each calibration may see.
     readings : mapping of str to mapping
-        What each reading changes, as tables of a scenario file; applied to every variant. The key
-        ``calibration`` may name other costs.
-    known : mapping of str to Calibrated, optional
+        What each reading changes in every variant, as tables of a scenario file; ``calibration`` may name other costs.
+    known : mapping of str to Fit, optional
         Readings that were calibrated before; they come first.
     """
     if progress is not None:
@@ -109,29 +104,27 @@ def alternatives(
 def _reading(
     scenario: Scenario, table: MeasurementTable, train: str, changes: Mapping[str, Any], seed: int,
     pages_per_vcpu: int, check: parallel.Check,
-) -> Calibrated:  # fmt: skip
+) -> Fit:  # fmt: skip
     problem = build_problem(scenario.everywhere(changes), table, train)
     return calibrate(problem, seed=seed, pages_per_vcpu=pages_per_vcpu, profile=False, progress=lambda *_: check(0, 0))
 
 
-def _errors(name: str, fit: Calibrated) -> dict[str, Any]:
+def _errors(name: str, fit: Fit) -> dict[str, Any]:
     """One row of `alternatives`."""
     row: dict[str, Any] = {
-        "reading": name, "costs": len(fit.problem.names), "discrepancy": fit.estimate.discrepancy,
+        "reading": name, "costs": len(fit.estimate.names), "discrepancy": fit.estimate.discrepancy,
     }  # fmt: skip
     for label, metric in (("time", "dirty_memory_time"), ("count", "contentions")):
-        for split, mask in (("train", fit.fitted["train"]), ("held_out", ~fit.fitted["train"])):
-            chosen = fit.fitted[mask & (fit.fitted["metric"] == metric)]
+        for split, mask in (("train", fit.observations["train"]), ("held_out", ~fit.observations["train"])):
+            chosen = fit.observations[mask & (fit.observations["metric"] == metric)]
             row[f"{split}_{label}"] = float(chosen["error"].abs().max())
     return row
 
 
-def strongest_correlations(fit: Calibrated, count: int = 3) -> list[tuple[str, str, float]]:
-    """Pairs of costs whose estimates depend on each other most.
-
-    Returns: list of (str, str, float). Strongest first.
-    """
-    names: Sequence[str] = fit.estimate.names
-    matrix = fit.correlation.to_numpy()
-    pairs = [(names[i], names[j], float(matrix[i, j])) for i in range(len(names)) for j in range(i + 1, len(names))]
+def strongest_correlations(fit: Fit, count: int = 3) -> list[tuple[str, str, float]]:
+    """Pairs of costs whose estimates depend on each other most, strongest first."""
+    if fit.correlation is None:
+        return []
+    names, matrix = fit.estimate.names, fit.correlation.to_numpy()
+    pairs = [(names[i], names[j], float(matrix[i, j])) for i, j in itertools.combinations(range(len(names)), 2)]
     return sorted(pairs, key=lambda p: -abs(p[2]))[:count]

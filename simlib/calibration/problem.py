@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from simlib.calibration.tables import Conditions, conditions_of
 from simlib.errors import CalibrationError, InputError
 from simlib.fits import BOUNDS, CostEstimate, cost_key, used_costs
+from simlib.fits.file import conditions_text
 from simlib.measurements import MeasurementTable, parse_condition
 from simlib.measurements.units import is_time, stem_of
 from simlib.model.scenario import Scenario
@@ -39,6 +40,8 @@ class Problem:
         Natural logarithms of the physical bounds.
     dataset : str
         Name of the measurements.
+    condition : str
+        What chose the rows that the calibration may see, as a fit file says it.
     simulated : dict
         Values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's own cost
         changes nothing for the others.
@@ -49,6 +52,7 @@ class Problem:
     names: tuple[str, ...]
     bounds: FloatArray
     dataset: str
+    condition: str = ""
     simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, variant: str, vcpus: int) -> Scenario:
@@ -69,12 +73,8 @@ class Problem:
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
         """The model's value of each observation, on common random numbers.
 
-        Returns: ndarray, shape (len(rows),) or (points, len(rows)).
-
-        Parameters
-        ----------
-        points : ndarray, shape (n,) or (points, n)
-            Logarithms of the costs.
+        `points`, shape (n,) or (points, n), are logarithms of the costs. Returns: ndarray, shape (len(rows),) or
+        (points, len(rows)).
         """
         asked = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
         keys: list[list[tuple[object, ...]]] = []
@@ -101,22 +101,14 @@ def build_problem(
 ) -> Problem:
     """Pair tables of measurements with a scenario and its variants.
 
+    The scenario's `Calibration` names the costs and the metrics. With variants, a table's column ``series`` names the
+    variant of each row. A table has a column ``vcpus`` and those of the metrics that it has; a column ``iteration``
+    says of which iteration a row's times are, and where it is empty, or missing, they are sums over all. `train` is the
+    condition on the rows that the calibration may see, or one for each table by its name; empty: all.
+
     Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
     lacks a metric or an iteration, or a cost that decides is neither given nor to be determined. Raises
     `CalibrationError` if there are too few observations for the parameters.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Its `Calibration` names the costs and the metrics. With variants, a table's column ``series``
-        names the variant of each row.
-    tables : MeasurementTable, or several
-        Each with a column ``vcpus`` and those of the metrics that it has (``dirty_memory_time_ms``, ``contentions``).
-        A column ``iteration`` says of which iteration a row's times are; where it is empty, or missing, they are sums
-        over all.
-    train : str, or mapping of str to str
-        Condition on the rows that the calibration may see, such as ``"vcpus <= 8"``, or one for each table by its name;
-        empty: all.
 
     Examples
     --------
@@ -148,7 +140,7 @@ def build_problem(
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
     names, bounds = parameters_of(scenario, sorted(set(rows["variant"])))
-    problem = Problem(scenario, rows, names, bounds, ", ".join(table.name for table in tables))
+    problem = Problem(scenario, rows, names, bounds, ", ".join(table.name for table in tables), conditions_text(train))
     if len(problem.train) <= len(names):
         raise CalibrationError(
             f"{len(names)} costs ({', '.join(names)}) cannot be determined from {len(problem.train)} observations: "

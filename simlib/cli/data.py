@@ -13,13 +13,14 @@ import simlib
 from simlib.cli.output import (
     Format,
     FormatOption,
+    into_file,
+    into_folder,
     patient_progress,
     progress_bar,
     read_file,
     say,
     show,
-    writable_file,
-    writable_folder,
+    show_fit,
     write,
 )
 from simlib.errors import InputError, nearest
@@ -71,37 +72,31 @@ def data_costs(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Determine the costs of the published x86 hosts, which rest on several tables: writes x86-published.json."""
-    from simlib.calibration.parked import MACHINE
-    from simlib.calibration.x86 import x86_fit
+    from simlib.studies.x86.hosts import x86_fit
+    from simlib.studies.x86.parked import MACHINE
 
     with progress_bar() as progress:
         fit = x86_fit(progress)
     path = out / f"{MACHINE}.json"
-    simlib.fits.write_fit(fit, path)
+    simlib.fits.save_fit(fit, path)
     say(f"written to {path}")
-    if how is Format.TABLE:
-        write(f"{fit.summary()}\n")
-    else:
-        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
+    show_fit(fit, how)
 
 
 @app.command("growth")
 def data_growth(
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where to write the fits.", callback=writable_folder)
-    ] = Path("data/fits/x86-growth"),
+    out: Annotated[Path, into_folder("FOLDER", "Where to write the fits.")] = Path("data/fits/x86-growth"),
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Calibrate each reading of why x86's faults take longer with more vCPUs: a fit file each. Minutes."""
-    from simlib.calibration.fitfile import as_fit
-    from simlib.calibration.growth import growth_fits, reading_table
     from simlib.files import write_together
     from simlib.fits.file import fit_text
+    from simlib.studies.x86.growth import growth_fits, reading_table
 
     with progress_bar() as progress:
         fits = growth_fits(progress)
-    few = "vcpus <= 16"
-    texts = {f"{name}.json": fit_text(as_fit(fit, few if name.endswith("-few") else "")) for name, fit in fits.items()}
+    few = {"train": "vcpus <= 16"}
+    texts = {f"{name}.json": fit_text(fit.with_meta(**few) if "-few" in name else fit) for name, fit in fits.items()}
     write_together(out, texts)
     say(f"{len(fits)} fits written to {out}")
     show(reading_table(), how)
@@ -109,9 +104,7 @@ def data_growth(
 
 @app.command("settings")
 def data_settings(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the table.", callback=writable_file)] = Path(
-        "data/fits/seed-001-settings.csv"
-    ),
+    out: Annotated[Path, into_file("FILE", "Where to write the table.")] = Path("data/fits/seed-001-settings.csv"),
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Simulate every setting of seed 001's workload that its mail does not state. Some twenty minutes on two cores."""
@@ -138,10 +131,7 @@ def data_check(
 def data_import(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.", callback=writable_folder),
-    ] = None,
+    out: Annotated[Path | None, into_folder("FOLDER", "Write every table there: CSV and descriptor.")] = None,
     name: Annotated[str, typer.Option(help="Name of the written files. Default: that of the file.")] = "",
     table: Annotated[
         str, typer.Option(help="Print this table. Default: with --format table all, else the first.")

@@ -78,7 +78,7 @@ def choose(
     among : sequence of str, optional
         Strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"own"``. By
         default those of `simlib.decision.strategies` that differ for the scenario.
-    fit : Fit, Calibrated, CostEstimate, str or Path, optional
+    fit : Fit, CostEstimate, str or Path, optional
         Calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
         has are drawn from the priors.
     weight : float

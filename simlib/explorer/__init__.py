@@ -3,8 +3,7 @@
 
 `page` is the explorer, in a page without code (`server` shows it) or in a cell: `controls`, the `canvas` of figures,
 and `words`. `state` is what it asks, as an address and as a file; `answers` computes, `findings` keeps what is known so
-far, and `drawing` draws it. `strategies` compares lock policies at equal costs, and `what_if` puts sliders on
-that in a notebook.
+far, and `drawing` draws it.
 
 Names are imported when they are first used: the server needs nothing of what its page does.
 """
@@ -19,26 +18,13 @@ if TYPE_CHECKING:
     from simlib.explorer.findings import Findings, find
     from simlib.explorer.page import Explorer
     from simlib.explorer.state import State
-    from simlib.explorer.strategies import STRATEGIES, compare, figure, published, shipped_fit, starting_point
 
-__all__ = [
-    "STRATEGIES",
-    "Explorer",
-    "Findings",
-    "State",
-    "compare",
-    "figure",
-    "find",
-    "published",
-    "shipped_fit",
-    "starting_point",
-]
+__all__ = ["Explorer", "Findings", "State", "find"]
 
 _HOMES = {
     "findings": ("Findings", "find"),
     "page": ("Explorer",),
     "state": ("State",),
-    "strategies": ("STRATEGIES", "compare", "figure", "published", "shipped_fit", "starting_point"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 

@@ -8,11 +8,9 @@ model; what was simulated says so.
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
 from simlib.figures.decision import batch_costs, best_strategy_map, pareto
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, residuals, sensitivity
-from simlib.figures.growth import saturated_fault
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
 from simlib.figures.migration import degradation_over_time
 from simlib.figures.ownership import lock_ownership
-from simlib.figures.parked import parked_times
 from simlib.figures.prediction import over_vcpus
 from simlib.figures.published import published_errors
 from simlib.figures.sweep import policy_map
@@ -31,12 +29,10 @@ __all__ = [
     "lock_ownership",
     "over_vcpus",
     "pareto",
-    "parked_times",
     "policy_map",
     "progress",
     "published_errors",
     "residuals",
-    "saturated_fault",
     "sensitivity",
     "speed_up",
     "time_per_page",

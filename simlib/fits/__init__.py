@@ -3,15 +3,15 @@
 
 from simlib.fits.choice import AnyFit, choose_fit
 from simlib.fits.estimate import BOUNDS, CostEstimate, complete, cost_key, missing_costs, used_costs
-from simlib.fits.file import Fit, find_fit, fit_path, load_fit, unit_of, write_fit
-from simlib.fits.report import FitReport
+from simlib.fits.file import find_fit, fit_path, load_fit, save_fit
+from simlib.fits.fit import Fit
+from simlib.fits.tables import unit_of
 
 __all__ = [
     "BOUNDS",
     "AnyFit",
     "CostEstimate",
     "Fit",
-    "FitReport",
     "choose_fit",
     "complete",
     "cost_key",
@@ -19,7 +19,7 @@ __all__ = [
     "fit_path",
     "load_fit",
     "missing_costs",
+    "save_fit",
     "unit_of",
     "used_costs",
-    "write_fit",
 ]

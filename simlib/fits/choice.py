@@ -4,44 +4,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from simlib.fits.estimate import CostEstimate
-from simlib.fits.file import Fit, find_fit, load_fit
+from simlib.fits.file import find_fit, load_fit
+from simlib.fits.fit import Fit
 from simlib.model.scenario import Scenario
 
-
-class Calibration(Protocol):
-    """What was calibrated, and on what: a `Fit`, or what `simlib.calibrate` returns."""
-
-    @property
-    def estimate(self) -> CostEstimate:
-        """The costs."""
-
-    @property
-    def scenario(self) -> Scenario:
-        """What was calibrated."""
-
-
-AnyFit = Calibration | CostEstimate | str | Path
-"""Ways to give calibrated costs: a fit file, what it holds, a calibration, or its costs alone."""
+AnyFit = Fit | CostEstimate | str | Path
+"""Ways to give calibrated costs: a fit, its file, or its costs alone."""
 
 
 def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstimate | None, tuple[str, ...]]:
-    """The costs to use, and what to know of them.
+    """The costs to use, by default those of the shipped fit of the scenario's machine, and what to know of them.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Without variants.
-    fit : Fit, Calibrated, CostEstimate, str or Path, optional
-        By default the shipped fit of the scenario's machine, if there is one.
-
-    Returns
-    -------
-    estimate : CostEstimate or None
-    notes : tuple of str
-        Where the costs come from, if nobody said so; and that they were calibrated on another architecture.
+    The notes say where the costs come from, if nobody said so, and that they were calibrated on another architecture.
+    The scenario has no variants. Without a fit, the costs are None.
 
     Examples
     --------
@@ -58,9 +35,8 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
         fit = find_fit(scenario)
         if fit is None:
             return None, ()
-        if isinstance(fit, Fit):
-            dataset, date = fit.meta["dataset"], fit.meta["date"]
-            notes.append(f"costs: the shipped fit for {scenario.machine.name} ({dataset}, {date})")
+        dataset, date = fit.meta["dataset"], fit.meta["date"]
+        notes.append(f"costs: the shipped fit for {scenario.machine.name} ({dataset}, {date})")
     fitted = {case.policy.architecture for case in fit.scenario.variants.values() or (fit.scenario,)}
     asked = scenario.policy.architecture
     if asked not in fitted:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from simlib.errors import InputError
@@ -82,6 +83,27 @@ class CostEstimate:
         wide = np.sqrt(self.dof / random.chisquare(self.dof))
         bounds = np.log([BOUNDS[name.partition("[")[0]] for name in self.names])
         return np.asarray(np.clip(self.logs + deviates * wide, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
+
+    def correlation(self) -> tuple[pd.DataFrame | None, tuple[str, ...]]:
+        """Correlation of the costs' logarithms, names by names, and what is missing, in a sentence each.
+
+        Examples
+        --------
+        >>> both = np.array([[4.0, 1.0], [1.0, 1.0]])
+        >>> estimate = CostEstimate(("fault_exit", "fault_hold"), np.zeros(2), both, 3, 0.1, {})
+        >>> estimate.correlation()[0].to_numpy().tolist()
+        [[1.0, 0.5], [0.5, 1.0]]
+        """
+        deviations = np.sqrt(np.diag(self.covariance))
+        if len(self.names) > 1 and not (self.covariance - np.diag(np.diag(self.covariance))).any():
+            return None, ("correlations: missing, since the covariance has variances only",)
+        fixed = [name for name, deviation in zip(self.names, deviations, strict=True) if not deviation > 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            matrix = np.where(deviations > 0, self.covariance / np.outer(deviations, deviations), np.nan)
+        matrix[~(deviations > 0)] = np.nan
+        frame = pd.DataFrame(np.clip(matrix, -1, 1), index=self.names, columns=self.names)
+        missing = (f"correlations with {', '.join(fixed)}: missing, since their variance is 0",) if fixed else ()
+        return frame, missing
 
     def groups(self) -> set[str]:
         """Groups that have costs of their own."""

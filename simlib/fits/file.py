@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
+import datetime
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,21 +18,13 @@ import pandas as pd
 from simlib.errors import InputError
 from simlib.files import write_text
 from simlib.fits.estimate import CostEstimate
-from simlib.fits.report import (
-    FIT_FIGURES,
-    FitReport,
-    correlation_or_error,
-    cost_table,
-    drawable_figures,
-    fit_report,
-    physical,
-)
+from simlib.fits.fit import Fit
 from simlib.fits.soundness import check_fit
+from simlib.fits.tables import unit_of
 from simlib.measurements import data_dir
 from simlib.model.machine import Machine
 from simlib.model.scenario import FILE, Scenario
 from simlib.reading import parse_toml, read_json
-from simlib.results import Result
 from simlib.version import __version__
 
 SCHEMA = "simlib-fit"
@@ -42,114 +34,40 @@ UNNAMED = Machine().name
 VERSION = 1
 """Version of the format; a file of another version is refused."""
 
+_TABLES = ("parameters", "observations", "noise", "sensitivity")
 _FILE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _KEYS = {"schema", "version", "simlib", "date", "dataset", "train", "scenario", "seed", "pages_per_vcpu",
          "level", "parameters", "log_covariance", "dof", "discrepancy", "spread", "valid", "observations"}  # fmt: skip
 
 
-@dataclass(frozen=True, repr=False)
-class Fit(Result):
-    """Calibrated costs as a fit file holds them.
+def save_fit(
+    fit: Fit, path: str | Path, train: str | Mapping[str, str] | None = None, date: datetime.date | None = None
+) -> None:
+    """Write a fit file, beside and renamed.
 
-    Attributes
+    Parameters
     ----------
-    scenario : Scenario
-        The scenario that was calibrated.
-    parameters : DataFrame
-        name, value, low, high, at_bound, determined; unit once it was read.
-    observations : DataFrame
-        variant, vcpus, metric, value, train, model, error.
-    meta : dict
-        Everything else of the file: dataset, date, train, seed, pages_per_vcpu, level, valid, …
+    train : str, or mapping of str to str, optional
+        The condition that chose the training rows, or those by the names of tables. By default the fit's own.
+    date : datetime.date, optional
+        By default the fit's own.
     """
-
-    scenario: Scenario
-    estimate: CostEstimate
-    parameters: pd.DataFrame
-    observations: pd.DataFrame
-    meta: dict[str, Any]
-
-    FIGURES: ClassVar[Mapping[str, str]] = FIT_FIGURES
-
-    def figures(self) -> tuple[str, ...]:
-        """Names of the figures that can be drawn of it; the first one is what `plot` draws unless told otherwise."""
-        return drawable_figures(self.FIGURES, self.report())
-
-    def costs(self) -> pd.DataFrame:
-        """The costs with their intervals, times in nanoseconds: name, value, low, high, unit, fit."""
-        return costs_in_ns(self.parameters, str(self.meta["dataset"]))
-
-    def curves(self) -> pd.DataFrame:
-        """What was measured, and the model beside it: variant, vcpus, metric, kind, value, low, high, held_out."""
-        return fitted_curves(self.observations)
-
-    def report(self) -> FitReport:
-        """Costs with intervals, χ², residuals, correlations, flags; what the file lacks is computed or named.
-
-        Examples
-        --------
-        >>> found = load_fit(data_dir() / "fits" / "ampere-altra.json").report()
-        >>> found.costs.loc[0, ["cost", "unit", "bound"]].tolist(), found.dof
-        (['fault_hold', 'ns', ''], 8)
-        """
-        meta = self.meta
-        heading = f"Fit to {meta['dataset']} ({meta['train'] or 'all rows'}), {meta['date']}"
-        valid = {name: good for name, good in meta["valid"].items() if isinstance(good, bool)}
-        unit = "times are those of an emulator's serial clock, which counts instructions (docs/lab.md), not of hardware"
-        return fit_report(
-            heading, self.estimate, self.parameters, self.observations, level=float(meta["level"]), valid=valid,
-            noise=pd.DataFrame(meta.get("noise", [])), notes=() if self.scenario.machine.clock == "wall" else (unit,),
-        )  # fmt: skip
-
-    def summary(self) -> str:
-        """The same as text."""
-        return self.report().text()
-
-    def _residuals(self) -> pd.DataFrame:
-        return self.report().residuals
-
-    def _correlation(self) -> pd.DataFrame:
-        return correlation_or_error(self.report())
-
-    def _repr_html_(self) -> str:
-        return self.report().html()
+    changes: dict[str, Any] = {} if train is None else {"train": conditions_text(train)}
+    changes |= {} if date is None else {"date": date.isoformat()}
+    write_text(path, fit_text(fit.with_meta(**changes)))
 
 
-def unit_of(name: str) -> str:
-    """Unit of a parameter's value in a fit file.
+def conditions_text(conditions: str | Mapping[str, str]) -> str:
+    """Conditions by the names of tables in one text.
 
     Examples
     --------
-    >>> unit_of("fault_hold"), unit_of("fault_jitter[old test]")
-    ('ps', 'dimensionless')
+    >>> conditions_text("vcpus <= 8"), conditions_text({"": "vcpus <= 8", "mine": "vcpus > 1"})
+    ('vcpus <= 8', 'vcpus <= 8; mine:vcpus > 1')
     """
-    return "dimensionless" if name.startswith("fault_jitter") else "ps"
-
-
-def costs_in_ns(parameters: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """Calibrated costs as the figures draw them: name, value, low, high, unit (ns or dimensionless), fit, bound."""
-    units = [unit_of(name) for name in parameters["name"]]
-    per = np.where(np.array(units) == "ps", 1000.0, 1.0)
-    ends = [physical(*row) for row in parameters[["name", "value", "low", "high"]].to_numpy().tolist()]
-    known = {"value": parameters["value"], "low": [low for low, _ in ends], "high": [high for _, high in ends]}
-    values = {column: np.asarray(found, dtype=float) / per for column, found in known.items()}
-    named = {"name": parameters["name"].to_numpy()} | values
-    bound = cost_table(parameters)["bound"].to_numpy()
-    return pd.DataFrame(named).assign(unit=["ns" if unit == "ps" else unit for unit in units], fit=dataset, bound=bound)
-
-
-def fitted_curves(observations: pd.DataFrame) -> pd.DataFrame:
-    """Observations and the model beside them, as the figures of curves draw them."""
-    known = observations[["variant", "vcpus", "metric"]].assign(held_out=~observations["train"].astype(bool))
-    measured = known.assign(kind="measured", value=observations["value"])
-    kinds = np.where(known["held_out"], "predicted", "fitted")
-    model = known.assign(kind=kinds, value=observations["model"])
-    return pd.concat([measured, model], ignore_index=True).assign(low=np.nan, high=np.nan)
-
-
-def write_fit(fit: Fit, path: str | Path) -> None:
-    """Write a fit, however its costs were found, as a fit file: beside and renamed."""
-    write_text(path, fit_text(fit))
+    return (
+        conditions if isinstance(conditions, str) else "; ".join(f"{k}:{v}" if k else v for k, v in conditions.items())
+    )
 
 
 def fit_text(fit: Fit) -> str:
@@ -160,14 +78,21 @@ def fit_text(fit: Fit) -> str:
         "version": VERSION,
         "simlib": __version__,
         "scenario": fit.scenario.to_toml(),
-        "parameters": json.loads(parameters.to_json(orient="records", double_precision=12)),
+        "parameters": _records(parameters, 12),
         "log_covariance": fit.estimate.covariance.tolist(),
         "dof": fit.estimate.dof,
         "discrepancy": fit.estimate.discrepancy,
         "spread": dict(fit.estimate.spread),
-        "observations": json.loads(fit.observations.to_json(orient="records", double_precision=10)),
-    }
-    return json.dumps(content | fit.meta, indent=1) + "\n"
+        "observations": _records(fit.observations, 10),
+    } | fit.meta
+    if len(fit.noise):  # of a calibration
+        content |= {"noise": _records(fit.noise, 10), "sensitivity": _records(fit.sensitivity, 4)}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _records(table: pd.DataFrame, digits: int) -> Any:
+    """The rows of a table as JSON has them."""
+    return json.loads(table.to_json(orient="records", double_precision=digits))
 
 
 def load_fit(path: str | Path) -> Fit:
@@ -201,9 +126,10 @@ def _fit(content: dict[str, Any]) -> Fit:
         tuple(parameters["name"]), np.log(values), covariance, int(content["dof"]), float(content["discrepancy"]),
         {str(k): float(v) for k, v in content["spread"].items()},
     )  # fmt: skip
-    meta = {k: v for k, v in content.items() if k not in ("parameters", "log_covariance", "observations", "scenario")}
+    meta = {k: v for k, v in content.items() if k not in (*_TABLES, "log_covariance", "scenario")}
     scenario = Scenario.parse(parse_toml(content["scenario"], "scenario", FILE))
-    return Fit(scenario, estimate, parameters, pd.DataFrame(content["observations"]), meta)
+    parameters, observations, noise, sensitivity = (pd.DataFrame(content.get(name, [])) for name in _TABLES)
+    return Fit(scenario, estimate, parameters, observations, meta, noise, sensitivity)
 
 
 def fit_path(machine: str) -> Path | None:
@@ -231,10 +157,8 @@ def find_fit(scenario: Scenario) -> Fit | None:
     path = fit_path(scenario.machine.name)
     if path is None:
         return None
-    found = _shipped(path, path.stat().st_mtime_ns)
-    # The tables are the caller's own: what is kept for the next one stays as it was read.
-    parameters, observations = found.parameters.copy(), found.observations.copy()
-    return dataclasses.replace(found, parameters=parameters, observations=observations, meta=dict(found.meta))
+    # The caller's own: what is kept for the next one stays as it was read.
+    return copy.deepcopy(_shipped(path, path.stat().st_mtime_ns))
 
 
 @lru_cache(maxsize=16)

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simlib.calibration import Calibrated
 from simlib.comparison import Comparison
 from simlib.decision import BatchChoice, Choice
 from simlib.errors import InputError
 from simlib.figures.style import seconds, signed
 from simlib.fits import Fit
-from simlib.fits.report import numbered
+from simlib.fits.tables import numbered
 from simlib.model.scenario import Scenario
 from simlib.prediction import PredictionResult
 from simlib.report.block import Block, Chart, Listing, Prose, Table, number_text
@@ -58,7 +57,7 @@ def answer_of(result: Result) -> Answer:
     """What a page shows of a result.
 
     Raises `InputError` if it is none of `PredictionResult`, `Comparison`, `Choice`, `BatchChoice`, `SimulationResult`,
-    `SampleResult`, `Calibrated`, `Fit`.
+    `SampleResult`, `Fit`.
     """
     raise InputError("result", type(result).__name__, "there is no page for it")
 
@@ -382,19 +381,17 @@ def _sample(result: SampleResult) -> Answer:
     return Answer("Sampled", result.scenario.workload.kind, blocks, {"degradation_over_time": _lost(result.curve)})
 
 
-@answer_of.register(Fit)
-@answer_of.register(Calibrated)
-def _fit(result: Fit | Calibrated) -> Answer:
-    report = result.report()
-    worst = report.by_metric()
+@answer_of.register
+def _fit(result: Fit) -> Answer:
+    worst, correlation, costs = result.by_metric(), result.correlation, result.cost_table
     tables: list[Block] = [
-        Prose("\n".join(f"- {line}" for line in (*report.quality, *report.flags, *report.notes))),
-        Table(report.shown_costs(), f"Costs, with {report.level:.0%} intervals."),
+        Prose("\n".join(f"- {line}" for line in (*result.quality, *result.flags, *result.notes))),
+        Table(result.shown_costs(), f"Costs, with {result.level:.0%} intervals."),
         Table(worst, "Residuals, a metric at a time.", digits=3),
     ]
-    if report.correlation is not None:
-        tables.append(Table(numbered(report.correlation), "Correlations; a column has its row's number."))
-    bounded = report.costs[report.costs["bound"] != ""]["cost"].tolist()
+    if correlation is not None:
+        tables.append(Table(numbered(correlation), "Correlations; a column has its row's number."))
+    bounded = costs[costs["bound"] != ""]["cost"].tolist()
     bounds = f"at a physical bound, or an end of it is: {', '.join(bounded)}" if bounded else "none is at a bound"
     errors = "; ".join(
         f"{row['metric']}, {row['role']}: worst {signed(row['worst error, %'])} % of {row['rows']}"
@@ -403,14 +400,14 @@ def _fit(result: Fit | Calibrated) -> Answer:
     captions = {
         "cost_intervals": f"Costs with their intervals; {bounds}.",
         "residuals": f"Error of the model at each row. {errors}.",
-        "correlation": f"Correlation of the costs' logarithms. {_strongest(report.correlation)}",
+        "correlation": f"Correlation of the costs' logarithms. {_strongest(correlation)}",
         "dirty_memory_time": "Dirty memory time: measured, and by the model.",
         "sensitivity": "Which cost's uncertainty moves the first variant's time.",
     }
     drawn = {name: captions[name] for name in result.figures() if name in captions}
     return Answer(
-        "Calibrated costs", report.heading, tables, drawn,
-        {"degrees of freedom": report.dof},
+        "Calibrated costs", result.heading, tables, drawn,
+        {"degrees of freedom": result.estimate.dof},
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from simlib.comparison import Comparison
 from simlib.decision import BatchChoice
-from simlib.figures.style import plain_number, signed
+from simlib.figures.style import signed
 from simlib.fits import Fit
 from simlib.report.host import host_answer
 from simlib.studies.study import Answer
@@ -43,26 +43,6 @@ def own_strategy(compared: Comparison, idea: str, beside: str, vcpus: int) -> An
         for policy in (idea, beside)
     ]
     return Answer(f"Against `{compared.policies[0]}`, with {vcpus} vCPUs: {'; '.join(said)}.")
-
-
-def laws(held_out: pd.DataFrame) -> Answer:
-    """Of 01: whether the curves could have been told from few vCPUs, and what helped."""
-    errors = {name: held_out[f"{key}_percent"].abs() for name, key in
-              (("the model", "simlib"), ("Amdahl's law", "amdahl"), ("the USL", "usl"))}  # fmt: skip
-    each = ", ".join(f"{plain_number(float(f'{e.mean():.2g}'))} % by {name}" for name, e in errors.items())
-    return Answer(
-        "The rwlock lets the work under the lock overlap, and stops where something serial, read here as the broadcast "
-        f"TLB invalidation, does not; from at most 8 vCPUs the rest is predicted with a mean error of {each}."
-    )
-
-
-def growing(readings: pd.DataFrame, cost: pd.Series) -> Answer:
-    """Of 06: what grows, and that it is empirical."""
-    return Answer(
-        "Sockets and clusters of cores explain a part; the rest is one empirical cost of handing over the lock, "
-        f"{cost['value']:.3g} ns ({cost['low']:.3g} to {cost['high']:.3g}) for each doubling of the threads that wait, "
-        f"for which no source has a mechanism ({len(readings)} readings were tried)."
-    )
 
 
 def swept(table: pd.DataFrame) -> Answer:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +19,26 @@ import scipy
 from scipy import stats
 
 from simlib import theory
-from simlib.calibration.fitfile import as_fit
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
 from simlib.files import check_writable, write_together
+from simlib.fits import Fit
 from simlib.fits.file import fit_text
+from simlib.measurements import load
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.parallel import Progress, each, portion
-from simlib.report import arm64, growth, published
+from simlib.report import published
 from simlib.report.block import Block, Cards, Prose, Table
 from simlib.report.books import Pages, notebooks
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
 from simlib.studies import every
+from simlib.studies.arm64 import altra
+from simlib.studies.published import published_table
 from simlib.studies.study import KEPT, Found
 from simlib.version import __version__
 from simlib.workloads import build
@@ -54,17 +58,20 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     """
     out = Path(out)
     check_writable(out, folder=True)
-    found = arm64.study(seed=seed, progress=portion(progress, 0.0, 0.15))
-    sections = arm64.sections(found, seed=seed, progress=portion(progress, 0.15, 0.42))
-    grown = growth.study(seed)
-    sections += growth.sections(grown)
-    told = portion(progress, 0.42, 0.9)
-    founds = {study.name: study.found(seed=seed, progress=told) for study in every()}
-    sections.append(_checks(found, seed))
-    numbers = published.all_numbers(found, grown, founds.values(), seed=seed)
-    sections.insert(0, published.section(numbers))
-    sections.insert(1, Section("Studies", [_told(founds, out, seed, portion(progress, 0.9, 1.0))]))
-    data = found.table.path.read_bytes()
+    ends = pairwise(np.linspace(0.0, 0.95, len(every()) + 1))
+    founds = {
+        study.name: study.found(seed=seed, progress=portion(progress, float(begin), float(end)))
+        for study, (begin, end) in zip(every(), ends, strict=True)
+    }
+    costs = founds["arm64"].fit
+    checked = _checks(costs, seed)
+    numbers = published_table(one.numbers for one in founds.values())
+    sections = [
+        published.section(numbers),
+        Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]),
+        checked,
+    ]  # fmt: skip
+    table = load(altra.TABLE)
     report = Report(
         "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
         "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator; "
@@ -74,27 +81,20 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
         {
             "simlib": __version__,
             "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "data": f"{found.table.name}, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}…",
+            "data": f"{table.name}, SHA-256 {hashlib.sha256(table.path.read_bytes()).hexdigest()[:16]}…",
             "seed": seed,
             "software": f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}, "
             f"Numba {version('numba')}",
             "every number": "measured, fitted or predicted, and marked so; nothing simulated is shown as measured",
         },
     )
-    tables = {
-        "published": numbers, "arm64-curves": found.curves, "arm64-held-out": found.held_out,
-        "arm64-costs": found.fit.intervals,
-        "arm64-time-per-fault": found.split, "arm64-predictions": found.prediction.frame,
-        "x86-growth-readings": grown.readings, "x86-growth-curves": grown.curves,
-        "x86-growth-shadow-paging": grown.paging, "x86-parked-times": grown.parked,
-        "x86-growth-split-beforehand": grown.split_beforehand, "x86-growth-beyond": grown.beyond,
-    }  # fmt: skip
+    tables = {"published": numbers}
     for name, one in founds.items():
         file = name.replace("_", "-")
         numbered = {"numbers": one.numbers} if len(one.numbers) else {}
         tables |= {f"{file}-{key}": frame for key, frame in (numbered | dict(one.tables)).items()}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
-    texts["arm64-fit.json"] = fit_text(as_fit(found.fit, arm64.TRAIN))
+    texts["arm64-fit.json"] = fit_text(costs)
     write_together(out, texts | {"index.html": report.to_html()})
     return (out / "index.html").resolve()
 
@@ -112,10 +112,10 @@ def _told(founds: Mapping[str, Found], out: Path, seed: int, progress: Progress 
     return Cards(books)
 
 
-def _checks(found: arm64.Study, seed: int) -> Section:
+def _checks(fit: Fit, seed: int) -> Section:
     rows = []
-    for variant in found.fit.problem.scenario.variants:
-        case = found.fit.estimate.apply(found.fit.problem.case(variant, 4))
+    for variant in fit.scenario.variants:
+        case = fit.estimate.apply(fit.case(variant, 4))
         small = case.changed({"guest": {"memory_per_vcpu": "2M"}})
         job = build(small)
         same = reference.run(job, seed, trace=200_000) == compiled.run(job, seed, trace=200_000)

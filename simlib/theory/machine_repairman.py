@@ -21,8 +21,6 @@ from simlib.theory.arguments import check_count, check_cycle, check_time, check_
 class ClosedLock:
     """Stationary state of `n` threads that think and then take one lock.
 
-    Every mean is a property of `probabilities`; Little's law ties them together.
-
     Attributes
     ----------
     n : int
@@ -41,8 +39,6 @@ class ClosedLock:
     >>> lock = machine_repairman(2, think=1.0, service=1.0)
     >>> print(f"{lock.throughput:.3f} {lock.mean_at_lock:.3f} {lock.mean_wait:.3f}")
     0.800 1.200 0.500
-    >>> lock.wait_probability
-    0.5
     """
 
     n: int
@@ -68,18 +64,11 @@ class ClosedLock:
 
     @property
     def speed_up(self) -> float:
-        """Mean number of threads that do useful work outside of the lock: n - w, equal to throughput × think.
+        """Mean number of threads outside of the lock: n - w, equal to throughput × think.
 
-        This is the speed-up of Boyd-Wickizer et al.: work outside of the lock per second, in units of what
-        one core does that never meets the lock. It is below 1 for one thread, as its time in the lock
-        counts as lost.
+        The speed-up of Boyd-Wickizer et al.: work per second in units of a core that never meets the lock.
         """
         return float(np.arange(self.n, -1, -1) @ self.probabilities)
-
-    @property
-    def mean_service(self) -> float:
-        """Mean time in service per acquisition, seconds: utilisation / throughput."""
-        return self.utilisation / self.throughput
 
     @property
     def mean_wait(self) -> float:
@@ -92,66 +81,15 @@ class ClosedLock:
         return self.mean_at_lock / self.throughput
 
 
-@dataclass(frozen=True, eq=False)
-class Collapse:
-    """How the throughput of a lock rises and falls with the number of threads.
-
-    Attributes
-    ----------
-    n : ndarray of int, shape (N,)
-        1 … N. Read-only.
-    throughput : ndarray, shape (N,)
-        Acquisitions per second at each. Read-only.
-
-    Examples
-    --------
-    >>> ticket_lock_collapse(48, think=40e-6, service=1e-6, transfer=0.5e-6).collapses
-    True
-    """
-
-    n: NDArray[np.int64]
-    throughput: NDArray[np.float64]
-
-    @property
-    def peak(self) -> int:
-        """Number of threads at which the throughput is greatest (the smallest such, if several)."""
-        return int(self.n[np.argmax(self.throughput)])
-
-    @property
-    def retained(self) -> float:
-        """Throughput at the largest population over the peak throughput: 1 means no collapse."""
-        return float(self.throughput[-1] / np.max(self.throughput))
-
-    @property
-    def collapses(self) -> bool:
-        """Whether adding threads past the peak makes all of them together slower, by more than rounding."""
-        return self.retained < 1 - 1e-9
-
-
 def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[np.float64]:
-    """Stationary probabilities of a finite birth–death chain.
+    """Stationary probabilities of a finite birth–death chain (Kleinrock 1975, "Queueing Systems", volume 1, chapter 3).
 
-    Balance across the cut between k and k+1 gives P[k+1] / P[k] = arrival_rates[k] / service_rates[k], so
-    P[k] is a product of k ratios, divided by the sum. The magnitude of each product (its power of two) is
-    kept apart as an integer, from a cumulative sum of logarithms, and its digits as a product of ratios
-    scaled to near 1: nothing overflows, and the relative error stays about k rounding errors, where plain
-    logarithms would lose digits as they grow. Good for thousands of states.
+    P[k+1] / P[k] = arrival_rates[k] / service_rates[k], the rates of k → k+1 and back, per second: at least 0, and
+    above 0. The power of two of each product is kept apart as an integer, so that nothing overflows and the relative
+    error stays about k rounding errors: good for thousands of states.
 
-    Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N; they sum to 1. Raises `InputError` if a rate
-    breaks the rules above or the lengths differ.
-
-    Parameters
-    ----------
-    arrival_rates : array_like, shape (N,)
-        Rate of k → k+1 for k = 0 … N-1, per second; finite, at least 0. States above a rate of 0 have
-        probability 0.
-    service_rates : array_like, shape (N,)
-        Rate of k+1 → k for k = 0 … N-1, per second; finite, above 0.
-
-    References
-    ----------
-    L. Kleinrock, "Queueing Systems, Volume 1: Theory", 1975, chapter 3 (birth–death in equilibrium); the
-    scaling is as derived here.
+    Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N. Raises `InputError` if a rate breaks its rule
+    or the lengths differ.
 
     Examples
     --------
@@ -180,16 +118,11 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
 def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) -> ClosedLock:
     """`n` threads and one lock whose mean service time depends on how many threads are at it.
 
-    State k → k+1 at rate (n - k) / think; k → k-1 at rate 1 / service_of_state(k), for k = 1 … n, with the
-    holder counted in k. Exact for exponential service at the rate of the present state. The think time may
-    have any distribution with that mean (the stationary law of such a network is insensitive to its delay
-    stations).
+    Exact for exponential service at the rate of the present state, whatever the distribution of the think time (Baskett
+    et al. 1975, J. ACM 22(2)). `wait_probability` uses the arrival theorem (Sevcik and Mitrani 1981, J. ACM 28(2)): an
+    arriving thread sees the stationary state of the same lock with n - 1 threads.
 
-    `wait_probability` uses the arrival theorem: an arriving thread sees the stationary state of the same
-    lock with n - 1 threads, hence 1 - P[0] of that chain. This needs `service_of_state` not to depend on
-    `n`.
-
-    Raises `InputError` if an argument or a returned service time breaks the rules above.
+    Raises `InputError` if an argument or a returned service time breaks its rule.
 
     Parameters
     ----------
@@ -198,22 +131,14 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
     think : float
         Mean time outside of the lock, seconds. At 0 all threads are always at the lock.
     service_of_state : callable
-        `k` (1 … n) to mean service time in seconds, at least 0. With 0 in some state, that state is left at
-        once and has probability 0. Must not be 0 where `think` is 0.
-
-    References
-    ----------
-    K. C. Sevcik, I. Mitrani, "The distribution of queuing network states at input and output instants", J.
-    ACM 28(2), 1981 (arrival theorem). F. Baskett, K. M. Chandy, R. R. Muntz, F. G. Palacios, "Open, closed,
-    and mixed networks of queues with different classes of customers", J. ACM 22(2), 1975 (insensitivity).
+        `k` (1 … n, the holder counted) to mean service time, seconds. A state with 0 is left at once.
 
     Examples
     --------
     A lock whose hand-off costs 0.1 s for each thread that waits beside the holder:
 
-    >>> lock = closed_lock(2, think=1.0, service_of_state=lambda k: 1.0 + 0.1 * (k - 1))
-    >>> print(lock.probabilities.round(4))
-    [0.1923 0.3846 0.4231]
+    >>> closed_lock(2, think=1.0, service_of_state=lambda k: 1.0 + 0.1 * (k - 1)).probabilities.round(4)
+    array([0.1923, 0.3846, 0.4231])
     """
     n, think = check_count("n", n), check_time("think", think)
     service = np.array([check_time(f"service_of_state({k})", service_of_state(k)) for k in range(1, n + 1)])
@@ -242,33 +167,19 @@ def _occupancy(n: int, think: float, service: NDArray[np.float64]) -> NDArray[np
 
 
 def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
-    """The machine-repairman queue M/M/1//N: `n` threads, a think time, and one exponential FIFO lock.
+    """The machine-repairman queue M/M/1//N (Kleinrock 1975, "Queueing Systems", volume 1, section 3.8).
 
-    P[k] = P[0] n! / (n-k)! (service / think)^k. Throughput, mean number at the lock and utilisation hold
-    for any think-time distribution; for another service distribution they are an approximation (see
-    `deterministic_lock` and `asymptotic_bounds` for what brackets it).
+    P[k] = P[0] n! / (n-k)! (service / think)^k, for any distribution of the think time; an approximation where the
+    service time is not exponential. `think` and `service` are mean times outside of and in the lock, seconds, not both
+    0.
 
-    Raises `InputError` if an argument breaks the rules above.
-
-    Parameters
-    ----------
-    n : int
-        Number of threads, at least 1.
-    think, service : float
-        Mean time outside of and in the lock, seconds; not both 0.
-
-    References
-    ----------
-    L. Kleinrock, "Queueing Systems, Volume 1: Theory", 1975, section 3.8 (M/M/1//M, finite customer
-    population).
+    Raises `InputError` if an argument breaks its rule.
 
     Examples
     --------
     >>> lock = machine_repairman(2, think=1.0, service=1.0)
-    >>> lock.probabilities
-    array([0.2, 0.4, 0.4])
-    >>> lock.utilisation
-    0.8
+    >>> lock.probabilities, lock.utilisation
+    (array([0.2, 0.4, 0.4]), 0.8)
     """
     service = check_time("service", service)
     check_cycle("think, service", check_time("think", think), service)
@@ -278,72 +189,31 @@ def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
 def ticket_lock(n: int, think: float, service: float, transfer: float) -> ClosedLock:
     """The non-scalable ticket lock: each hand-off takes longer, the more threads spin on the lock word.
 
-    With k threads holding or waiting, k → k+1 at rate (n - k) / think and k → k-1 at rate 1 / (service +
-    transfer × k / 2): the release invalidates every spinner's copy of the line, the home directory answers
-    their reads one by one, and the next holder is on average half-way through.
+    With k threads holding or waiting, k → k-1 at rate 1 / (service + transfer × k / 2): the release invalidates every
+    spinner's copy of the line, the home directory answers their reads one by one, and the next holder is on average
+    half-way through (Boyd-Wickizer et al., "Non-scalable locks are dangerous", Linux Symposium 2012). Accounts of the
+    paper differ on whether its `k` counts the holder in the service time, as here; for waiters only, use `closed_lock`
+    with ``lambda k: service + transfer * (k - 1) / 2``.
 
-    Index convention: k counts the holder, in both rates. Secondary accounts of the paper differ on whether
-    its `k` counts the holder in the service time; for waiters only, use `closed_lock` with ``lambda k:
-    service + transfer * (k - 1) / 2``.
-
-    Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument breaks the rules above.
+    Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument breaks its rule.
 
     Parameters
     ----------
     n : int
-        Number of cores, at least 1 (the paper's `n`).
+        Number of cores, at least 1.
     think : float
         Mean time between a release and the same core's next acquisition, seconds (the paper's `a`).
     service : float
         Mean time in the critical section, seconds (the paper's `s`).
     transfer : float
         Time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0 this
-        is `machine_repairman`, as it is for a queued lock (MCS, qspinlock) with the hand-off counted in
-        `service`.
-
-    References
-    ----------
-    S. Boyd-Wickizer, M. F. Kaashoek, R. Morris, N. Zeldovich, "Non-scalable locks are dangerous", Linux
-    Symposium 2012 (the Markov model of the ticket spin lock; rates after reading notes, form as derived
-    here).
+        is `machine_repairman`, as it is for a queued lock with the hand-off counted in `service`.
 
     Examples
     --------
-    >>> print(ticket_lock(2, think=1.0, service=1.0, transfer=1.0).probabilities.round(4))
-    [0.1 0.3 0.6]
+    >>> ticket_lock(2, think=1.0, service=1.0, transfer=1.0).probabilities.round(4)
+    array([0.1, 0.3, 0.6])
     """
     service, transfer = check_time("service", service), check_time("transfer", transfer)
     check_cycle("think, service, transfer", check_time("think", think), service, transfer)
     return closed_lock(n, think, lambda k: service + transfer * (k / 2))
-
-
-def ticket_lock_collapse(n: int, think: float, service: float, transfer: float) -> Collapse:
-    """Throughput of `ticket_lock` for 1 … `n` cores: where it peaks, and how much of the peak is left at `n`.
-
-    Past saturation, nearly all cores are at the lock and the throughput falls towards 1 / (service +
-    transfer n / 2).
-
-    Raises `InputError` as `ticket_lock`.
-
-    Parameters
-    ----------
-    n : int
-        Largest number of cores, at least 1.
-    think, service, transfer : float
-        As `ticket_lock`, seconds.
-
-    References
-    ----------
-    As `ticket_lock`.
-
-    Examples
-    --------
-    >>> curve = ticket_lock_collapse(48, think=40e-6, service=1e-6, transfer=0.5e-6)
-    >>> curve.peak, round(curve.retained, 2)
-    (19, 0.21)
-    """
-    cores = np.arange(1, check_count("n", n) + 1, dtype=np.int64)
-    throughput = np.array([ticket_lock(int(k), think, service, transfer).throughput for k in cores])
-    cores.setflags(write=False)
-    throughput.setflags(write=False)
-    return Collapse(cores, throughput)

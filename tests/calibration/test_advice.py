@@ -9,11 +9,12 @@ import pytest
 from scipy import stats
 
 from simlib import calibrate
-from simlib.calibration import advice, search
+from simlib.calibration import build_problem, search
 from simlib.calibration import fit as fitting
+from simlib.calibration.advice import advice
 from simlib.calibration.noise import assumed_ratios
-from simlib.calibration.problem import parameters_of
-from simlib.calibration.search import FOLLOWED, GUESS, SCREENED, starting_points
+from simlib.calibration.search import FOLLOWED, GUESS, SCREENED, Minimum, starting_points
+from simlib.measurements import as_table
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario
 
@@ -43,16 +44,24 @@ def good():
     return calibrate(scenario("fault_exit", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
 
 
+@pytest.fixture(scope="module")
+def problem():
+    return build_problem(scenario("fault_exit", "fault_hold"), as_table(measured()))
+
+
+END = Minimum(np.zeros(2), 1.0, False, 20, 0.1)
+
+
 def test_a_good_fit_says_nothing(good):
     assert all(good.valid.values())
     assert good.warnings == []
     assert "warning" not in good.summary()
 
 
-def test_starts_say_where_they_came_from(good):
-    points = starting_points(good.problem, 1)
-    low, high = good.problem.bounds.T
-    share = (points[list(good.problem.names)].to_numpy()[1:] - low) / (high - low)
+def test_starts_say_where_they_came_from(good, problem):
+    points = starting_points(problem, 1)
+    low, high = problem.bounds.T
+    share = (points[list(problem.names)].to_numpy()[1:] - low) / (high - low)
     assert len(share) == SCREENED
     assert share.min() < 0.05
     assert share.max() > 0.95
@@ -64,9 +73,9 @@ def test_starts_say_where_they_came_from(good):
     assert (good.starts["last"] <= good.starts["first"]).all()
 
 
-def test_a_start_agrees_if_its_minimum_is_as_likely_as_the_best(good, monkeypatch):
+def test_a_start_agrees_if_its_minimum_is_as_likely_as_the_best(good, problem, monkeypatch):
     """By the t quantile, of the coarse runs' own variance and of that of simulating few pages."""
-    coarse = search.Objective(good.problem, assumed_ratios(good.problem.train), fitting.LEAST_PAGES, 1)
+    coarse = search.Objective(problem, assumed_ratios(problem.train), fitting.LEAST_PAGES, 1)
     dof = len(TWELVE) - len(good.estimate.logs)
     again = [dataclasses.replace(coarse, seed=seed)(good.estimate.logs) for seed in (2, 3, 4, 5)]
     least = good.starts["last"].min()
@@ -74,7 +83,7 @@ def test_a_start_agrees_if_its_minimum_is_as_likely_as_the_best(good, monkeypatc
     others = {"all but one": [1.01, 2.0, 1e3], "one more": [0.99, 1.01, 2.0]}
     for what, apart in others.items():
         starts = good.starts.assign(last=least + room * np.array([0.0, *apart]))
-        minima = [search.Minimum(good.estimate.logs, least, True, 5)]
+        minima = [Minimum(good.estimate.logs, least, True, 5)]
         monkeypatch.setattr(fitting, "explore", lambda *_, found=(starts, minima): found)
         fit = calibrate(scenario("fault_exit", "fault_hold"), measured(), pages_per_vcpu=512, profile=False)
         assert fit.starts["agrees"].tolist() == [True, what == "one more", False, False]
@@ -106,7 +115,7 @@ def test_a_cost_at_its_bound_says_which_and_where():
     wrong = measured().assign(dirty_memory_time_s=lambda frame: frame["dirty_memory_time_s"] / 1000)
     fit = calibrate(scenario("fault_exit", "fault_hold"), wrong, pages_per_vcpu=512, profile=False)
     assert not fit.valid["inside_bounds"]
-    text = advice(fit)["inside_bounds"]
+    text = fit.advice["inside_bounds"]
     assert "fault_hold is at its lower bound, 20 ns" in text
     assert "check units" in text
     assert "give fault_exit or fault_hold under [costs] and take that out of [calibration]" in text
@@ -115,9 +124,8 @@ def test_a_cost_at_its_bound_says_which_and_where():
 def test_a_cost_that_the_rows_do_not_tell_says_which_rows_would():
     fit = calibrate(scenario("fault_exit", "line_transfer", fault_hold="400ns"), measured((1, 2, 3, 4)),
                     pages_per_vcpu=512)  # fmt: skip
-    wide = dataclasses.replace(fit, valid=fit.valid | {"all_determined": False},
-                               intervals=fit.intervals.assign(determined=[True, False]))  # fmt: skip
-    assert advice(wide)["all_determined"] == (
+    wide = dataclasses.replace(fit, parameters=fit.parameters.assign(determined=[True, False]))
+    assert advice(wide.with_meta(valid={"all_determined": False}), END)["all_determined"] == (
         "the interval of line_transfer reaches a physical bound: add rows that tell it (times or contentions with 2 to "
         "8 vCPUs), or give line_transfer under [costs] and take it out of [calibration]"
     )
@@ -125,17 +133,14 @@ def test_a_cost_that_the_rows_do_not_tell_says_which_rows_would():
 
 def test_starts_that_differ_say_by_how_much(good):
     starts = good.starts.assign(last=[1.0, 2.5, 4.0, 9.0])
-    text = advice(dataclasses.replace(good, starts=starts, valid={"starts_agree": False}))["starts_agree"]
+    apart = dataclasses.replace(good, starts=starts).with_meta(valid={"starts_agree": False})
+    text = advice(apart, END)["starts_agree"]
     assert text.startswith("of 4 starts only one came to the best minimum")
     assert "(2.5 times its sum of squares)" in text
     assert "try other seeds" in text
 
 
 def test_every_flag_has_its_sentence(good):
-    none = dataclasses.replace(good, valid=dict.fromkeys(good.valid, False))
-    assert list(advice(none)) == list(good.valid)
-    assert all(": " in text or "; " in text for text in advice(none).values())
-
-
-def test_bounds_are_those_of_the_costs(good):
-    assert good.problem.bounds == pytest.approx(parameters_of(good.scenario, [""])[1])
+    said = advice(good.with_meta(valid=dict.fromkeys(good.valid, False)), END)
+    assert list(said) == list(good.valid)
+    assert all(": " in text or "; " in text for text in said.values())

@@ -60,7 +60,7 @@ def fit(scenario, table):
 
 def test_known_costs_come_back(fit):
     assert set(fit.estimate.names) == set(KNOWN)
-    found = fit.intervals.set_index("name")
+    found = fit.parameters.set_index("name")
     for name, value in KNOWN.items():
         row = found.loc[name]
         assert row["low"] <= value <= row["high"], f"{name}: {value} not in {row['low']:.0f} … {row['high']:.0f}"
@@ -71,7 +71,7 @@ def test_known_costs_come_back(fit):
 
 
 def test_what_was_held_out_lies_in_the_predicted_intervals(fit, scenario):
-    held_out = fit.fitted[~fit.fitted["train"] & (fit.fitted["metric"] == "dirty_memory_time")]
+    held_out = fit.observations[~fit.observations["train"] & (fit.observations["metric"] == "dirty_memory_time")]
     curves = predict(
         scenario, [12, 16], fit=fit, metrics=["dirty_memory_time"], pages_per_vcpu=PAGES, level=LEVEL
     ).frame
@@ -85,7 +85,7 @@ def test_what_was_held_out_lies_in_the_predicted_intervals(fit, scenario):
 
 def test_a_count_of_zero_is_shown_but_not_fitted(fit):
     """It has no logarithm."""
-    zeros = fit.fitted[fit.fitted["value"] == 0]
+    zeros = fit.observations[fit.observations["value"] == 0]
     assert set(zeros["variant"]) == {"old", "new"}
     assert not zeros["train"].any()
     assert zeros["model"].tolist() == [0] * len(zeros)
@@ -95,7 +95,7 @@ def test_a_count_of_zero_is_shown_but_not_fitted(fit):
 def test_a_calibration_repeats_bit_for_bit():
     one, two = (calibrate(Scenario.parse(ONE), one_iteration(0), pages_per_vcpu=128, profile=False) for _ in range(2))
     assert one.estimate.logs.tolist() == two.estimate.logs.tolist()
-    pd.testing.assert_frame_equal(one.intervals, two.intervals, check_exact=True)
+    pd.testing.assert_frame_equal(one.parameters, two.parameters, check_exact=True)
 
 
 def test_correlations_are_sorted_by_strength(fit):
@@ -185,7 +185,7 @@ def test_a_data_frame_of_one_iteration_gives_the_same_costs_as_the_sum():
         fit = calibrate(Scenario.parse(file), table, pages_per_vcpu=PAGES, profile=False)
         costs = dict(zip(fit.estimate.names, np.exp(fit.estimate.logs), strict=True))
         assert costs == pytest.approx(KNOWN_ONE, rel=0.1)
-        assert fit.fitted["metric"].iloc[0] == ("dirty_memory_time" if table.equals(one_iteration(0)) else
+        assert fit.observations["metric"].iloc[0] == ("dirty_memory_time" if table.equals(one_iteration(0)) else
                                                 "dirty_memory_time[2]")  # fmt: skip
 
 

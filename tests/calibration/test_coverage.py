@@ -7,9 +7,9 @@ are 1 throughout.
 
 import numpy as np
 import pytest
+from interval_coverage import HALF_WIDTH, UNLIKE, coverage, published_design
+from surrogate import fit_surrogate
 
-from simlib.calibration.coverage import HALF_WIDTH, UNLIKE, coverage, published_design
-from simlib.calibration.surrogate import fit_surrogate
 from simlib.fits import load_fit
 from simlib.measurements import data_dir
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib.calibration import Calibrated, build_problem, find_fit, load_fit, save_fit
+from simlib.calibration import Fit, build_problem, find_fit, load_fit, save_fit
 from simlib.errors import InputError
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
@@ -24,14 +24,14 @@ def fit():
     values = np.array([1_234.5678, 47_000.0, 0.4, *np.geomspace(3e5, 9e5, n - 3)])
     covariance = np.diag(np.linspace(0.01, 0.02, n)) + 0.001 / 3
     estimate = CostEstimate(problem.names, np.log(values), covariance, 15 - n, 0.0123, {"contentions": 2.0})
-    intervals = pd.DataFrame({
+    parameters = pd.DataFrame({
         "name": problem.names, "value": values, "low": values / 1.5, "high": values * 1.5, "at_bound": False,
         "determined": True,
     })  # fmt: skip
     fitted = problem.observations.assign(model=1.5, error=[None, *[0.25] * (len(problem.observations) - 1)])
-    frame = pd.DataFrame(covariance, index=problem.names, columns=problem.names)
-    valid = {"converged": True, "all_determined": False}
-    return Calibrated(problem, estimate, intervals, frame, fitted, pd.DataFrame(), 0.9, 4096, 7, valid)
+    meta = {"date": "2026-02-01", "dataset": problem.dataset, "train": "", "seed": 7, "pages_per_vcpu": 4096,
+            "level": 0.9, "valid": {"converged": True, "all_determined": False}}  # fmt: skip
+    return Fit(scenario, estimate, parameters, fitted, meta)
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def path(fit, tmp_path):
 
 def test_a_fit_comes_back(fit, path):
     again = load_fit(path)
-    assert again.scenario == fit.problem.scenario
+    assert again.scenario == fit.scenario
     assert again.estimate.names == fit.estimate.names
     np.testing.assert_allclose(again.estimate.logs, fit.estimate.logs, rtol=1e-12)
     np.testing.assert_array_equal(again.estimate.covariance, fit.estimate.covariance)
     assert (again.estimate.dof, again.estimate.discrepancy, again.estimate.spread) == (8, 0.0123, {"contentions": 2.0})
     assert again.parameters["unit"].tolist() == ["ps", "ps", "dimensionless", *["ps"] * 4]
-    pd.testing.assert_frame_equal(again.parameters.drop(columns="unit"), fit.intervals, rtol=1e-12)
+    pd.testing.assert_frame_equal(again.parameters.drop(columns="unit"), fit.parameters, rtol=1e-12)
     shown = ["variant", "vcpus", "metric", "value", "train", "model"]
-    pd.testing.assert_frame_equal(again.observations[shown], fit.fitted[shown], rtol=1e-9)
+    pd.testing.assert_frame_equal(again.observations[shown], fit.observations[shown], rtol=1e-9)
     expected = {"date": "2026-03-01", "train": "vcpus <= 8", "dataset": "arm64-dirty-memory-time", "seed": 7,
                 "pages_per_vcpu": 4096, "level": 0.9, "version": 1, "valid": fit.valid}  # fmt: skip
     assert {k: again.meta[k] for k in expected} == expected

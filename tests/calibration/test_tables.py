@@ -58,17 +58,17 @@ def fit(tables):
 
 
 def test_each_table_gives_what_it_has(fit):
-    seen = fit.fitted.groupby(["table", "metric"])["train"].agg(["size", "sum"])
+    seen = fit.observations.groupby(["table", "metric"])["train"].agg(["size", "sum"])
     assert seen.T.to_dict("list") == {
         ("clear", "clear_dirty_log_time[1]"): [4, 3], ("clear", "clear_dirty_log_time[2]"): [4, 3],
         ("counts", "contentions"): [9, 7],  # nobody contends alone
         ("counts", "dirty_memory_time"): [9, 8], ("times", "dirty_memory_time[2]"): [9, 8],
     }  # fmt: skip
-    assert fit.problem.dataset == "times, counts, clear"
+    assert fit.meta["dataset"] == "times, counts, clear"
 
 
 def test_costs_come_back_from_all_of_them_together(fit):
-    for row in fit.intervals.itertuples():
+    for row in fit.parameters.itertuples():
         assert row.low < KNOWN[row.name] < row.high, row
     assert np.exp(fit.estimate.logs) == pytest.approx([KNOWN[name] for name in fit.estimate.names], rel=0.05)
 
@@ -86,7 +86,7 @@ def test_a_fit_file_keeps_the_noise_and_the_conditions(fit, tmp_path):
     save_fit(fit, tmp_path / "fit.json", {"": "vcpus <= 8", "clear": "vcpus != 3"})
     again = load_fit(tmp_path / "fit.json")
     assert again.meta["train"] == "vcpus <= 8; clear:vcpus != 3"
-    pd.testing.assert_frame_equal(pd.DataFrame(again.meta["noise"]), fit.noise, rtol=1e-5)
+    pd.testing.assert_frame_equal(again.noise, fit.noise, rtol=1e-5)
     assert again.estimate.spread == fit.estimate.spread
 
 
@@ -124,7 +124,7 @@ def test_select_leaves_rows_out_by_table(tables):
         Scenario.parse(FILE), tables, select={"times": "not vcpus in (1, 12)", "": ""}, pages_per_vcpu=512,
         profile=False,
     )  # fmt: skip
-    assert fit.fitted["table"].value_counts().to_dict() == {"counts": 18, "clear": 8, "times": 7}
+    assert fit.observations["table"].value_counts().to_dict() == {"counts": 18, "clear": 8, "times": 7}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from oracles import deterministic_lock, mean_value_analysis, reader_writer_bounds
 from scipy import stats
 
 from simlib.engine import compiled, reference
@@ -11,13 +12,7 @@ from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Step
-from simlib.theory import (
-    deterministic_lock,
-    machine_repairman,
-    mean_value_analysis,
-    reader_writer_bounds,
-    ticket_lock,
-)
+from simlib.theory import machine_repairman, ticket_lock
 
 SEEDS = range(12)
 LEVEL = 0.99
@@ -112,7 +107,7 @@ def test_without_a_cache_line_every_exclusive_lock_is_the_same_queue():
 
 @pytest.mark.parametrize(("n", "think", "service"), [(4, 7000, 1000), (4, 3000, 1000), (4, 2999, 1000), (8, 1, 1000)])
 def test_constant_times_are_the_deterministic_lock_from_the_second_round(n, think, service):
-    exact = deterministic_lock(n, think * 1e-9, service * 1e-9)
+    cycle, wait = deterministic_lock(n, think * 1e-9, service * 1e-9)
     job = loop(n, think * NS, [[(0, Mode.WRITE, service * NS)]], [Discipline.QUEUED_SPIN], rounds=50 * n, cv=0.0)
     result = compiled.run(job, trace=200 * n)
     last = result.thread_end_ps.min()  # until then, every thread is in the loop
@@ -121,8 +116,8 @@ def test_constant_times_are_the_deterministic_lock_from_the_second_round(n, thin
         tried, got = (mine[(mine[:, 2] == kind), 0] for kind in (TRY, ACQUIRED))
         settled = (np.arange(50) >= 2) & (got < last)
         assert settled.sum() > 40
-        assert set((got - tried)[settled]) == {round(exact.mean_wait * 1e12)}
-        assert set(np.diff(got[settled])) == {round(exact.cycle_time * 1e12)}
+        assert set((got - tried)[settled]) == {round(wait * 1e12)}
+        assert set(np.diff(got[settled])) == {round(cycle * 1e12)}
 
 
 @pytest.mark.parametrize(
@@ -188,9 +183,9 @@ def test_readers_and_writers_stay_inside_their_bounds(n, think, reads, read_hold
     assert half < 0.01 * mean
     assert low.low - half <= mean <= high.high + half
     if share == 1 and transfer == 0:  # the bound is reached: writers alone keep the lock busy
-        assert mean == pytest.approx(high.writer_limit, rel=0.01)
+        assert mean == pytest.approx(high.limits["writer"], rel=0.01)
     if share == 0 and transfer == 0:  # and readers alone do not know of each other
-        assert mean == pytest.approx(high.population_limit, rel=0.01)
+        assert mean == pytest.approx(high.limits["population"], rel=0.01)
     if share == 0 and transfer:  # while the line's turn-taking is what stops them from scaling
         assert high.limited_by == "line"
-        assert mean == pytest.approx(high.line_limit, rel=0.01)
+        assert mean == pytest.approx(high.limits["line"], rel=0.01)

@@ -14,8 +14,9 @@ import simlib
 from simlib import figures
 from simlib.errors import InputError
 from simlib.fits import BOUNDS, CostEstimate, Fit, load_fit
-from simlib.fits.report import correlations, cost_table, fit_report, residual_table
+from simlib.fits.tables import cost_table, residual_table
 from simlib.measurements import data_dir
+from simlib.model.scenario import Scenario
 
 SHIPPED = sorted((data_dir() / "fits").rglob("*.json"))
 EVIL = "<script>alert(1)</script>"
@@ -29,20 +30,19 @@ def fit() -> Fit:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_file_gives_a_whole_report(path):
     fit = load_fit(path)
-    report = fit.report()
-    text = report.text()
-    assert set(report.costs["unit"]) <= {"ns", "µs", "ms", ""}
+    text = fit.summary()
+    assert set(fit.cost_table["unit"]) <= {"ns", "µs", "ms", ""}
     assert max(len(line) for line in text.splitlines()) <= 160
     assert all(name in text for name in fit.estimate.names)
     # Correlations are there, or their absence is said.
-    assert ("Correlations" in text) is (report.correlation is not None)
-    assert report.correlation is not None or "correlations: missing" in text
+    assert ("Correlations" in text) is (fit.correlation is not None)
+    assert fit.correlation is not None or "correlations: missing" in text
     # χ² is there, or it is said that no row was fitted.
     fitted = int(fit.observations["train"].sum())
-    assert np.isnan(report.chi_squared) == (fitted == 0)
+    assert np.isnan(fit.chi_squared) == (fitted == 0)
     assert ("χ²: none" in text) == (fitted == 0)
-    assert len(report.residuals) == len(fit.observations)
-    assert fit._repr_html_().count("<table>") == 2 + (report.correlation is not None)
+    assert len(fit.residuals) == len(fit.observations)
+    assert fit._repr_html_().count("<table>") == 2 + (fit.correlation is not None)
     for name in fit.figures():
         if name not in ("contentions",):  # which asks for the pages of the guest
             assert fit.plot(name).data
@@ -50,32 +50,30 @@ def test_every_shipped_file_gives_a_whole_report(path):
 
 def test_chi_squared_is_the_sum_that_the_fit_made_least(fit):
     """Counted again from the file's own rows: at the optimum it is no more than the degrees of freedom."""
-    report, rows = fit.report(), fit.observations[fit.observations["train"]]
+    rows, dof = fit.observations[fit.observations["train"]], fit.estimate.dof
     spread = rows["metric"].map(fit.estimate.spread).fillna(1.0)
     squares = (np.log(rows["model"] / rows["value"]) / spread / fit.estimate.discrepancy) ** 2
-    assert report.chi_squared == pytest.approx(squares.sum(), rel=1e-12)
+    assert fit.chi_squared == pytest.approx(squares.sum(), rel=1e-12)
     # The discrepancy has the variance of simulating a part of the pages in it, too.
-    assert 0.9 * report.dof < report.chi_squared <= report.dof
-    assert report.dof == len(rows) - len(fit.estimate.names)
-    assert f"{len(rows)} rows less {len(fit.estimate.names)} costs" in report.text()
+    assert 0.9 * dof < fit.chi_squared <= dof
+    assert dof == len(rows) - len(fit.estimate.names)
+    assert f"{len(rows)} rows less {len(fit.estimate.names)} costs" in fit.summary()
 
 
 def test_correlations_are_those_that_the_calibration_kept(fit):
     kept = np.array(fit.meta["correlation"])
-    np.testing.assert_allclose(fit.report().correlation, kept, atol=6e-5)
-    without = dataclasses.replace(fit, meta={k: v for k, v in fit.meta.items() if k != "correlation"})
-    pd.testing.assert_frame_equal(without.report().correlation, fit.report().correlation)
+    np.testing.assert_allclose(fit.correlation, kept, atol=6e-5)
 
 
 def test_a_cost_without_variance_has_no_correlation_and_that_is_said():
     estimate = CostEstimate(("fault_exit", "fault_hold", "flush"), np.zeros(3),
                             np.array([[4.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), 3, 0.1, {})  # fmt: skip
-    frame, missing = correlations(estimate)
+    frame, missing = estimate.correlation()
     assert frame.loc["fault_exit", "fault_hold"] == 0.5
     assert frame["flush"].isna().all()
     assert missing == ("correlations with flush: missing, since their variance is 0",)
     diagonal = dataclasses.replace(estimate, covariance=np.diag([1.0, 2.0, 3.0]))
-    assert correlations(diagonal) == (None, ("correlations: missing, since the covariance has variances only",))
+    assert diagonal.correlation() == (None, ("correlations: missing, since the covariance has variances only",))
 
 
 LOW, HIGH = BOUNDS["fault_hold"]
@@ -125,9 +123,10 @@ def test_rows_that_no_deviation_is_known_of_have_no_residual():
     rows = pd.DataFrame({"variant": "", "vcpus": [1], "metric": "zap_time", "train": [True], "value": 1.0, "model": 2})
     estimate = CostEstimate(("fault_hold",), np.log([3e5]), np.eye(1), 1, 0.0, {})
     parameters = pd.DataFrame({"name": ["fault_hold"], "value": 3e5, "low": 3e5, "high": 3e5, "determined": False})
-    report = fit_report("one", estimate, parameters, rows, level=0.9, valid={"converged": True})
-    assert report.residuals["residual"].isna().all()
-    assert "no interval is known, so that it stands as a point: fault_hold" in report.text()
+    meta = {"dataset": "one", "train": "", "date": "", "level": 0.9, "valid": {"converged": True}}
+    fit = Fit(Scenario(), estimate, parameters, rows, meta)
+    assert fit.residuals["residual"].isna().all()
+    assert "no interval is known, so that it stands as a point: fault_hold" in fit.summary()
 
 
 @pytest.mark.parametrize("key", ["dataset", "train", "date"])

@@ -47,7 +47,7 @@ def test_question_picture_links_and_answer(path):
     assert picture
     assert (path.parent / picture[2]).stat().st_size < 150_000
     assert last.cell_type == "code"
-    answer = re.search(r"^([a-zA-Z_.]+)\(", last.source, re.MULTILINE)
+    answer = re.search(r"^([\w.]+)\(", last.source, re.MULTILINE)
     assert answer
     assert answer[1] in ANSWERS
     for cell in cells:

@@ -7,27 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import simlib
-from simlib.calibration import growth, parked
 from simlib.figures import published_errors
-from simlib.fits import load_fit
-from simlib.measurements import data_dir, load
-from simlib.report import Chart, Report, Table, arm64, published
+from simlib.measurements import load
+from simlib.report import Chart, Report, Table, published
 from simlib.studies import study
+from simlib.studies.arm64 import altra
 from simlib.studies.lockless import kernbench
 from simlib.studies.migrations import degraded, drops
 from simlib.studies.published import finding, published_table, readable_summary, summary
 from simlib.studies.study import CHANGE, COUNTED, FITTED, HELD_OUT, NONE, ROLES, judged, numbers
 
 pytestmark = pytest.mark.study
-
-
-def seed_000():
-    """Seed 000 from the shipped fit."""
-    fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
-    vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
-    prediction = simlib.predict(fit.scenario, vcpus, fit=fit)
-    return published.dirty_memory(arm64.TABLE, fit.observations, prediction)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +29,8 @@ def parts():
                            "predicted": 3526.0, "low": 2888.0, "high": 3600.0, "role": FITTED,
                            "unit": CHANGE})  # fmt: skip
     return {
-        "dirty": seed_000(),
-        "parked": published.parked_times(parked.parked_times()),
+        "dirty": altra.shipped_numbers(),
+        "x86": study("x86").found().numbers,
         "changes": numbers(change, drops.TABLE),
         "seconds": numbers(seconds, degraded.TABLE),
         "gets": kernbench.published_numbers(),
@@ -55,8 +45,6 @@ def table(parts):
 
 
 def test_every_number_of_a_published_table_is_there_once(parts):
-    seed = load("arm64-dirty-memory-time").frame
-    assert len(parts["dirty"]) == seed[["dirty_memory_time_ms", "contentions"]].notna().to_numpy().sum()
     gets = ("x86-kernbench-lockless", "x86-get-dirty-log-lockless")
     assert len(parts["gets"]) == sum(len(load(name).frame) for name in gets)
     for name, rows in parts.items():
@@ -70,12 +58,6 @@ def test_each_row_says_what_it_is_and_where_it_comes_from(table):
     assert (table["study"].str.split(": ").str[-1] == table["table"]).all()
     assert table.loc[table["role"] == NONE, "predicted"].isna().all()
     assert table.loc[table["role"].isin([FITTED, HELD_OUT]), "predicted"].notna().all()
-
-
-def test_held_out_is_what_the_calibration_did_not_see(parts):
-    dirty = parts["dirty"]
-    assert (dirty["vcpus"] > arm64.TRAIN_VCPUS).equals(dirty["role"] == HELD_OUT)
-    assert dirty.loc[dirty["role"] == COUNTED, "published"].tolist() == [0.0]
 
 
 def test_errors_and_intervals_are_counted_again(parts, table):
@@ -142,12 +124,3 @@ def test_the_figure_draws_each_error_by_its_role(table):
     drawn = {trace.name: len(trace.x) for trace in figure.data}
     known = table[table["error_percent"].notna()]["role"].value_counts()
     assert drawn == {FITTED: known[FITTED], HELD_OUT: known[HELD_OUT]}
-
-
-def test_a_fits_predictions_are_those_that_it_keeps():
-    fit = growth.growth_fit("shadow-paging-few")
-    rows = published.with_intervals(fit)
-    assert len(rows) == len(fit.observations)
-    np.testing.assert_allclose(rows["predicted"], rows["model"], rtol=1e-4)  # a file keeps ten digits
-    assert (rows["low"] < rows["predicted"]).all()
-    assert (rows["predicted"] < rows["high"]).all()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from oracles import mean_value_analysis
 
 from simlib import parallel
 from simlib.engine.result import PS
@@ -19,7 +20,6 @@ from simlib.sampling.sample import WALKS
 from simlib.sampling.travel import Stalls, travel
 from simlib.sampling.window import window
 from simlib.simulation import run_scenario
-from simlib.theory import mean_value_analysis
 from simlib.workloads.migration import page_time
 
 COSTS = {

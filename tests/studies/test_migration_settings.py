@@ -5,9 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib.calibration import find_fit, x86
+from simlib.calibration import find_fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.studies.migrations import settings
+from simlib.studies.x86 import hosts
 
 
 def _nothing(*_):
@@ -27,12 +28,12 @@ def test_the_kept_grid_is_what_a_simulation_gives(table, row):
     assert chosen == settings.grid()[row]
     kept = table.iloc[row][[settings.column(n) for n in settings.NUMBERS]].to_numpy(dtype=float)
     assert kept == pytest.approx(
-        settings.changes(chosen, find_fit(x86.configurations()).estimate, _nothing), rel=1e-4, abs=1e-5
+        settings.changes(chosen, find_fit(hosts.configurations()).estimate, _nothing), rel=1e-4, abs=1e-5
     )
 
 
 def test_the_shipped_settings_are_about_as_likely_as_the_likeliest(table):
-    workload = x86.configurations().workload
+    workload = hosts.configurations().workload
     shipped = {
         "access_interval": format_duration(workload.access_interval), "write_percent": workload.write_percent,
         "link": format_bandwidth(workload.link), "pass_limit": workload.pass_limit,

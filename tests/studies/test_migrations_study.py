@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from notebook_run import ROOT, assert_ran_without_complaint
 
-from simlib.calibration import x86
 from simlib.errors import InputError
 from simlib.studies.migrations import CHOSEN, figures, settings, told
 from simlib.studies.study import FITTED, HELD_OUT, shipped_fit
+from simlib.studies.x86 import hosts
 
 CHANGES = pd.DataFrame(
     [("configuration 3", "LoongArch", "clear_cpu_time", 5200.0, 3526.0, 2900.0, 3800.0, 3000.0, 8000.0),
@@ -78,7 +78,7 @@ def test_a_dip_that_a_change_leaves_is_named():
 
 
 def test_costs_without_an_interval_are_named_and_times_are_nanoseconds():
-    fit = shipped_fit(x86.configurations())
+    fit = shipped_fit(hosts.configurations())
     rows = told.cost_rows(fit)
     said = told.costs_told(rows)
     none = rows[rows["low"] == rows["high"]]["name"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import linalg
 
-from simlib.theory import birth_death, closed_lock, machine_repairman, ticket_lock, ticket_lock_collapse
+from simlib.theory import birth_death, closed_lock, machine_repairman, ticket_lock
 
 times = st.floats(1e-9, 1e3)
 populations = st.integers(1, 200)
@@ -85,7 +85,7 @@ def test_little_flow_balance_and_arrival_theorem(n, think, service, transfer):
     assert lock.throughput == pytest.approx(rates @ lock.probabilities[1:], rel=1e-12)  # flow in = flow out
     assert lock.mean_at_lock + lock.throughput * think == pytest.approx(n, rel=1e-12)  # Little, whole cycle
     assert lock.speed_up == pytest.approx(lock.throughput * think, rel=1e-12)
-    assert lock.mean_response == pytest.approx(lock.mean_wait + lock.mean_service, rel=1e-12)
+    assert lock.mean_response == pytest.approx(lock.mean_wait + lock.utilisation / lock.throughput, rel=1e-12)
     # What an arrival sees, counted directly: states weighted by the rate of arrivals in them.
     met = lock.probabilities * (n - states)
     assert lock.wait_probability == pytest.approx(met[1:].sum() / met.sum(), rel=1e-11, abs=1e-300)
@@ -98,15 +98,11 @@ def test_the_wait_follows_from_what_an_arrival_sees():
 
 
 def test_ticket_lock_collapses_and_a_scalable_lock_does_not():
-    ticket = ticket_lock_collapse(1024, think=40e-6, service=1e-6, transfer=0.5e-6)
-    assert ticket.collapses
-    assert 1 < ticket.peak < 48
-    saturated = 1 / (1e-6 + 0.5e-6 * (1024 - ticket_lock(1024, 40e-6, 1e-6, 0.5e-6).speed_up) / 2)
-    assert ticket.throughput[-1] == pytest.approx(saturated, rel=1e-3)
-    queued = ticket_lock_collapse(256, think=40e-6, service=1e-6, transfer=0.0)
-    assert not queued.collapses
-    assert queued.retained == pytest.approx(1, rel=1e-12)
-    assert queued.throughput[-1] == pytest.approx(1e6, rel=1e-12)
+    ticket = [ticket_lock(n, 40e-6, 1e-6, 0.5e-6) for n in (1, 19, 48, 1024)]
+    assert np.argmax([lock.throughput for lock in ticket]) == 1
+    saturated = 1 / (1e-6 + 0.5e-6 * (1024 - ticket[-1].speed_up) / 2)
+    assert ticket[-1].throughput == pytest.approx(saturated, rel=1e-3)
+    assert ticket_lock(256, 40e-6, 1e-6, 0.0).throughput == pytest.approx(1e6, rel=1e-12)
 
 
 def test_no_think_time_and_no_service_time():

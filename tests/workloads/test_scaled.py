@@ -3,16 +3,17 @@
 
 import pytest
 
-from simlib.calibration import find_fit, x86
+from simlib.calibration import find_fit
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
+from simlib.studies.x86 import hosts
 from simlib.workloads.scaled import scaled, unscaled
 
 
 def test_a_sixteenth_of_the_memory_gives_the_same_after_scaling():
     """Seed 001's second configuration, 16 vCPUs with 1 GiB, and with 64 MiB, in all."""
-    estimate = find_fit(x86.configurations()).estimate
-    part, whole = (unscaled(x86.configuration_metrics(estimate, "config-2", 64, f), f) for f in (1024, 64))
+    estimate = find_fit(hosts.configurations()).estimate
+    part, whole = (unscaled(hosts.configuration_metrics(estimate, "config-2", 64, f), f) for f in (1024, 64))
     for metric in ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput"):
         assert part[metric] == pytest.approx(whole[metric], rel=0.03), metric
     assert "longest_stall" not in part

@@ -48,9 +48,9 @@ POINTS = (
     Column("site", "text", "function, offset, length and module"),
 )
 
-_NUMBERS = r"((?:[\d.]+\s+){11}[\d.]+)"
-_CLASS = re.compile(rf"\s*(\S.*?):\s*{_NUMBERS}\s*", re.ASCII)
-_POINT = re.compile(r"\s*(\S.*?)\s+(\d+)\s+\[<([^>]*)>\]\s+(\S.*)", re.ASCII)
+_NUMBERS = r"\s+".join(rf"(?P<{column.name}>[\d.]+)" for column in CLASSES[4:])
+_CLASS = re.compile(rf"\s*(?P<class>\S.*?):\s*{_NUMBERS}\s*", re.ASCII)
+_POINT = re.compile(r"\s*(?P<lock>\S.*?)\s+(?P<contentions>\d+)\s+\[<(?P<address>[^>]*)>\]\s+(?P<site>\S.*)", re.ASCII)
 _BASE = re.compile(r"(.*?)(?:#\d+)?(?:/\d+)?")
 _MMU_LOCK = re.compile(r"(?:.*\W)?mmu_lock")
 _VERSION = "lock_stat version"
@@ -102,24 +102,22 @@ class Reading:
         if not self.snapshot:
             cure = "save the whole text: cat /proc/lock_stat > FILE"
             raise lines.fault(found[0], f"must come after {_VERSION!r}", cure)
-        name, mode = _mode(found[1])
-        numbers = _numbers(lines, found[2])
+        name, mode = _mode(found["class"])
         if self.waiting != name:  # of a class's two lines, either may have the contentions
             self.waiting = ""
-        if numbers[1]:
+        if lines.whole(found["contentions"], "contentions"):
             self.waiting = name
         self.names[name], self.role, self.entry = None, "", self.entry + 1
         if _wanted(name, self.lock):
-            self.classes.add(self.snapshot, self.entry, name, mode, *numbers)
+            self.classes.take(lines, found, snapshot=self.snapshot, entry=self.entry, lock=name, mode=mode)
 
     def _point(self, lines: Lines, found: re.Match[str]) -> None:
         """A call site."""
         if not self.role:
             raise lines.fault(found[0], "a call site must come after a line of dashes", "save the text again")
         self.point, self.waiting = self.point + 1, ""
-        if _wanted(found[1], self.lock):
-            count = lines.whole(found[2], "contentions")
-            self.points.add(self.snapshot, self.point, found[1], self.role, count, found[3], found[4])
+        if _wanted(found["lock"], self.lock):
+            self.points.take(lines, found, snapshot=self.snapshot, entry=self.point, role=self.role)
 
     def _mark(self, lines: Lines, line: str) -> bool:
         """A line that divides, or the columns' titles; tell whether it is one."""
@@ -149,12 +147,8 @@ class Reading:
 def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
     """Read ``/proc/lock_stat``.
 
-    Printed by ``seq_stats()`` in ``kernel/locking/lockdep_proc.c``. Times are in microseconds. A class that was
-    taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without readers the
-    one line has no suffix, and counts as write. Several texts may stand one after another (before and after a run).
-
-    Returns: Tables ``classes``, a row a class and mode, and ``sites``, a row a call site. Raises `InputError` if a line
-    is not lock_stat's, the text ends too early, or no class fits `lock`.
+    A class that was taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without
+    readers the one line has no suffix, and counts as write. Several texts may stand one after another.
 
     Parameters
     ----------
@@ -214,13 +208,6 @@ def _wanted(name: str, lock: str) -> bool:
         base = _BASE.fullmatch(name)
         return base is not None and _MMU_LOCK.fullmatch(base[1]) is not None
     return lock == "all" or lock in name
-
-
-def _numbers(lines: Lines, text: str) -> list[int | float]:
-    """The 12 numbers of a line: counts and microseconds."""
-    cells = text.split()
-    titles = zip(_TITLES, cells, strict=True)
-    return [lines.decimal(cell, title) if "time" in title else lines.whole(cell, title) for title, cell in titles]
 
 
 def _no_class(lines: Lines, lock: str, names: dict[str, None]) -> InputError:

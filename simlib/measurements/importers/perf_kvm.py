@@ -36,13 +36,15 @@ _TARGET = re.compile(r"Analyze events for (?P<target>.*), (?:all VCPUs|VCPU (?P<
 _HEAD = re.compile(r"\s*(?P<what>\S.*?)\s+Samples\s+Samples%\s+Time%\s+Min Time\s+Max Time\s+Avg time\s*", re.ASCII)
 _NUMBER = r"\d+(?:\.\d+)?"
 _ROW = re.compile(
-    rf"\s*(?P<name>\S.*?)\s+(?P<samples>\d+)\s+(?P<share>{_NUMBER})%\s+(?P<time>{_NUMBER})%\s+(?P<min>{_NUMBER})us\s+"
-    rf"(?P<max>{_NUMBER})us\s+(?P<mean>{_NUMBER})us\s+\(\s*\+-\s*(?P<error>{_NUMBER}|-?nan|-?inf)%\s*\)\s*",
+    rf"\s*(?P<name>\S.*?)\s+(?P<samples>\d+)\s+(?P<samples_percent>{_NUMBER})%\s+(?P<time_percent>{_NUMBER})%\s+"
+    rf"(?P<min_us>{_NUMBER})us\s+(?P<max_us>{_NUMBER})us\s+(?P<mean_us>{_NUMBER})us\s+"
+    rf"\(\s*\+-\s*(?:(?P<error_percent>{_NUMBER})|-?nan|-?inf)%\s*\)\s*",
     re.ASCII,
 )
-_TOTAL = re.compile(rf"Total Samples:(?P<samples>\d+), Total events handled time:(?P<time>{_NUMBER})us\.\s*", re.ASCII)
+_TOTAL = re.compile(
+    rf"Total Samples:(?P<samples>\d+), Total events handled time:(?P<handled_us>{_NUMBER})us\.\s*", re.ASCII
+)
 _LOST = re.compile(r"Lost events: (\d+)\s*", re.ASCII)
-_WHAT = "the table of perf kvm stat report"
 
 
 def looks_like(head: list[str]) -> bool:
@@ -51,10 +53,7 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_perf_kvm(lines: Lines) -> Contents:
-    """Read the tables that ``perf kvm stat report`` prints, one or several after each other.
-
-    Returns: Tables ``exits`` (a row a reason) and ``totals`` (a row a report). Raises `InputError` if a row cannot be
-    read, or a table has no end.
+    """Read the tables of ``perf kvm stat report``, one or several after each other: each must have an end.
 
     Examples
     --------
@@ -68,10 +67,10 @@ def read_perf_kvm(lines: Lines) -> Contents:
     0  EPT_VIOLATION     1200      4.5
     """
     exits, totals, warnings = Rows(EXITS), Rows(TOTALS), []
-    report, target, what = 0, ("not stated", "all"), ""
+    place, report, what = {"target": "not stated", "vcpu": "all"}, 0, ""
     for line in lines:
         if found := _TARGET.fullmatch(line):
-            target = (found["target"], found["vcpu"] or "all")
+            place = {"target": found["target"], "vcpu": found["vcpu"] or "all"}
         elif found := _HEAD.fullmatch(line):
             if what:
                 raise lines.fault(line, "the table before has no line Total Samples", "save the report again")
@@ -79,15 +78,16 @@ def read_perf_kvm(lines: Lines) -> Contents:
         elif found := _TOTAL.fullmatch(line):
             if not what:
                 raise lines.fault(line, "a table must stand before its total", "save the report again")
-            samples = lines.whole(found["samples"], "samples")
-            totals.add(report, *target, what, samples, lines.decimal(found["time"], "time"))
+            totals.take(lines, found, report=report, what=what, **place)
             what = ""
         elif found := _LOST.fullmatch(line.strip()):
             warnings.append(f"{lines.whole(found[1], 'lost events')} events were lost while recording")
         elif what and line.strip():
-            _row(lines, line, exits, (report, *target, what))
+            if (found := _ROW.fullmatch(line)) is None:
+                raise lines.fault(line, "must be NAME SAMPLES % % MIN MAX MEAN ( +- % )", "is the line complete?")
+            exits.take(lines, found, report=report, what=what, **place)
     if not report:
-        raise ForeignText(_WHAT)
+        raise ForeignText("the table of perf kvm stat report")
     if what:
         raise lines.end_fault("the end", "a table must end with a line Total Samples")
     if not len(exits):
@@ -100,16 +100,3 @@ def read_perf_kvm(lines: Lines) -> Contents:
         ),
         tuple(warnings),
     )
-
-
-def _row(lines: Lines, line: str, exits: Rows, place: tuple[int, str, str, str]) -> None:
-    """Take one row of a table."""
-    found = _ROW.fullmatch(line)
-    if found is None:
-        raise lines.fault(line, "must be NAME SAMPLES % % MIN MAX MEAN ( +- % )", "is the line complete?")
-    error = found["error"]
-    exits.add(
-        *place, found["name"], lines.whole(found["samples"], "samples"),
-        *(lines.decimal(found[name], name) for name in ("share", "time", "min", "max", "mean")),
-        float("nan") if error.endswith(("nan", "inf")) else lines.decimal(error, "error"),
-    )  # fmt: skip

@@ -37,15 +37,15 @@ SUMMARY = (
     Column("error_percent", "number", "relative standard error of the mean, as perf computes it"),
 )
 
-_HEAD = r"\s*(?P<start>\d+\.\d{3}) \((?:\s*(?P<took>\d+\.\d{3}) ms|\s+)\): (?:(?P<task>\S.*?)/(?P<tid>\d+) )?"
-_LINE = re.compile(rf"{_HEAD}(?P<continued>\s*\.\.\. \[continued\]: )?(?P<call>[a-z]\w*)\((?P<rest>.*)", re.ASCII)
+_HEAD = r"\s*(?P<start_ms>\d+\.\d{3}) \((?:\s*(?P<took_ms>\d+\.\d{3}) ms|\s+)\): (?:(?P<task>\S.*?)/(?P<tid>\d+) )?"
+_LINE = re.compile(rf"{_HEAD}(?P<continued>\s*\.\.\. \[continued\]: )?(?P<syscall>[a-z]\w*)\((?P<rest>.*)", re.ASCII)
 _EXIT = re.compile(r"(?P<arguments>.*)\)\s+= (?P<result>\S.*)")
 _UNFINISHED = re.compile(r"(?P<arguments>.*)\)\s+\.\.\.\s*")
 _REQUEST = re.compile(r"\bcmd: (?P<request>\(?[\w, ()]*?\w+\)?)(?=, arg:|$)", re.ASCII)
 _THREAD = re.compile(r" (?:(?P<task>.*) \((?P<tid>\d+)\)|total), \d+ events(?:, .*)?", re.ASCII)
 _ROW = re.compile(
-    r"   (?P<call>\w+) +(?P<calls>\d+) +(?P<errors>\d+) +(?P<total>\d+\.\d{3}) +(?P<min>\d+\.\d{3}) +"
-    r"(?P<mean>\d+\.\d{3}) +(?P<max>\d+\.\d{3}) +(?P<error>\d+\.\d{2})%\s*",
+    r"   (?P<syscall>\w+) +(?P<calls>\d+) +(?P<errors>\d+) +(?P<total_ms>\d+\.\d{3}) +(?P<min_ms>\d+\.\d{3}) +"
+    r"(?P<mean_ms>\d+\.\d{3}) +(?P<max_ms>\d+\.\d{3}) +(?P<error_percent>\d+\.\d{2})%\s*",
     re.ASCII,
 )
 _LOST = re.compile(r"LOST (\d+) events!\s*", re.ASCII)
@@ -63,9 +63,6 @@ def read_perf_trace(lines: Lines) -> Contents:
 
     A call whose beginning was not seen has no time, and one whose end was not has no result: both are counted and left
     out. Lines of other events are passed over.
-
-    Returns: Tables ``calls`` (a row a call) and ``summary`` (a row a thread and system call). Raises `InputError` if a
-    row of a summary cannot be read.
 
     Examples
     --------
@@ -115,7 +112,8 @@ class _Reader:
         elif _TABLE.fullmatch(line):
             self.in_table = True
         elif found := _ROW.fullmatch(line):
-            self._row(lines, found)
+            self.in_table = False
+            self.summary.take(lines, found, task=self.thread[0], tid=self.thread[1])
         elif self.in_table and line.startswith("   ") and not line.strip().startswith(("(msec)", "-")):
             raise lines.fault(line, "must be SYSCALL CALLS ERRORS TOTAL MIN AVG MAX STDDEV%", "is the line complete?")
         elif found := _LOST.fullmatch(line):
@@ -124,7 +122,7 @@ class _Reader:
 
     def _call(self, lines: Lines, found: re.Match[str]) -> bool:
         """A call's line: all of it, its beginning, or its end."""
-        key = (found["tid"], found["call"])
+        key = (found["tid"], found["syscall"])
         if unfinished := _UNFINISHED.fullmatch(found["rest"]):
             self.unfinished[key] = unfinished["arguments"]
             return True
@@ -132,22 +130,10 @@ class _Reader:
         if ended is None:
             return False
         arguments = self.unfinished.pop(key, "") if found["continued"] else ended["arguments"]
-        if found["took"] is None:
+        if found["took_ms"] is None:
             self.unknown += 1
             return True
-        request = _REQUEST.search(arguments)
-        self.calls.add(
-            len(self.calls) + 1, lines.decimal(found["start"], "time"), sys.intern(found["task"] or ""),
-            None if found["tid"] is None else lines.whole(found["tid"], "tid"), sys.intern(found["call"]),
-            "" if request is None else sys.intern(request["request"]), lines.decimal(found["took"], "time"),
-            sys.intern(ended["result"].strip()),
-        )  # fmt: skip
+        said = _REQUEST.search(arguments)
+        request, result = sys.intern(said["request"] if said else ""), sys.intern(ended["result"].strip())
+        self.calls.take(lines, found, call=len(self.calls) + 1, request=request, result=result)
         return True
-
-    def _row(self, lines: Lines, found: re.Match[str]) -> None:
-        """A row of a summary."""
-        self.in_table = False
-        self.summary.add(
-            *self.thread, found["call"], lines.whole(found["calls"], "calls"), lines.whole(found["errors"], "errors"),
-            *(lines.decimal(found[name], name) for name in ("total", "min", "mean", "max", "error")),
-        )  # fmt: skip

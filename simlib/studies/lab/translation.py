@@ -15,8 +15,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.calibration import growth
-from simlib.calibration.x86 import configurations
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.machine import MACHINES
@@ -24,6 +22,8 @@ from simlib.model.scenario import load_scenario
 from simlib.prediction import LEVEL
 from simlib.studies.lab.instructions import instruction_costs, plain_costs
 from simlib.studies.study import shipped_fit
+from simlib.studies.x86 import growth
+from simlib.studies.x86.hosts import configurations
 
 KINDS = {"exit": "fault_exit", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
 """Kinds of action, and the cost that each is."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from simlib.calibration.parked import parked_costs
-from simlib.calibration.x86 import configurations
 from simlib.figures.style import signed
 from simlib.fits import Fit
 from simlib.parallel import Progress, portion
 from simlib.studies.migrations import degraded, drops, settings, told
 from simlib.studies.study import FITTED, Answer, Found, Study, shipped_fit
+from simlib.studies.x86.hosts import configurations
+from simlib.studies.x86.parked import parked_costs
 
 DRAWS = 15
 """Draws of the costs for the intervals of the changes; the seconds of degradation have a third of it."""

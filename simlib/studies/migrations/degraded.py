@@ -11,13 +11,13 @@ import pandas as pd
 from scipy import stats
 
 from simlib import parallel
-from simlib.calibration.x86 import split_access_bound
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
 from simlib.prediction import LEVEL
 from simlib.simulation import SimulationResult, run_scenario
 from simlib.studies.study import FITTED, HELD_OUT, numbers, shipped_fit
+from simlib.studies.x86.hosts import split_access_bound
 from simlib.workloads.degradation import LEVELS, degradation
 from simlib.workloads.scaled import scaled, unscaled
 
@@ -134,7 +134,7 @@ def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.Da
     """The same guest on both hosts, at some intervals between two accesses: which of them could be true.
 
     x86 also with its vCPUs on one socket, and with what an access takes longer once its block was split: at
-    most `simlib.calibration.x86.split_access_bound`.
+    most `simlib.studies.x86.hosts.split_access_bound`.
 
     Returns: ``case``, ``access_interval``, and for each of `LEVELS` ``above_…`` (s); the published ones in rows whose
     interval is ``published``.

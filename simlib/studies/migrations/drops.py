@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from simlib import parallel
-from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configuration_metrics, configurations
 from simlib.fits import Fit
 from simlib.measurements import load
 from simlib.model.pagetable import WORD_PAGES
@@ -23,6 +22,7 @@ from simlib.model.strategy import every
 from simlib.prediction import LEVEL
 from simlib.simulation import run_scenario
 from simlib.studies.study import CHANGE, FITTED, numbers, shipped_fit
+from simlib.studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configuration_metrics, configurations
 from simlib.workloads.scaled import scaled, unscaled
 
 TABLE = "x86-clear-lock-drop-configurations"

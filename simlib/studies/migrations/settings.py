@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simlib import parallel
-from simlib.calibration.x86 import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.pagetable import WORD_PAGES
@@ -29,6 +28,7 @@ from simlib.prediction import LEVEL
 from simlib.simulation import run_scenario
 from simlib.studies.migrations.drops import TABLE
 from simlib.studies.study import shipped_fit
+from simlib.studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.workloads.scaled import scaled
 
 SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {

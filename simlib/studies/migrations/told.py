@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from simlib.calibration.x86 import configurations
 from simlib.figures.style import plain_number, seconds, signed
 from simlib.fits import Fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.studies.study import FITTED, HELD_OUT, judged
+from simlib.studies.x86.hosts import configurations
 
 METRIC_NAMES = {
     "precopy_duration": "pre-copy", "dirty_left": "dirty memory left", "clear_cpu_time": "CPU time of CLEAR"

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Draw docs/architecture.svg: the parts of simlib, and which imports which.
+
+A line leads from a part down to one that it imports; what follows from other lines is left out. The parts come from the
+imports in the code, and tests/test_house.py holds the picture to them.
+"""
+
+import ast
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CODE = HERE.parent / "simlib"
+TARGET = HERE / "architecture.svg"
+
+LAZY = {("results", "figures")}
+"""`Result.plot` imports what draws it when it is called, upwards: no line."""
+
+BASE = "base"
+"""The modules that stand right in simlib/ and import nothing of a folder are one box."""
+
+WIDTH, ROW, BOX, HIGH, GAP = 760, 62, 108, 30, 24
+"""Of the picture, a row, a box and what is between boxes; pixels."""
+
+
+def imported_parts(path: Path) -> set[str]:
+    """Folders and modules of simlib that a module imports, at the top or inside a function."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            if node.module == "simlib":
+                parts |= {alias.name for alias in node.names}
+            elif node.module.startswith("simlib."):
+                parts.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            parts |= {a.name.split(".")[1] for a in node.names if a.name.startswith("simlib.")}
+    return parts
+
+
+def parts() -> dict[str, set[str]]:
+    """Each part, and those that it imports; the modules on which everything stands are `BASE`."""
+    names = {path.stem for path in CODE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    names -= {"__init__", "__main__"}
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for path in CODE.rglob("*.py"):
+        part = path.relative_to(CODE).parts[0].removesuffix(".py")
+        if part in names:
+            found[part] |= {other for other in imported_parts(path) & names - {part} if (part, other) not in LAZY}
+    ground = {name for name in names if (CODE / f"{name}.py").is_file() and found[name].isdisjoint(folders(names))}
+    return {BASE: set()} | {
+        name: {BASE if other in ground else other for other in found[name]} for name in names - ground
+    }
+
+
+def folders(names: set[str]) -> set[str]:
+    """Those that are folders."""
+    return {name for name in names if (CODE / name).is_dir()}
+
+
+def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Without the imports that follow from others."""
+
+    @cache
+    def below(name: str) -> frozenset[str]:
+        return frozenset(graph[name]).union(*(below(other) for other in graph[name]))
+
+    return {name: {o for o in below_ if not any(o in below(p) for p in below_)} for name, below_ in graph.items()}
+
+
+def rows(graph: dict[str, set[str]]) -> dict[str, int]:
+    """Row of each part from the top, one below all that import it."""
+
+    @cache
+    def row(name: str) -> int:
+        return 1 + max((row(user) for user, below in graph.items() if name in below), default=-1)
+
+    return {name: row(name) for name in sorted(graph)}
+
+
+def placed(graph: dict[str, set[str]]) -> tuple[dict[str, float], dict[tuple[str, str], list[float]]]:
+    """Where boxes and lines are: x of each box, and x of each line in every row from its upper end to its lower.
+
+    In each row boxes and the lines that pass between them stand in the order of what they hang on.
+    """
+    row = rows(graph)
+    middle: dict[str, float] = {}
+    lines: dict[tuple[str, str], list[float]] = {}
+    for level in range(max(row.values()) + 1):
+        mine: dict[str | tuple[str, str], float] = {}
+        for name in (name for name in row if row[name] == level):
+            hangs = [x[-1] for (_, lower), x in lines.items() if lower == name]
+            mine[name] = sum(hangs) / len(hangs) if hangs else WIDTH / 2
+        mine |= {line: x[-1] for line, x in lines.items() if row[line[1]] > level}
+        widths = {item: BOX + GAP if isinstance(item, str) else GAP for item in mine}
+        x = (WIDTH - sum(widths.values())) / 2
+        for item in sorted(mine, key=lambda item: (mine[item], str(item))):
+            here, x = x + widths[item] / 2, x + widths[item]
+            if isinstance(item, str):
+                middle[item] = here
+                for line in (line for line in lines if line[1] == item):
+                    lines[line].append(here)
+                lines |= {(item, lower): [here] for lower in sorted(graph[item])}
+            else:
+                lines[item].append(here)
+    return middle, lines
+
+
+def drawing() -> str:
+    """The picture as SVG."""
+    graph = reduced(parts())
+    row = rows(graph)
+    middle, lines = placed(graph)
+    height = ROW * (1 + max(row.values()))
+
+    def path(upper: str, xs: list[float]) -> str:
+        top = ROW * (row[upper] + 0.5) + HIGH / 2
+        text = f"M{xs[0]:.0f} {top:.0f}"
+        for step, (before, after) in enumerate(pairwise(xs)):
+            above, below = top + step * ROW, top + (step + 1) * ROW - HIGH
+            half = (above + below) / 2
+            text += f" C{before:.0f} {half:.0f} {after:.0f} {half:.0f} {after:.0f} {below:.0f}"
+            text += f" v{HIGH}" if step < len(xs) - 2 else ""
+        return f'<path d="{text}"/>'
+
+    def box(name: str) -> str:
+        x, y = middle[name], ROW * (row[name] + 0.5)
+        return (
+            f'<rect x="{x - BOX / 2:.0f}" y="{y - HIGH / 2:.0f}" width="{BOX}" height="{HIGH}" rx="5"/>'
+            f'<text x="{x:.0f}" y="{y + 5:.0f}">{name}</text>'
+        )
+
+    style = (
+        "path{fill:none;stroke:#8a8f98}rect{fill:#eef2f7;stroke:#4a5568}"
+        "text{font:14px sans-serif;text-anchor:middle;fill:#1a202c}"
+    )
+    return "\n".join([
+        "<!-- SPDX-License-Identifier: BSD-3-Clause -->",
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
+        "<title>The parts of simlib: each imports those that lines lead down to</title>",
+        f"<style>{style}</style>",
+        *(path(upper, xs) for (upper, _), xs in lines.items()),
+        *(box(name) for name in middle),
+        "</svg>", "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    TARGET.write_text(drawing(), encoding="utf-8")
+    print(TARGET)

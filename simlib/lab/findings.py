@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What this machine can do for the lab, and what to install for more."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from simlib.errors import InputError
+from simlib.lab.build import KERNELS, need_compiler, read_built
+from simlib.lab.cache import free_gib, lab_dir
+from simlib.lab.native import LOCK_STAT, TRACING, is_patched
+from simlib.lab.patches import read_series
+from simlib.lab.qemu import find_qemu
+from simlib.lab.source import find_archive
+from simlib.lab.targets import TARGETS
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that the lab may need."""
+
+    what: str
+    there: bool
+    detail: str
+    """What was found, or what to do about it."""
+
+
+def check_host() -> list[Finding]:
+    """Look at this machine; nothing is changed.
+
+    Examples
+    --------
+    >>> sorted({finding.there for finding in check_host()}) in ([False], [True], [False, True])
+    True
+    """
+    series = read_series()
+    findings = [
+        Finding("patch series", True, f"{len(series.patches)} patches, {series.sha256[:12]}, for {series.package}"),
+        _try("kernel source", lambda: str(find_archive(series))),
+    ]
+    for target in TARGETS.values():
+        findings.append(_try(f"compiler {target.name}", partial(need_compiler, target)))
+        findings.append(_try(f"QEMU {target.name}", lambda: f"{find_qemu(target).text}, deterministic mode"))  # noqa: B023  # called at once
+        ready = [name for name in KERNELS if read_built(target.name, name)]
+        built = ", ".join(ready) or f"none; simlib lab build --arch {target.name}"
+        findings.append(Finding(f"kernels {target.name}", bool(ready), built))
+    free = free_gib(lab_dir())
+    disk = Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; a full lab takes 5")
+    return [*findings, *_native(), disk]
+
+
+def _try(what: str, look: Callable[[], str]) -> Finding:
+    """A finding whose absence has a cure."""
+    try:
+        return Finding(what, True, look())
+    except InputError as error:
+        return Finding(what, False, f"{error.rule}: {error.cure}")
+
+
+def _native() -> list[Finding]:
+    """This host's own KVM and its tracing."""
+    kvm = Path("/dev/kvm")
+    usable = os.access(kvm, os.R_OK | os.W_OK)
+    if usable:
+        detail = f"{platform.machine()}, Linux {platform.release()}"
+    elif kvm.exists():
+        detail = "not accessible: join the group kvm, or run as root"
+    else:
+        detail = "not there: load KVM's module, or turn on virtualisation in the firmware"
+    patched = is_patched()
+    lock_stat = LOCK_STAT.exists()
+    traced = (TRACING / "events/lock/contention_begin").exists()
+    return [
+        Finding("native /dev/kvm", usable, detail),
+        Finding("native patched kernel", patched, "yes" if patched else "stock: ioctl ranges stand in for batches"),
+        Finding("native lock_stat", lock_stat, "/proc/lock_stat" if lock_stat else "CONFIG_LOCK_STAT is off"),
+        Finding("native tracepoints", traced, "contention_begin, contention_end" if traced else "none, or no tracefs"),
+    ]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""arm64's rwlock (seed 000): dirty memory time over vCPUs, from at most 8 to 64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simlib.figures.style import plain_number
+from simlib.fits import Fit
+from simlib.parallel import Progress, both, portion
+from simlib.prediction import predict
+from simlib.studies.arm64 import altra, equal_costs
+from simlib.studies.study import Answer, Found, Study
+
+
+@dataclass(frozen=True)
+class Arm64(Found):
+    """What the study found: its costs, calibrated on at most 8 vCPUs."""
+
+    fit: Fit
+
+
+def compute(*, seed: int = 1, progress: Progress | None = None) -> Arm64:
+    """Calibrate on few vCPUs, predict every published point, fit the laws, try other readings, split the time."""
+    fit = altra.calibrated(seed, portion(progress, 0.0, 0.3))
+    vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
+    prediction = predict(fit.scenario, vcpus, fit=fit.estimate, seed=seed, progress=portion(progress, 0.3, 0.35))
+    numbers, curves = altra.published_numbers(fit.observations, prediction), altra.curves(fit, prediction)
+    # Calibrations keep Python busy, runs of every page do not: together they end earlier.
+    every_page, readings = both(
+        lambda: altra.page_by_page(fit, numbers, seed), lambda: altra.readings(fit, seed, portion(progress, 0.35, 1.0))
+    )
+    tables = {
+        "curves": curves,
+        "held-out": altra.held_out_times(numbers, curves),
+        "costs": fit.parameters,
+        "time-per-fault": altra.time_per_fault(fit, vcpus, seed),
+        "predictions": prediction.frame,
+        "readings": readings,
+        "every-page": every_page,
+        "equal-costs": equal_costs.compare(equal_costs.starting_point(fit.estimate), seed=seed),
+    }
+    return Arm64(numbers, tables, fit)
+
+
+def answer(found: Arm64) -> Answer:
+    """Whether the curves could have been told from few vCPUs, and what helped."""
+    errors = {"the model": "error_percent", "Amdahl's law": "amdahl_percent", "the USL": "usl_percent"}
+    means = {name: float(found.tables["held-out"][column].abs().mean()) for name, column in errors.items()}
+    each = ", ".join(f"{plain_number(float(f'{mean:.2g}'))} % by {name}" for name, mean in means.items())
+    return Answer(
+        "The rwlock lets the work under the lock overlap, and stops where something serial, read here as the broadcast "
+        f"TLB invalidation, does not; from at most 8 vCPUs the rest is predicted with a mean error of {each}."
+    )
+
+
+STUDY = Study("arm64", "arm64's rwlock", ("01-arm64-rwlock",), (altra.TABLE, "core-to-core-latency"), compute, answer)
