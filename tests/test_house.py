@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ORDER = [
     "interruption", "later", "errors", "version", "parallel", "files", "reading", "machine_code", "results", "model",
-    "engine", "workloads", "sampling", "measurements", "fits", "simulation", "theory", "lab", "host", "prediction",
-    "comparison", "calibration", "decision", "sweep", "figures", "studies", "explorer", "report", "cli",
+    "engine", "workloads", "sampling", "measurements", "fits", "simulation", "theory", "lab", "prediction",
+    "comparison", "calibration", "host", "decision", "sweep", "figures", "studies", "explorer", "report", "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
 UPWARDS = {("results", "figures")}

@@ -14,7 +14,7 @@ import typer
 
 import simlib
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, FormatOption, progress_bar, say, show, writable_folder
+from simlib.cli.output import Format, FormatOption, into_folder, progress_bar, say, show
 from simlib.errors import InputError, SimlibError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def lab_compare(
 
     What happens before the log is enabled is shown but not judged: the guest also accesses its own code and tables.
     """
-    from simlib.calibration.lab import count_comparison
+    from simlib.studies.lab.counts import count_comparison
 
     found = _collect(experiment, Runs(jobs=jobs))
     _report(found)
@@ -172,10 +172,7 @@ def lab_compare(
 def lab_collect(
     *,
     experiment: ExperimentArgument,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Folder for the tables and their descriptors.", callback=writable_folder),
-    ],
+    out: Annotated[Path, into_folder("DIR", "Folder for the tables and their descriptors.")],
     name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "lab",
     runs: Runs,
 ) -> None:
@@ -195,10 +192,7 @@ def lab_collect(
 
 @app.command("costs")
 def lab_costs(
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write a fit file for each machine.", callback=writable_folder),
-    ] = None,
+    out: Annotated[Path | None, into_folder("DIR", "Also write a fit file for each machine.")] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Print what actions cost on the lab's machines, in instructions, from data/collected.
@@ -207,9 +201,10 @@ def lab_costs(
 
     Example: simlib lab costs --out data/fits
     """
-    from simlib.calibration.lab import LABS, lab_fit
     from simlib.files import write_together
     from simlib.fits.file import fit_text
+    from simlib.studies.lab.load import lab_fit
+    from simlib.studies.lab.machines import LABS
 
     rows, texts = [], {}
     with progress_bar() as progress:

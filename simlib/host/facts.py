@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simlib.errors import InputError
+from simlib.lab.native import cpu_model
 
 KVM_PARAMETERS = (
     "tdp_mmu", "eager_page_split", "nx_huge_pages", "ept", "npt", "pml", "dirty_log_clear_batch", "vgic_mode",
@@ -23,54 +24,37 @@ VENDORS = ("kvm_intel", "kvm_amd", "kvm_pvm")
 
 @dataclass(frozen=True)
 class HostFacts:
-    """A host, as far as its kernel tells.
-
-    Attributes
-    ----------
-    machine : str
-        As ``uname -m`` says.
-    kernel : str
-        As ``uname -r`` says.
-    cpu : str
-        Model name.
-    cpus : tuple of int
-        Numbers of the CPUs that may be used.
-    cores, sockets, threads_per_core : int
-        Of these: cores, sockets, and most threads of a core.
-    nodes : dict of str to tuple of int
-        Those CPUs by NUMA node.
-    governor : str
-        Frequency policy of the first CPU; "not stated" without one.
-    hypervisor : bool
-        Whether the host is itself a guest, as far as it can tell.
-    transparent_huge_pages : str
-        always, madvise, never, or "not stated".
-    modules : dict of str to str
-        KVM's modules' parameters that decide how it logs, as ``module.parameter``.
-    architecture : str
-        Name in `simlib.model.architectures`: how its KVM takes mmu_lock.
-    page_tables : str
-        The same in words.
-    patched : bool
-        Whether the kernel has the patch series of ``kernel-patches/``.
-    """
+    """A host, as far as its kernel tells."""
 
     machine: str
+    """As ``uname -m`` says."""
     kernel: str
+    """As ``uname -r`` says."""
     cpu: str
+    """Model name."""
     cpus: tuple[int, ...]
+    """Numbers of the CPUs that may be used."""
     cores: int
     sockets: int
     threads_per_core: int
+    """Of these: cores, sockets, and most threads of a core."""
     nodes: Mapping[str, tuple[int, ...]]
+    """Those CPUs by NUMA node."""
     memory_bytes: int
     governor: str
+    """Frequency policy of the first CPU; "not stated" without one."""
     hypervisor: bool
+    """Whether the host is itself a guest, as far as it can tell."""
     transparent_huge_pages: str
+    """always, madvise, never, or "not stated"."""
     modules: Mapping[str, str] = field(default_factory=dict)
+    """KVM's modules' parameters that decide how it logs, as ``module.parameter``."""
     architecture: str = ""
+    """Name in `simlib.model.architectures`: how its KVM takes mmu_lock."""
     page_tables: str = ""
+    """The same in words."""
     patched: bool = False
+    """Whether the kernel has the patch series of ``kernel-patches/``."""
 
     def as_dict(self) -> dict[str, Any]:
         """The facts as JSON holds them."""
@@ -101,19 +85,21 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
     machine, kernel = platform.machine(), platform.release()
     architecture, words = page_tables(machine, kernel, modules)
     info = _text(root / "proc/cpuinfo")
+    memory = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    chosen = re.search(r"\[(\w+)\]", _text(system / "kernel/mm/transparent_hugepage/enabled"))
     return HostFacts(
         machine=machine,
         kernel=kernel,
-        cpu=_cpu_model(info),
+        cpu=cpu_model(info),
         cpus=tuple(cpus),
         cores=len(cores),
         sockets=len({socket for socket, _ in cores}),
         threads_per_core=max(list(places.values()).count(core) for core in cores),
         nodes=_nodes(system, cpus),
-        memory_bytes=_memory(root),
+        memory_bytes=int(memory[1]) * 1024 if memory else 0,
         governor=_text(system / f"devices/system/cpu/cpu{cpus[0]}/cpufreq/scaling_governor") or "not stated",
         hypervisor=" hypervisor" in info or (system / "hypervisor/type").exists(),
-        transparent_huge_pages=_chosen(_text(system / "kernel/mm/transparent_hugepage/enabled")),
+        transparent_huge_pages=chosen[1] if chosen else "not stated",
         modules=modules,
         architecture=architecture,
         page_tables=words,
@@ -223,26 +209,6 @@ def parse_cpus(text: str) -> tuple[int, ...]:
             raise InputError("CPUs", text, "must be numbers and ranges", "write 0-3,8", flag="--cpus")
         numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     return tuple(sorted(numbers))
-
-
-def _memory(root: Path) -> int:
-    """Bytes of the host's memory."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
-def _cpu_model(info: str) -> str:
-    """The CPU's model, as /proc/cpuinfo has it."""
-    for line in info.splitlines():
-        if line.startswith(("model name", "CPU part", "uarch")):
-            return line.partition(":")[2].strip()
-    return "not stated"
-
-
-def _chosen(text: str) -> str:
-    """The word that the kernel shows in brackets."""
-    found = re.search(r"\[(\w+)\]", text)
-    return found[1] if found else "not stated"
 
 
 def _text(path: Path) -> str:

@@ -7,13 +7,12 @@ run is kept in a file of its own: what was cut off goes on where it stopped.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,13 @@ from simlib.host import noise
 from simlib.host.design import MIB, PAGE, design, memory_per_vcpu
 from simlib.host.facts import HostFacts, parse_cpus, read_facts
 from simlib.host.program import Program, build_program, find_given
-from simlib.lab.boot import Outcome
 from simlib.lab.cache import at_work, system_faults
 from simlib.lab.experiment import Cell, parse_experiment
-from simlib.lab.native import PARAMETERS, native_target, run_test, set_parameters
-from simlib.lab.records import Record, load_record, save_record, write_tables
+from simlib.lab.native import PARAMETERS, native_target, run_native
+from simlib.lab.records import Record, emulated_per_access, load_record, save_record, write_tables
 
 NAME = "host"
 """First part of the names of a host's tables."""
-
-DURATION_S = 300.0
-"""How long a host is measured unless told otherwise, s."""
 
 REPEATS = (3, 20)
 """Fewest and most repeats of all cells."""
@@ -47,43 +42,73 @@ TRIES = 3
 BUSY_PERCENT = 10.0
 """A host whose CPUs other programs use more than this is not measured unasked."""
 
-_SERIES = (1, 2, 5)
+_PILOT = ("base", "pause_us", "emulated_instructions_per_access")
+"""What `_pilot` finds."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a host is to be measured."""
+
+    source: Path | None = None
+    """A kernel tree to build the selftest from. Default: the distribution's source package."""
+    program: Path | None = None
+    """The built selftest; then nothing is built."""
+    cpus: str = ""
+    """CPUs to use, as ``0-3,8``. Default: all that this process may use."""
+    numa: int | None = None
+    """Use the CPUs of this node, and so its memory."""
+    hugepages: bool = False
+    """Back guests with huge pages that are set aside (hugetlb)."""
+    duration_s: float = 300.0
+    """About how long to measure in all; at least `REPEATS` [0] repeats are made."""
+    seed: int = 1
+    """Of the order of the cells."""
+    fresh: bool = False
+    """Begin anew, whatever the folder holds."""
+    noisy: bool = False
+    """Measure also if the host is busy with other things."""
+
+    def chosen(self) -> tuple[int, ...]:
+        """Numbers of the CPUs to use.
+
+        Raises `InputError` if this process may not use one of them, or there is no such node.
+        """
+        allowed = sorted(os.sched_getaffinity(0))
+        if self.cpus and self.numa is not None:
+            raise InputError("--numa", self.numa, "cannot be given beside --cpus", "give one of them")
+        if self.numa is not None:
+            nodes = read_facts(allowed).nodes
+            if str(self.numa) not in nodes:
+                raise InputError("--numa", self.numa, "is no node of this host", f"known: {', '.join(nodes)}")
+            return nodes[str(self.numa)]
+        chosen = parse_cpus(self.cpus) if self.cpus else tuple(allowed)
+        if missing := [str(cpu) for cpu in chosen if cpu not in allowed]:
+            raise InputError("--cpus", self.cpus, f"{', '.join(missing)} cannot be used here", f"known: {allowed}")
+        if not chosen:
+            raise InputError("--cpus", self.cpus, "names none", "write 0-3,8")
+        return chosen
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What measuring a host gave.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds ``host.json``, ``runs/`` and the tables.
-    repeats : int
-        Whole repeats of all cells.
-    noisy : int
-        Runs that were noisy at every try: they are flagged, and not used.
-    """
+    """What measuring a host gave."""
 
     folder: Path
+    """Holds ``host.json``, ``runs/`` and the tables."""
     facts: HostFacts
     records: list[Record]
     repeats: int
+    """Whole repeats of all cells."""
     noisy: int
+    """Runs that were noisy at every try: they are flagged, and not used."""
     tables: list[Path]
 
 
 def measure_host(
     out: str | Path,
+    plan: Plan = Plan(),
     *,
-    source: str | Path | None = None,
-    program: str | Path | None = None,
-    cpus: str = "",
-    numa: int | None = None,
-    hugepages: bool = False,
-    duration_s: float = DURATION_S,
-    seed: int = 1,
-    fresh: bool = False,
-    noisy: bool = False,
     name: str = NAME,
     progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> Measured:
@@ -96,65 +121,26 @@ def measure_host(
     ----------
     out : str or Path
         Folder for what is measured. One that holds a part of it is continued.
-    source : str or Path, optional
-        A kernel tree to build the selftest from. Default: the distribution's source package.
-    program : str or Path, optional
-        The built selftest; then nothing is built.
-    cpus : str, optional
-        CPUs to use, as ``0-3,8``. Default: all that this process may use.
-    numa : int, optional
-        Use the CPUs of this node, and so its memory.
-    hugepages : bool
-        Back guests with huge pages that are set aside (hugetlb).
-    duration_s : float
-        About how long to measure in all; at least `REPEATS` [0] repeats are made.
-    seed : int
-        Of the order of the cells.
-    fresh : bool
-        Begin anew, whatever the folder holds.
-    noisy : bool
-        Measure also if the host is busy with other things.
     name : str
         First part of the tables' names.
     progress : callable
         Told what is being done, and the share of it that is done.
     """
-    folder = Path(out)
     native_target()
-    chosen = _cpus(cpus, numa)
+    chosen = plan.chosen()
     with system_faults(), _pinned(chosen), at_work(alone=True):
         facts = read_facts(chosen)
-        built = find_given(Path(program)) if program else build_program(
-            Path(source) if source else None, lambda text: progress(text, 0.0)
-        )  # fmt: skip
-        if not noisy:
+        if plan.program:
+            program = find_given(plan.program)
+        else:
+            program = build_program(plan.source, lambda text: progress(text, 0.0))
+        if not plan.noisy:
             _refuse_busy(chosen)
-        state = _begin(folder, facts, built, {"hugepages": hugepages, "seed": seed}, fresh, progress)
-        session = _Session(folder, facts, built, state, progress, duration_s)
+        session = _Session(Path(out), facts, program, plan, progress)
         records, repeats = session.run()
-        tables = write_tables(records, folder, name)
+        tables = write_tables(records, session.folder, name)
     bad = sum(record.content["noise"]["quiet"] != "true" for record in records)
-    return Measured(folder, facts, records, repeats, bad, tables)
-
-
-def _cpus(cpus: str, numa: int | None) -> tuple[int, ...]:
-    """CPUs to use."""
-    allowed = sorted(os.sched_getaffinity(0))
-    if cpus and numa is not None:
-        raise InputError("--numa", numa, "cannot be given beside --cpus", "give one of them")
-    if numa is not None:
-        nodes = read_facts(allowed).nodes
-        if str(numa) not in nodes:
-            raise InputError("--numa", numa, "is no node of this host", f"known: {', '.join(nodes)}")
-        return nodes[str(numa)]
-    if not cpus:
-        return tuple(allowed)
-    chosen = parse_cpus(cpus)
-    if missing := [str(cpu) for cpu in chosen if cpu not in allowed]:
-        raise InputError("--cpus", cpus, f"{', '.join(missing)} cannot be used here", f"known: {allowed}")
-    if not chosen:
-        raise InputError("--cpus", cpus, "names none", "write 0-3,8")
-    return chosen
+    return Measured(session.folder, facts, records, repeats, bad, tables)
 
 
 @contextmanager
@@ -180,49 +166,18 @@ def _refuse_busy(cpus: Sequence[int]) -> None:
         )  # fmt: skip
 
 
-def _begin(
-    folder: Path,
-    facts: HostFacts,
-    program: Program,
-    options: dict[str, Any],
-    fresh: bool,
-    progress: Callable[[str, float], None],
-) -> dict[str, Any]:
-    """What the folder says of a measurement that was begun, or begin one: a look at how this host runs guests."""
-    listing = folder / "host.json"
-    same = {"facts": facts.as_dict(), "program": dict(program.provenance), "options": options}
-    if listing.is_file() and not fresh:
-        try:
-            state: dict[str, Any] = json.loads(listing.read_text("utf-8"))
-        except ValueError:
-            raise SimlibError(f"{listing} is damaged: choose another folder, or begin anew with --fresh") from None
-        for what, value in same.items():
-            if state.get(what) != value:
-                raise InputError(
-                    "--out", str(folder), f"holds a measurement with other {what}", "choose another folder, or --fresh"
-                )
-        return state
-    for old in sorted((folder / "runs").glob("*.json")) if fresh else ():
-        old.unlink()
-    progress("looking at how this host runs guests", 0.0)
-    state = same | _pilot(facts, program, options)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(listing, json.dumps(state, indent=1) + "\n")
-    return state
-
-
-def _pilot(facts: HostFacts, program: Program, options: dict[str, Any]) -> dict[str, Any]:
+def _pilot(facts: HostFacts, program: Path, hugepages: bool) -> dict[str, Any]:
     """Whether the guest's code has to run in user mode, and how long its vCPUs need to write all pages."""
-    base: dict[str, Any] = {"backing": "anonymous_hugetlb"} if options["hugepages"] else {}
-    emulated = _emulated(_try(facts, program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
+    base: dict[str, Any] = {"backing": "anonymous_hugetlb"} if hugepages else {}
+    emulated = emulated_per_access(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1}))
     if emulated > 1:  # instructions an access: then no access goes through page tables
         base["user"] = True
-        if _emulated(_try(facts, program, {**base, "memory_per_vcpu": "2M", "rounds": 1})) > 1:
+        if emulated_per_access(_try(program, {**base, "memory_per_vcpu": "2M", "rounds": 1})) > 1:
             raise SimlibError(
                 "this host's KVM emulates the guest's instructions one by one, in user mode, too: "
                 "no fault takes mmu_lock, so there is nothing to measure"
             )
-    record = _try(facts, program, {**base, "memory_per_vcpu": "8M", "rounds": 3})
+    record = _try(program, {**base, "memory_per_vcpu": "8M", "rounds": 3})
     ioctls = record.imported.tables["ioctls"].frame
     writes = ioctls[(ioctls["name"] == "write") & (ioctls["round"] > 1)]
     fault_us = float(writes["duration_ns"].median()) / (8 * MIB / PAGE) / 1000
@@ -239,37 +194,15 @@ def round_up(value: float) -> int:
     200000
     """
     power = 10 ** math.floor(math.log10(value))
-    return int(next(step * power for step in (*_SERIES, 10) if step * power >= value))
+    return int(next(step * power for step in (1, 2, 5, 10) if step * power >= value))
 
 
-def _try(facts: HostFacts, program: Program, test: dict[str, Any]) -> Record:
+def _try(program: Path, test: dict[str, Any]) -> Record:
     """Run the test once, and keep nothing."""
     table = {"name": "pilot", "target": native_target(), "timeout_s": 120, "test": {"parked": True, **test}}
     cell = next(parse_experiment(table).cells())
-    outcome = _outcome(cell, program)
-    return Record({"outputs": list(outcome.outputs), "test_line": 0, "program": cell.experiment.program})
-
-
-def _emulated(record: Record) -> float:
-    """Instructions that KVM emulated for each access of the guest; 0 where it does not count them."""
-    tables = record.imported.tables
-    if "others" not in tables:
-        return 0.0
-    frame = tables["others"].frame
-    seen = frame[(frame["when"] == "end") & (frame["name"] == "insn_emulation")]["value"].sum()
-    return round(float(seen) / float(tables["vcpus"].frame[["writes", "reads"]].to_numpy().sum()), 3)
-
-
-def _outcome(cell: Cell, program: Program, check: Callable[[float], None] = lambda seconds: None) -> Outcome:
-    """Run a cell once, with its switches set meanwhile."""
-    words = next(line for line in cell.script().splitlines() if line.startswith("run ")).split()[2:]
-    with ExitStack() as undo:
-        set_parameters(cell, undo)
-        begun = time.monotonic()
-        out = run_test(cell, [str(program.path), *words], check)
-        wall = time.monotonic() - begun
-    outputs = tuple(out if line.startswith("run ") else "" for line in cell.script().splitlines())
-    return Outcome(outputs, hashlib.sha256(out.encode()).hexdigest(), " ".join([program.path.name, *words]), wall, wall)
+    outputs = list(run_native(cell, program).outputs)
+    return Record({"outputs": outputs, "test_line": 0, "program": cell.experiment.program})
 
 
 @dataclass
@@ -279,16 +212,16 @@ class _Session:
     folder: Path
     facts: HostFacts
     program: Program
-    state: dict[str, Any]
+    plan: Plan
     progress: Callable[[str, float], None]
-    duration_s: float
     spent_s: float = 0.0
     """Time that the runs took so far, those of before included."""
 
     def __post_init__(self) -> None:
         """Lay out the cells."""
+        pilot = self._begun()
         switch = PARAMETERS / "dirty_log_clear_batch"
-        studies = design(self.facts, self.state["pause_us"], self.state["base"], os.access(switch, os.W_OK))
+        studies = design(self.facts, pilot["pause_us"], pilot["base"], os.access(switch, os.W_OK))
         self.cells = [cell for study in studies for cell in study.cells()]
         self.provenance = {
             "kernel": self.facts.kernel,
@@ -298,8 +231,31 @@ class _Session:
             "patched": self.facts.patched,
             "host": self.facts.as_dict(),
             "program": dict(self.program.provenance),
-            "pilot": {key: self.state[key] for key in ("base", "pause_us", "emulated_instructions_per_access")},
+            "pilot": pilot,
         }
+
+    def _begun(self) -> dict[str, Any]:
+        """What the folder says of how this host runs guests; if nothing was begun there, a look at it."""
+        listing, fresh = self.folder / "host.json", self.plan.fresh
+        options = {"hugepages": self.plan.hugepages, "seed": self.plan.seed}
+        same = {"facts": self.facts.as_dict(), "program": dict(self.program.provenance), "options": options}
+        if listing.is_file() and not fresh:
+            try:
+                state = json.loads(listing.read_text("utf-8"))
+            except ValueError:
+                raise SimlibError(f"{listing} is damaged: choose another folder, or begin anew with --fresh") from None
+            for what, value in same.items():
+                if state.get(what) != value:
+                    rule = f"holds a measurement with other {what}"
+                    raise InputError("--out", str(self.folder), rule, "choose another folder, or --fresh")
+            return {key: state[key] for key in _PILOT}
+        for old in sorted((self.folder / "runs").glob("*.json")) if fresh else ():
+            old.unlink()
+        self.progress("looking at how this host runs guests", 0.0)
+        pilot = _pilot(self.facts, self.program.path, self.plan.hugepages)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(listing, json.dumps(same | pilot, indent=1) + "\n")
+        return pilot
 
     def run(self) -> tuple[list[Record], int]:
         """Run repeat after repeat until the time is over; the records, and the number of whole repeats."""
@@ -312,13 +268,13 @@ class _Session:
                 self.spent_s += float(mine[-1].content["noise"]["wall_s"])
             records += mine
             lengths.append(sum(float(record.content["noise"]["wall_s"]) for record in mine))
-            if repeat >= least and self.spent_s + float(np.median(lengths)) > self.duration_s:
+            if repeat >= least and self.spent_s + float(np.median(lengths)) > self.plan.duration_s:
                 return records, repeat
         return records, most
 
     def _order(self, repeat: int) -> list[tuple[Cell, int]]:
         """The cells of a repeat, each with its place in the design, in an order of this repeat's own."""
-        order = np.random.default_rng([self.state["options"]["seed"], repeat]).permutation(len(self.cells))
+        order = np.random.default_rng([self.plan.seed, repeat]).permutation(len(self.cells))
         return [(self.cells[number], int(number)) for number in order]
 
     def _cell(self, repeat: int, place: int, cell: Cell, number: int) -> Record:
@@ -327,13 +283,13 @@ class _Session:
         path = self.folder / "runs" / f"{repeat:02}-{number:02}-{cell.experiment.name}.json"
         if path.is_file():
             return load_record(path)
-        share = min(self.spent_s / max(self.duration_s, 1.0), 0.999)
-        left = max(self.duration_s - self.spent_s, 0.0)
+        share = min(self.spent_s / max(self.plan.duration_s, 1.0), 0.999)
+        left = max(self.plan.duration_s - self.spent_s, 0.0)
         text = f"repeat {repeat}, {cell.label}; {left / 60:.0f} min left"
         self.progress(text, share)
         for _ in range(TRIES):
             before = noise.look(self.facts.cpus)
-            outcome = _outcome(seeded, self.program, lambda seconds: self.progress(text, share))
+            outcome = run_native(seeded, self.program.path, progress=lambda seconds: self.progress(text, share))
             seen = noise.between(before, noise.look(self.facts.cpus), len(self.facts.cpus))
             if seen.quiet:
                 break

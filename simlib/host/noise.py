@@ -26,39 +26,27 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the kernel has counted so far.
-
-    Attributes
-    ----------
-    wall_s, steal_s, busy_s, children_s : float
-        Time; time given to others, and time not idle, over the CPUs in use; CPU time of children that have ended.
-    hertz : tuple of float
-        Frequency of each CPU; empty where the kernel does not tell.
-    """
+    """What the kernel has counted so far."""
 
     wall_s: float
     steal_s: float
     busy_s: float
     children_s: float
+    """Time; time given to others, and time not idle, over the CPUs in use; CPU time of children that have ended."""
     hertz: tuple[float, ...]
+    """Frequency of each CPU; empty where the kernel does not tell."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What went on during a run.
-
-    Attributes
-    ----------
-    steal_percent, foreign_percent : float
-        Share of the time of all CPUs in use.
-    frequency_percent : float or None
-        Largest change of a CPU's frequency; None where the kernel does not tell.
-    """
+    """What went on during a run."""
 
     wall_s: float
     steal_percent: float
     foreign_percent: float
+    """Share of the time of all CPUs in use."""
     frequency_percent: float | None
+    """Largest change of a CPU's frequency; None where the kernel does not tell."""
 
     @property
     def quiet(self) -> bool:
@@ -81,12 +69,7 @@ class Noise:
 def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
     """Look at what the kernel has counted.
 
-    Parameters
-    ----------
-    cpus : sequence of int
-        CPUs in use.
-    root : Path
-        Where ``proc`` and ``sys`` lie.
+    `cpus`: CPUs in use. `root`: where ``proc`` and ``sys`` lie.
     """
     steal = busy = 0
     names = {f"cpu{cpu}" for cpu in cpus}
@@ -125,9 +108,4 @@ def between(before: Snapshot, after: Snapshot, cpus: int) -> Noise:
     if before.hertz and len(before.hertz) == len(after.hertz):
         changed = float(np.max(np.abs(np.array(after.hertz) / np.array(before.hertz) - 1)) * 100)
     share = 100 / (wall * cpus)
-    return Noise(
-        wall,
-        round((after.steal_s - before.steal_s) * share, 6),
-        round(foreign * share, 6),
-        changed,
-    )
+    return Noise(wall, round((after.steal_s - before.steal_s) * share, 6), round(foreign * share, 6), changed)

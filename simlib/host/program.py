@@ -18,6 +18,7 @@ from simlib.lab.build import build_selftests, compiler_version
 from simlib.lab.cache import lab_dir, need_space
 from simlib.lab.native import native_target
 from simlib.lab.patches import Series, apply_series, read_series
+from simlib.lab.process import need
 from simlib.lab.source import copy_tree, find_archive, unpack
 from simlib.lab.targets import Target, find_target
 from simlib.reading import file_sha256
@@ -37,16 +38,11 @@ SPACE_GIB = 0.4
 
 @dataclass(frozen=True)
 class Program:
-    """The selftest, ready to run.
-
-    Attributes
-    ----------
-    provenance : dict
-        What it was built from: source, series, compiler, or the hash of the given file.
-    """
+    """The selftest, ready to run."""
 
     path: Path
     provenance: dict[str, object]
+    """What it was built from: source, series, compiler, or the hash of the given file."""
 
 
 def find_given(path: Path) -> Program:
@@ -58,18 +54,12 @@ def find_given(path: Path) -> Program:
     try:
         done = subprocess.run([path, "-h"], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603  # the user named it, and its arguments are fixed
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = getattr(error, "strerror", None) or "does not end"
-        raise InputError(
-            "program", str(path), f"cannot be run ({why})", f"give a built {NAME}", flag="--program"
-        ) from None
-    if done.returncode or "Usage:" not in done.stdout or "mmu_lock" not in done.stdout:
-        raise InputError("program", str(path), f"is not {NAME}", "leave it out to build one", flag="--program")
-    lacks = [option for option in OPTIONS if f"\n {option} " not in done.stdout]
-    if lacks:
-        raise InputError(
-            "program", str(path), f"has no option {', '.join(lacks)}", "build it from this version's patch series",
-            flag="--program",
-        )  # fmt: skip
+        rule = f"cannot be run ({getattr(error, 'strerror', None) or 'does not end'})"
+        raise InputError("program", str(path), rule, f"give a built {NAME}", flag="--program") from None
+    if lacks := [option for option in OPTIONS if f"\n {option} " not in done.stdout]:
+        rule = f"is not {NAME}, or an old one: it has no option {', '.join(lacks)}"
+        cure = "leave it out to build one, or build it from this version's patch series"
+        raise InputError("program", str(path), rule, cure, flag="--program")
     return Program(path, {"program": "given", "program_sha256": file_sha256(path)})
 
 
@@ -82,15 +72,13 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     Raises `InputError` if a tool or the source is missing, and how to get it; or this host's machine has no target.
     Raises `SimlibError` if the patches do not apply or a compilation fails.
 
-    Parameters
-    ----------
-    source : Path, optional
-        A kernel tree of one's own; it is only read. Default: the distribution's source package.
-    progress : callable
-        Told what is being done.
+    `source`: a kernel tree of one's own; it is only read. Default: the distribution's source package. `progress`: told
+    what is being done.
     """
     target = replace(find_target(native_target()), compiler="")
-    _need_tools()
+    packages = "make patch gcc libc6-dev binutils"
+    cure = f"apt-get install {packages}, or give --program a built one"
+    need("building the selftest", ("make", "patch", "gcc", "strip"), cure)
     series = read_series().within("tools/testing/selftests/")
     origin = file_sha256(find_archive(series)) if source is None else str(source.absolute())
     folder = lab_dir() / "host"
@@ -110,18 +98,6 @@ def build_program(source: Path | None = None, progress: Callable[[str], None] = 
     return Program(program, {**provenance, "program_sha256": file_sha256(program)})
 
 
-def _need_tools() -> None:
-    """Refuse to begin without a compiler."""
-    missing = [command for command in ("make", "patch", "gcc", "strip") if shutil.which(command) is None]
-    if missing:
-        raise InputError(
-            "building the selftest",
-            ", ".join(missing),
-            "not found",
-            "apt-get install make patch gcc libc6-dev binutils, or give --program a built one",
-        )
-
-
 def _tree(folder: Path, series: Series, target: Target, source: Path | None, progress: Callable[[str], None]) -> Path:
     """A part of a kernel tree with the series' selftests in it."""
     tree, stage = folder / "source", folder / "stage"
@@ -132,11 +108,7 @@ def _tree(folder: Path, series: Series, target: Target, source: Path | None, pro
     folder.mkdir(parents=True, exist_ok=True)
     if source is None:
         progress("unpacking what selftests need")
-        unpack(
-            find_archive(series),
-            tree,
-            (*NEEDED, f"arch/{arch}/"),
-        )
+        unpack(find_archive(series), tree, (*NEEDED, f"arch/{arch}/"))
     else:
         progress(f"copying {source}")
         copy_tree(source, tree, folder, shutil.copy2)

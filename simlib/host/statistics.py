@@ -47,42 +47,23 @@ HISTOGRAMS = (
 _SMALL = {-3: "ms", -6: "us", -9: "ns"}
 
 
-class Description(NamedTuple):
-    """What a statistic is.
+When = tuple[int, float, float]
+"""Of a sample: its number, its time, and the interval since the one before, s."""
 
-    Attributes
-    ----------
-    kind : str
-        ``"cumulative"``, ``"instant"``, ``"peak"``, ``"linear-histogram"`` or ``"log2-histogram"``.
-    bucket_size : int
-        Of a linear histogram; else 0.
-    """
+
+class Description(NamedTuple):
+    """What a statistic is."""
 
     kind: str = "not stated"
+    """``"cumulative"``, ``"instant"``, ``"peak"``, ``"linear-histogram"`` or ``"log2-histogram"``."""
     unit: str = "not stated"
     bucket_size: int = 0
+    """Of a linear histogram; else 0."""
 
 
 @dataclass
 class Statistics:
     """Statistics of a VM and its vCPUs from sample to sample.
-
-    Attributes
-    ----------
-    described : dict
-        By target (``vm``, ``vcpu``) and name.
-    totals : Counter
-        Sum of the differences, by scope and name.
-    lock_totals : dict
-        The same of mmu_lock's, by site and mode.
-    buckets : dict
-        Sum of a histogram's differences, by scope and name.
-    seconds : float
-        Time over which the sums are.
-    fallen : int
-        Cumulative statistics that fell, which were left out.
-    last_first : bool
-        Whether histograms come with their last bucket first.
 
     Examples
     --------
@@ -99,15 +80,22 @@ class Statistics:
     """
 
     described: dict[tuple[str, str], Description] = field(default_factory=dict)
+    """By target (``vm``, ``vcpu``) and name."""
     others: Record = field(default_factory=lambda: Record(OTHERS))
     locks: Record = field(default_factory=lambda: Record(LOCK_ROWS))
     histograms: Record = field(default_factory=lambda: Record(HISTOGRAMS))
     totals: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Sum of the differences, by scope and name."""
     lock_totals: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """The same of mmu_lock's, by site and mode."""
     buckets: dict[tuple[str, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """Sum of a histogram's differences, by scope and name."""
     fallen: int = 0
+    """Cumulative statistics that fell, which were left out."""
     last_first: bool = True
+    """Whether histograms come with their last bucket first."""
     seconds: float = 0.0
+    """Time over which the sums are."""
     _judged: bool = False
     _before: dict[tuple[str, str, str], Any] = field(default_factory=dict)
     _times: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -127,90 +115,75 @@ class Statistics:
         return any(LOCK.fullmatch(name) for _, _, name in self._before)
 
     def take(self, sample: int, time_s: float, scope: str, reply: Any, vcpus: dict[str, str]) -> None:
-        """Take a reply to ``query-stats``.
+        """Take a reply to ``query-stats`` of the `scope` ``"vm"`` or ``"vcpu"``.
 
-        Parameters
-        ----------
-        scope : str
-            ``"vm"`` or ``"vcpu"``.
-        vcpus : dict of str to str
-            Number of each vCPU by its ``qom-path``.
+        `vcpus`: number of each vCPU by its ``qom-path``.
         """
         for one in _objects(reply):
             if one.get("provider", "kvm") != "kvm":
                 continue
             path = str(one.get("qom-path", ""))
             who = "all" if scope == "vm" else vcpus.get(path, path.rpartition("/")[2] or "?")
-            before_s = self._times.get((scope, who))
+            before_s = self._times.get((scope, who), time_s)
             self._times[scope, who] = time_s
-            interval_s = 0.0 if before_s is None else round(time_s - before_s, 6)
-            self.seconds += interval_s if scope == "vm" else 0.0
+            when = sample, time_s, round(time_s - before_s, 6)
+            self.seconds += when[2] if scope == "vm" else 0.0
             locks: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
             values = {str(stat.get("name")): stat.get("value") for stat in _objects(one.get("stats"))}
             self._judge_order(scope, values)
             for name, value in values.items():
-                self._one((sample, time_s, interval_s), (scope, who, name), value, locks)
+                key = scope, who, name
+                before = self._before.get(key)
+                if isinstance(value, list) and all(type(count) is int for count in value):
+                    self._before[key] = counts = value[::-1] if self.last_first else value
+                    if before is not None and len(before) == len(counts):
+                        self._histogram(when, key, before, counts, locks)
+                elif isinstance(value, int):
+                    self._before[key] = int(value)
+                    self._number(when, key, before, int(value), locks)
             for (site, mode), row in locks.items():
                 self.lock_totals[site, mode].update(row)
                 if any(row.values()):
-                    self.locks.add(sample, time_s, interval_s, site, mode, *(row.get(what) for what in WHAT))
+                    self.locks.add(*when, site, mode, *(row.get(what) for what in WHAT))
 
     def _judge_order(self, scope: str, values: dict[str, Any]) -> None:
         """Judge the order of buckets by the first histogram whose sum fits one order alone."""
-        if self._judged:
-            return
         for name, counts in values.items():
             total = values.get(f"{name.removesuffix('_hist')}_ns")
-            if not name.endswith("_hist") or not isinstance(counts, list) or not isinstance(total, int):
-                continue
-            about = self.described.get((scope, name), Description())
-            last, first = fits(counts[::-1], total, about), fits(counts, total, about)
-            if last != first:
-                self.last_first, self._judged = last, True
-                return
+            if not self._judged and name.endswith("_hist") and isinstance(counts, list) and isinstance(total, int):
+                last, first = (fits(order, total, self._about((scope, name))) for order in (counts[::-1], counts))
+                if last != first:
+                    self.last_first, self._judged = last, True
 
-    def _one(self, when: tuple[int, float, float], key: tuple[str, str, str], value: Any, locks: Any) -> None:
-        """Take one statistic of a reply."""
+    def _about(self, key: tuple[str, ...]) -> Description:
+        """What a statistic is, by its scope (first) and name (last)."""
+        return self.described.get((key[0], key[-1]), Description())
+
+    def _number(self, when: When, key: tuple[str, str, str], before: Any, value: int, locks: Any) -> None:
+        """Take one number of a reply."""
         scope, _, name = key
-        before = self._before.get(key)
-        if isinstance(value, list):
-            if all(type(count) is int for count in value):
-                self._before[key] = counts = value[::-1] if self.last_first else value
-                self._histogram(when, key, before, counts, locks)
-            return
-        if not isinstance(value, int):
-            return
-        self._before[key] = value = int(value)
-        about = self.described.get((scope, name), Description())
-        lock = LOCK.fullmatch(name)
+        about = self._about(key)
         if about.kind in ("instant", "peak"):
             if value != (before or 0):
                 self.others.add(*when, *key, about.kind, about.unit, value)
             return
-        if before is None:
-            return
-        difference = value - before
+        difference = 0 if before is None else value - before
         if difference < 0:
             self.fallen += 1
-        elif lock:
+        elif before is not None and (lock := LOCK.fullmatch(name)):
             locks[lock["site"], lock["mode"]][lock["what"]] = difference
         elif difference:
             self.totals[scope, name] += difference
             self.others.add(*when, *key, about.kind, about.unit, difference)
 
-    def _histogram(
-        self, when: tuple[int, float, float], key: tuple[str, str, str], before: Any, value: Any, locks: Any
-    ) -> None:
+    def _histogram(self, when: When, key: tuple[str, str, str], before: Any, value: list[int], locks: Any) -> None:
         """Take one histogram of a reply."""
-        if before is None or len(before) != len(value):
-            return
         if (of := HISTOGRAM.fullmatch(key[2])) and of["what"] == "hold":
             locks[of["site"], of["mode"]]["timed"] = max(sum(value) - sum(before), 0)
-        about = self.described.get((key[0], key[2]), Description())
+        about = self._about(key)
         for bucket, (old, new) in enumerate(zip(before, value, strict=True)):
             if new > old:
-                low, high = span(bucket, len(value), about)
-                self.histograms.add(*when, *key, about.unit, bucket, low, high, new - old)
+                self.histograms.add(*when, *key, about.unit, bucket, *span(bucket, len(value), about), new - old)
                 self.buckets[key[0], key[2]][bucket] += new - old
             self.fallen += new < old
 
@@ -220,7 +193,7 @@ class Statistics:
         sizes = [len(v) for (s, _, n), v in self._before.items() if (s, n) == (scope, name) and isinstance(v, list)]
         if not counts or not sizes:
             return None
-        return span(max(counts), sizes[0], self.described.get((scope, name), Description()))
+        return span(max(counts), sizes[0], self._about((scope, name)))
 
     def tables(self) -> tuple[Table, ...]:
         """The tables ``locks``, ``statistics`` and ``histograms``."""

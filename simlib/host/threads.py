@@ -30,16 +30,9 @@ _VCPU = re.compile(r"CPU (\d+)/")
 class Threads:
     """Threads of one process, from sample to sample.
 
-    Attributes
-    ----------
-    rows : Record
-        A row for each sample and thread that ran, or waited for a CPU.
-    vcpus : dict of int to str
-        Number of the vCPU of each thread that runs one, where it is known from QEMU; else names of threads tell.
-    cpu_ns, delay_ns : Counter
-        Sums by vCPU; of all other threads by ``"none"``.
-    seconds : float
-        Time over which the sums are.
+    `rows` has a row for each sample and thread that ran, or waited for a CPU. `vcpus` may be set to the number of the
+    vCPU of each thread that runs one, as QEMU says; else names of threads tell. `cpu_ns` and `delay_ns` are sums by
+    vCPU (of all other threads by ``"none"``), over the time `seconds`.
     """
 
     def __init__(self, pid: int) -> None:
@@ -63,6 +56,13 @@ class Threads:
             return sorted(int(path.name) for path in self.folder.iterdir())
         except OSError:
             return []
+
+    def name(self, tid: int) -> str:
+        """Name of a thread; empty if it has ended."""
+        try:
+            return (self.folder / str(tid) / "comm").read_text("utf-8", "replace").strip()
+        except OSError:
+            return ""
 
     def vcpu_of(self, tid: int, name: str) -> str:
         """Number of the vCPU that a thread runs; ``"none"`` if it runs none.
@@ -101,10 +101,9 @@ class Threads:
     def _read(self, tid: int) -> tuple[str, tuple[int, int, int]] | None:
         """Name and numbers of a thread; None if it has ended meanwhile."""
         try:
-            name = (self.folder / str(tid) / "comm").read_text("utf-8", "replace").strip()
             cpu, delay, turns = (self.folder / str(tid) / "schedstat").read_text("ascii").split()[:3]
         except (FileNotFoundError, ProcessLookupError):
             if (self.folder / str(tid)).is_dir():
                 raise
             return None
-        return name, (int(cpu), int(delay), int(turns))
+        return self.name(tid), (int(cpu), int(delay), int(turns))

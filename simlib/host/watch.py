@@ -41,24 +41,16 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """What a watch has seen.
-
-    Attributes
-    ----------
-    imported : Imported
-        Its tables, with what was not to be had as warnings.
-    rows : list of dict
-        What it comes to: ``about``, ``what``, ``value``, ``unit``.
-    ended : str
-        Why it ended.
-    interrupted : bool
-        Whether a signal ended it.
-    """
+    """What a watch has seen."""
 
     imported: Imported
+    """Its tables, with what was not to be had as warnings."""
     rows: list[dict[str, Any]]
+    """What it comes to: ``about``, ``what``, ``value``, ``unit``."""
     ended: str
+    """Why it ended."""
     interrupted: bool
+    """Whether a signal ended it."""
 
     def summary(self) -> pd.DataFrame:
         """What it comes to, as a table."""
@@ -114,10 +106,8 @@ def watch_guest(
 def _check(qmp: str | Path | None, pid: int | None, interval: float, duration: float | None) -> None:
     """Refuse what cannot be watched."""
     if qmp is None and pid is None:
-        raise InputError(
-            "qmp", None, "a socket or a process must be named", "give qmp=PATH or pid=NUMBER",
-            "give --qmp PATH or PID", "--qmp",
-        )  # fmt: skip
+        rule, cure = "a socket or a process must be named", "give qmp=PATH or pid=NUMBER"
+        raise InputError("qmp", None, rule, cure, "give --qmp PATH or PID", "--qmp")
     if not LEAST_INTERVAL_S <= interval < float("inf"):
         raise InputError("interval", interval, f"must be at least {LEAST_INTERVAL_S} s", flag="--interval")
     if duration is not None and not 0 < duration < float("inf"):
@@ -158,22 +148,11 @@ class _Watch:
                 faults.append(str(error))
         cure = "give QEMU another QMP socket (-qmp unix:PATH,server=on,wait=off; docs/on-a-real-host.md), and name it"
         rule = "; ".join(faults) or "its command line names no QMP socket"
-        if not any(vcpu != "none" for vcpu in self._vcpu_threads(pid)):
+        threads = Threads(pid)
+        if all(threads.vcpu_of(tid, threads.name(tid)) == "none" for tid in threads.tids()):
             raise InputError("PID", pid, rule, f"{cure}: qmp=PATH", f"{cure}: --qmp PATH")
         self.note(f"no migration and no statistics: {rule}; {cure}")
         return None
-
-    @staticmethod
-    def _vcpu_threads(pid: int) -> list[str]:
-        """What the names of a process's threads say of vCPUs."""
-        threads = Threads(pid)
-        names = []
-        for tid in threads.tids():
-            try:
-                names.append((threads.folder / str(tid) / "comm").read_text("utf-8", "replace").strip())
-            except OSError:
-                continue
-        return [threads.vcpu_of(0, name) for name in names]
 
     def _look(self, pid: int | None, stack: ExitStack, events: Sequence[str]) -> None:
         """Find out what can be sampled."""

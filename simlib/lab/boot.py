@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
-import selectors
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -21,7 +17,7 @@ from simlib.errors import SimlibError
 from simlib.lab.build import Built
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
-from simlib.lab.process import mortal
+from simlib.lab.process import run
 from simlib.lab.qemu import Qemu, command_line, shown
 from simlib.lab.targets import Target
 
@@ -32,10 +28,7 @@ CLOCK_RATIO = 1.25
 """With a running clock: furthest that the guest's time may be from the wall's before a run is refused."""
 
 LOOK_S = 0.1
-"""Longest time between two looks whether the boot is still wanted, s."""
-
-EXIT_S = 10.0
-"""How long QEMU may take to exit after it closed its console, s."""
+"""Time between two looks whether the boot is still wanted, s."""
 
 _FRAME = re.compile(rb"@simlib (?:(?P<time>start|stop) (?P<seconds>\d+\.\d+)|begin \d+|end \d+ (?P<status>\d+))")
 _PANIC = re.compile(
@@ -47,27 +40,22 @@ _PANIC = re.compile(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a boot gave.
-
-    Parameters
-    ----------
-    outputs : tuple of str
-        What each line of the experiment printed.
-    digest : str
-        Hash of the outputs: equal for two runs of a deterministic cell.
-    command : str
-        QEMU's command, without this machine's folders.
-    guest_s : float
-        Time that passed inside, s.
-    wall_s : float
-        Time that passed outside, s.
-    """
+    """What a boot gave."""
 
     outputs: tuple[str, ...]
+    """What each line of the experiment printed."""
     digest: str
+    """Hash of the outputs: equal for two runs of a deterministic cell."""
     command: str
+    """QEMU's command, without this machine's folders."""
     guest_s: float
+    """Time that passed inside, s."""
     wall_s: float
+    """Time that passed outside, s."""
+
+
+class _OverError(Exception):
+    """The machine had its time, or said too much."""
 
 
 def boot(
@@ -83,59 +71,31 @@ def boot(
     Raises `SimlibError` if the guest panics, hangs, floods its console, ends early, fails its test, or keeps another
     time than the wall.
 
-    Parameters
-    ----------
-    core : int, optional
-        Core of this host to stay on.
-    progress : callable
-        Told the wall time since the start, s, every `LOOK_S` or oftener; what it raises ends the machine.
+    `core`: core of this host to stay on. `progress`: told the wall time since the start, s, every `LOOK_S`; what it
+    raises ends the machine.
     """
     with tempfile.TemporaryDirectory(prefix="simlib-lab-") as folder:
-        initramfs = Path(folder) / "initramfs.cpio"
+        initramfs, console = Path(folder) / "initramfs.cpio", Path(folder) / "console"
         initramfs.write_bytes(built.initramfs.read_bytes() + cpio({"experiment": cell.script().encode()}))
         command = command_line(qemu, cell, target, built, str(initramfs))
-        wrapped = command
-        if core is not None and shutil.which("taskset"):
-            wrapped = ["taskset", "-c", str(core), *wrapped]
+        pinned = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
+
+        def check(seconds: float) -> None:
+            progress(seconds)
+            if seconds > cell.experiment.timeout_s or console.stat().st_size > LOG_BYTES:
+                raise _OverError
+
         begun = time.monotonic()
-        log, ended = _watch(mortal(wrapped, "KILL"), cell, progress)
-    wall = time.monotonic() - begun
+        try:
+            with console.open("wb") as stream:
+                run([*pinned, *command], check, LOOK_S, stdout=stream, stderr=subprocess.STDOUT)
+            ended = True
+        except _OverError:
+            ended = False
+        wall = time.monotonic() - begun
+        with console.open("rb") as printed:
+            log = printed.read(LOG_BYTES)
     return _read(log, ended, cell, shown(command), wall)
-
-
-def _watch(command: list[str], cell: Cell, progress: Callable[[float], None]) -> tuple[bytes, bool]:
-    """Run QEMU to its end, its time or its size; return the console and whether it ended by itself.
-
-    The thread that starts it must be the one that waits: its death signal comes when that thread ends.
-    """
-    deadline = time.monotonic() + cell.experiment.timeout_s
-    begun = time.monotonic()
-    log = bytearray()
-    process = subprocess.Popen(  # noqa: S603  # QEMU, with arguments from checked fields
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    assert process.stdout is not None  # noqa: S101  # for the type checker: PIPE was given
-    ended = False
-    try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while time.monotonic() < deadline and len(log) < LOG_BYTES:
-                if selector.select(timeout=LOOK_S):
-                    chunk = os.read(process.stdout.fileno(), 65536)
-                    if not chunk:
-                        ended = True
-                        break
-                    log += chunk
-                progress(time.monotonic() - begun)
-    finally:
-        if ended:  # its console is closed: it is about to exit
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_S)
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    return bytes(log), ended
 
 
 def _read(log: bytes, ended: bool, cell: Cell, command: str, wall: float) -> Outcome:

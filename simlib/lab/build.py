@@ -20,16 +20,12 @@ from simlib.files import write_text
 from simlib.lab.cache import at_work, lab_dir, need_space
 from simlib.lab.initramfs import cpio
 from simlib.lab.patches import Series, read_series
-from simlib.lab.process import refuse_full, run
-from simlib.lab.source import Source, has_archive, prepare_source
+from simlib.lab.process import need, refuse_full, run
+from simlib.lab.source import Source, prepare_source
 from simlib.lab.targets import Target, find_target
 from simlib.reading import file_sha256
 
-KERNELS = {
-    "plain": (),
-    "statistics": ("statistics.config",),
-    "lock-stat": ("lock-stat.config",),
-}
+KERNELS = {"plain": (), "statistics": ("statistics.config",), "lock-stat": ("lock-stat.config",)}
 """Kernels by name, with the fragments that each adds to the target's own.
 
 ``plain`` carries the series' switches and nothing that measures; ``statistics``
@@ -58,21 +54,15 @@ _HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel that is ready to boot.
-
-    Parameters
-    ----------
-    kernel : str
-        Name in `KERNELS`.
-    provenance : dict
-        Source, patches, configuration and compiler, with their hashes.
-    """
+    """A kernel that is ready to boot."""
 
     target: str
     kernel: str
+    """Name in `KERNELS`."""
     image: Path
     initramfs: Path
     provenance: dict[str, object]
+    """Source, patches, configuration and compiler, with their hashes."""
 
 
 def built_dir(target: str, kernel: str) -> Path:
@@ -100,10 +90,7 @@ def find_built(target: str, kernel: str) -> Built:
     record = read_built(target, kernel)
     if not record:
         raise InputError(
-            "kernel",
-            f"{target}-{kernel}",
-            "is not built",
-            f"run simlib lab build --arch {target} --kernel {kernel}",
+            "kernel", f"{target}-{kernel}", "is not built", f"run simlib lab build --arch {target} --kernel {kernel}"
         )
     return Built(target, kernel, folder / "image", folder / "initramfs.cpio", record["provenance"])
 
@@ -140,7 +127,7 @@ def build(
     if kernel not in KERNELS:
         raise InputError("kernel", kernel, "is not known", f"known: {', '.join(KERNELS)}", flag="--kernel")
     series = read_series().without(skip)
-    need_compiler(what, [] if source or has_archive(series) else [series.package])
+    need_compiler(what, [] if source or series.archive.is_file() else [series.package])
     with at_work(alone=True):
         tree = prepare_source(lab_dir(), series, source, progress)
         key = _key(tree, series, what, _fragment(what, kernel))
@@ -160,7 +147,7 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     make = _make(what, tree.tree, objects)
     _configure(make, objects, _fragment(what, kernel), progress)
     progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
-    _run([*make, os.path.basename(what.image)], objects / "build.log")
+    run_logged([*make, os.path.basename(what.image)], objects / "build.log")
     progress(f"{target}: compiling the selftests")
     programs = build_selftests(what, tree.tree, lab_dir() / "objects")
     init = _compile_init(what, objects)
@@ -209,14 +196,8 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
 
     Raises `InputError` if a tool is missing. Raises `SimlibError` if the compilation fails.
 
-    Parameters
-    ----------
-    kernel : str
-        Name in `KERNELS`.
-    tree : Path
-        Kernel source.
-    again : bool
-        Compile everything, for all warnings; else without sparse, and only what changed.
+    `kernel`: name in `KERNELS`. `tree`: kernel source. `again`: compile everything, for all warnings; else without
+    sparse, and only what changed.
     """
     need_compiler(target)
     objects = check_objects(target, tree)
@@ -230,29 +211,21 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
         old.unlink()
     sparse = ["C=2"] if again and has_sparse(target) else []
     log = objects / "check.log"
-    _run([*make, "W=1", *sparse, f"{target.kvm}/"], log)
+    run_logged([*make, "W=1", *sparse, f"{target.kvm}/"], log)
     return log.read_text("utf-8", errors="replace")
 
 
-def need_compiler(target: Target, source: Sequence[str] = ()) -> None:
-    """Refuse to begin without the tools that a build needs.
+def need_compiler(target: Target, source: Sequence[str] = ()) -> str:
+    """The target's compiler; refuse to begin without the tools that a build needs.
 
-    Raises `InputError` Names the missing commands and the packages to install.
+    Raises `InputError`, which names the missing commands and the packages to install.
 
-    Parameters
-    ----------
-    source : sequence of str
-        The package of the kernel's source, if that is needed and not there either: one command is to install it all.
+    `source`: the package of the kernel's source, if that is needed and not there either: one command is to install it
+    all.
     """
     commands = ("make", "patch", "bison", "flex", "bc", "rsync", f"{target.compiler}gcc")
-    missing = [command for command in commands if shutil.which(command) is None]
-    if missing:
-        raise InputError(
-            "building for " + target.name,
-            ", ".join(missing),
-            "not found",
-            "apt-get install " + " ".join([*target.packages, *source]),
-        )
+    need(f"building for {target.name}", commands, f"apt-get install {' '.join([*target.packages, *source])}")
+    return commands[-1]
 
 
 def _make(target: Target, tree: Path, objects: Path) -> list[str]:
@@ -275,12 +248,12 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
     wanted = objects / "fragment.config"
     config = objects / ".config"
     if config.is_file() and wanted.is_file() and wanted.read_text("utf-8") == fragment:
-        _run([*make, "olddefconfig"], objects / "configure.log")
+        run_logged([*make, "olddefconfig"], objects / "configure.log")
     else:
         progress("configuring")
         config.unlink(missing_ok=True)
         write_text(wanted, fragment)
-        _run([*make, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"], objects / "configure.log")
+        run_logged([*make, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"], objects / "configure.log")
     have = set(config.read_text("utf-8").splitlines())
     wishes = [line for line in fragment.splitlines() if line.startswith("CONFIG_")]
     lost = [line for line in wishes if line not in have and not line.endswith("=n")]
@@ -296,28 +269,21 @@ def compile_selftests(
 
     Raises `SimlibError` if a compilation fails; the log is named.
 
-    Parameters
-    ----------
-    tree : Path
-        Kernel source.
-    programs : sequence of str
-        Relative to the folder of KVM's selftests.
-    out : Path
-        Where the programs go.
-    headers : Path, optional
-        Where the headers go. Default: the lab's folder for them.
-    link : str
-        Flags for the linker: static for an initramfs that holds no library.
+    `tree`: kernel source. `programs`: relative to the folder of KVM's selftests. `out`: where the programs go.
+    `headers`: where the headers go. Default: the lab's folder for them. `link`: flags for the linker: static for an
+    initramfs that holds no library.
     """
     headers = headers or lab_dir() / "objects" / f"{target.name}-headers"
-    _run([*_make(target, tree, headers), "headers"], headers / "build.log")
+    run_logged([*_make(target, tree, headers), "headers"], headers / "build.log")
     command = [
         *("make", "-C", str(tree / "tools/testing/selftests/kvm"), f"ARCH={target.kernel_arch}"),
         *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", f"LDFLAGS={link}", "--no-print-directory"),
         f"KHDR_INCLUDES=-isystem {headers}/usr/include",
     ]
     _keep_if_same(out, " ".join(command))
-    _run([*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], out / "build.log")
+    run_logged(
+        [*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], out / "build.log"
+    )
     return (out / "build.log").read_text("utf-8", errors="replace")
 
 
@@ -335,27 +301,21 @@ def build_selftests(
 ) -> dict[str, Path]:
     """Compile selftests and strip them; the programs by name.
 
-    Parameters
-    ----------
-    tree : Path
-        Kernel source, with the series' selftests.
-    folder : Path
-        Where the headers and the programs go: folders that begin with the target's name.
-    programs, link
-        As in `compile_selftests`.
+    `tree`: kernel source, with the series' selftests. `folder`: where the headers and the programs go: folders that
+    begin with the target's name. `programs`, `link`: as in `compile_selftests`.
     """
     out = folder / f"{target.name}-selftests"
     compile_selftests(target, tree, programs, out, folder / f"{target.name}-headers", link)
     stripped = {name: out / f"{name}.stripped" for name in programs}
     for name, path in stripped.items():
-        _run([f"{target.compiler}strip", "-o", str(path), str(out / name)], out / "strip.log")
+        run_logged([f"{target.compiler}strip", "-o", str(path), str(out / name)], out / "strip.log")
     return stripped
 
 
 def _compile_init(target: Target, objects: Path) -> bytes:
     """Compile the lab's own init."""
     program = objects / "simlib-init"
-    _run(
+    run_logged(
         [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(program), str(_HERE / "init.c")],
         objects / "simlib-init.log",
     )
@@ -388,8 +348,8 @@ def compiler_version(target: Target) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def _run(command: Sequence[str], log: Path) -> None:
-    """Run a build step; on failure show the error lines of its log."""
+def run_logged(command: Sequence[str], log: Path) -> None:
+    """Run a step; on failure show the error lines of its log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         done = run(command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"})

@@ -28,6 +28,12 @@ def lab_dir() -> Path:
     return Path(os.environ.get("SIMLIB_LAB") or Path("build") / "lab").absolute()
 
 
+def free_gib(folder: Path) -> float:
+    """Room where a folder is, or will be, GiB."""
+    place = next(place for place in (folder, *folder.parents) if place.exists())
+    return shutil.disk_usage(place).free / 2**30
+
+
 def need_space(folder: Path, gib: float, what: str) -> None:
     """Refuse to begin something that the disk cannot hold.
 
@@ -37,10 +43,7 @@ def need_space(folder: Path, gib: float, what: str) -> None:
     --------
     >>> need_space(Path("/"), 0.0, "nothing")
     """
-    place = folder
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free / 2**30
+    free = free_gib(folder)
     if free < gib:
         raise SimlibError(f"{what} needs {gib:g} GiB below {folder}, {free:.1f} GiB are free: {MORE_SPACE}")
 

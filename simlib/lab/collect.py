@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,31 +19,26 @@ from simlib.lab.experiment import Cell, Experiment
 from simlib.lab.native import host_provenance, native_target, run_native
 from simlib.lab.qemu import Qemu, command_line, find_qemu, shown
 from simlib.lab.records import Record, load_record, save_record
-from simlib.lab.targets import Target, find_target
+from simlib.lab.targets import find_target
+from simlib.parallel import Progress
+
+
+def _quiet(label: str, share: float) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What a matrix gave.
-
-    Parameters
-    ----------
-    records : list of Record
-        In the order of the cells; without those that failed.
-    failures : dict of str to str
-        Label of each cell that failed, with the reason.
-    """
+    """What a matrix gave."""
 
     records: list[Record]
+    """In the order of the cells; without those that failed."""
     failures: dict[str, str]
+    """Label of each cell that failed, with the reason."""
 
 
 def collect(
-    experiments: Sequence[Experiment],
-    *,
-    jobs: int = 0,
-    fresh: bool = False,
-    progress: Callable[[str, float], None] = lambda text, share: None,
+    experiments: Sequence[Experiment], *, jobs: int = 0, fresh: bool = False, progress: Progress = _quiet
 ) -> Collected:
     """Run every cell that has no result yet.
 
@@ -60,48 +55,37 @@ def collect(
         Told the label of the cell that ended last and the share that is done.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
-    with at_work(alone=False):
-        return _collect(experiments, emulators, jobs, fresh, progress)
-
-
-def _collect(
-    experiments: Sequence[Experiment],
-    emulators: Mapping[str, Qemu],
-    jobs: int,
-    fresh: bool,
-    progress: Callable[[str, float], None],
-) -> Collected:
-    """Run the cells in a lab that nobody changes meanwhile."""
     cores = sorted(os.sched_getaffinity(0))
     free: queue.Queue[int] = queue.Queue()
     for core in cores[: jobs or len(cores)]:
         free.put(core)
-    tasks = []
-    for spec in experiments:
-        target, qemu, built = find_target(spec.target), emulators[spec.target], find_built(spec.target, spec.kernel)
-        tasks += [(cell, target, qemu, built) for cell in spec.cells()]
 
-    def work(cell: Cell, target: Target, qemu: Qemu, built: Built, check: parallel.Check) -> Record | str:
+    def work(cell: Cell, built: Built, check: parallel.Check) -> Record | str:
         """The record of a cell, or why it failed."""
+        target, qemu, repeats = find_target(built.target), emulators[built.target], cell.experiment.repeats
         try:
             with system_faults():
                 path = record_path(cell, built, qemu)
                 if path.is_file() and not fresh:
                     known = load_record(path)
-                    if len(known.content["digests"]) >= cell.experiment.repeats:
+                    if len(known.content["digests"]) >= repeats:
                         return known
                 core = free.get()
                 try:
-                    return run_cell(cell, target, qemu, built, path, core, check)
+                    outcomes = [boot(cell, target, built, qemu, core, check) for _ in range(repeats)]
                 finally:
                     free.put(core)
+                return save_record(path, cell, outcomes, {**built.provenance, "qemu": qemu.text})
         except RunInterruptedError:
             raise
         except SimlibError as error:
             return str(error)
 
-    labels = [task[0].label for task in tasks]
-    found = parallel.each([partial(work, *task) for task in tasks], labels, progress, workers=free.qsize())
+    with at_work(alone=False):
+        kernels = [(spec, find_built(spec.target, spec.kernel)) for spec in experiments]
+        tasks = [(cell, built) for spec, built in kernels for cell in spec.cells()]
+        labels = [cell.label for cell, _ in tasks]
+        found = parallel.each([partial(work, *task) for task in tasks], labels, progress, workers=free.qsize())
     failures = {label: one for label, one in zip(labels, found, strict=True) if isinstance(one, str)}
     return Collected([one for one in found if not isinstance(one, str)], failures)
 
@@ -114,26 +98,7 @@ def record_path(cell: Cell, built: Built, qemu: Qemu) -> Path:
     return lab_dir() / "results" / cell.experiment.name / f"{key}.json"
 
 
-def run_cell(
-    cell: Cell,
-    target: Target,
-    qemu: Qemu,
-    built: Built,
-    path: Path,
-    core: int | None = None,
-    progress: Callable[[float], None] = lambda seconds: None,
-) -> Record:
-    """Boot a cell as often as it must repeat itself, and keep the first result.
-
-    Raises `SimlibError` as `simlib.lab.boot.boot`, or if the test's output is damaged.
-    """
-    outcomes = [boot(cell, target, built, qemu, core, progress) for _ in range(cell.experiment.repeats)]
-    return save_record(path, cell, outcomes, {**built.provenance, "qemu": qemu.text})
-
-
-def collect_native(
-    experiments: Sequence[Experiment], *, progress: Callable[[str, float], None] = lambda text, share: None
-) -> Collected:
+def collect_native(experiments: Sequence[Experiment], *, progress: Progress = _quiet) -> Collected:
     """Run every cell on this host's own ``/dev/kvm``, one after the other, and keep nothing from before.
 
     Raises `InputError` if this host has no usable ``/dev/kvm``, or the selftests are not built for it. Raises
@@ -148,28 +113,20 @@ def collect_native(
     for spec in experiments:
         if spec.target != target:
             raise InputError(f"{spec.name}: target", spec.target, f"this host is {target}", "leave out --native")
-    with at_work(alone=True):
-        return _collect_native(experiments, target, progress)
-
-
-def _collect_native(
-    experiments: Sequence[Experiment], target: str, progress: Callable[[str, float], None]
-) -> Collected:
-    """Run the cells on a host that is not measured otherwise."""
-    host = host_provenance()
-    records: list[Record] = []
-    failures: dict[str, str] = {}
+    found = Collected([], {})
     cells = [cell for spec in experiments for cell in spec.cells()]
-    for count, cell in enumerate(cells):
-        program = find_program(target, cell.experiment.program)
-        folder = lab_dir() / "native" / cell.experiment.name / cell.key(host)
-        progress(cell.label, count / len(cells))
-        try:
-            with system_faults():
-                outcomes = [run_native(cell, program, folder) for _ in range(cell.experiment.repeats)]
-                records.append(save_record(folder / "record.json", cell, outcomes, host))
-        except InputError:
-            raise
-        except SimlibError as error:
-            failures[cell.label] = str(error)
-    return Collected(records, failures)
+    with at_work(alone=True):
+        host = host_provenance()
+        for count, cell in enumerate(cells):
+            program = find_program(target, cell.experiment.program)
+            folder = lab_dir() / "native" / cell.experiment.name / cell.key(host)
+            progress(cell.label, count / len(cells))
+            try:
+                with system_faults():
+                    outcomes = [run_native(cell, program, folder) for _ in range(cell.experiment.repeats)]
+                    found.records.append(save_record(folder / "record.json", cell, outcomes, host))
+            except InputError:
+                raise
+            except SimlibError as error:
+                found.failures[cell.label] = str(error)
+    return found

@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from simlib.errors import InputError, nearest
 from simlib.lab.build import KERNELS
@@ -61,19 +61,6 @@ OPTIONS: dict[str, dict[str, tuple[str, type]]] = {
 }
 """Options of the selftests by the names used here, with the flag and the type."""
 
-_FIELDS = {
-    "name": str,
-    "target": str,
-    "mode": str,
-    "kernel": str,
-    "program": str,
-    "clock": str,
-    "turn_instructions": int,
-    "cpus": int,
-    "machine_memory": str,
-    "timeout_s": int,
-    "repeats": int,
-}
 MOST_CELLS = 10_000
 """Most cells of a file's experiments: each is a boot."""
 
@@ -86,49 +73,33 @@ _SIZE = re.compile(r"[1-9]\d*[KMG]?", re.ASCII)
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is booted, and the matrix of what it runs.
-
-    Parameters
-    ----------
-    target : str
-        Architecture (`simlib.lab.targets.TARGETS`).
-    mode : str
-        One of the target's modes; default: its first.
-    kernel : str
-        ``statistics``, ``plain`` or ``lock-stat``.
-    program : str
-        Selftest to run.
-    clock : str
-        ``deterministic`` or ``multithreaded``.
-    turn_instructions : int
-        Mean length of a virtual CPU's turn, instructions.
-    cpus : int
-        CPUs of the emulated host; 0: one for every vCPU and clear thread.
-    machine_memory : str
-        Its memory.
-    timeout_s : int
-        Wall time after which a boot is given up, s.
-    repeats : int
-        How often every cell is run; the hashes of the repeats must agree.
-    parameters : dict
-        KVM module parameters, each with its values.
-    test : dict
-        Options of the program, each with its values.
-    """
+    """What is booted, and the matrix of what it runs."""
 
     name: str
     target: str
+    """Architecture (`simlib.lab.targets.TARGETS`)."""
     mode: str
+    """One of the target's modes; default: its first."""
     kernel: str = "statistics"
+    """``statistics``, ``plain`` or ``lock-stat``."""
     program: str = "mmu_lock_contention_test"
+    """Selftest to run."""
     clock: str = "deterministic"
+    """``deterministic`` or ``multithreaded``."""
     turn_instructions: int = 2000
+    """Mean length of a virtual CPU's turn, instructions."""
     cpus: int = 0
+    """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
     machine_memory: str = "768M"
+    """Its memory."""
     timeout_s: int = 600
+    """Wall time after which a boot is given up, s."""
     repeats: int = 1
+    """How often every cell is run; the hashes of the repeats must agree."""
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """KVM module parameters, each with its values."""
     test: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Options of the program, each with its values."""
 
     @property
     def size(self) -> int:
@@ -137,27 +108,23 @@ class Experiment:
 
     def cells(self) -> Iterator[Cell]:
         """Every combination of the values, in the order of the file."""
-        names = [("parameters", key) for key in self.parameters] + [("test", key) for key in self.test]
         for values in itertools.product(*self.parameters.values(), *self.test.values()):
-            chosen: dict[str, dict[str, Any]] = {"parameters": {}, "test": {}}
-            for (table, key), value in zip(names, values, strict=True):
-                chosen[table][key] = value
-            yield Cell(self, chosen["parameters"], chosen["test"])
+            parameters = dict(zip(self.parameters, values, strict=False))
+            yield Cell(self, parameters, dict(zip(self.test, values[len(parameters) :], strict=True)))
+
+
+_FIELDS = {name: kind for name, kind in get_type_hints(Experiment).items() if kind in (str, int)}
+"""Keys beside the tables, with their types."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of an experiment's values: one boot.
-
-    Parameters
-    ----------
-    parameters, test : dict
-        One value each.
-    """
+    """One combination of an experiment's values: one boot."""
 
     experiment: Experiment
     parameters: Mapping[str, Any]
     test: Mapping[str, Any]
+    """One value each."""
 
     @property
     def label(self) -> str:
@@ -241,7 +208,8 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
     values = _check_fields(values, where)
     where = f"{where}: {values['name']}"
     parameters, test = (
-        {key: _values(value) for key, value in _table(table, name, where).items()} for name in ("parameters", "test")
+        {key: _values(value, f"{where}.{name}.{key}") for key, value in _table(table, name, where).items()}
+        for name in ("parameters", "test")
     )
     for key, options in test.items():
         for value in options:
@@ -253,15 +221,7 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
             if not isinstance(value, int | str) or not _WORD.fullmatch(str(value)):
                 rule = "must be a number, a truth value or a word"
                 raise InputError(f"{where}.parameters.{key}", value, rule, "kernel-patches/README.md lists the values")
-    for name, own in (("parameters", parameters), ("test", test)):
-        for key, options in own.items():
-            texts = [parameter_text(value) for value in options]
-            if len(set(texts)) < len(texts):
-                raise InputError(f"{where}.{name}.{key}", list(options), "names a value twice", "leave one of them out")
-    found = Experiment(**values, parameters=parameters, test=test)
-    if found.size > MOST_CELLS:
-        raise InputError(where, f"{found.size} cells", f"must be at most {MOST_CELLS}", _FEWER)
-    return found
+    return Experiment(**values, parameters=parameters, test=test)
 
 
 def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -324,9 +284,12 @@ def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     return found
 
 
-def _values(value: Any) -> tuple[Any, ...]:
+def _values(value: Any, where: str) -> tuple[Any, ...]:
     """Values of a key: a list is a dimension of the matrix."""
-    return tuple(value) if isinstance(value, list) and value else (value,)
+    values = tuple(value) if isinstance(value, list) and value else (value,)
+    if len({parameter_text(one) for one in values}) < len(values):
+        raise InputError(where, value, "names a value twice", "leave one of them out")
+    return values
 
 
 def parameter_text(value: object) -> str:

@@ -18,14 +18,8 @@ def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: boo
 
     Returns: A multiple of 512 bytes, so that archives can be put one behind another.
 
-    Parameters
-    ----------
-    files : mapping of str to bytes
-        Path, without the leading slash, to content. All are executable.
-    folders : tuple of str
-        Empty folders (mount points) to make first.
-    console : bool
-        Whether to make ``/dev/console``, which init's output needs before anything is mounted.
+    `files`: path, without the leading slash, to content. All are executable. `folders`: empty folders (mount points) to
+    make first. `console`: whether to make ``/dev/console``, which init's output needs before anything is mounted.
 
     Examples
     --------

@@ -38,46 +38,40 @@ def native_target() -> str:
     """
     machine = platform.machine()
     if machine not in NATIVE_TARGETS:
-        raise InputError(
-            "this host", machine, "the lab has no such target", f"known: {', '.join(NATIVE_TARGETS)}", flag="--native"
-        )
+        known = f"known: {', '.join(NATIVE_TARGETS)}"
+        raise InputError("this host", machine, "the lab has no such target", known, flag="--native")
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        raise InputError(
-            "this host",
-            "/dev/kvm",
-            "is missing or not accessible",
-            "load the kvm module, or join the group kvm",
-            flag="--native",
-        )
+        cure = "load the kvm module, or join the group kvm"
+        raise InputError("this host", "/dev/kvm", "is missing or not accessible", cure, flag="--native")
     return NATIVE_TARGETS[machine]
 
 
-def run_native(cell: Cell, program: Path, output: Path) -> Outcome:
+def run_native(
+    cell: Cell, program: Path, output: Path | None = None, progress: Callable[[float], None] = lambda seconds: None
+) -> Outcome:
     """Run a cell on this host.
 
     Raises `InputError` if the experiment sets switches that this kernel does not have. Raises `SimlibError` if the test
     fails, skips itself or does not end.
 
-    Parameters
-    ----------
-    program : Path
-        The selftest, built for this host.
-    output : Path
-        Folder for the lock's own records: ``lock_stat.txt`` and ``contention.txt``, where the kernel has them.
+    `program`: the selftest, built for this host. `output`: folder for the lock's own records: ``lock_stat.txt`` and
+    ``contention.txt``, where the kernel has them. `progress`: told the seconds since the start, about once a second;
+    what it raises ends the test.
     """
     script = cell.script().splitlines()
     words = next(line for line in script if line.startswith("run ")).split()[2:]
-    output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:  # the next cell, and the host, get the kernel as it was, whatever fails
         set_parameters(cell, undo)
-        locks = _writable(LOCK_STAT)
+        locks = output is not None and _writable(LOCK_STAT)
         if locks:
             LOCK_STAT.write_text("0")
-        _trace(output / "contention.txt", undo)
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            _trace(output / "contention.txt", undo)
         begun = time.monotonic()
-        out = run_test(cell, [str(program), *words])
+        out = run_test(cell, [str(program), *words], progress)
         wall = time.monotonic() - begun
-        if locks:
+        if output is not None and locks:
             (output / "lock_stat.txt").write_text(LOCK_STAT.read_text())
     outputs = tuple(out if line.startswith("run ") else "" for line in script)
     digest = hashlib.sha256(out.encode()).hexdigest()
@@ -109,42 +103,43 @@ def set_parameters(cell: Cell, undo: ExitStack) -> None:
 
     Raises `InputError` if the kernel does not have one of them, or it may not be written.
 
-    Parameters
-    ----------
-    undo : ExitStack
-        Sets them back when it is closed.
+    `undo`: sets them back when it is closed.
     """
     for name, value in cell.parameters.items():
         path = PARAMETERS / name
         if not path.exists():
-            raise InputError(
-                f"parameters.{name}",
-                value,
-                f"Linux {platform.release()} has no such parameter",
-                "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead",
-            )
+            rule = f"Linux {platform.release()} has no such parameter"
+            cure = "boot a kernel with the patch series (kernel-patches/README.md), or vary test.chunk_pages instead"
+            raise InputError(f"parameters.{name}", value, rule, cure)
         try:
             _set(path, parameter_text(value), undo)
         except OSError as error:
-            raise InputError(
-                f"parameters.{name}", value, f"was refused ({error.strerror})", "run as root; check the value"
-            ) from None
+            rule = f"was refused ({error.strerror})"
+            raise InputError(f"parameters.{name}", value, rule, "run as root; check the value") from None
 
 
 def host_provenance() -> dict[str, object]:
     """What a native data set says about its host: kernel, CPU, CPUs; no names."""
-    model = "not stated"
-    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-        if line.startswith(("model name", "CPU part", "uarch")):
-            model = line.partition(":")[2].strip()
-            break
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu": model,
+        "cpu": cpu_model(Path("/proc/cpuinfo").read_text("utf-8")),
         "cpus": len(os.sched_getaffinity(0)),
-        "patched": (PARAMETERS / "dirty_log_clear_batch").exists(),
+        "patched": is_patched(),
     }
+
+
+def cpu_model(info: str) -> str:
+    """The CPU's model, as /proc/cpuinfo has it."""
+    for line in info.splitlines():
+        if line.startswith(("model name", "CPU part", "uarch")):
+            return line.partition(":")[2].strip()
+    return "not stated"
+
+
+def is_patched() -> bool:
+    """Whether the running kernel has the patch series."""
+    return (PARAMETERS / "dirty_log_clear_batch").exists()
 
 
 def _writable(path: Path) -> bool:

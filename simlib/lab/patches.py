@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
-from simlib.lab.process import refuse_full
+from simlib.lab.process import need, refuse_full
 from simlib.lab.renames import Renames, find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
@@ -27,22 +27,20 @@ _TOUCHED = re.compile(r"^(?:---|\+\+\+) [ab]/(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Series:
-    """The patch series and the kernel that it is for.
-
-    Parameters
-    ----------
-    patches : tuple of Path
-        In the order of the file ``series``.
-    package : str
-        The distribution's source package.
-    version : tuple of int
-        Kernel version that the series was written for.
-    """
+    """The patch series and the kernel that it is for."""
 
     folder: Path
     patches: tuple[Path, ...]
+    """In the order of the file ``series``."""
     package: str
+    """The distribution's source package."""
     version: tuple[int, int, int]
+    """Kernel version that the series was written for."""
+
+    @property
+    def archive(self) -> Path:
+        """Where Debian installs the source package."""
+        return Path("/usr/src") / f"{self.package}.tar.xz"
 
     @property
     def sha256(self) -> str:
@@ -118,10 +116,7 @@ def read_series(folder: Path | None = None) -> Series:
 
     Raises `InputError` if the file ``series`` names no base or a patch that is not there.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Default: the bundled one.
+    `folder`: by default the bundled one.
 
     Examples
     --------
@@ -153,26 +148,17 @@ def tree_version(tree: Path) -> tuple[int, int, int]:
         found = [re.search(rf"^{key} = (\d+)$", head, re.MULTILINE) for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL")]
         return tuple(int(match[1]) for match in found)  # type: ignore[return-value,index]  # None is caught below
     except (OSError, TypeError):
-        raise InputError(
-            "source",
-            str(tree),
-            "is no Linux source tree",
-            "name the folder that holds the kernel's top Makefile",
-            flag="--source",
-        ) from None
+        rule, cure = "is no Linux source tree", "name the folder that holds the kernel's top Makefile"
+        raise InputError("source", str(tree), rule, cure, flag="--source") from None
 
 
 def check_version(tree: Path, series: Series) -> tuple[int, int, int]:
     """Refuse a source package of another kernel line than the series is for; return its version."""
     version = tree_version(tree)
     if version[:2] != series.version[:2]:
-        wanted = ".".join(map(str, series.version[:2]))
-        raise InputError(
-            "kernel source",
-            ".".join(map(str, version)),
-            f"the patch series is for Linux {wanted}",
-            f"install the package {series.package}, or give the tree with --source to try it there",
-        )
+        rule = f"the patch series is for Linux {'.'.join(map(str, series.version[:2]))}"
+        cure = f"install the package {series.package}, or give the tree with --source to try it there"
+        raise InputError("kernel source", ".".join(map(str, version)), rule, cure)
     return version
 
 
@@ -185,32 +171,23 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     their new names (`simlib.lab.renames`).
 
     Returns: The touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
-    `SimlibError` Names each patch that does not apply, with its files and hunks.
+    `SimlibError`, which names each patch that does not apply, with its files and hunks.
     """
-    if shutil.which("patch") is None:
-        raise InputError("applying the series", "patch", "not found", "apt-get install patch")
+    need("applying the series", ["patch"], "apt-get install patch")
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     renames = find_renames(pristine)
     touched = sorted({name for patch in series.patches for name in _touched(renames, patch)})
     for name in touched:
         if (pristine / name).is_file():
-            _copy(pristine / name, stage / name)
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(pristine / name, stage / name)
     failures = []
     for patch in series.patches:
         text = renames.within(stage).patch(patch.read_text("utf-8"))
-        names = _touched(renames, patch)
-        before = {name: (stage / name).read_bytes() for name in names if (stage / name).is_file()}
-        output = _apply(text, stage)
-        if output is None:
-            continue
-        refuse_full(output)
-        failures.append(_failure(patch.name, output))
-        for name in names:  # as if it had not been tried
-            if name in before:
-                (stage / name).write_bytes(before[name])
-            else:
-                (stage / name).unlink(missing_ok=True)
+        if output := _apply(text, stage, "--dry-run") or _apply(text, stage):
+            refuse_full(output)
+            failures.append(_failure(patch.name, output))
     if failures:
         shutil.rmtree(stage, ignore_errors=True)
         raise SimlibError(_report(failures, len(series.patches)))
@@ -222,20 +199,14 @@ def _touched(renames: Renames, patch: Path) -> list[str]:
     return _TOUCHED.findall(renames.patch(patch.read_text("utf-8")))
 
 
-def _apply(text: str, stage: Path) -> str | None:
+def _apply(text: str, stage: Path, *options: str) -> str:
     """Apply a patch; what ``patch`` printed if it does not apply."""
     command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
+    command += options
     done = subprocess.run(  # noqa: S603  # the program is fixed; the patch is the project's own
         command, cwd=stage, input=text, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
     )
-    return done.stdout + done.stderr if done.returncode else None
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file with its mode."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-    shutil.copymode(source, target)
+    return (done.stdout + done.stderr or "patch said nothing") if done.returncode else ""
 
 
 def _report(failures: list[str], of: int) -> str:
@@ -249,7 +220,7 @@ def _report(failures: list[str], of: int) -> str:
 
 def _failure(patch: str, output: str) -> str:
     """Say which hunks of which files failed, from what ``patch`` printed."""
-    name, hunks = "the tree", dict[str, list[str]]()
+    name, hunks = "the tree", list[str]()
     for line in output.splitlines():
         if found := re.match(r"\|\+\+\+ [ab]/(\S+)", line):
             return f"{patch} does not apply: {found[1]} is not there; {_CURE}"
@@ -260,8 +231,7 @@ def _failure(patch: str, output: str) -> str:
         if found := re.match(r"(?:checking|patching) file (\S+)", line):
             name = found[1]
         if found := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
-            hunks.setdefault(name, []).append(f"hunk {found[1]} of {name}, at line {found[2]}")
+            hunks.append(f"hunk {found[1]} of {name}, at line {found[2]}")
     if hunks:
-        return f"{patch} does not apply: {', '.join(text for of in hunks.values() for text in of)}; {_CURE}"
-    last = output.strip().splitlines()[-1:] or ["patch said nothing"]
-    return f"{patch} does not apply to {name}: {last[0]}"
+        return f"{patch} does not apply: {', '.join(hunks)}; {_CURE}"
+    return f"{patch} does not apply to {name}: {output.strip().splitlines()[-1]}"

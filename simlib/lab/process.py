@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from simlib.errors import SimlibError
+from simlib.errors import InputError, SimlibError
 from simlib.interruption import Held
 from simlib.lab.cache import MORE_SPACE
 
@@ -25,18 +27,18 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def run(
-    command: Sequence[str], progress: Callable[[float], None] = lambda seconds: None, **options: Any
+    command: Sequence[str],
+    progress: Callable[[float], None] = lambda seconds: None,
+    look_s: float = 1.0,
+    **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Run a program to its end; if something else ends the wait, end it with all its children.
 
-    If this process is killed, the program is told by SIGTERM, which make passes on to its own children.
+    If this process is killed, the program is told by SIGTERM, which make passes on to its own children, where there is
+    setpriv. The signal comes when the thread that called this ends.
 
-    Parameters
-    ----------
-    progress : callable
-        Told the seconds since the start, about once a second; what it raises ends the program.
-    **options
-        Of `subprocess.Popen`.
+    `progress`: told the seconds since the start, every `look_s`; what it raises ends the program. `**options`: of
+    `subprocess.Popen`.
 
     Examples
     --------
@@ -45,14 +47,16 @@ def run(
     """
     begun = time.monotonic()
     process = None
+    mortal = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    main = threading.current_thread() is threading.main_thread()  # no signal interrupts another one
     try:
-        with Held():
+        with Held() if main else nullcontext():
             process = subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
-                mortal(command, "TERM"), stdin=subprocess.DEVNULL, start_new_session=True, **options
+                [*mortal, *command], stdin=subprocess.DEVNULL, start_new_session=True, **options
             )
         while True:
             try:
-                out, err = process.communicate(timeout=1.0)
+                out, err = process.communicate(timeout=look_s)
             except subprocess.TimeoutExpired:
                 progress(time.monotonic() - begun)
             else:
@@ -61,19 +65,6 @@ def run(
         if process is not None:
             with process:  # closes its pipes
                 _end(process)
-
-
-def mortal(command: Sequence[str], death: str) -> list[str]:
-    """A command whose program gets a signal when the thread that starts it ends, however that comes about.
-
-    Returns: As it was, where there is no setpriv.
-
-    Parameters
-    ----------
-    death : str
-        Name of the signal. The program's own children do not get it.
-    """
-    return ["setpriv", "--pdeathsig", death, *command] if shutil.which("setpriv") else list(command)
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
@@ -85,6 +76,21 @@ def _end(process: subprocess.Popen[Any]) -> None:
         process.wait(GRACE_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def need(what: str, commands: Sequence[str], cure: str) -> None:
+    """Refuse to begin without some programs.
+
+    Raises `InputError` if one is not there; it names all that are missing.
+
+    Examples
+    --------
+    >>> need("measuring", ["sh", "no-such-program"], "install it")
+    Traceback (most recent call last):
+    simlib.errors.InputError: measuring = no-such-program: not found; install it
+    """
+    if missing := [command for command in commands if shutil.which(command) is None]:
+        raise InputError(what, ", ".join(missing), "not found", cure)
 
 
 def refuse_full(output: str) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
 from simlib.files import locked, write_text
-from simlib.lab.build import Built
+from simlib.lab.build import Built, run_logged
 from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell
-from simlib.lab.process import refuse_full, run
+from simlib.lab.process import need, refuse_full
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 from simlib.reading import file_sha256
@@ -27,7 +27,6 @@ _LIBRARIES = "run simlib lab qemu again, which brings all of its libraries"
 _C_LIBRARY = "libc6"
 """The one package that the private copy takes from the system: its loader has to be of the same build."""
 
-_OF_THE_SYSTEM = re.compile(r"lib(?:c|m|dl|pthread|rt|resolv|util)\.so\.\d+|ld-linux[\w-]*\.so\.\d+|linux-vdso\.so\.1")
 _WRAPPER = """#!/bin/sh
 # QEMU with the libraries that were unpacked beside it.
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
@@ -39,17 +38,12 @@ exec "$root/usr/bin/$(basename "$0")" "$@"
 
 @dataclass(frozen=True)
 class Qemu:
-    """An emulator.
-
-    Parameters
-    ----------
-    folders : tuple of str
-        Where its firmware lies, for a private copy; empty for an installed one.
-    """
+    """An emulator."""
 
     command: str
     version: tuple[int, ...]
     folders: tuple[str, ...] = ()
+    """Where its firmware lies, for a private copy; empty for an installed one."""
 
     @property
     def text(self) -> str:
@@ -83,22 +77,19 @@ def list_qemu(target: Target) -> tuple[list[Qemu], list[str]]:
     """All emulators of a target that are here, the private copy first, then the installed one; and what is broken."""
     found, broken = [], []
     root = private_root()
-    places = [str(root / "bin" / target.qemu), shutil.which(target.qemu)]
-    for place in places:
+    own = str(root / "bin" / target.qemu)
+    firmware = [root / "usr/share" / name for name in ("qemu", "seabios", "")]
+    for place in (own, shutil.which(target.qemu)):
         if place is None or not os.access(place, os.X_OK):
             continue
-        own = place.startswith(str(root))
         try:
-            if own:
+            if place == own:
                 check_own(lab_dir(), root, root / "bin", Path(place))
             version = ask_version(place)
         except SimlibError as error:
             broken.append(str(error))
             continue
-        names = ("qemu", "seabios", "")
-        folders = tuple(
-            str(root / "usr/share" / name) for name in names if own and (root / "usr/share" / name).is_dir()
-        )
+        folders = tuple(str(folder) for folder in firmware if place == own and folder.is_dir())
         found.append(Qemu(place, version, folders))
     return found, broken
 
@@ -119,25 +110,14 @@ def find_qemu(target: Target) -> Qemu:
         raise InputError(target.qemu, "; ".join(broken) or "not found", rule, cure)
     good = [one for one in found if one.version[:2] >= OLDEST_QEMU]
     if not good:
-        raise InputError(
-            target.qemu,
-            "; ".join([*broken, found[0].text]),
-            f"is too old: before {wanted} no plugin can end a CPU's turn, and a whole CLEAR fits into one",
-            cure,
-        )
+        rule = f"is too old: before {wanted} no plugin can end a CPU's turn, and a whole CLEAR fits into one"
+        raise InputError(target.qemu, "; ".join([*broken, found[0].text]), rule, cure)
     return good[0]
 
 
 def needs_qemu(targets: Sequence[Target]) -> bool:
     """Whether a target has no emulator here that is new enough."""
     return any(all(one.version[:2] < OLDEST_QEMU for one in list_qemu(target)[0]) for target in targets)
-
-
-def kernel_arguments(cell: Cell, target: Target) -> str:
-    """What the kernel is told: nothing random, nothing printed but what stops it."""
-    mode = target.modes[cell.experiment.mode]
-    fixed = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"
-    return " ".join([target.console, fixed, *mode.arguments])
 
 
 def build_plugin() -> Path:
@@ -149,8 +129,7 @@ def build_plugin() -> Path:
     plugin = lab_dir() / f"slices-{file_sha256(source)[:12]}.so"
     if plugin.is_file():
         return plugin
-    if shutil.which("gcc") is None:
-        raise InputError("building QEMU's plugin", "gcc", "not found", "apt-get install gcc libc6-dev")
+    need("building QEMU's plugin", ["gcc"], "apt-get install gcc libc6-dev")
     plugin.parent.mkdir(parents=True, exist_ok=True)
     part = plugin.with_suffix(".part")
     command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(part), str(source)]
@@ -171,7 +150,9 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
     With the deterministic clock one instruction is one nanosecond of virtual time, summed over
     the CPUs that run, and a plugin ends every CPU's turn after about ``turn_instructions``.
     """
-    spec = cell.experiment
+    spec, mode = cell.experiment, target.modes[cell.experiment.mode]
+    told = "nokaslr norandmaps mitigations=off loglevel=1 panic=-1 rdinit=/init"  # nothing random, nothing printed
+    arguments = " ".join([target.console, told, *mode.arguments])
     seed = int(cell.test.get("seed", 1))
     if spec.clock == "deterministic":
         clock = [
@@ -185,10 +166,10 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
         qemu.command,
         *(word for folder in qemu.folders for word in ("-L", folder)),
         *target.machine,
-        *("-cpu", target.modes[spec.mode].cpu, "-smp", str(cell.cpus), "-m", spec.machine_memory),
+        *("-cpu", mode.cpu, "-smp", str(cell.cpus), "-m", spec.machine_memory),
         *clock,
         *("-seed", str(seed), "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-monitor", "none"),
-        *("-kernel", str(built.image), "-initrd", initramfs, "-append", kernel_arguments(cell, target)),
+        *("-kernel", str(built.image), "-initrd", initramfs, "-append", arguments),
     ]
 
 
@@ -221,12 +202,9 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     sources = [] if missing else debian_sources(Path("/etc/apt"))
     if not sources:
-        raise InputError(
-            "QEMU",
-            ", ".join(missing) or "a source of bookworm in /etc/apt",
-            "not found: the packages can be fetched on Debian 12 only",
-            f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools",
-        )
+        lacks = ", ".join(missing) or "a source of bookworm in /etc/apt"
+        cure = f"install QEMU {'.'.join(map(str, OLDEST_QEMU))} or later with this system's own tools"
+        raise InputError("QEMU", lacks, "not found: the packages can be fetched on Debian 12 only", cure)
     with at_work(alone=True):
         return _fetch(targets, sources, progress)
 
@@ -236,10 +214,7 @@ def debian_sources(folder: Path) -> list[str]:
 
     Returns: One-line entries; none if this is no Debian 12.
 
-    Parameters
-    ----------
-    folder : Path
-        ``/etc/apt``: one-line entries of ``sources.list`` and of ``sources.list.d/*.list``, and ``*.sources``.
+    `folder`: ``/etc/apt``: one-line entries of ``sources.list`` and of ``sources.list.d/*.list``, and ``*.sources``.
     """
     found: list[tuple[str, str]] = []
     for path in (folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))):
@@ -274,58 +249,29 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
         *("-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={work / 'cache'}"),
         *("-o", f"Dir::State::status={work / 'status'}", "-o", "Debug::NoLocking=1"),
     ]
+    log = work / "packages.log"
     progress(f"fetching QEMU from {QEMU_PACKAGES_SUITE}")
-    _apt(["apt-get", *options, "update"], work)
+    run_logged(["apt-get", *options, "update"], log)
     for old in archives.glob("*.deb"):
         old.unlink()
     names = sorted({name for target in targets for name in target.qemu_packages})
     suite = {name: f"/{QEMU_PACKAGES_SUITE}" if name.startswith("qemu") else "" for name in names}
     whole = ["install", "--yes", "--download-only", "--no-install-recommends", "-t", QEMU_PACKAGES_SUITE]
-    _apt(["apt-get", *options, *whole, *(name + suite[name] for name in names)], work)
+    run_logged(["apt-get", *options, *whole, *(name + suite[name] for name in names)], log)
     part = root.with_name("qemu.part")
     shutil.rmtree(part, ignore_errors=True)
     if root.is_dir():  # other architectures' emulators stay; dpkg replaces files and writes into none
         copy_tree(root, part, part)
     for package in sorted(archives.glob("*.deb")):
         if not package.name.startswith(f"{_C_LIBRARY}_"):
-            _apt(["dpkg", "-x", str(package), str(part)], work)
+            run_logged(["dpkg", "-x", str(package), str(part)], log)
     for target in targets:
         wrapper = part / "bin" / target.qemu
         write_text(wrapper, _WRAPPER)
         wrapper.chmod(0o755)
-        _refuse_foreign(part, target)
         ask_version(str(wrapper))
     if root.is_symlink():
         root.unlink()
     shutil.rmtree(root, ignore_errors=True)
     os.rename(part, root)
     return root
-
-
-def _refuse_foreign(root: Path, target: Target) -> None:
-    """Refuse an emulator that takes a library from the system, where it may be by chance; the C library must be there.
-
-    Raises `SimlibError` Names the libraries.
-    """
-    program = root / "usr/bin" / target.qemu
-    folders = [str(path) for place in ("usr/lib", "lib") for path in sorted((root / place).glob("*-linux-gnu"))]
-    env = {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "LD_TRACE_LOADED_OBJECTS": "1"}
-    try:
-        done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=env)  # noqa: S603  # just unpacked
-    except OSError:
-        return  # `ask_version` says why it does not start
-    taken = []
-    for name, path in re.findall(r"(?m)^\s*(\S+) => (not found|\S+)", done.stdout):
-        if not _OF_THE_SYSTEM.fullmatch(name) and not path.startswith(str(root)):
-            taken.append(f"{name} ({path})")
-    if taken:
-        raise SimlibError(f"{target.qemu} was unpacked without all of its libraries: {', '.join(taken)}")
-
-
-def _apt(command: Sequence[str], folder: Path) -> None:
-    """Run a package tool; its last line is the reason if it fails."""
-    done = run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        refuse_full(done.stdout + done.stderr)
-        lines = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
-        raise SimlibError(f"{command[0]} {command[-1]} failed: {lines[-1]}")

@@ -30,20 +30,30 @@ _CONTENT = {
 PROGRAM_KINDS = {"mmu_lock_contention_test": "contention-test", "dirty_log_perf_test": "dirty-log-perf-test"}
 """Importer of each selftest's output."""
 
+FAULT_SITES = ("fault_fast", "fault_slow")
+"""Call sites' classes at which a fault takes the lock."""
+
+
+def switch(switches: str, name: str, default: int = 0) -> int:
+    """A whole number among a cell's switches.
+
+    Examples
+    --------
+    >>> switch("dirty_log_clear_batch=512 fast_page_fault=off", "dirty_log_clear_batch")
+    512
+    """
+    found = dict(word.split("=", 1) for word in str(switches).split())
+    return int(found.get(name, default))
+
 
 @dataclass(frozen=True)
 class Record:
-    """What a cell gave, with all that is needed to run it again.
-
-    Parameters
-    ----------
-    content : dict
-        The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
-        ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
-        ``wall_s`` and ``outputs`` (what each line of the script printed).
-    """
+    """What a cell gave, with all that is needed to run it again."""
 
     content: Mapping[str, Any]
+    """The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
+    ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
+    ``wall_s`` and ``outputs`` (what each line of the script printed)."""
 
     @property
     def label(self) -> str:
@@ -136,11 +146,7 @@ def save_record(
         {
             "label": cell.label,
             "experiment": spec.name,
-            "target": spec.target,
-            "mode": spec.mode,
-            "kernel": spec.kernel,
-            "program": spec.program,
-            "clock": spec.clock,
+            **{key: getattr(spec, key) for key in ("target", "mode", "kernel", "program", "clock")},
             "parameters": dict(cell.parameters),
             "test": dict(cell.test),
             "script": script,
@@ -188,14 +194,9 @@ RUNS = (
 
 def run_rows(record: Record) -> pd.DataFrame:
     """One row: repeats and their agreement."""
-    content = record.content
-    row = {
-        "digest": content["digests"][0][:16],
-        "repeats": len(content["digests"]),
-        "identical": str(record.repeatable).lower(),
-        "guest_time_s": round(content["guest_s"], 6),
-    }
-    return pd.DataFrame([row])
+    digests, identical = record.content["digests"], str(record.repeatable).lower()
+    row = (digests[0][:16], len(digests), identical, round(record.content["guest_s"], 6))
+    return pd.DataFrame([row], columns=[column.name for column in RUNS])
 
 
 LOCKS = (
@@ -257,13 +258,9 @@ def ioctl_rows(record: Record) -> pd.DataFrame:
         return pd.DataFrame()
     frame = found.frame.fillna({"dirty_pages": 0, "calls": 1})
     grouped = frame.groupby(["name", "round"], sort=False)
-    return grouped.agg(
-        calls=("calls", "sum"),
-        range_pages=("range_pages", "sum"),
-        dirty_pages=("dirty_pages", "sum"),
-        total_time_ns=("duration_ns", "sum"),
-        longest_time_ns=("duration_ns", "max"),
-    ).reset_index()
+    sums = grouped[["calls", "range_pages", "dirty_pages", "duration_ns"]].sum()
+    sums["longest_time_ns"] = grouped["duration_ns"].max()
+    return sums.rename(columns={"duration_ns": "total_time_ns"}).reset_index()
 
 
 STALLS = (
@@ -383,13 +380,16 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
             )
     frames, texts = tables(records), dict[str, str]()
     native = "cpu" in records[0].content["provenance"]
+    caveats = [] if native else ["Emulated: no caches, no line transfers, no IPI cost."]
+    if native and any(emulated_per_access(record) > 1 for record in records):
+        caveats = ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
     about = {
         "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
         "hardware": _hardware(records),
         "command": records[0].content["command"],
         "setup": _setup(records),
         "notes": list(_NATIVE_NOTES if native else _NOTES),
-        "caveats": _native_caveats(records) if native else ["Emulated: no caches, no line transfers, no IPI cost."],
+        "caveats": caveats,
     }
     for table, (title, columns, key, _) in TABLES.items():
         stem = f"{name}-{table}"
@@ -412,17 +412,14 @@ _NOTES = (
 _NATIVE_NOTES = ("Repeat it: simlib host measure; docs/on-a-real-host.md.", "Times are a host's own.")
 
 
-def _native_caveats(records: Sequence[Record]) -> list[str]:
-    """What this host's KVM statistics say against its times."""
-    for record in records:
-        others = record.imported.tables.get("others")
-        if others is None:
-            continue
-        frame = others.frame[(others.frame["when"] == "end") & (others.frame["name"] == "insn_emulation")]
-        accesses = record.imported.tables["vcpus"].frame["writes"].sum()
-        if frame["value"].sum() > accesses:
-            return ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
-    return []
+def emulated_per_access(record: Record) -> float:
+    """Instructions that KVM emulated for each access of the guest; 0 where it does not count them."""
+    tables = record.imported.tables
+    if "others" not in tables:
+        return 0.0
+    frame = tables["others"].frame
+    seen = frame[(frame["when"] == "end") & (frame["name"] == "insn_emulation")]["value"].sum()
+    return round(float(seen) / float(tables["vcpus"].frame[["writes", "reads"]].to_numpy().sum()), 3)
 
 
 def _hardware(records: Sequence[Record]) -> str:
@@ -437,8 +434,7 @@ def _setup(records: Sequence[Record]) -> dict[str, Any]:
     """Sources, patches, configurations and commands, once for each kernel."""
     kernels: dict[str, dict[str, Any]] = {}
     for record in records:
-        content = record.content
         keys = record.keys
-        name = f"{content['target']}-{keys['mode']}-{keys['kernel']}"
-        kernels.setdefault(name, {**content["provenance"], "command": content["command"]})
+        name = f"{keys['architecture']}-{keys['mode']}-{keys['kernel']}"
+        kernels.setdefault(name, {**record.content["provenance"], "command": record.content["command"]})
     return {"kernels": kernels}

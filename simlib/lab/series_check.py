@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from simlib.errors import InputError, SimlibError
+from simlib.errors import SimlibError
 from simlib.lab.build import check_objects, compile_kvm, compile_selftests, has_sparse
 from simlib.lab.cache import at_work, lab_dir
 from simlib.lab.patches import Series, read_series
+from simlib.lab.process import need
 from simlib.lab.source import prepare_source, prepare_step
 from simlib.lab.targets import Target
 
@@ -60,33 +61,25 @@ def check_series(
         Whether to compile each patch by itself, too, which takes longest.
     """
     series = read_series().without(skip)
-    if shutil.which("perl") is None:
-        raise InputError("checkpatch.pl", "perl", "not found", "apt-get install perl")
+    need("checkpatch.pl", ["perl"], "apt-get install perl")
     with at_work(alone=True):
-        return _check(targets, series, source, progress, each)
-
-
-def _check(
-    targets: Sequence[Target], series: Series, source: Path | None, progress: Callable[[str], None], each: bool
-) -> list[str]:
-    """Check the series in a lab that nobody else uses."""
-    tree = prepare_source(lab_dir(), series, source, progress)
-    version = ".".join(map(str, tree.version))
-    good = [f"{len(series.patches)} patches apply to {tree.origin} ({version})"]
-    progress("checkpatch")
-    for patch in series.patches:
-        _checkpatch(tree.tree, patch)
-    good.append("checkpatch.pl --strict: no errors, warnings or checks")
-    if shutil.which("sparse") is None:
-        good.append("sparse is not installed, so nothing was checked with it: apt-get install sparse")
-    compiled = set[str]()
-    for target in targets:
-        tools = "W=1 and sparse" if has_sparse(target) else "W=1"
-        compiled |= _compile(target, tree.tree, tools, series.touched(), progress)
-        good.append(f"{target.name}: KVM compiles with {tools}, with and without statistics, without new warnings")
-    good.append(_all_compiled(targets, series, compiled))
-    if each:
-        good.append(_each_compiles(targets, series, progress))
+        tree = prepare_source(lab_dir(), series, source, progress)
+        version = ".".join(map(str, tree.version))
+        good = [f"{len(series.patches)} patches apply to {tree.origin} ({version})"]
+        progress("checkpatch")
+        for patch in series.patches:
+            _checkpatch(tree.tree, patch)
+        good.append("checkpatch.pl --strict: no errors, warnings or checks")
+        if shutil.which("sparse") is None:
+            good.append("sparse is not installed, so nothing was checked with it: apt-get install sparse")
+        compiled = set[str]()
+        for target in targets:
+            tools = "W=1 and sparse" if has_sparse(target) else "W=1"
+            compiled |= _compile(target, tree.tree, tools, series.touched(), progress)
+            good.append(f"{target.name}: KVM compiles with {tools}, with and without statistics, without new warnings")
+        good.append(_all_compiled(targets, series, compiled))
+        if each:
+            good.append(_each_compiles(targets, series, progress))
     return good
 
 

@@ -20,30 +20,20 @@ from simlib.lab.cache import need_space
 from simlib.lab.patches import Series, apply_series, check_version, tree_version
 from simlib.reading import file_sha256
 
-STEPS = "steps"
-"""Name of the tree in which patches are tried one by one."""
-
 SOURCE_GIB = 2.0
 """Room that the unpacked and the patched tree take, GiB: files are shared by hard links until they differ."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A patched kernel tree.
-
-    Parameters
-    ----------
-    tree : Path
-        The patched tree. Its path never changes, so that rebuilding stays incremental.
-    origin : str
-        File name of the source package's archive, or ``directory``.
-    sha256 : str
-        Of the archive, or of a directory's files with their names.
-    """
+    """A patched kernel tree."""
 
     tree: Path
+    """The patched tree. Its path never changes, so that rebuilding stays incremental."""
     origin: str
+    """File name of the source package's archive, or ``directory``."""
     sha256: str
+    """Of the archive, or of a directory's files with their names."""
     version: tuple[int, int, int]
     series_sha256: str
 
@@ -54,28 +44,16 @@ class Source:
         return {**known, "version": ".".join(map(str, self.version))}
 
 
-def has_archive(series: Series) -> bool:
-    """Whether the source package is installed."""
-    return _archive(series).is_file()
-
-
-def _archive(series: Series) -> Path:
-    return Path("/usr/src") / f"{series.package}.tar.xz"
-
-
 def find_archive(series: Series) -> Path:
     """The source package's archive, as Debian installs it.
 
     Raises `InputError` if it is not installed.
     """
-    archive = _archive(series)
+    archive = series.archive
     if not archive.is_file():
-        raise InputError(
-            "kernel source",
-            str(archive),
-            "is not there",
-            f"apt-get install {series.package}, or give --source a Linux {series.version[0]}.{series.version[1]} tree",
-        )
+        line = ".".join(map(str, series.version[:2]))
+        cure = f"apt-get install {series.package}, or give --source a Linux {line} tree"
+        raise InputError("kernel source", str(archive), "is not there", cure)
     return archive
 
 
@@ -87,14 +65,8 @@ def prepare_source(
     Raises `InputError`, `SimlibError` if the source is missing, built in or part of the lab, or the series does not
     apply; for the source package also if it is of another version.
 
-    Parameters
-    ----------
-    folder : Path
-        The lab's folder.
-    given : Path, optional
-        A kernel tree of one's own; it is only read. Default: the source package.
-    progress : callable
-        Told what is being done.
+    `folder`: the lab's folder. `given`: a kernel tree of one's own; it is only read. Default: the source package.
+    `progress`: told what is being done.
     """
     pristine = folder / "pristine"
     if given is None:
@@ -114,13 +86,8 @@ def prepare_source(
         need_space(folder, SOURCE_GIB, "the kernel source")
         progress(f"unpacking {origin}" if given is None else f"copying {given}")
         stamp.unlink(missing_ok=True)
-        for old in (
-            pristine,
-            folder / "source",
-            folder / STEPS,
-            folder / "objects",
-        ):  # make would trust objects by their dates
-            shutil.rmtree(old, ignore_errors=True)
+        for old in ("pristine", "source", "steps", "objects"):  # make would trust objects by their dates
+            shutil.rmtree(folder / old, ignore_errors=True)
         if given is None:
             unpack(archive, pristine)
         else:
@@ -138,14 +105,9 @@ def prepare_step(folder: Path, series: Series, number: int) -> Path:
 
     Returns: The tree.
 
-    Parameters
-    ----------
-    folder : Path
-        The lab's folder, in which `prepare_source` was run.
-    number : int
-        How many patches of it.
+    `folder`: the lab's folder, in which `prepare_source` was run. `number`: how many patches of it.
     """
-    tree = folder / STEPS
+    tree = folder / "steps"
     if not tree.is_dir():
         part = tree.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
@@ -175,9 +137,8 @@ def copy_tree(tree: Path, target: Path, lab: Path, copy: Callable[..., object] =
 def _refuse_unfit(given: Path, folder: Path) -> None:
     """Refuse a tree that the lab would delete, and one that was built in: kbuild would, and after minutes."""
     if given.resolve().is_relative_to(folder.resolve()):
-        raise InputError(
-            "source", str(given), "lies in the lab's own folder", "give a tree that lies elsewhere", flag="--source"
-        )
+        rule, cure = "lies in the lab's own folder", "give a tree that lies elsewhere"
+        raise InputError("source", str(given), rule, cure, flag="--source")
     for name in (".config", "include/config"):
         if (given / name).exists():
             cure = "run make mrproper there, or give a git worktree"
@@ -210,14 +171,8 @@ def unpack(archive: Path, pristine: Path, only: tuple[str, ...] = ("",)) -> None
 
     Raises `SimlibError` if the archive is damaged.
 
-    Parameters
-    ----------
-    archive : Path
-        A source package's.
-    pristine : Path
-        Where the tree is to lie.
-    only : tuple of str
-        What the paths within the tree begin with. Default: all of it.
+    `archive`: a source package's. `pristine`: where the tree is to lie. `only`: what the paths within the tree begin
+    with. Default: all of it.
     """
     # Not before Python 3.11.4, and Debian 12 has 3.11.2.
     safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
@@ -239,10 +194,10 @@ def _patch(folder: Path, series: Series, tree: Path, listing: Path) -> None:
     """Make the tree equal to the pristine one plus the series, touching only files whose content changes."""
     pristine, stage = folder / "pristine", folder / "stage"
     touched = apply_series(pristine, series, stage)
-    before = listing.read_text("utf-8").split("\n") if listing.is_file() else []
-    # Written first: what an interrupted run has changed is known to the next one.
-    write_text(listing, "\n".join(sorted({*before, *touched} - {""})))
-    for name in sorted({*before, *touched} - {""}):
+    before = listing.read_text("utf-8").split() if listing.is_file() else []
+    names = sorted({*before, *touched})
+    write_text(listing, "\n".join(names))  # first: what an interrupted run has changed is known to the next one
+    for name in names:
         wanted = stage / name if name in touched else pristine / name
         present = tree / name
         if not wanted.is_file():

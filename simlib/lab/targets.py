@@ -16,62 +16,41 @@ QEMU_PACKAGES_SUITE = "bookworm-backports"
 
 @dataclass(frozen=True)
 class Mode:
-    """A way in which a target's KVM translates guest addresses.
-
-    Parameters
-    ----------
-    cpu : str
-        QEMU's ``-cpu``.
-    arguments : tuple of str
-        Kernel arguments that select the mode.
-    """
+    """A way in which a target's KVM translates guest addresses."""
 
     cpu: str
+    """QEMU's ``-cpu``."""
     arguments: tuple[str, ...]
+    """Kernel arguments that select the mode."""
     meaning: str
 
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture that the lab builds for and boots.
-
-    Parameters
-    ----------
-    name : str
-        Also the name of its configuration fragment in ``configs/``.
-    kernel_arch : str
-        What the kernel's Makefiles call it (``ARCH=``).
-    compiler : str
-        Prefix of the cross compiler (``CROSS_COMPILE=``).
-    image : str
-        Kernel image, from the object tree.
-    kvm : str
-        Folder of the architecture's KVM.
-    qemu : str
-        The emulator's command.
-    machine : tuple of str
-        QEMU's arguments for the board.
-    console : str
-        Kernel arguments for the serial console.
-    modes : dict of str to Mode
-        First one: the default.
-    packages : tuple of str
-        Debian packages for building.
-    qemu_packages : tuple of str
-        Debian packages for running.
-    """
+    """An architecture that the lab builds for and boots."""
 
     name: str
+    """Also the name of its configuration fragment in ``configs/``."""
     kernel_arch: str
+    """What the kernel's Makefiles call it (``ARCH=``)."""
     compiler: str
+    """Prefix of the cross compiler (``CROSS_COMPILE=``)."""
     image: str
+    """Kernel image, from the object tree."""
     kvm: str
+    """Folder of the architecture's KVM."""
     qemu: str
+    """The emulator's command."""
     machine: tuple[str, ...]
+    """QEMU's arguments for the board."""
     console: str
+    """Kernel arguments for the serial console."""
     modes: dict[str, Mode]
+    """First one: the default."""
     packages: tuple[str, ...]
+    """Debian packages for building."""
     qemu_packages: tuple[str, ...]
+    """Debian packages for running."""
 
 
 BUILD_PACKAGES = (

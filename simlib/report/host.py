@@ -9,20 +9,19 @@ import numpy as np
 import pandas as pd
 
 from simlib import figures
-from simlib.calibration.host import NAME, HostData, interrupted_shares, load_host
 from simlib.errors import InputError
 from simlib.figures.host import chunk_name, clear_under_load
 from simlib.figures.style import seconds
 from simlib.fits import Fit, load_fit
+from simlib.host.held_out import CLEAR_BAR, STALL_BAR, interrupted_shares, judged
+from simlib.host.measure import NAME
+from simlib.host.measured import HostData, is_quiet, load_host
 from simlib.host.noise import FOREIGN_PERCENT, FREQUENCY_PERCENT, STEAL_PERCENT
 from simlib.model.quantities import format_size
 from simlib.prediction import LEVEL
 from simlib.report.block import Block, Chart, Note, Table
 from simlib.report.page import Report, Section
 from simlib.version import __version__
-
-CLEAR_BAR, STALL_BAR = 0.15, 1.5
-"""What is asked of a prediction: CLEAR time within this share, longest stall within this factor."""
 
 MEANING = {
     "guest_access": "an access of the guest that needs no fault",
@@ -38,6 +37,14 @@ MEANING = {
     "kick": "what that costs the vCPU",
 }
 """Costs in words."""
+
+_WORDS = {
+    "clear_dirty_log_time": "CLEAR of all memory",
+    "longest_stall": "longest stall",
+    "dirty_memory_time": "writing all memory, page by page",
+}
+_OVER = (("CLEAR", "chunk_pages", "load"), ("hold", "batch", "batches"))
+"""What the pages are of in which the cells of a study differ, their column, and the study."""
 
 
 def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) -> Report:
@@ -60,9 +67,8 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
         if not path.is_file():
             raise InputError("fit", str(path), "is not there", f"calibrate first: simlib host calibrate {folder}")
         fit = load_fit(path)
-    seen = judged(fit)
     sections = [
-        Section("What was held out", [*_held_out(seen), *_missing(fit)]),
+        Section("What was held out", [*_held_out(judged(fit)), *_missing(fit)]),
         Section("Costs of this host", _costs(fit)),
         Section("What was measured", _measured(data)),
     ]
@@ -80,30 +86,13 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
     return Report(title, "KVM's dirty log on this machine, and how well the model knows it", sections, known)
 
 
-def judged(fit: Fit) -> pd.DataFrame:
-    """What was held out, with ``ratio`` (model over measured), ``bar`` in words and ``within``."""
-    seen = fit.observations.copy()
-    seen["ratio"] = seen["model"] / seen["value"]
-    stall = seen["metric"] == "longest_stall"
-    seen["bar"] = np.where(stall, f"factor {STALL_BAR:g}", f"±{CLEAR_BAR:.0%}")
-    inside = np.where(stall, np.abs(np.log(seen["ratio"])) <= np.log(STALL_BAR), np.abs(seen["ratio"] - 1) <= CLEAR_BAR)
-    return seen.assign(within=inside)
-
-
-_WORDS = {
-    "clear_dirty_log_time": "CLEAR of all memory",
-    "longest_stall": "longest stall",
-    "dirty_memory_time": "writing all memory, page by page",
-}
-
-
 def held_out_finding(seen: pd.DataFrame) -> str:
     """How many held-out cells are within what is asked, as a list, a line a metric.
 
     Parameters
     ----------
     seen : DataFrame
-        As of `judged`.
+        As of `simlib.host.held_out.judged`.
     """
     lines = []
     for metric, rows in seen.groupby("metric", sort=False):
@@ -121,17 +110,17 @@ def host_answer(fit: Fit) -> str:
     if not len(seen):
         return "Nothing that could be predicted was measured in quiet, so the costs are not checked."
     missed = seen[~seen["within"]]
-    cells = dict.fromkeys(
-        f"{_WORDS[row['metric']]} with {row['vcpus']} vCPU{'s' if row['vcpus'] > 1 else ''}"
-        + (f" and {chunk_name(int(row['chunk_pages']))} pages a CLEAR" if row["study"] == "load" else "")
-        + (f" and {chunk_name(int(row['batch']))} pages a hold" if row["study"] == "batches" else "")
-        + f" (predicted over measured {row['ratio']:.2f})"
-        for row in missed.to_dict("records")
-    )
-    told = f"; missed: {', '.join(cells)}" if cells else ""
+    cells = []
+    for row in missed.to_dict("records"):
+        told = f"{_WORDS[row['metric']]} with {row['vcpus']} vCPU{'s' if row['vcpus'] > 1 else ''}"
+        for what, column, study in _OVER:
+            if row["study"] == study:
+                told += f" and {chunk_name(int(row[column]))} pages a {what}"
+        cells.append(f"{told} (predicted over measured {row['ratio']:.2f})")
     return (
         f"The costs of one vCPU predict {len(seen) - len(missed)} of {len(seen)} held-out cells within what is asked "
-        f"(times ±{CLEAR_BAR:.0%}, longest stalls a factor {STALL_BAR:g}){told}."
+        f"(times ±{CLEAR_BAR:.0%}, longest stalls a factor {STALL_BAR:g})"
+        f"{'; missed: ' * bool(cells)}{', '.join(dict.fromkeys(cells))}."
     )
 
 
@@ -144,14 +133,11 @@ def _held_out(seen: pd.DataFrame) -> list[Block | str]:
         "calibrated to: CLEAR while vCPUs write, and faults of several vCPUs.\n\n" + held_out_finding(seen)
     ]
     said = "Held-out cells: filled circles were measured, diamonds predicted."
-    for study, over in (("load", "chunk_pages"), ("batches", "batch")):
+    for _, column, study in _OVER:
         if len(clears := seen[seen["study"] == study]):
-            blocks.append(Chart(clear_under_load(clears, over), said))
+            blocks.append(Chart(clear_under_load(clears, column), said))
     said = f"Medians, with the {LEVEL:.0%} interval of the median, and of the replications."
     return [*blocks, Table(held_out_table(seen), said)]
-
-
-_OVER = (("pages of a CLEAR", "chunk_pages", "load"), ("pages of a hold", "batch", "batches"))
 
 
 def held_out_table(seen: pd.DataFrame) -> pd.DataFrame:
@@ -161,8 +147,8 @@ def held_out_table(seen: pd.DataFrame) -> pd.DataFrame:
             "what": seen["metric"].map(_WORDS),
             "vCPUs": seen["vcpus"].astype(int),
             **{
-                name: seen[column].astype(int).map(chunk_name).where(seen["study"] == study, "–")
-                for name, column, study in _OVER
+                f"pages of a {what}": seen[column].astype(int).map(chunk_name).where(seen["study"] == study, "–")
+                for what, column, study in _OVER
                 if (seen["study"] == study).any()
             },
             "measured": _times(seen, "value"),
@@ -179,19 +165,14 @@ def _missing(fit: Fit) -> list[Block | str]:
     shares = interrupted_shares(fit)
     if not len(shares):
         return []
-    table = pd.DataFrame(
-        {
-            "vCPUs": shares["vcpus"].astype(int),
-            "pages of a CLEAR": shares["chunk_pages"].astype(int),
-            "interrupted, measured": [f"{share:.0%}" for share in shares["measured"]],
-            "interrupted, predicted": [f"{share:.0%}" for share in shares["predicted"]],
-        }
-    )
     text = (
         "A flush interrupts a vCPU only while it is in the guest. Which of many ioctls finds it there depends on where "
         "in its fault it is at that moment, to a tenth of a microsecond; and one that is just entering the guest, or "
         "leaving it, is interrupted, too, which the model does not have. Where the shares differ, so do the times."
     )
+    table = shares.astype({"vcpus": int, "chunk_pages": int})
+    table[["measured", "predicted"]] = table[["measured", "predicted"]].map("{:.0%}".format)
+    table.columns = pd.Index(["vCPUs", "pages of a CLEAR", "interrupted, measured", "interrupted, predicted"])
     return [
         text,
         Table(table, "CLEAR ioctls under load that had to interrupt a vCPU, by what they took beyond their costs."),
@@ -207,63 +188,45 @@ def _times(seen: pd.DataFrame, name: str) -> list[str]:
 def cost_table(fit: Fit) -> pd.DataFrame:
     """A host's costs for people to read, with their intervals."""
     costs = fit.costs()
-    return pd.DataFrame(
-        {
-            "cost": costs["name"],
-            "what": costs["name"].map(MEANING).fillna(""),
-            "value": [seconds(v * 1e-9) for v in costs["value"]],
-            "from": [seconds(v * 1e-9) for v in costs["low"]],
-            "to": [seconds(v * 1e-9) for v in costs["high"]],
-            "determined": fit.parameters["determined"].tolist(),
-        }
-    )
+    times = {name: [seconds(value * 1e-9) for value in costs[name]] for name in ("value", "low", "high")}
+    table = costs[["name"]].assign(what=costs["name"].map(MEANING).fillna(""), **times)
+    table["determined"] = fit.parameters["determined"].tolist()
+    return table.rename(columns={"name": "cost", "low": "from", "high": "to"})
 
 
 def _costs(fit: Fit) -> list[Block | str]:
-    table = cost_table(fit)
-    blocks: list[Block | str] = [Table(table, f"Costs with {LEVEL:.0%} intervals, from resampling the repeats.")]
+    table = Table(cost_table(fit), f"Costs with {LEVEL:.0%} intervals, from resampling the repeats.")
+    picture = Chart(figures.cost_intervals(fit.costs()), "The same as a picture.")
     bounded = fit.parameters[~fit.parameters["determined"].astype(bool)]["name"].tolist()
-    if bounded:
-        blocks.append(
-            Note(
-                f"At the end of what is physically possible, so not determined: {', '.join(bounded)}.", level="warning"
-            )
-        )
-    return [*blocks, Chart(figures.cost_intervals(fit.costs()), "The same as a picture.")]
+    if not bounded:
+        return [table, picture]
+    text = f"At the end of what is physically possible, so not determined: {', '.join(bounded)}."
+    return [table, Note(text, level="warning"), picture]
 
 
 def study_table(data: HostData) -> pd.DataFrame:
     """What was measured: studies, their cells, runs, and how many of these were quiet."""
-    noise = data.noise
-    quiet, names = _quiet(noise), noise["experiment"]
-    table = pd.DataFrame({"study": list(dict.fromkeys(names))})
     cell = ["vcpus", "memory_per_vcpu", "chunk_pages", "switches"]
-    table["cells"] = [len(noise[names == s].drop_duplicates(cell)) for s in table["study"]]
-    table["runs"] = [int((names == s).sum()) for s in table["study"]]
-    table["quiet"] = [int((quiet & (names == s)).sum()) for s in table["study"]]
-    return table
-
-
-def _quiet(noise: pd.DataFrame) -> pd.Series:
-    return noise["quiet"].astype(str).str.lower() == "true"
+    runs = data.noise.assign(quiet=is_quiet(data.noise), cell=data.noise[cell].astype(str).agg(" ".join, axis=1))
+    by_study = runs.groupby("experiment", sort=False)
+    table = by_study.agg(cells=("cell", "nunique"), runs=("cell", "size"), quiet=("quiet", "sum"))
+    return table.rename_axis("study").reset_index()
 
 
 def _measured(data: HostData) -> list[Block | str]:
-    noise, quiet = data.noise, _quiet(data.noise)
+    noise, facts = data.noise, data.facts
     blocks: list[Block | str] = [
         f"{len(noise)} runs in {int(noise['repeat'].max())} repeats, each repeat in an order of its own; "
-        f"{int(quiet.sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, "
+        f"{int(is_quiet(noise).sum())} were quiet: at most {STEAL_PERCENT:g} % of the time taken by a hypervisor, "
         f"{FOREIGN_PERCENT:g} % by other programs, {FREQUENCY_PERCENT:g} % change of the clock. Only those are used. "
-        "Memory of the host: "
-        f"{format_size(int(data.facts['memory_bytes']) // 2**20 * 2**20)}; frequency policy: {data.facts['governor']}."
+        f"Memory of the host: {format_size(int(facts['memory_bytes']) // 2**20 * 2**20)}; frequency policy: "
+        f"{facts['governor']}."
     ]
     emulated = float(data.pilot["emulated_instructions_per_access"])
     if emulated > 1:
-        blocks.append(
-            Note(
-                f"This KVM emulates privileged guest code ({emulated:.0f} instructions an access), which then faults "
-                "nowhere: the guest's code ran in user mode.",
-                "How the guest ran",
-            )
+        text = (
+            f"This KVM emulates privileged guest code ({emulated:.0f} instructions an access), which then faults "
+            "nowhere: the guest's code ran in user mode."
         )
+        blocks.append(Note(text, "How the guest ran"))
     return [*blocks, Table(study_table(data), "Studies; `simlib/host/design.py` says what each is for.")]

@@ -35,8 +35,8 @@ from simlib.version import __version__
 def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> Path:
     """Calibrate, check, predict, draw.
 
-    Returns: The index. Raises `SimlibError` if the engines disagree, a cell of a notebook fails, or the folder cannot be
-    written.
+    Returns: The index. Raises `SimlibError` if the engines disagree or a cell of a notebook fails, and `InputError` if
+    the folder cannot be written.
 
     Parameters
     ----------

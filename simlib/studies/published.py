@@ -194,13 +194,13 @@ def finding(table: pd.DataFrame) -> str:
 
 
 def answer(table: pd.DataFrame) -> Answer:
-    """How many held-out numbers are how near, and how many are named as missed."""
+    """How many held-out numbers are how near, and how many are missed."""
     held = table[(table["role"] == HELD_OUT) & table["error_percent"].notna()]
     errors, missed = held["error_percent"].abs(), misses(table)
     counts = " and ".join(f"{int((errors <= near).sum())} within {near} %" for near in (10, 20))
     return Answer(
-        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}; {len(missed)}, in "
-        f"{missed['table'].nunique()} tables, are named above as missed; where no table stands beside a workload, "
-        "machine or strategy, trust the order of strategies before their distance, and neither where a cost that was "
-        "never measured decides."
+        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}. {len(missed)}, in "
+        f"{missed['table'].nunique()} tables, are missed: outside of their interval, and off by more than {FAR:g} %. "
+        "Where no table stands beside a workload, machine or strategy, trust the order of strategies before their "
+        "distance, and neither where a cost that was never measured decides."
     )

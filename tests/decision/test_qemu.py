@@ -128,9 +128,9 @@ def test_what_is_missing_is_said():
         "rate of dirtying not known: neither query-dirty-rate nor query-migrate has one",
     )
     refused = {"error": {"class": "CommandNotFound", "desc": "The command query-dirty-rate has not been found"}}
-    guest = parse_guest('{"execute": "query-migrate"} {"return": {}} (QEMU) query-dirty-rate\n' + json.dumps(refused))
+    guest = parse_guest('{"return": {"status": "none"}} (QEMU) query-dirty-rate\n' + json.dumps(refused))
     assert "link not known: nothing is being migrated, or not for long enough (status none)" in guest.notes
-    assert guest.notes[-1] == "QEMU refused query-dirty-rate: The command query-dirty-rate has not been found"
+    assert guest.notes[-1] == "QEMU refused a query: The command query-dirty-rate has not been found"
     guest = parse_guest(json.dumps(DIRTY | {"status": "unstarted"}))
     assert "query-dirty-rate: the measurement (calc-dirty-rate) was not started" in guest.notes
 
@@ -167,14 +167,9 @@ FAULTS = {
     "x\n" + json.dumps({"return": MIGRATE})[:99]: 'guest.txt, line 2 = {"return": {"status": "active", "setup-t: is cu',
     json.dumps(cpus(8))[:300]: "is cut off; paste all of the reply",
     '{"return": {"status": active}}': "is no JSON (Expecting value, guest.txt, line 1)",
-    '{"return": []}': "query-cpus-fast = []: a guest has at least 1 vCPU",
     json.dumps(cpus(2)) + json.dumps(cpus(3)): "vCPUs = 2 and 3: the replies contradict each other; paste those of one",
-    json.dumps(cpus(1) * 2): "query-cpus-fast cpu-index = [0, 0]: each vCPU must have its own",
     json.dumps([*cpus(1), cpus(2, "aarch64")[1]]): "target = aarch64 and x86_64: must be the same for all vCPUs",
-    ram(total=0): "query-migrate ram.total = 0: a guest has memory",
     ram(total=-5): "query-migrate ram.total = -5: must be a whole number, at least 0",
-    ram(total=4096): "query-migrate ram.remaining = 201326592: must not be more than ram.total, 4096",
-    ram(page_size=1000): "query-migrate ram.page-size = 1000: must be a power of two",
     ram(mbps=float("nan")): "query-migrate ram.mbps = nan: must be a number",
     ram() + ram(total=5 * GIB): "query-migrate ram.total = 4295622656 and 5368709120: the replies contradict",
     json.dumps(DIRTY | {"dirty-rate": -1}): "query-dirty-rate dirty-rate = -1: must be a whole number",
@@ -182,7 +177,7 @@ FAULTS = {
     json.dumps(DIRTY | {"calc-time": "10"}): "query-dirty-rate calc-time = 10: must be a whole number",
     json.dumps({"status": "measured"}): "query-dirty-rate = measured: must have dirty-rate and calc-time",
     "[" * 100_000: "nested too deep",
-    '{"return": ' + "9" * 5000 + "}": "has a number that is too long",
+    '{"return": ' + "9" * 5000 + "}": "is no JSON (Exceeds the limit",
 }  # fmt: skip
 
 
@@ -309,7 +304,7 @@ def hangs_up(connection, lines):
         (hangs_up, "hung up: must answer"),
         (answering(lambda _: {"error": {"class": "GenericError", "desc": "no"}}, []),
          "qmp.sock = QEMU refused qmp_capabilities: no: must accept queries"),
-        (answering(lambda _: {"return": {}}, []), "qmp.sock, query-cpus-fast = {}: is no reply to it"),
+        (answering(lambda _: {"return": {}}, []), "qmp.sock, query-dirty-rate = {}: is no reply to it"),
     ],
 )  # fmt: skip
 def test_a_qemu_that_does_not_answer_as_it_should(tmp_path, monkeypatch, talk, sentence):

@@ -13,14 +13,15 @@ from simulated_host import COSTS, FACTS, SimulatedHost
 
 import simlib
 from simlib import cli
-from simlib.calibration import host as calibration
 from simlib.errors import CalibrationError, InputError
-from simlib.host import measure, noise
+from simlib.host import fit as fitting
+from simlib.host import held_out, measure, noise
 from simlib.host.facts import page_tables, parse_cpus, read_facts
+from simlib.host.held_out import judged
+from simlib.host.measured import load_host
 from simlib.host.program import Program
 from simlib.lab.boot import Outcome
 from simlib.model.quantities import parse_duration
-from simlib.report.host import judged
 
 CELLS = 21
 """Runs of a repeat on so small a host."""
@@ -34,7 +35,7 @@ def host(monkeypatch, tmp_path):
 
 
 def simulated_on(monkeypatch, tmp_path, simulated):
-    def outcome(cell, program, check=None):
+    def outcome(cell, program, progress=None):
         lines = cell.script().splitlines()
         out = simulated.output(dict(cell.test), cell.parameters.get("dirty_log_clear_batch", 0))
         return Outcome(tuple(out if line.startswith("run ") else "" for line in lines), "5e", "test", 1.0, 1.0)
@@ -43,14 +44,14 @@ def simulated_on(monkeypatch, tmp_path, simulated):
     monkeypatch.setattr(measure, "native_target", lambda: "x86_64")
     monkeypatch.setattr(measure, "read_facts", lambda cpus: FACTS)
     monkeypatch.setattr(measure, "build_program", lambda source, progress: Program(tmp_path / "test", {"program": "x"}))
-    monkeypatch.setattr(measure, "_outcome", outcome)
+    monkeypatch.setattr(measure, "run_native", outcome)
     monkeypatch.setattr(noise, "look", lambda cpus: QUIET)
     monkeypatch.setattr(measure.time, "sleep", lambda seconds: None)
     return simulated
 
 
 def measured(folder, **options):
-    return measure.measure_host(folder, duration_s=0.0, **options)
+    return measure.measure_host(folder, measure.Plan(duration_s=0.0, **options))
 
 
 @pytest.fixture(scope="module", params=["stock", "patched"])
@@ -65,8 +66,8 @@ def folder(request, tmp_path_factory):
             patch.setattr(measure, "PARAMETERS", place)
         found = measured(place / "host")
         assert (found.repeats, found.noisy, len(found.records)) == (3, 0, 3 * (CELLS + 18 * patched))
-        patch.setattr(calibration, "SEEDS", 16)
-        fit = calibration.calibrate_host(calibration.load_host(found.folder))
+        patch.setattr(held_out, "SEEDS", 16)
+        fit = fitting.calibrate_host(load_host(found.folder))
     simlib.fits.save_fit(fit, found.folder / "fit.json")
     return found.folder
 
@@ -110,9 +111,9 @@ def test_what_was_held_out_is_predicted(folder):
 def test_a_cost_at_either_bound_is_not_determined(folder, monkeypatch):
     """The true costs lie beyond these bounds."""
     short = {"clear_page": (50_000.0, 1e9), "fault_exit": (1.0, 1e6)}  # 25 ns and 1500 ns, in ps
-    monkeypatch.setattr(calibration, "BOUNDS", calibration.BOUNDS | short)
-    monkeypatch.setattr(calibration, "held_out", lambda *_: simlib.load_fit(folder / "fit.json").observations)
-    fit = calibration.calibrate_host(calibration.load_host(folder))
+    monkeypatch.setattr(fitting, "BOUNDS", fitting.BOUNDS | short)
+    monkeypatch.setattr(fitting, "held_out", lambda *_: simlib.load_fit(folder / "fit.json").observations)
+    fit = fitting.calibrate_host(load_host(folder))
     found = fit.parameters.set_index("name")
     assert set(found.index[found["at_bound"]]) == set(short)
     assert (found["determined"] == ~found["at_bound"]).all()
@@ -178,7 +179,7 @@ def test_noise_is_flagged_and_not_used(host, tmp_path, monkeypatch):
     with pytest.raises(
         CalibrationError, match=f"0 of {3 * CELLS} runs were quiet, in 0 repeats; at least 3 are needed: measure"
     ):
-        calibration.load_host(tmp_path / "h")
+        load_host(tmp_path / "h")
 
 
 @pytest.mark.parametrize("setup", [5, {"kernels": [1]}, {"kernels": {"x": {"host": 1, "pilot": {}}}}, {"kernels": {}}])
@@ -190,12 +191,12 @@ def test_a_folder_that_does_not_say_its_host_is_refused(tmp_path, setup):
         content = json.loads(path.read_text("utf-8").replace("host-pvm", "host"))
         path.write_text(json.dumps(content | {"setup": setup}), "utf-8")
     with pytest.raises(InputError, match=r"host-ioctls.json: does not say which host it is of"):
-        calibration.load_host(tmp_path)
+        load_host(tmp_path)
 
 
 def test_a_folder_without_a_measurement_says_how_to_make_one(tmp_path):
     with pytest.raises(InputError, match=r"host-ioctls.csv: is not there; measure first: simlib host measure --out"):
-        calibration.load_host(tmp_path)
+        load_host(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_what_the_page_says_of_the_host_that_was_tried():
     seen = judged(simlib.load_fit(simlib.measurements.data_dir() / "fits" / "host-amd-epyc-2.json"))
     missed = seen[~seen["within"]]
     ratio = missed[missed["metric"] == "clear_dirty_log_time"].set_index("vcpus")["ratio"]
-    data = calibration.load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
+    data = load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
     words = " ".join((Path(__file__).parents[2] / "docs" / "on-a-real-host.md").read_text("utf-8").split())
     assert set(missed["chunk_pages"]) == {64}
     assert f"{len(data.repeats)} repeats in five minutes" in words
@@ -256,8 +257,8 @@ def test_what_the_page_says_of_the_host_that_was_tried():
 
 
 def test_the_shipped_fit_is_that_of_its_data():
-    data = calibration.load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
-    values = calibration._values(data, np.arange(len(data.repeats)))
+    data = load_host(simlib.measurements.data_dir() / "collected", "host-pvm")
+    values = fitting.values_of(data, np.arange(len(data.repeats)))
     fit = simlib.load_fit(simlib.measurements.data_dir() / "fits" / "host-amd-epyc-2.json")
     shipped = fit.parameters.set_index("name")["value"]
     for name in ("guest_access", "clear_page", "clear_ioctl", "interrupt", "kick", "populate_block"):

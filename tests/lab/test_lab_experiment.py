@@ -62,7 +62,7 @@ BAD = {
     "no name": ("cpus = 1", "e.toml = {}: must have name; add name"),
     "a boot too many": (
         TEST + "seed = " + str([*range(101)]) + "\nflush_accesses = " + str([*range(100)]),
-        "one = 10100 cells: must be at most 10000; every cell is a boot",
+        "e.toml = 10100 cells: must be at most 10000; every cell is a boot",
     ),
     "no target": ('name = "one"\n', "e.toml = {}: must have target; add target"),
     "unknown key": (HEAD + "repeat = 2\n", "e.toml: repeat = 2: is not known; did you mean 'repeats'? known: clock"),

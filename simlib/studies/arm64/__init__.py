@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from simlib.figures.style import plain_number
-from simlib.fits import Fit
 from simlib.parallel import Progress, both, portion
 from simlib.prediction import predict
 from simlib.studies.arm64 import altra, equal_costs

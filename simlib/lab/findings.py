@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,29 +12,22 @@ from pathlib import Path
 
 from simlib.errors import InputError
 from simlib.lab.build import KERNELS, need_compiler, read_built
-from simlib.lab.cache import lab_dir
+from simlib.lab.cache import free_gib, lab_dir
+from simlib.lab.native import LOCK_STAT, TRACING, is_patched
 from simlib.lab.patches import read_series
 from simlib.lab.qemu import find_qemu
 from simlib.lab.source import find_archive
-from simlib.lab.targets import TARGETS, Target
-
-PATCHED = Path("/sys/module/kvm/parameters/dirty_log_clear_batch")
-"""Exists on a running kernel that has the patch series."""
+from simlib.lab.targets import TARGETS
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the lab may need.
-
-    Parameters
-    ----------
-    detail : str
-        What was found, or what to do about it.
-    """
+    """One thing that the lab may need."""
 
     what: str
     there: bool
     detail: str
+    """What was found, or what to do about it."""
 
 
 def check_host() -> list[Finding]:
@@ -52,23 +44,14 @@ def check_host() -> list[Finding]:
         _try("kernel source", lambda: str(find_archive(series))),
     ]
     for target in TARGETS.values():
-        findings.append(_try(f"compiler {target.name}", partial(_compiler, target)))
-        findings.append(_try(f"QEMU {target.name}", partial(_emulator, target)))
+        findings.append(_try(f"compiler {target.name}", partial(need_compiler, target)))
+        findings.append(_try(f"QEMU {target.name}", lambda: f"{find_qemu(target).text}, deterministic mode"))  # noqa: B023  # called at once
         ready = [name for name in KERNELS if read_built(target.name, name)]
         built = ", ".join(ready) or f"none; simlib lab build --arch {target.name}"
         findings.append(Finding(f"kernels {target.name}", bool(ready), built))
-    return [*findings, *_native(), _disk()]
-
-
-def _compiler(target: Target) -> str:
-    """The target's compiler, if all tools of a build are there."""
-    need_compiler(target)
-    return f"{target.compiler}gcc"
-
-
-def _emulator(target: Target) -> str:
-    """Version of the emulator, and whether it is the deterministic mode's."""
-    return f"{find_qemu(target).text}, deterministic mode"
+    free = free_gib(lab_dir())
+    disk = Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; a full lab takes 5")
+    return [*findings, *_native(), disk]
 
 
 def _try(what: str, look: Callable[[], str]) -> Finding:
@@ -89,21 +72,12 @@ def _native() -> list[Finding]:
         detail = "not accessible: join the group kvm, or run as root"
     else:
         detail = "not there: load KVM's module, or turn on virtualisation in the firmware"
-    patched = PATCHED.exists()
-    lock_stat = Path("/proc/lock_stat").exists()
-    traced = Path("/sys/kernel/tracing/events/lock/contention_begin").exists()
+    patched = is_patched()
+    lock_stat = LOCK_STAT.exists()
+    traced = (TRACING / "events/lock/contention_begin").exists()
     return [
         Finding("native /dev/kvm", usable, detail),
         Finding("native patched kernel", patched, "yes" if patched else "stock: ioctl ranges stand in for batches"),
         Finding("native lock_stat", lock_stat, "/proc/lock_stat" if lock_stat else "CONFIG_LOCK_STAT is off"),
         Finding("native tracepoints", traced, "contention_begin, contention_end" if traced else "none, or no tracefs"),
     ]
-
-
-def _disk() -> Finding:
-    """Room below the lab's folder."""
-    place = lab_dir()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free / 2**30
-    return Finding("disk", free > 5.0, f"{free:.0f} GiB free for {lab_dir()}; a full lab takes 5")

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What was measured on a host, read back: medians by cell and repeat, of quiet runs alone; and the host as a scenario.
+
+Every time is the median over a run's rounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simlib.errors import CalibrationError, InputError
+from simlib.host.design import PAGE
+from simlib.host.measure import NAME
+from simlib.lab.records import FAULT_SITES, switch
+from simlib.measurements import data_dir
+from simlib.measurements.table import read
+from simlib.model.quantities import parse_size
+from simlib.model.scenario import Scenario
+
+SHIPPED = "host-pvm"
+"""First part of the names of the tables that the data set has of a host."""
+
+PAUSE = "1ms"
+"""Pause before the one round that is simulated, in which all is dirty from the beginning."""
+
+LEAST_REPEATS = 3
+"""Fewest repeats of a cell that were quiet."""
+
+CURE = "measure for longer (--duration), or when the host has nothing else to do"
+
+Floats = NDArray[np.float64]
+
+
+class Cells(NamedTuple):
+    """What a phase took: of each cell its pages in all, pages of a hold of the lock (0: the kernel's own way), time
+    (ps) and ioctls.
+    """
+
+    pages: Floats
+    batch: Floats
+    time: Floats
+    calls: Floats
+
+
+@dataclass(frozen=True)
+class HostData:
+    """What was measured on a host."""
+
+    folder: Path
+    name: str
+    """First part of the tables' names."""
+    facts: Mapping[str, Any]
+    """The host, as `simlib.host.HostFacts` has it."""
+    pilot: Mapping[str, Any]
+    """Options that every run had, and the pause before each round under load."""
+    ioctls: pd.DataFrame
+    rounds: pd.DataFrame
+    """Rows of the quiet runs; columns as in the tables."""
+    noise: pd.DataFrame
+    """A row a run, quiet or not."""
+    locks: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Rows of the quiet runs of the kernel's statistics of mmu_lock; none without them."""
+
+    @property
+    def repeats(self) -> list[int]:
+        """Repeats of which any run was quiet."""
+        return sorted(set(self.ioctls["seed"].tolist()))
+
+    @cached_property
+    def _cells(self) -> dict[tuple[str, str, bool], Cells]:
+        """By study, phase, and whether of rounds after the first: times and ioctls by cell and repeat, NaN if noisy."""
+        pages = self.ioctls["memory_per_vcpu"].map(lambda text: parse_size(text) // PAGE) * self.ioctls["vcpus"]
+        frame = self.ioctls.assign(
+            late=self.ioctls["round"] > 1, time=self.ioctls["total_time_ns"] * 1000.0, pages=pages,
+            batch=batches(self.ioctls),
+        )  # fmt: skip
+        found = {}
+        for (study, name, late), rows in frame.groupby(["experiment", "name", "late"]):
+            index = ["pages", "chunk_pages", "vcpus", "batch"]
+            wide = rows.pivot_table(["time", "calls"], index, "seed", aggfunc="median")
+            time, calls = (wide[what].T.reindex(self.repeats).T.to_numpy(dtype=float) for what in ("time", "calls"))
+            sizes, batch = (wide.index.get_level_values(what).to_numpy(dtype=float) for what in ("pages", "batch"))
+            found[str(study), str(name), bool(late)] = Cells(sizes, batch, time, calls)
+        return found
+
+    def level(self, study: str, name: str, late: bool, repeats: NDArray[np.int64]) -> Cells:
+        """Medians of a study's phase over some of the repeats, by their places; cells without any are left out."""
+        if (study, name, late) not in self._cells:
+            return Cells(*np.empty((4, 0)))
+        pages, batch, time, calls = self._cells[study, name, late]
+        time, calls = time[:, repeats], calls[:, repeats]
+        seen = np.isfinite(time).any(axis=1)
+        return Cells(pages[seen], batch[seen], np.nanmedian(time[seen], axis=1), np.nanmedian(calls[seen], axis=1))
+
+    @cached_property
+    def read_stalls(self) -> Floats:
+        """Longest gap of a vCPU that only reads while all of its memory is cleared in one ioctl, by repeat, ps."""
+        rows = self.rounds[(self.rounds["experiment"] == "reads") & (self.rounds["chunk_pages"] == 0)]
+        longest = rows.groupby("seed")["longest_stall_ns"].median().reindex(self.repeats)
+        return longest.to_numpy(dtype=float) * 1000
+
+    @cached_property
+    def counted_holds(self) -> Floats:
+        """How long a parked vCPU's fault holds the lock by the kernel's statistics, by repeat, ps; NaN without them.
+
+        Of the faults that CLEAR's write-protection makes; where these take no lock, of those that map pages.
+        """
+        if len(self.locks):
+            seen = self.locks[(self.locks["experiment"] == "parked") & self.locks["site"].isin(FAULT_SITES)]
+            for phase in ("rounds", "populate"):
+                sums = seen[seen["phase"] == phase].groupby("seed")[["hold_time_ns", "acquisitions"]].sum()
+                if len(sums):
+                    each = sums["hold_time_ns"] / sums["acquisitions"]
+                    return each.reindex(self.repeats).to_numpy(dtype=float) * 1000
+        return np.full(len(self.repeats), np.nan)
+
+
+def batches(rows: pd.DataFrame) -> pd.Series:
+    """Pages per hold of the lock that the kernel's switch was set to; 0: a whole ioctl, as without the switch."""
+    return rows["switches"].map(lambda text: switch(text, "dirty_log_clear_batch") if isinstance(text, str) else 0)
+
+
+def is_quiet(noise: pd.DataFrame) -> pd.Series:
+    """Which of the runs were quiet."""
+    return noise["quiet"].astype(str).str.lower() == "true"
+
+
+def load_host(folder: str | Path, name: str = NAME) -> HostData:
+    """Read what `simlib host measure` wrote.
+
+    Raises `InputError` if a table is missing or damaged, `CalibrationError` if too few runs were quiet.
+
+    Parameters
+    ----------
+    name : str
+        First part of the tables' names.
+    """
+    folder = Path(folder)
+    tables = {}
+    for part in ("ioctls", "rounds", "noise", "locks"):
+        path = folder / f"{name}-{part}.csv"
+        if path.is_file():
+            tables[part] = read(path)
+        elif part != "locks":  # which a stock kernel does not have
+            cure = f"measure first: simlib host measure --out {folder}"
+            raise InputError("host", str(path), "is not there", cure, flag="DIR")
+    try:
+        kernels = tables["ioctls"].descriptor["setup"]["kernels"]
+        setup = next(iter(kernels.values()))
+        facts, pilot = dict(setup["host"]), dict(setup["pilot"])
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        rule = "does not say which host it is of"
+        raise InputError("host", f"{name}-ioctls.json", rule, "measure it again") from None
+    noise = tables.pop("noise")
+    keys = [column for column in noise.key if column in tables["ioctls"].frame.columns]
+    quiet = noise.frame[is_quiet(noise.frame)][keys]
+    frames = {part: table.frame.merge(quiet, on=keys) for part, table in tables.items()}
+    data = HostData(folder, name, facts, pilot, noise=noise.frame, **frames)
+    if len(data.repeats) < LEAST_REPEATS:
+        raise CalibrationError(
+            f"{len(quiet)} of {len(noise.frame)} runs were quiet, in {len(data.repeats)} repeats; at least "
+            f"{LEAST_REPEATS} are needed: {CURE}"
+        )
+    return data
+
+
+def shipped_host() -> HostData:
+    """A host that was measured, as the data set has it: what a folder of one's own would be.
+
+    Examples
+    --------
+    >>> shipped_host().facts["architecture"]
+    'x86-shadow-paging'
+    """
+    return load_host(data_dir() / "collected", SHIPPED)
+
+
+def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = None) -> Scenario:
+    """The host as a scenario, with CLEAR while its guest writes; its costs are in its fit."""
+    facts = data.facts
+    hugetlb = data.pilot["base"].get("backing", "").startswith("anonymous_hugetlb")
+    blocks = hugetlb and facts["architecture"] != "x86-shadow-paging"
+    load = data.ioctls[data.ioctls["experiment"] == "load"]
+    size = memory_per_vcpu or max(parse_size(text) for text in (load if len(load) else data.ioctls)["memory_per_vcpu"])
+    machine = {key: facts[key] for key in ("cores", "sockets", "threads_per_core")}
+    return Scenario.parse(
+        {
+            "machine": {"name": machine_name(facts), **machine},
+            "guest": {"vcpus": vcpus, "memory_per_vcpu": size, "backing": "hugetlb_2mb" if blocks else "4k"},
+            "policy": {"architecture": facts["architecture"]},
+            "workload": {"kind": "clear_under_load", "iterations": 1, "pause": PAUSE},
+        }
+    )
+
+
+def machine_name(facts: Mapping[str, Any]) -> str:
+    """A name for a host, of its CPU and how many it has.
+
+    Examples
+    --------
+    >>> machine_name({"cpu": "AMD EPYC", "cpus": [0, 1]})
+    'host-amd-epyc-2'
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", str(facts["cpu"]).lower()).strip("-") or "unknown"
+    return f"host-{words}-{len(facts['cpus'])}"
