@@ -175,7 +175,7 @@ audit: .venv/.simlib .venv/.audit
 # Whatever was done before is kept: remove build/strategies to simulate it anew.
 strategy-map: .venv/.simlib
 	@.venv/bin/simlib sweep data/grids/strategies.toml --out build/strategies --resume
-	@.venv/bin/python -m simlib.sweep.strategies build/strategies data/sweeps/strategies
+	@.venv/bin/python benchmarks/strategy_map.py build/strategies data/sweeps/strategies
 
 # The same moments each time; FAULTS=200 makes more of them.
 FAULTS := 50

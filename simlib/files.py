@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Writing files so that nobody ever sees half of one, nor some of several that belong together.
 
-What is written stands beside its place, as ``.NAME.part``, until it is whole; then it is renamed. Whoever writes there
-holds a lock on it, which the system gives back however the process ends: what a killed one left is removed by the
-next.
+What is written stands beside its place, as ``.NAME.part``, until it is whole; then it is renamed. Whoever writes in a
+folder holds a lock on it, which the system gives back however the process ends: what a killed one left is replaced by
+the next.
 """
 
 from __future__ import annotations
 
 import errno
-import math
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simlib.errors import InputError
-from simlib.interruption import Held
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system says if a disk, or the user's share of it, is full."""
@@ -32,11 +31,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PROBE_BYTES = 1 << 16
 """What a disk must have room for, before work whose result goes there; bytes."""
 
-_PATIENCE_S, _LOOK_S = 10.0, 0.02
-"""How long another process that writes the same file is waited for, and how often it is looked for, s."""
-
-_MOST_LINKS = 40
-"""Links that lead from one to the next; the system follows no more."""
+_PATIENCE_S, _LOOK_S = 60.0, 0.02
+"""How long another process that writes in the same folder is waited for, and how often it is looked for, s."""
 
 _LONGEST_NAME = 240
 """Most bytes of a name to which ``.part`` is added; the system allows 255 in all."""
@@ -46,6 +42,8 @@ PART = ".part"
 
 _BEGUN, _WHOLE = f".simlib{PART}", ".simlib.whole"
 """Within a folder that is there already: a set that is being written, and one that is only to be moved."""
+
+_STREAMS = {"/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -104,15 +102,17 @@ def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) 
         Whether it is on the disk when this returns, and so survives a loss of power.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _own(_part(place), _make_file) as part:
-        part.write_bytes(content)
+    with locked(place.parent) as folder, _own(_part(place)) as part:
+        with open(part, "xb") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         with suppress(FileNotFoundError):
             shutil.copymode(place, part)
-        if durable:
-            _to_disk(part)
         os.replace(part, place)
-    if durable:
-        _to_disk(place.parent)
+        if durable:
+            os.fsync(folder)
 
 
 def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
@@ -140,24 +140,18 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     with _naming(folder):
         place = Path(os.path.realpath(folder))
         place.parent.mkdir(parents=True, exist_ok=True)
-        _clear(_part(place))
         if not place.exists():
-            with _own(_part(place), os.mkdir) as beside:
-                _fill(beside, folder, texts)
-                os.rename(beside, place)
-            return [folder / name for name in texts]
-        with locked(place):
+            with locked(place.parent), _own(_part(place)) as part:
+                if not place.exists():  # no other process was faster
+                    _fill(part, folder, texts)
+                    os.rename(part, place)
+                    return [folder / name for name in texts]
+        with locked(place), _own(place / _BEGUN) as part:
             _move(place / _WHOLE, place)
-            shutil.rmtree(place / _BEGUN, ignore_errors=True)
             for name in texts:
                 _refuse_other(place / name, folder / name)
-            try:
-                os.mkdir(place / _BEGUN)
-                _fill(place / _BEGUN, folder, texts)
-                os.rename(place / _BEGUN, place / _WHOLE)
-            except BaseException:
-                shutil.rmtree(place / _BEGUN, ignore_errors=True)
-                raise
+            _fill(part, folder, texts)
+            os.rename(part, place / _WHOLE)
             _move(place / _WHOLE, place)
     return [folder / name for name in texts]
 
@@ -206,7 +200,6 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
         for part in (place, *place.parents) if folder else place.parents:
             if _mode(part) is not None:
                 break
-        _longest_names(place)
         with tempfile.TemporaryFile(dir=part) as probe:  # it has no name, where the system can do without
             probe.write(bytes(_PROBE_BYTES))
             probe.flush()
@@ -214,113 +207,49 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Be the only one who works in a folder; wait for another process, or thread, that does."""
-    handle = os.open(folder, os.O_RDONLY)
+def locked(folder: Path) -> Iterator[int]:
+    """Be the only one who works in a folder, where its file system can; wait a while for who does; give its handle."""
+    import fcntl  # noqa: PLC0415  # not on Windows, where names can be imported from here
+
+    handle, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + _PATIENCE_S
     try:
-        _lock(handle, patient=True)
-        yield
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EBUSY, "another process writes in its folder") from None
+                time.sleep(_LOOK_S)
+                continue
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            break
+        yield handle
     finally:
         os.close(handle)
 
 
 @contextmanager
-def _own(part: Path, make: Callable[[Path], None]) -> Iterator[Path]:
-    """A new file or folder of one's own, removed at the end if it is still there; one that a killed process left, too.
-
-    It is locked from its beginning: what is there without a lock belongs to nobody any more.
-    """
-    while True:
-        _clear(part)
-        handle = -1
-        try:
-            with Held():
-                make(part)
-                handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
-            _lock(handle)
-            if _is_at(handle, part):  # else another one took it for abandoned before it was locked
-                yield part
-                return
-        except (FileExistsError, FileNotFoundError):
-            if handle >= 0:
-                raise
-            # Another process was faster.
-        finally:
-            if handle >= 0:
-                _remove(part, handle)
-                os.close(handle)
-
-
-def _make_file(path: Path) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+def _own(part: Path) -> Iterator[Path]:
+    """A name of which nothing is there before the block, as a killed process left it, and nothing after."""
+    _remove(part)
     try:
-        os.fsync(handle)
+        yield part
     finally:
-        os.close(handle)
+        _remove(part)
 
 
-def _clear(part: Path) -> None:
-    """Remove what a killed process left; wait for one that still writes it."""
-    try:
-        handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        os.unlink(part)  # a link, which none of ours is
-        return
-    try:
-        _lock(handle)
-        _remove(part, handle)
-    finally:
-        os.close(handle)
-
-
-def _remove(part: Path, handle: int) -> None:
-    """Remove a file or folder, if it is still the one that is open."""
-    if _is_at(handle, part):
-        if stat.S_ISDIR(os.fstat(handle).st_mode):
-            with suppress(FileNotFoundError):  # another one removes it, too
-                shutil.rmtree(part)
-        else:
-            part.unlink(missing_ok=True)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether an open file is the one of this name."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _lock(handle: int, *, patient: bool = False) -> None:
-    """Lock an open file until it is closed, where its file system can; wait a while for whoever else has it."""
-    import fcntl  # noqa: PLC0415  # not on Windows, where names can be imported from here
-
-    deadline = math.inf if patient else time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise OSError(errno.EBUSY, "another process holds it") from None
-            time.sleep(_LOOK_S)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            return
+def _remove(part: Path) -> None:
+    if part.is_dir() and not part.is_symlink():
+        shutil.rmtree(part)
+    else:
+        part.unlink(missing_ok=True)
 
 
 def _fill(beside: Path, folder: Path, texts: Mapping[str, str]) -> None:
     """Write the files of a set; what goes wrong is said of the place where they will be."""
+    os.mkdir(beside)
     for name, text in texts.items():
         with _naming(folder / name):
             (beside / name).write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -363,21 +292,8 @@ def _is_special(place: Path) -> bool:
 
 def _descriptor(path: Path) -> int | None:
     """The number of this process's descriptor that a path names, as ``/dev/stdout`` does; None if it names none."""
-    for _ in range(_MOST_LINKS):
-        if os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd":
-            return int(path.name) if path.name.isdecimal() else None
-        try:
-            path = path.parent / os.readlink(path)
-        except OSError:
-            return None
-    return None
-
-
-def _longest_names(place: Path) -> None:
-    """Refuse names that the system cannot have, whether or not their folder is there."""
-    for part in place.parts:
-        if len(os.fsencode(part)) > 255:
-            raise _system(errno.ENAMETOOLONG)
+    named = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", _STREAMS.get(str(path), str(path)), re.ASCII)
+    return int(named[1]) if named else None
 
 
 def _system(number: int) -> OSError:

@@ -34,28 +34,22 @@ _SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
 
 
 class State:
-    """What was asked, and what is being done about it.
+    """What was asked, and what is being done about it."""
 
-    Attributes
-    ----------
-    asked : int
-        The first signal that came; 0: none.
-    at_once : bool
-        Whether there is nothing to end: the next signal leaves.
-    raised : bool
-        Whether `KeyboardInterrupt` is on its way: another signal changes nothing.
-    held : int
-        Blocks of `Held` that are open.
-    told : bool
-        Whether the user has been told.
-    """
-
-    def __init__(self) -> None:
-        self.reset()
+    asked = 0
+    """The first signal that came; 0: none."""
+    at_once = False
+    """Whether there is nothing to end: the next signal leaves."""
+    raised = False
+    """Whether `KeyboardInterrupt` is on its way: another signal changes nothing."""
+    held = 0
+    """Blocks of `Held` that are open."""
+    told = False
+    """Whether the user has been told."""
 
     def reset(self) -> None:
         """Nothing was asked."""
-        self.asked, self.at_once, self.raised, self.held, self.told = 0, False, False, 0, False
+        vars(self).clear()
 
 
 state = State()

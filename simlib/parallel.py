@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
 from simlib.errors import RunInterruptedError, SimlibError
@@ -231,105 +230,94 @@ def each(
     """
     outer = _task.check
     if outer is not None and not _task.wide:
-        return _in_turn(tasks, what, progress, outer)
-    executor = _task.executor
-    if executor is not None and not wide:
-        return _elsewhere(executor, tasks, what, progress, outer)
-    todo = deque(range(len(tasks)))
-    ended: queue.SimpleQueue[tuple[int, list[Result], BaseException | None]] = queue.SimpleQueue()
-    stopped = threading.Event()
-
-    def check(*_: object) -> None:
-        if stopped.is_set():
-            raise RunInterruptedError("interrupted")
-
-    def work() -> None:
-        _task.check, _task.wide, _task.executor = check, wide, executor
-        while not stopped.is_set():
-            try:
-                number = todo.popleft()
-            except IndexError:
-                return
-            try:
-                ended.put((number, [tasks[number](check)], None))
-            except BaseException as error:  # raised again where it is waited for
-                ended.put((number, [], error))
-                stopped.set()
-
-    # Daemons, and no executor: Python waits for an executor's threads before it leaves.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers or cpus(), len(tasks)))]
+        ends = _in_turn(tasks, outer)
+    elif _task.executor is not None and not wide:
+        ends = _elsewhere(_task.executor, tasks, outer or _unheeding)
+    else:
+        ends = _in_threads(tasks, workers or cpus(), wide, outer or _unheeding)
     found: dict[int, Result] = {}
-    try:
-        for thread in threads:
-            thread.start()
-        while len(found) < len(tasks):
-            try:
-                number, given, fault = ended.get(timeout=LOOK_S)
-            except queue.Empty:
-                if outer is not None:
-                    outer()
-                continue
-            if fault is not None:
-                raise fault
-            found[number] = given[0]
-            _tell(progress, what, number, len(found) / len(tasks))
-    finally:
-        stopped.set()
-        _wait_for(threads)
+    with closing(ends):
+        for number, result in ends:
+            found[number] = result
+            if progress is not None:
+                progress(what if isinstance(what, str) else what[number], len(found) / len(tasks))
     return [found[number] for number in range(len(tasks))]
 
 
-def _wait_for(threads: Sequence[threading.Thread]) -> None:
-    """Wait until threads end, but not long."""
-    deadline = time.monotonic() + PATIENCE_S
-    for thread in threads:
-        if thread.is_alive():
-            thread.join(max(0.0, deadline - time.monotonic()))
+def _in_turn(tasks: Sequence[Callable[[Check], Result]], check: Check) -> Generator[tuple[int, Result]]:
+    """The tasks of a task, and their numbers, as they end."""
+    for number, task in enumerate(tasks):
+        check()
+        yield number, task(check)
 
 
 def _elsewhere(
-    executor: Executor,
-    tasks: Sequence[Callable[[Check], Result]],
-    what: str | Sequence[str],
-    progress: Progress | None,
-    check: Check | None,
-) -> list[Result]:
+    executor: Executor, tasks: Sequence[Callable[[Check], Result]], outer: Check
+) -> Generator[tuple[int, Result]]:
     """The tasks on an executor."""
-    numbers = iter(range(len(tasks)))
+    numbered = enumerate(tasks)
 
     def draw() -> tuple[Any, ...] | None:
-        number = next(numbers, None)
-        return None if number is None else (_alone, number, tasks[number])
+        following = next(numbered, None)
+        return None if following is None else (_alone, *following)
 
-    found: dict[int, Result] = {}
-    for _, (number, result) in completed(executor, draw, check or (lambda: None)):
-        found[number] = result
-        _tell(progress, what, number, len(found) / len(tasks))
-    return [found[number] for number in range(len(tasks))]
+    for _, end in completed(executor, draw, outer):
+        yield end
 
 
 def _alone(number: int, task: Callable[[Check], Result]) -> tuple[int, Result]:
     """A task in another process, whose CPU is its own and no more; nobody asks it to end."""
     before = _task.check, _task.wide
-    _task.check, _task.wide = (lambda *_: None), False
+    _task.check, _task.wide = _unheeding, False
     try:
-        return number, task(_task.check)
+        return number, task(_unheeding)
     finally:
         _task.check, _task.wide = before
 
 
-def _in_turn(
-    tasks: Sequence[Callable[[Check], Result]], what: str | Sequence[str], progress: Progress | None, check: Check
-) -> list[Result]:
-    """The tasks of a task."""
-    found = []
-    for number, task in enumerate(tasks):
+def _in_threads(
+    tasks: Sequence[Callable[[Check], Result]], workers: int, wide: bool, outer: Check
+) -> Generator[tuple[int, Result]]:
+    """The tasks in threads, which end early if one of them fails, or nobody waits any more."""
+    executor, begun, stopped = _task.executor, threading.Event(), threading.Event()
+    ended: queue.SimpleQueue[Future[tuple[int, Result]]] = queue.SimpleQueue()
+
+    def check(*_: object) -> None:
+        if stopped.is_set():
+            raise RunInterruptedError("interrupted")
+
+    def work(number: int) -> tuple[int, Result]:
+        begun.wait()
         check()
-        found.append(task(check))
-        _tell(progress, what, number, len(found) / len(tasks))
-    return found
+        _task.check, _task.wide, _task.executor = check, wide, executor
+        return number, tasks[number](check)
+
+    def note(future: Future[tuple[int, Result]]) -> None:
+        ended.put(future)  # before others end because of it: the first fault is the one that is raised
+        if future.cancelled() or future.exception() is not None:
+            stopped.set()
+
+    pool, futures = ThreadPoolExecutor(workers), list[Future[tuple[int, Result]]]()
+    try:
+        for number in range(len(tasks)):
+            futures.append(pool.submit(work, number))
+            futures[-1].add_done_callback(note)
+        begun.set()  # an interrupt that came before finds nothing to end
+        left = len(tasks)
+        while left:
+            try:
+                future = ended.get(timeout=LOOK_S)
+            except queue.Empty:
+                outer()
+            else:
+                left -= 1
+                yield future.result()
+    finally:
+        stopped.set()
+        begun.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        wait([future for future in futures if not future.cancelled()], PATIENCE_S)
 
 
-def _tell(progress: Progress | None, what: str | Sequence[str], number: int, share: float) -> None:
-    if progress is not None:
-        progress(what if isinstance(what, str) else what[number], share)
+def _unheeding(*_: object) -> None:
+    """The check of what nobody asks to end."""

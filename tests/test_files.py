@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import stat
@@ -102,13 +101,11 @@ def test_a_file_keeps_its_permissions(tmp_path):
 
 def test_what_is_in_the_way_and_cannot_be_removed_is_named(tmp_path, monkeypatch):
     part = tmp_path / ".file.part"
-    with part.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        monkeypatch.setattr(files, "_PATIENCE_S", 0.1)
-        with pytest.raises(InputError, match=r"cannot be written \(another process holds it\)"):
-            write_text(tmp_path / "file", "")
-    part.unlink()
     part.mkdir()
+    with files.locked(tmp_path):
+        monkeypatch.setattr(files, "_PATIENCE_S", 0.1)
+        with pytest.raises(InputError, match=r"cannot be written \(another process writes in its folder\)"):
+            write_text(tmp_path / "file", "")
 
     def refuse(path):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))

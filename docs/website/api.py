@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import simlib
@@ -73,12 +72,11 @@ def public() -> str:
         if f"simlib.{name}" in texts:
             rows += [f"   * - :py:mod:`{name} <simlib.{name}>`", f"     - {purpose(f'simlib.{name}')}"]
             continue
-        defined = re.compile(rf"(?m)^(class|def) {name}\b")  # the package comes before the modules that it holds
-        home = next(
-            home for home, text in texts.items() if home.startswith(simlib._HOME[name]) and defined.search(text)
+        thing = getattr(simlib, name)
+        [item] = (
+            item for item in ast.parse(texts[thing.__module__]).body if getattr(item, "name", "") == thing.__name__
         )
-        [item] = (item for item in ast.parse(texts[home]).body if getattr(item, "name", "") == name)
-        rows += [f"   * - :py:obj:`{name} <{home}.{name}>`", f"     - {first_line(item)}"]
+        rows += [f"   * - :py:obj:`{name} <{thing.__module__}.{item.name}>`", f"     - {first_line(item)}"]
     return "\n".join([".. list-table::", "   :widths: 25 75", "", *rows, "", ""])
 
 

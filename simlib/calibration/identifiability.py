@@ -34,13 +34,7 @@ def sobol_indices(
     """Sobol indices of one predicted number over the costs' profile intervals (Saltelli et al. 2010).
 
     Returns: name, first, first_confidence, total, total_confidence: shares of the variance, with 90 % half-widths.
-
-    Parameters
-    ----------
-    variant : str
-        Name of a variant, empty if the scenario has none.
-    seed : int
-        At least 1: SALib takes 0 for "no seed".
+    `variant` is empty if the scenario has none.
     """
     if seed < 1:
         raise InputError("seed", seed, "must be at least 1", "SALib takes 0 for no seed")
@@ -96,8 +90,7 @@ def alternatives(
     train : str
         Condition on the rows that each calibration may see.
     readings : mapping of str to mapping
-        What each reading changes, as tables of a scenario file; applied to every variant. The key
-        ``calibration`` may name other costs.
+        What each reading changes in every variant, as tables of a scenario file; ``calibration`` may name other costs.
     known : mapping of str to Fit, optional
         Readings that were calibrated before; they come first.
     """
@@ -129,10 +122,7 @@ def _errors(name: str, fit: Fit) -> dict[str, Any]:
 
 
 def strongest_correlations(fit: Fit, count: int = 3) -> list[tuple[str, str, float]]:
-    """Pairs of costs whose estimates depend on each other most.
-
-    Returns: list of (str, str, float). Strongest first.
-    """
+    """Pairs of costs whose estimates depend on each other most, strongest first."""
     if fit.correlation is None:
         return []
     names, matrix = fit.estimate.names, fit.correlation.to_numpy()

@@ -79,19 +79,10 @@ def assumed_ratios(train: pd.DataFrame) -> FloatArray:
 
 
 def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatArray, ratios: FloatArray) -> Noise:
-    """The deviations of a fit that weighed its rows by `ratios`.
+    """The deviations of a fit that weighed its rows by `ratios`; the ratios found are those of the next round.
 
-    Returns: The ratios are those of the next round; they stay as assumed unless two groups can tell theirs.
-
-    Parameters
-    ----------
-    train : DataFrame
-        metric and, if there are several, table of each row.
-    residuals : ndarray, shape (rows,)
-        Logarithm of model over measured.
-    jacobian : ndarray, shape (rows, costs)
-        Its derivatives by the logarithms of the costs.
-    ratios : ndarray, shape (rows,)
+    They stay as assumed unless two groups can tell theirs. `residuals`, shape (rows,), are the logarithms of model over
+    measured, `jacobian`, shape (rows, costs), their derivatives by the logarithms of the costs.
 
     Examples
     --------

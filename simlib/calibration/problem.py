@@ -73,12 +73,8 @@ class Problem:
     def model(self, points: FloatArray, rows: pd.DataFrame, pages_per_vcpu: int, seed: int) -> FloatArray:
         """The model's value of each observation, on common random numbers.
 
-        Returns: ndarray, shape (len(rows),) or (points, len(rows)).
-
-        Parameters
-        ----------
-        points : ndarray, shape (n,) or (points, n)
-            Logarithms of the costs.
+        `points`, shape (n,) or (points, n), are logarithms of the costs. Returns: ndarray, shape (len(rows),) or
+        (points, len(rows)).
         """
         asked = list(zip(rows["variant"], rows["vcpus"], rows["metric"], strict=True))
         keys: list[list[tuple[object, ...]]] = []
@@ -105,22 +101,14 @@ def build_problem(
 ) -> Problem:
     """Pair tables of measurements with a scenario and its variants.
 
+    The scenario's `Calibration` names the costs and the metrics. With variants, a table's column ``series`` names the
+    variant of each row. A table has a column ``vcpus`` and those of the metrics that it has; a column ``iteration``
+    says of which iteration a row's times are, and where it is empty, or missing, they are sums over all. `train` is the
+    condition on the rows that the calibration may see, or one for each table by its name; empty: all.
+
     Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
     lacks a metric or an iteration, or a cost that decides is neither given nor to be determined. Raises
     `CalibrationError` if there are too few observations for the parameters.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        Its `Calibration` names the costs and the metrics. With variants, a table's column ``series``
-        names the variant of each row.
-    tables : MeasurementTable, or several
-        Each with a column ``vcpus`` and those of the metrics that it has (``dirty_memory_time_ms``, ``contentions``).
-        A column ``iteration`` says of which iteration a row's times are; where it is empty, or missing, they are sums
-        over all.
-    train : str, or mapping of str to str
-        Condition on the rows that the calibration may see, such as ``"vcpus <= 8"``, or one for each table by its name;
-        empty: all.
 
     Examples
     --------

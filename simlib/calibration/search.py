@@ -52,12 +52,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Objective:
-    """Logarithm of model over measured, over each row's ratio (`simlib.calibration.noise`).
-
-    Attributes
-    ----------
-    ratios : ndarray, shape (training rows,)
-    """
+    """Logarithm of model over measured, over each row's ratio (`simlib.calibration.noise`), shape (training rows,)."""
 
     problem: Problem
     ratios: FloatArray
@@ -84,16 +79,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a descent ended.
-
-    Attributes
-    ----------
-    logs : ndarray, shape (costs,)
-    squares : float
-        Sum of squares of the residuals.
-    gain : float
-        Part of the sum of squares that the last descent took off.
-    """
+    """Where a descent ended: the sum of squares of its residuals, of which its last steps took off the part `gain`."""
 
     logs: FloatArray
     squares: float
@@ -174,16 +160,9 @@ def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
 def explore(objective: Objective, tell: Progress) -> tuple[pd.DataFrame, list[Minimum]]:
     """Screen the starting points and follow some.
 
-    Raises `InputError` if the model gives no value of a metric, because a cost that decides it has none. Raises
+    Returns: What a fit says of its starts (`simlib.fits.Fit.starts`) that were followed, and where they ended. Raises
+    `InputError` if the model gives no value of a metric, because a cost that decides it has none, and
     `CalibrationError` if no start leads to finite residuals.
-
-    Returns
-    -------
-    starts : DataFrame
-        start, origin, first and last (sums of squares), steps and, for each cost, where it began (as in a fit's
-        intervals), of those that were followed.
-    minima : list of Minimum
-        Where they ended.
     """
     problem = objective.problem
     starts = starting_points(problem, objective.seed)

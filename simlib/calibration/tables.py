@@ -55,15 +55,10 @@ def select_rows(tables: Sequence[MeasurementTable], select: Conditions) -> tuple
 
 
 def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTable]) -> list[str]:
-    """The condition of each table.
+    """The condition of each table; `what` they are is ``train`` or ``select``.
 
     Raises `InputError` if a condition is for a table that is not there, or names a column that a table lacks: nothing
     is left out in silence, so that table needs a condition of its own.
-
-    Parameters
-    ----------
-    what : str
-        Which conditions they are: ``train`` or ``select``.
 
     Examples
     --------
@@ -93,13 +88,6 @@ def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTabl
 
 def split_conditions(what: str, given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Conditions by table out of ``CONDITION`` and ``TABLE:CONDITION``, as the command line has them.
-
-    Parameters
-    ----------
-    what : str
-        ``train`` or ``select``.
-    names : sequence of str
-        Of the tables.
 
     Examples
     --------

@@ -25,14 +25,15 @@ from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
 from simlib.cli.output import (
     Format,
+    from_file,
     interruptible,
+    into_file,
+    into_folder,
     progress_bar,
     read_file,
     say,
     show,
-    whole_numbers,
-    writable_file,
-    writable_folder,
+    show_fit,
     write,
 )
 from simlib.cli.plot import Output, asked
@@ -46,8 +47,6 @@ from simlib.cli.questions import (
     Run,
     ScenarioArgument,
     SeedOption,
-    VariantOption,
-    VcpusOption,
 )
 from simlib.cli.sweep import sweep
 from simlib.errors import SimlibError
@@ -102,7 +101,7 @@ def calibrate(
         list[str],
         typer.Argument(metavar="MEASUREMENTS.csv…", help="CSV files, or names of tables in data/.", callback=read_file),
     ],
-    out: Annotated[Path, typer.Option(metavar="FIT.json", help="Where to write the fit.", callback=writable_file)],
+    out: Annotated[Path, into_file("FIT.json", "Where to write the fit.")],
     train: Annotated[
         list[str] | None,
         typer.Option(
@@ -148,22 +147,15 @@ def calibrate(
         first = rows.sort_values("total", ascending=False).iloc[0]
         where = f"{variant or 'the time'} at {first['vcpus']} vCPUs"
         say(f"what moves {where} most: {first['name']} (total Sobol index {first['total']:.2f})")
-    if output.how is Format.TABLE:
-        write(f"{fit.summary()}\n")
-    else:
-        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), output.how)
+    show_fit(fit, output.how)
 
 
 @app.command()
 @grouped
 def predict(
     *,
-    scenario: ScenarioArgument,
-    vcpus: VcpusOption,
-    variant: VariantOption = "",
-    policy: PolicyOption = "",
     curves: Curves,
-    elsewhere: Elsewhere,
+    policy: PolicyOption = "",
     output: Output,
 ) -> None:
     """Predict curves over vCPUs, with intervals: vcpus, metric, estimate, low, high, unit.
@@ -171,14 +163,7 @@ def predict(
     A scenario with variants gives one curve a variant. Example: simlib predict
     data/scenarios/arm64-ampere-altra.toml --vcpus 16,32,48 --plot build/curves.html
     """
-    with progress_bar() as progress, elsewhere.in_use():
-        result = simlib.predict(
-            scenario, whole_numbers(vcpus, "--vcpus"), variant=variant, policy=policy, progress=progress,
-            **curves.arguments(),
-        )  # fmt: skip
-    for flag in result.flags:
-        say(flag)
-    output.write_page(result, simlib.load_scenario(scenario), curves.intervals.seed)
+    result = curves.answer(simlib.predict, output, policy=policy)
     show(result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant"), output.how)
 
 
@@ -186,16 +171,12 @@ def predict(
 @grouped
 def compare(
     *,
-    scenario: ScenarioArgument,
+    curves: Curves,
     policies: Annotated[
         list[str],
         typer.Argument(metavar="POLICY…", help="Names of policies, every-512 and the like for batches, own for what "
                        "the scenario says itself. The others are compared with the first."),
     ],
-    vcpus: VcpusOption,
-    variant: VariantOption = "",
-    curves: Curves,
-    elsewhere: Elsewhere,
     output: Output,
 ) -> None:  # fmt: skip
     """Set policies side by side over vCPUs, on the same costs and random numbers, with intervals.
@@ -205,14 +186,7 @@ def compare(
 
     simlib compare data/scenarios/x86-160-vcpus.toml own every-64 --variant before --vcpus 16
     """
-    with progress_bar() as progress, elsewhere.in_use():
-        result = simlib.compare(
-            scenario, policies, whole_numbers(vcpus, "--vcpus"), variant=variant, progress=progress,
-            **curves.arguments(),
-        )  # fmt: skip
-    for flag in result.flags:
-        say(flag)
-    output.write_page(result, simlib.load_scenario(scenario), curves.intervals.seed)
+    result = curves.answer(simlib.compare, output, policies=policies)
     show(result.readable() if output.how is Format.TABLE else result.frame, output.how)
 
 
@@ -289,9 +263,7 @@ def _sample(case: Case, run: Run, output: Output) -> None:
 
 @app.command()
 def reproduce(
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where to write the report and its tables.", callback=writable_folder)
-    ] = Path("build/report"),
+    out: Annotated[Path, into_folder("FOLDER", "Where to write the report and its tables.")] = Path("build/report"),
     seed: SeedOption = 1,
 ) -> None:
     """Everything: calibrate, check, predict, draw; one self-contained HTML report. The main job."""
@@ -309,15 +281,8 @@ def explore(
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
     lab: Annotated[bool, typer.Option("--lab", help="Open the notebooks in JupyterLab instead of the page.")] = False,
     query: Annotated[str, typer.Option(metavar="QUERY", help="What the page asks first, as its address has it.")] = "",
-    scenario: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same, as a scenario file.", callback=read_file)
-    ] = None,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT.csv", help="Open nothing; write the page's table, all of it simulated.", callback=writable_file
-        ),
-    ] = None,
+    scenario: Annotated[Path | None, from_file("FILE", "The same, as a scenario file.")] = None,
+    table: Annotated[Path | None, into_file("OUT.csv", "Open nothing; write the page's table, simulated.")] = None,
 ) -> None:
     """Open a page on which a lock strategy can be tried out, and the notebooks beside it; on loopback, with a token.
 

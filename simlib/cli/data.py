@@ -13,13 +13,14 @@ import simlib
 from simlib.cli.output import (
     Format,
     FormatOption,
+    into_file,
+    into_folder,
     patient_progress,
     progress_bar,
     read_file,
     say,
     show,
-    writable_file,
-    writable_folder,
+    show_fit,
     write,
 )
 from simlib.errors import InputError, nearest
@@ -79,17 +80,12 @@ def data_costs(
     path = out / f"{MACHINE}.json"
     simlib.fits.save_fit(fit, path)
     say(f"written to {path}")
-    if how is Format.TABLE:
-        write(f"{fit.summary()}\n")
-    else:
-        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
+    show_fit(fit, how)
 
 
 @app.command("growth")
 def data_growth(
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where to write the fits.", callback=writable_folder)
-    ] = Path("data/fits/x86-growth"),
+    out: Annotated[Path, into_folder("FOLDER", "Where to write the fits.")] = Path("data/fits/x86-growth"),
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Calibrate each reading of why x86's faults take longer with more vCPUs: a fit file each. Minutes."""
@@ -108,9 +104,7 @@ def data_growth(
 
 @app.command("settings")
 def data_settings(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the table.", callback=writable_file)] = Path(
-        "data/fits/seed-001-settings.csv"
-    ),
+    out: Annotated[Path, into_file("FILE", "Where to write the table.")] = Path("data/fits/seed-001-settings.csv"),
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Simulate every setting of seed 001's workload that its mail does not state. Some twenty minutes on two cores."""
@@ -137,10 +131,7 @@ def data_check(
 def data_import(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="What the file is; listed below.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file; - is standard input.", callback=read_file)],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.", callback=writable_folder),
-    ] = None,
+    out: Annotated[Path | None, into_folder("FOLDER", "Write every table there: CSV and descriptor.")] = None,
     name: Annotated[str, typer.Option(help="Name of the written files. Default: that of the file.")] = "",
     table: Annotated[
         str, typer.Option(help="Print this table. Default: with --format table all, else the first.")

@@ -15,18 +15,19 @@ import typer
 import simlib
 from simlib.cli.elsewhere import Elsewhere
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, progress_bar, read_file, say, show, writable_folder, write
+from simlib.cli.output import Format, into_folder, progress_bar, read_file, say, show, write
 from simlib.cli.plot import Output
+from simlib.cli.questions import FitOption
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
+from simlib.parallel import portion
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simlib import BatchChoice, Choice, Scenario
 
-Progress = Callable[[str, float], None]
 Found = TypeVar("Found", "Choice", "BatchChoice")
 
 
@@ -104,37 +105,68 @@ class Criteria:
                 "max_stall_s": stall}  # fmt: skip
 
 
-FitOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FIT.json",
-        help="Calibrated costs. Default: the shipped fit for the machine, if any.",
-        callback=read_file,
-    ),
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER", help="Write everything as JSON, and its tables as CSV files.", callback=writable_folder
-    ),
-]
+OutOption = Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What both commands are asked, and where the answer goes."""
+
+    subject: Subject
+    fit: FitOption = None
+    numbers: Numbers
+    criteria: Criteria
+    out: OutOption = None
+    elsewhere: Elsewhere
+    output: Output
+
+    def answers(self, command: str, choose_one: Callable[..., Found]) -> dict[str, Found]:
+        """The choices by architecture, one after another, with progress and what to know of each on stderr."""
+        cases, choices = _cases(command, self.subject, self.numbers, self.fit), {}
+        with self.elsewhere.in_use(), progress_bar() as progress:
+            for done, (name, case) in enumerate(cases.items()):
+                label = f"{name}: " if len(cases) > 1 else ""
+                choices[name] = choose_one(
+                    case, fit=self.fit, announce=None if done else _labelled(say, label),
+                    progress=_labelled(portion(progress, done / len(cases), (done + 1) / len(cases)), label),
+                    **self.criteria.arguments(),
+                )  # fmt: skip
+        for name, choice in choices.items():
+            for flag in choice.flags:
+                say(f"{name}: {flag}" if len(cases) > 1 else flag)
+        return choices
+
+    def write(self, name: str, choices: Mapping[str, Found], tables: Mapping[str, pd.DataFrame]) -> None:
+        """Write what ``--out`` and ``--plot`` ask for; `tables` instead of the choice's own if there are several."""
+        if self.out is not None:
+            found = {key: choice.to_dict() for key, choice in choices.items()}
+            whole: object = found if len(found) > 1 else next(iter(found.values()))
+            written = tables or next(iter(choices.values())).files()
+            files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in written.items()}
+            write_together(self.out, {f"{name}.json": json.dumps(whole, indent=1) + "\n"} | files)
+            say(f"written to {self.out}")
+        self.output.write_page(choices)
+
+    def show(self, choices: Mapping[str, Found], for_people: Callable[[Found], None]) -> None:
+        """The one choice on stdout."""
+        (choice,) = choices.values()
+        if self.output.how is Format.TABLE:
+            for_people(choice)
+        elif self.output.how is Format.CSV:
+            show(choice.table, self.output.how)
+        else:
+            write(json.dumps(choice.to_dict(), indent=1) + "\n")
 
 
 @grouped
 def choose(
     *,
-    subject: Subject,
     among: Annotated[
         list[str] | None,
         typer.Option(metavar="STRATEGY", help="Only these, each with an --among of its own: names that simlib policies "
                      "lists, several joined by +, or texts such as 'held >= 50us'."),
     ] = None,
-    fit: FitOption = None,
-    numbers: Numbers,
-    criteria: Criteria,
-    out: OutOption = None,
-    elsewhere: Elsewhere,
-    output: Output,
+    question: Question,
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
 
@@ -155,38 +187,27 @@ def choose(
 
     simlib choose --fit host/fit.json
     """
-    cases = _cases("choose", subject, numbers, fit)
-    with elsewhere.in_use():
-        choices = _choose(cases, partial(simlib.choose, fit=fit, among=among or None, **criteria.arguments()))
-    if out is not None:
-        tables = next(iter(choices.values())).files()
-        if subject.everything:
-            tables = {"answers": simlib.decision.comparison(choices)}
-        _write(out, "choose", choices, tables)
-    output.write_page(choices)
-    if subject.everything:
-        frame = simlib.decision.comparison(choices)
-        show(_by_architecture(choices) if output.how is Format.TABLE else frame, output.how)
-        say("in brackets: the longest stall; --format csv has all objectives")
+    choices = question.answers("choose", partial(simlib.choose, among=among or None))
+    if not question.subject.everything:
+        question.write("choose", choices, {})
+        question.show(choices, _print)
         return
-    _show(choices, output.how, _print)
+    frame = simlib.decision.comparison(choices)
+    question.write("choose", choices, {"answers": frame})
+    how = question.output.how
+    show(_by_architecture(choices) if how is Format.TABLE else frame, how)
+    say("in brackets: the longest stall; --format csv has all objectives")
 
 
 @grouped
 def choose_batch(
     *,
-    subject: Subject,
-    fit: FitOption = None,
-    numbers: Numbers,
     objective: Annotated[
         str,
         typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x guest time lost; "
                      "lost; stall; p999; above10, above50, above99; clear; precopy."),
     ] = "cost",
-    criteria: Criteria,
-    out: OutOption = None,
-    elsewhere: Elsewhere,
-    output: Output,
+    question: Question,
 ) -> None:  # fmt: skip
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 
@@ -201,20 +222,19 @@ def choose_batch(
 
     simlib choose-batch --all
     """
-    cases = _cases("choose-batch", subject, numbers, fit)
-    with elsewhere.in_use():
-        choices = _choose(cases, partial(simlib.choose_batch, fit=fit, objective=objective, **criteria.arguments()))
-    if out is not None:
-        tables = next(iter(choices.values())).files()
-        if subject.everything:
-            tables = {"architectures": simlib.decision.comparison_of_batches(choices)}
-        _write(out, "choose-batch", choices, tables)
-    output.write_page(choices)
-    if subject.everything:
-        frame = simlib.decision.comparison_of_batches(choices)
-        show(_readable_batches(frame) if output.how is Format.TABLE else frame, output.how)
+    choices = question.answers("choose-batch", partial(simlib.choose_batch, objective=objective))
+    if not question.subject.everything:
+        question.write("choose-batch", choices, {})
+        question.show(choices, _print_batch)
         return
-    _show(choices, output.how, _print_batch)
+    frame = simlib.decision.comparison_of_batches(choices)
+    question.write("choose-batch", choices, {"architectures": frame})
+    show(_readable_batches(frame) if question.output.how is Format.TABLE else frame, question.output.how)
+
+
+def _labelled(tell: Any, label: str) -> Callable[..., None]:
+    """What tells of a choice, by its name if there are several."""
+    return lambda what, *share: tell(f"{label}{what}", *share)
 
 
 def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -> dict[str, Scenario]:
@@ -278,52 +298,6 @@ def _running(source: str, numbers: Numbers) -> Any:
     if numbers.link:
         given["link_bits"] = parse_bandwidth(numbers.link, "--link")
     return replace(running, **given)
-
-
-def _choose(cases: Mapping[str, Scenario], choose_one: Callable[..., Found]) -> dict[str, Found]:
-    """The choices, one after another, with progress and what to know of each on stderr."""
-    choices = {}
-    with progress_bar() as progress:
-        for done, (name, case) in enumerate(cases.items()):
-            label = f"{name}: " if len(cases) > 1 else ""
-            part = partial(_report, progress, label, done, len(cases))
-            announce = partial(_announce, label) if not done else None
-            choices[name] = choose_one(case, announce=announce, progress=part)
-    for name, choice in choices.items():
-        for flag in choice.flags:
-            say(f"{name}: {flag}" if len(cases) > 1 else flag)
-    return choices
-
-
-def _announce(label: str, text: str) -> None:
-    say(label + text)
-
-
-def _report(progress: Progress, label: str, done: int, cases: int, what: str, share: float) -> None:
-    """Progress of one choice among several."""
-    progress(f"{label}{what}", (done + share) / cases)
-
-
-def _write(
-    out: Path, name: str, choices: Mapping[str, Choice | BatchChoice], tables: Mapping[str, pd.DataFrame]
-) -> None:
-    """What ``--out`` writes."""
-    found = {key: choice.to_dict() for key, choice in choices.items()}
-    whole: object = found if len(found) > 1 else next(iter(found.values()))
-    files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in tables.items()}
-    write_together(out, {f"{name}.json": json.dumps(whole, indent=1) + "\n"} | files)
-    say(f"written to {out}")
-
-
-def _show(choices: Mapping[str, Found], how: Format, for_people: Callable[[Found], None]) -> None:
-    """The one choice on stdout."""
-    (choice,) = choices.values()
-    if how is Format.TABLE:
-        for_people(choice)
-    elif how is Format.CSV:
-        show(choice.table, how)
-    else:
-        write(json.dumps(choice.to_dict(), indent=1) + "\n")
 
 
 def _print(choice: Choice) -> None:

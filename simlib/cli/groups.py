@@ -21,11 +21,8 @@ def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
     Returns: It takes the fields by name, builds the groups and calls the command. Raises `ValueError` Two parameters
     have the same name.
 
-    Parameters
-    ----------
-    command : callable
-        A function with type hints. A group has no default of its own, so that it stands after ``*`` where a parameter
-        before it has one; Typer calls by name.
+    A group has no default of its own, so that it stands after ``*`` where a parameter before it has one; Typer calls by
+    name.
 
     Examples
     --------

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import simlib
-from simlib.cli.output import Format, FormatOption, progress_bar, read_file, say, show, writable_file, writable_folder
+from simlib.cli.output import Format, FormatOption, from_file, into_file, into_folder, progress_bar, say, show
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,12 +24,7 @@ NameOption = Annotated[str, typer.Option(help="First part of the tables' names."
 
 @app.command("measure")
 def host_measure(
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Folder for what is measured; a begun one is continued.", callback=writable_folder
-        ),
-    ],
+    out: Annotated[Path, into_folder("DIR", "Folder for what is measured; a begun one is continued.")],
     duration: Annotated[str, typer.Option(help="About how long to measure, e.g. 90s.")] = "300s",
     cpus: Annotated[str, typer.Option(metavar="LIST", help="CPUs to use, e.g. 0-3,8. Default: all.")] = "",
     numa: Annotated[int | None, typer.Option(metavar="NODE", help="Use this node's CPUs, and so its memory.")] = None,
@@ -71,10 +66,7 @@ def host_measure(
 def host_calibrate(
     folder: FolderArgument,
     name: NameOption = "host",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FIT.json", help="Where to write the fit. Default: DIR/fit.json.", callback=writable_file),
-    ] = None,
+    out: Annotated[Path | None, into_file("FIT.json", "Where to write the fit. Default: DIR/fit.json.")] = None,
     seed: Annotated[int, typer.Option(help="Of the resampling and of the replications.")] = 1,
     how: FormatOption = Format.TABLE,
 ) -> None:
@@ -101,13 +93,8 @@ def host_calibrate(
 def host_report(
     folder: FolderArgument,
     name: NameOption = "host",
-    fit: Annotated[
-        Path | None, typer.Option(metavar="FIT.json", help="The fit. Default: DIR/fit.json.", callback=read_file)
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.html", help="Where to write it. Default: DIR/report.html.", callback=writable_file),
-    ] = None,
+    fit: Annotated[Path | None, from_file("FIT.json", "The fit. Default: DIR/fit.json.")] = None,
+    out: Annotated[Path | None, into_file("FILE.html", "Where to write it. Default: DIR/report.html.")] = None,
 ) -> None:
     """Write one HTML page: what was measured, the costs, and what was held out beside its prediction.
 
@@ -131,10 +118,7 @@ def host_watch(
         str | None,
         typer.Option(metavar="SYSTEM:EVENT,…", help="Tracepoints, '' for none. Default: locks and faults."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write every table there: CSV and descriptor.", callback=writable_folder),
-    ] = None,
+    out: Annotated[Path | None, into_folder("FOLDER", "Write every table there: CSV and descriptor.")] = None,
     name: Annotated[str, typer.Option(help="Name of the written files.")] = "watch",
     how: FormatOption = Format.TABLE,
 ) -> None:

@@ -14,7 +14,7 @@ import typer
 
 import simlib
 from simlib.cli.groups import grouped
-from simlib.cli.output import Format, FormatOption, progress_bar, say, show, writable_folder
+from simlib.cli.output import Format, FormatOption, into_folder, progress_bar, say, show
 from simlib.errors import InputError, SimlibError
 
 if TYPE_CHECKING:
@@ -172,10 +172,7 @@ def lab_compare(
 def lab_collect(
     *,
     experiment: ExperimentArgument,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Folder for the tables and their descriptors.", callback=writable_folder),
-    ],
+    out: Annotated[Path, into_folder("DIR", "Folder for the tables and their descriptors.")],
     name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "lab",
     runs: Runs,
 ) -> None:
@@ -195,10 +192,7 @@ def lab_collect(
 
 @app.command("costs")
 def lab_costs(
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write a fit file for each machine.", callback=writable_folder),
-    ] = None,
+    out: Annotated[Path | None, into_folder("DIR", "Also write a fit file for each machine.")] = None,
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Print what actions cost on the lab's machines, in instructions, from data/collected.

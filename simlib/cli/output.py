@@ -27,6 +27,8 @@ from simlib.interruption import state
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simlib import Calibrated, Fit
+
 QUIET_S = 10.0
 """Without a terminal, longest silence of a stage, s."""
 
@@ -69,6 +71,21 @@ def writable_folder(context: typer.Context, path: Path | None) -> Path | None:
     return None if path is None else _named_once(context, check_writable(path, folder=True), "written")
 
 
+def from_file(metavar: str, text: str) -> Any:
+    """An option for `read_file`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=read_file)
+
+
+def into_file(metavar: str, text: str) -> Any:
+    """An option for `writable_file`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=writable_file)
+
+
+def into_folder(metavar: str, text: str) -> Any:
+    """An option for `writable_folder`, with its help."""
+    return typer.Option(metavar=metavar, help=text, callback=writable_folder)
+
+
 def _named_once(context: typer.Context, path: Path, use: str) -> Path:
     """Refuse a file that is written and named twice on the command line: one of the two would be lost."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a device or a pipe takes both
@@ -100,6 +117,14 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
         if left_out:
             say(f"no room for {', '.join(left_out)}: a wider terminal or --format csv has all")
     write(text)
+
+
+def show_fit(fit: Fit | Calibrated, how: Format) -> None:
+    """Print a fit: its summary for people, else its costs and whether they are determined."""
+    if how is Format.TABLE:
+        write(f"{fit.summary()}\n")
+    else:
+        show(fit.costs().drop(columns="fit").assign(determined=fit.parameters["determined"]), how)
 
 
 def write(text: str) -> None:

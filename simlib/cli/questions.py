@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from simlib.cli.output import read_file, writable_file, writable_folder
+import simlib
+from simlib.cli.elsewhere import Elsewhere
+from simlib.cli.output import from_file, into_file, into_folder, progress_bar, read_file, say, whole_numbers
+from simlib.cli.plot import Output
+
+Curve = TypeVar("Curve", "simlib.PredictionResult", "simlib.Comparison")
 
 
 class EngineName(StrEnum):
@@ -29,14 +35,8 @@ PolicyOption = Annotated[
     str, typer.Option(metavar="NAME", help="A way of taking the lock; simlib policies lists them.")
 ]
 FitOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FIT.json",
-        help="Calibrated costs. Default: the shipped fit for the scenario's machine.",
-        callback=read_file,
-    ),
+    Path | None, from_file("FIT.json", "Calibrated costs. Default: the shipped fit for the machine, if any.")
 ]
-VcpusOption = Annotated[str, typer.Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
 SeedOption = Annotated[int, typer.Option(help="Root of all random streams.")]
 LEVEL = 0.90
 """Probability of the intervals, as of `simlib.calibrate`, `simlib.predict` and `simlib.compare`."""
@@ -52,8 +52,11 @@ class Intervals:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """What is computed over vCPUs, from which costs."""
+    """What is computed over vCPUs, from which costs, and where."""
 
+    scenario: ScenarioArgument
+    vcpus: Annotated[str, typer.Option(help="Numbers of vCPUs, e.g. 16,32,48.")]
+    variant: VariantOption = ""
     fit: FitOption = None
     metrics: Annotated[
         str,
@@ -61,11 +64,21 @@ class Curves:
                      "Default: the workload's own."),
     ] = ""  # fmt: skip
     intervals: Intervals
+    elsewhere: Elsewhere
 
-    def arguments(self) -> dict[str, Any]:
-        """The same for `simlib.predict` and `simlib.compare`."""
+    def answer(self, compute: Callable[..., Curve], output: Output, **more: Any) -> Curve:
+        """What `simlib.predict` or `simlib.compare` gives; its flags are said, and its page is written."""
+        vcpus = whole_numbers(self.vcpus, "--vcpus")
         metrics = [name.strip() for name in self.metrics.split(",")] if self.metrics else None
-        return {"fit": self.fit, "metrics": metrics, **asdict(self.intervals)}
+        with progress_bar() as progress, self.elsewhere.in_use():
+            result = compute(
+                scenario=self.scenario, vcpus=vcpus, variant=self.variant, fit=self.fit, metrics=metrics,
+                progress=progress, **asdict(self.intervals), **more,
+            )  # fmt: skip
+        for flag in result.flags:
+            say(flag)
+        output.write_page(result, simlib.load_scenario(self.scenario), self.intervals.seed)
+        return result
 
 
 @dataclass(frozen=True)
@@ -101,11 +114,5 @@ class Run:
 class Files:
     """What is written of a run."""
 
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="OUT.json", help="Write a trace that Perfetto reads.", callback=writable_file),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write all tables of the run as CSV files.", callback=writable_folder),
-    ] = None
+    trace: Annotated[Path | None, into_file("OUT.json", "Write a trace that Perfetto reads.")] = None
+    out: Annotated[Path | None, into_folder("FOLDER", "Write all tables of the run as CSV files.")] = None

@@ -82,11 +82,12 @@ def read_guest(source: str | Path) -> RunningGuest:
     where = str(source)
     try:
         if where == "-":
-            return parse_guest(_text(sys.stdin.buffer.read(_LIMIT + 1), "standard input"), "standard input")
-        if stat.S_ISSOCK(os.stat(where).st_mode):
+            where, data = "standard input", sys.stdin.buffer.read(_LIMIT + 1)
+        elif stat.S_ISSOCK(os.stat(where).st_mode):
             return _ask(where)
-        with open(where, "rb") as file:
-            return parse_guest(_text(file.read(_LIMIT + 1), where), where)
+        else:
+            with open(where, "rb") as file:
+                data = file.read(_LIMIT + 1)
     except FileNotFoundError:
         raise InputError(where, "missing", "must be a text file or a QMP socket", "check the path") from None
     except (OSError, ValueError) as error:
@@ -94,6 +95,9 @@ def read_guest(source: str | Path) -> RunningGuest:
             raise
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(where, reason, "must be a text file or a QMP socket that can be read") from None
+    if len(data) > _LIMIT:
+        raise InputError(where, f"more than {_LIMIT} bytes", "is too long for replies of QMP", ASK)
+    return parse_guest(data.decode("utf-8-sig", errors="replace"), where)
 
 
 def parse_guest(text: str, where: str = "text") -> RunningGuest:
@@ -247,12 +251,6 @@ def _interval(scenario: Scenario, rate: float, seconds: float) -> int:
             f"{shorter}, or take a lower workload.zipf_exponent",
         )  # fmt: skip
     return interval
-
-
-def _text(data: bytes, where: str) -> str:
-    if len(data) > _LIMIT:
-        raise InputError(where, f"more than {_LIMIT} bytes", "is too long for replies of QMP", ASK)
-    return data.decode("utf-8-sig", errors="replace")
 
 
 def _ask(path: str) -> RunningGuest:

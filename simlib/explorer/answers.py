@@ -16,10 +16,10 @@ from simlib.decision.closed_form import batching, chunk_pages
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
-from simlib.engine.timeline import ownership_over_time, perfetto_trace, timeline
+from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
-from simlib.fits import Fit, choose_fit, find_fit
+from simlib.fits import choose_fit, find_fit
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Guest, Scenario
@@ -44,7 +44,7 @@ DRAWS = 12
 TRACE = 2_000_000
 """Events of a window whose lock ownership is drawn."""
 
-MOST_VCPUS = 1023
+MOST_VCPUS, SEED = 1023, 1
 
 Check = parallel.Check
 
@@ -61,33 +61,20 @@ class Theory(NamedTuple):
     law: pd.DataFrame
 
 
-class Costed(NamedTuple):
-    """A migration all of whose costs have values, and what they rest on."""
-
-    scenario: Scenario
-    costs: UncertainCosts
-
-
-def costed(scenario: Scenario) -> Costed:
-    """Each cost at its median: given, else calibrated, else from the priors.
+def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
+    """The scenario with each cost at its median, and what they rest on: given, else calibrated, else the priors.
 
     Examples
     --------
-    >>> costed(State.of("riscv").scenario).costs.evidence
+    >>> costed(State.of("riscv").scenario)[1].evidence
     'facts alone'
     """
     costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
-    return Costed(costs.central(), costs)
+    return costs.central(), costs
 
 
 def theory(state: State) -> Theory:
-    """All that theory and measurements say of a state: `bound`, `published`, `law`, and the evidence for the costs.
-
-    Examples
-    --------
-    >>> theory(State.of("riscv")).evidence
-    'facts alone'
-    """
+    """All that theory and measurements say of a state."""
     case, costs = costed(state.case())
     return Theory(costs.evidence, flags_of(case), bound(case), published(case), law(case))
 
@@ -137,7 +124,7 @@ def bound(case: Scenario) -> pd.DataFrame:
 
     Examples
     --------
-    >>> bound(costed(State.of("arm64").scenario).scenario)["times"].is_monotonic_increasing
+    >>> bound(costed(State.of("arm64").scenario)[0])["times"].is_monotonic_increasing
     True
     """
     policy, costs = case.policy.resolved(), case.machine_costs
@@ -166,54 +153,50 @@ def published(scenario: Scenario) -> pd.DataFrame:
     0
     """
     fit = find_fit(scenario)
-    frame = pd.DataFrame(columns=["variant", "kernel", "vcpus", "times"])
-    if fit is None:
-        return frame
-    rows = _dirtying(fit)
-    parts = []
-    for variant, part in rows.groupby("variant", sort=False):
-        first = part.sort_values("vcpus")["value"].iloc[0]
-        if len(part) > 1:
-            kernel = fit.scenario.variants[str(variant)].policy.architecture if variant else ""
-            parts.append(
-                pd.DataFrame(
-                    {"variant": variant, "kernel": kernel, "vcpus": part["vcpus"], "times": part["value"] / first}
-                )
-            )
-    return pd.concat(parts, ignore_index=True) if parts else frame
+    parts = [pd.DataFrame(columns=["variant", "kernel", "vcpus", "times"])]
+    if fit is not None:
+        rows = fit.observations
+        rows = rows[rows["metric"].str.startswith("dirty_memory_time")]
+        for variant, part in rows.groupby("variant", sort=False):
+            if len(part) > 1:
+                kernel = fit.scenario.variants[str(variant)].policy.architecture if variant else ""
+                times = part["value"] / part.sort_values("vcpus")["value"].iloc[0]
+                parts.append(part[["variant", "vcpus"]].assign(kernel=kernel, times=times))
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-def _dirtying(fit: Fit) -> pd.DataFrame:
-    rows = fit.observations
-    return rows[rows["metric"].str.startswith("dirty_memory_time")]
-
-
-def curve(state: State, check: Check, draws: int = DRAWS) -> pd.DataFrame:
+def curve(state: State, check: Check) -> pd.DataFrame:
     """Dirty memory time over vCPUs, in multiples of one vCPU's, with a band for what the costs leave open.
 
-    Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `draws` vectors of costs).
+    Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `DRAWS` vectors of costs).
     """
     vcpus = curve_vcpus(state.scenario.guest.vcpus)
     medians, costs = costed(state.case())
     random = np.random.default_rng(1)
-    worlds = [medians, *(costs.draw(random) for _ in range(draws))]
+    worlds = [medians, *(costs.draw(random) for _ in range(DRAWS))]
     jobs = [(selftest(world).with_vcpus(n), n) for world in worlds for n in vcpus]
 
     def one(case: Scenario, n: int, inner: Check) -> float:
-        def both(*of: object) -> None:
-            check()
-            inner(*of)
-
         pages = max(LEAST_PAGES, CURVE_PAGES // max(8, n) // WORD_PAGES * WORD_PAGES)
         whole = dataclasses.replace(
             case, guest=dataclasses.replace(case.guest, memory_per_vcpu=pages * case.guest.page_size)
         )
-        return run_scenario(whole, progress=both).metrics["dirty_memory_time"] / pages
+        return run_scenario(whole, progress=_both(check, inner)).metrics["dirty_memory_time"] / pages
 
     found = np.array(parallel.each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
     times = found / found[:, :1]
-    low, high = np.quantile(times[1:], [0.05, 0.95], axis=0) if draws else (times[0], times[0])
+    low, high = np.quantile(times[1:], [0.05, 0.95], axis=0)
     return pd.DataFrame({"vcpus": vcpus, "times": times[0], "low": low, "high": high})
+
+
+def _both(check: Check, inner: Check) -> Check:
+    """What ends a simulation that one of two does not want any more."""
+
+    def both(*of: object) -> None:
+        check()
+        inner(*of)
+
+    return both
 
 
 # --- the migration -------------------------------------------------------------------------------------------------
@@ -240,33 +223,13 @@ class Trip(NamedTuple):
         }
 
 
-def reason_not_to(state: State) -> str:
-    """Why the migration cannot be simulated at its size; empty if it can."""
-    return why_not(state.case())
-
-
-def trips(state: State, strategies: Sequence[str], check: Check, seed: int = 1) -> list[Trip]:
+def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
     """A walk for each of some strategies, on common random numbers."""
 
     def one(name: str, inner: Check) -> Trip:
-        def both(*of: object) -> None:
-            check()
-            inner(*of)
-
-        return Trip(name, travel(costed(state.case(name)).scenario, seed, 0.5, both))
+        return Trip(name, travel(costed(state.case(name))[0], SEED, 0.5, _both(check, inner)))
 
     return parallel.each([partial(one, name) for name in strategies])
-
-
-def batch_name(pages: int) -> str:
-    """A batch as a strategy: its name.
-
-    Examples
-    --------
-    >>> [batch_name(pages) for pages in (64, 0)]
-    ['every-64', 'whole-ioctl']
-    """
-    return f"every-{pages}" if pages else "whole-ioctl"
 
 
 def batches(scenario: Scenario) -> list[int]:
@@ -298,14 +261,8 @@ def law(case: Scenario) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     asked = batches(case)
     found = batch_costs(one, [batch or one.pages for batch in asked])
-    return pd.DataFrame(
-        {
-            "batch_pages": asked,
-            "cost_s": found.objective(),
-            "throughput": found.throughput,
-            "stall_s": found.stall,
-        }
-    )
+    values = (asked, found.objective(), found.throughput, found.stall)
+    return pd.DataFrame(dict(zip(columns, values, strict=True)))
 
 
 # --- one CLEAR, looked at closely ----------------------------------------------------------------------------------
@@ -323,7 +280,7 @@ class Glimpse:
 
     job: Job
     raw: EngineResult
-    seed: int = 1
+    seed: int = SEED
 
     @property
     def span(self) -> tuple[float, float]:
@@ -331,10 +288,6 @@ class Glimpse:
         _, opened, cleared, closed = (float(time) * PS for time in self.raw.stamp_ps)
         margin = min(0.1 * (cleared - opened), closed - cleared)
         return max(0.0, opened - margin), cleared + margin
-
-    def timeline(self) -> pd.DataFrame:
-        """Waits and holds of the lock within the `span`."""
-        return timeline(self, self.span)
 
     def shares(self, bins: int = 120) -> pd.DataFrame:
         """Who owned the lock over the `span`."""
@@ -349,26 +302,20 @@ class Glimpse:
         rows = shares.rename(columns=lambda name: name.removesuffix("_s")).rename_axis("thread_class").reset_index()
         return rows.melt("thread_class", var_name="activity", value_name="share")
 
-    def perfetto(self) -> dict[str, object]:
-        """The trace as Perfetto reads it."""
-        return perfetto_trace(self)
 
-
-def glimpse(state: State, check: Check, seed: int = 1) -> Glimpse:
+def glimpse(state: State, check: Check) -> Glimpse:
     """Run the window on one CLEAR with a trace.
 
     Raises `SimlibError` if there are more events than a trace may have.
     """
-    job = job_of_clear(costed(state.case()).scenario, seed)
-    return Glimpse(job, compiled.run(job, seed=seed, trace=TRACE, progress=check), seed)
+    job = job_of_clear(costed(state.case())[0], SEED)
+    return Glimpse(job, compiled.run(job, seed=SEED, trace=TRACE, progress=check))
 
 
 # --- all of it -----------------------------------------------------------------------------------------------------
 
-Part = tuple[str, object]
 
-
-def stages(state: State, check: Check) -> Iterator[Part]:
+def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
     """Everything that is simulated, part by part, what answers the question first.
 
     Yields
@@ -378,7 +325,7 @@ def stages(state: State, check: Check) -> Iterator[Part]:
     found : object
         A list of `Trip` (the strategy's, then the pins'), a `Glimpse`, `curve`'s table, a list of `Trip` by batch.
     """
-    reason = reason_not_to(state)
+    reason = why_not(state.case())
     if reason:
         yield "reason", reason
         yield "curve", curve(state, check)
@@ -393,6 +340,6 @@ def stages(state: State, check: Check) -> Iterator[Part]:
     except SimlibError as error:
         yield "no glimpse", str(error)
     yield "curve", curve(state, check)
-    rest = [batch_name(batch) for batch in batches(state.scenario)]
+    rest = [f"every-{batch}" if batch else "whole-ioctl" for batch in batches(state.scenario)]
     found |= {trip.strategy: trip for trip in trips(state, [name for name in rest if name not in found], check)}
     yield "batches", [found[name] for name in rest]

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 import pandas as pd
@@ -24,29 +25,18 @@ from simlib.model.quantities import format_duration
 from simlib.model.scenario import Scenario, differences
 
 _MODES = ("default", "lockless", "read", "write")
-_WIDE = {"style": {"description_width": "118px"}, "layout": widgets.Layout(width="auto")}
+_BELOW = "0 0 {} 122px"
+"""Margins of what stands below a control."""
 
 
-@dataclass(frozen=True)
-class Key:
-    """One key of a scenario file that the explorer has a control for.
-
-    Attributes
-    ----------
-    table, name : str
-        As in the file.
-    label : str
-        What stands beside it.
-    words : tuple
-        What it may be; empty: a text as the file has it.
-    help : str
-        What it means.
-    """
+class Key(NamedTuple):
+    """One key of a scenario file that the explorer has a control for."""
 
     table: str
     name: str
     label: str
     words: tuple[Any, ...] = ()
+    """What it may be; empty: a text as the file has it."""
     help: str = ""
 
 
@@ -149,10 +139,6 @@ class Controls:
         """What is asked: the last values that broke no rule."""
         return self._state
 
-    def control(self, name: str) -> Any:
-        """One of the widgets, by its key."""
-        return self._widgets[name]
-
     def set(self, name: str, value: Any) -> None:
         """Set a control, as its user does."""
         widget = self._widgets[name]
@@ -176,37 +162,35 @@ class Controls:
             note.value = ""
 
     def _build(self) -> widgets.Widget:
-        fixed = {
-            "architecture": widgets.Dropdown(options=architectures(), description="architecture", **_WIDE),
+        self._widgets = {
+            "architecture": widgets.Dropdown(options=architectures(), description="architecture", **_wide()),
             "preset": widgets.Dropdown(
                 options=[("a guest by its name …", ""), *((name, name) for name in guests())],
-                description="preset", **_WIDE,
+                description="preset", **_wide(),
             ),
             "strategy": widgets.Combobox(
                 options=["own", *(f"every-{n}" for n in (64, 512, 4096, 32768)), *POLICIES],
                 description="strategy", continuous_update=False, placeholder="a name, or pages >= 512 and waiters >= 1",
-                tooltip="when CLEAR lets go: a named policy, or a condition", **_WIDE,
+                tooltip="when CLEAR lets go: a named policy, or a condition", **_wide(),
             ),
         }  # fmt: skip
-        self._widgets.update(fixed)
-        for name, key in self._keys.items():
-            self._widgets[name] = _widget(key)
-        for name, widget in self._widgets.items():
-            self._notes[name] = widgets.HTML(layout=widgets.Layout(margin="0 0 0 122px"))
-            self._notes[name].add_class("simlib-error")
-            widget.observe(lambda change, name=name: self._heed(name, change["new"]), names="value")
-        self._pins = widgets.VBox()
-        pin = widgets.Button(description="Pin this strategy", layout=widgets.Layout(width="auto"))
-        pin.on_click(lambda _button: self._pin())
-        self._notes["pins"] = widgets.HTML()
-        self._notes["pins"].add_class("simlib-error")
-        self._costs = widgets.VBox()
+        self._widgets |= {name: _widget(key) for name, key in self._keys.items()}
+        for name in self._widgets:
+            self._observe(name)
+        self._notes["pins"] = note()
+        self._pins, self._costs = widgets.VBox(), widgets.VBox()
+        pin = button("Pin this strategy", self._pin)
         heads = [*self._shown("architecture", "preset", "strategy"), pin, self._notes["pins"], self._pins]
         parts = [widgets.VBox(self._shown(*(f"{key.table}.{key.name}" for key in keys))) for keys in KEYS.values()]
         folds = widgets.Accordion([*parts, self._costs], selected_index=0)
         for i, title in enumerate((*KEYS, "Costs")):
             folds.set_title(i, title)
         return widgets.VBox([*heads, folds])
+
+    def _observe(self, name: str) -> None:
+        """Heed a control, and have a place for what is wrong with it."""
+        self._notes[name] = note(margin=_BELOW.format(0))
+        self._widgets[name].observe(lambda change: self._heed(name, change["new"]), names="value")
 
     def _shown(self, *names: str) -> list[widgets.Widget]:
         return [part for name in names for part in (self._widgets[name], self._notes[name])]
@@ -273,12 +257,9 @@ class Controls:
         self._adopt(fresh)
 
     def _show_pins(self, state: State) -> None:
-        rows = []
-        for pin in state.pins:
-            button = widgets.Button(description=f"✕ {pin}", tooltip=f"unpin {pin}", layout=widgets.Layout(width="auto"))
-            button.on_click(lambda _button, pin=pin: self._unpin(pin))
-            rows.append(button)
-        self._pins.children = rows
+        self._pins.children = [
+            button(f"✕ {pin}", partial(self._unpin, pin), tooltip=f"unpin {pin}") for pin in state.pins
+        ]
 
     def _unpin(self, pin: str) -> None:
         self.errors.pop("pins", None)
@@ -293,18 +274,40 @@ class Controls:
             for name in [name for name in self._widgets if name.startswith("costs.")]:
                 self._widgets.pop(name).close()
             for name in names:
-                text = widgets.Text(description=name.removeprefix("costs."), continuous_update=False, **_WIDE)
-                text.observe(lambda change, name=name: self._heed(name, change["new"]), names="value")
-                self._widgets[name] = text
-                self._notes[name] = widgets.HTML(layout=widgets.Layout(margin="0 0 0 122px"))
-                self._notes[name].add_class("simlib-error")
-            self._hints = {name: widgets.HTML(layout=widgets.Layout(margin="0 0 4px 122px")) for name in names}
+                self._widgets[name] = widgets.Text(
+                    description=name.removeprefix("costs."), continuous_update=False, **_wide()
+                )
+                self._observe(name)
+            self._hints = {name: widgets.HTML(layout=widgets.Layout(margin=_BELOW.format("4px"))) for name in names}
             self._costs.children = [
                 part for name in names for part in (self._widgets[name], self._hints[name], self._notes[name])
             ]
-        for row in table.to_dict("records"):
-            self._widgets[f"costs.{row['cost']}"].value = row["shown"]
-            self._hints[f"costs.{row['cost']}"].value = Markup("<small>{}</small>").format(row["hint"])
+        for name, row in zip(names, table.to_dict("records"), strict=True):
+            self._widgets[name].value = row["shown"]
+            self._hints[name].value = Markup("<small>{}</small>").format(row["hint"])
+
+
+def auto() -> widgets.Layout:
+    """As wide as there is room."""
+    return widgets.Layout(width="auto")
+
+
+def note(**layout: str) -> widgets.HTML:
+    """A place for what is wrong."""
+    made = widgets.HTML(layout=widgets.Layout(**layout))
+    made.add_class("simlib-error")
+    return made
+
+
+def button(label: str, action: Callable[[], None], *, width: str = "auto", tooltip: str | None = None) -> Any:
+    """A button that does something."""
+    made = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width=width))
+    made.on_click(lambda _button: action())
+    return made
+
+
+def _wide() -> dict[str, Any]:
+    return {"style": {"description_width": "118px"}, "layout": auto()}
 
 
 def cost_table(scenario: Scenario) -> pd.DataFrame:
@@ -334,20 +337,17 @@ def _readable(picoseconds: float) -> str:
 def _widget(key: Key) -> Any:
     name = {"description": key.label, "tooltip": key.help or key.label}
     if not key.words:
-        return widgets.Text(continuous_update=False, **name, **_WIDE)
+        return widgets.Text(continuous_update=False, **name, **_wide())
     labels = {True: "yes", False: "no"}
     options = [(labels.get(word, word) if isinstance(word, bool) else word, word) for word in key.words]
-    return widgets.Dropdown(options=options, **name, **_WIDE)
+    return widgets.Dropdown(options=options, **name, **_wide())
 
 
 def _given(key: Key, value: Any) -> Any:
-    """A control's value as a scenario file has it."""
+    """A control's value as a scenario file has it: a number where it reads as one."""
     if not isinstance(value, str) or key.words:
         return value
-    text = value.strip()
     for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+        with suppress(ValueError):
+            return kind(value)
+    return value.strip()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -39,18 +40,16 @@ class Findings:
         """What is known at once; found when it is first asked for."""
         return answers.theory(self.state)
 
-    def trips(self) -> pd.DataFrame:
+    def trips(self, part: str = "trips") -> pd.DataFrame:
         """A row a strategy: the one that is asked about, then the pins; empty until they are simulated."""
         vcpus = self.state.scenario.guest.vcpus
-        return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get("trips", ())])
+        return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get(part, ())])
 
     def batches(self) -> pd.DataFrame | None:
         """A row a batch: batch_pages, stall_s, cost_s; None until they are simulated."""
         if "batches" not in self.parts:
             return None
-        vcpus = self.state.scenario.guest.vcpus
-        rows = pd.DataFrame([trip.row(vcpus) for trip in self.parts["batches"]])
-        rows["batch_pages"] = answers.batches(self.state.scenario)
+        rows = self.trips("batches").assign(batch_pages=answers.batches(self.state.scenario))
         return rows.rename(columns={"longest_stall_s": "stall_s"})
 
     def table(self) -> pd.DataFrame:
@@ -59,70 +58,48 @@ class Findings:
         Kind is ``theory``, ``simulated`` or ``measured``; low and high are NaN where there is no interval.
         """
         parts = [*self._curve(), *self._strategies(), *self._batches(), *self._closely()]
-        return pd.concat(
-            [pd.DataFrame(columns=COLUMNS), *(part[part.notna().any(axis=1)] for part in parts if len(part))]
-        )[list(COLUMNS)].reset_index(drop=True)
+        every = [pd.DataFrame(columns=COLUMNS), *(part for part in parts if len(part))]  # objects: 64 vCPUs stay "64"
+        return pd.concat(every, ignore_index=True)[list(COLUMNS)]
 
-    def _curve(self) -> list[pd.DataFrame]:
+    def _curve(self) -> Iterator[pd.DataFrame]:
         """When every write faults."""
-        state = self.state
-        shown = [
-            (self.theory.bound.assign(series="bound"), "theory"),
-            (self.theory.published.rename(columns={"variant": "series"}), "measured"),
-        ]
+        shown = {"theory": self.theory.bound.assign(variant="bound"), "measured": self.theory.published}
         if "curve" in self.parts:
-            shown.append((self.parts["curve"].assign(series=state.strategy), "simulated"))
-        names = {"vcpus": "x", "times": "value"}
-        same = {"figure": "curve", "quantity": "times as long as 1 vCPU", "unit": "ratio"}
-        return [rows.rename(columns=names).assign(kind=kind, **same) for rows, kind in shown]
+            shown["simulated"] = self.parts["curve"].assign(variant=self.state.strategy)
+        for kind, rows in shown.items():
+            named = rows.rename(columns={"variant": "series", "vcpus": "x", "times": "value"})
+            yield named.assign(figure="curve", quantity="times as long as 1 vCPU", unit="ratio", kind=kind)
 
-    def _strategies(self) -> list[pd.DataFrame]:
+    def _strategies(self) -> Iterator[pd.DataFrame]:
         """The guest over time, and what each strategy comes to."""
-        rows = [
-            over_time(trip).rename(columns={"strategy": "series", "time_s": "x", "throughput": "value"})
-            for trip in self.parts.get("trips", ())
-        ]
-        found = [
-            part.assign(figure="guest", quantity="guest throughput", unit="share", kind="simulated") for part in rows
-        ]
-        if rows:
+        for trip in self.parts.get("trips", ()):
+            rows = over_time(trip).rename(columns={"strategy": "series", "time_s": "x", "throughput": "value"})
+            yield rows.assign(figure="guest", quantity="guest throughput", unit="share", kind="simulated")
+        if "trips" in self.parts:
             long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
             unit = np.where(long["quantity"] == "guest_throughput", "share", "s")
-            found.append(long.assign(figure="strategies", unit=unit, kind="simulated"))
-        return found
+            yield long.assign(figure="strategies", unit=unit, kind="simulated")
 
-    def _batches(self) -> list[pd.DataFrame]:
+    def _batches(self) -> Iterator[pd.DataFrame]:
         """Stall and cost over the batch."""
-        found = []
-        for rows, kind in ((self.theory.law, "theory"), (self.batches(), "simulated")):
+        for kind, rows in (("theory", self.theory.law), ("simulated", self.batches())):
             if rows is not None and len(rows):
-                long = (
-                    rows[["batch_pages", "stall_s", "cost_s"]]
-                    .rename(columns={"batch_pages": "x"})
-                    .melt("x", var_name="quantity")
-                )
-                found.append(long.assign(figure="batch", series=kind, unit="s", kind=kind))
-        return found
+                named = rows[["batch_pages", "stall_s", "cost_s"]].rename(columns={"batch_pages": "x"})
+                long = named.melt("x", var_name="quantity")
+                yield long.assign(figure="batch", series=kind, unit="s", kind=kind)
 
-    def _closely(self) -> list[pd.DataFrame]:
+    def _closely(self) -> Iterator[pd.DataFrame]:
         """The window on one CLEAR."""
-        if "glimpse" not in self.parts:
-            return []
-        seen, same = self.parts["glimpse"], {"unit": "share", "kind": "simulated"}
-        time = seen.by_class().rename(columns={"thread_class": "series", "activity": "quantity", "share": "value"})
-        lock = (
-            seen.shares().rename(columns={"owner": "series", "time_s": "x", "share": "value"}).drop(columns="width_s")
-        )
-        return [time.assign(figure="time", **same), lock.assign(figure="lock", quantity="owned", **same)]
+        if "glimpse" in self.parts:
+            seen, same = self.parts["glimpse"], {"unit": "share", "kind": "simulated"}
+            names = {"thread_class": "series", "owner": "series", "activity": "quantity", "time_s": "x"}
+            yield seen.by_class().rename(columns=names | {"share": "value"}).assign(figure="time", **same)
+            lock = seen.shares().rename(columns=names | {"share": "value"})
+            yield lock.assign(figure="lock", quantity="owned", **same)
 
 
 def find(state: State, progress: Progress | None = None) -> Findings:
-    """Everything about a state, once all of it is simulated.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with (what, share done).
+    """Everything about a state, once all of it is simulated; `progress` is called with what, and the share done.
 
     Examples
     --------

@@ -1,99 +1,34 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The page's server and, started in the same moment, its kernel: each takes seconds for its imports.
-
-The kernel imports what the page needs and waits (`simlib.explorer.waiting`). Once Voilà asks for one, it is told what
-every kernel is told (`simlib.explorer.kernels`). Who opens a second page gets a fresh one. This module runs before all
-that takes long, so it imports none of it.
-"""
+"""The process of the explorer's server: JupyterLab with one folder's configuration, which ends with its starter."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from simlib.explorer.processes import started_by
-
-_KERNEL = """
-from simlib.explorer.launch import leave_out_parsers
-leave_out_parsers()
-from simlib.explorer.waiting import wait
-wait()
-"""
+from pathlib import Path
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A kernel that waits to be told who it is.
-
-    Attributes
-    ----------
-    pipe : int
-        File descriptor of the end that it is told by; it ends when that is closed, as by a server that has ended.
-    """
-
-    process: subprocess.Popen[bytes]
-    pipe: int
-
-    @classmethod
-    def start(cls) -> Waiting:
-        """Start one, in a session of its own as all kernels: what interrupts one goes to all of its session."""
-        theirs, mine = os.pipe()
-        line = [sys.executable, "-P", "-c", _KERNEL]
-        # ipykernel reads whose it is when it is imported: it ends with its parent, and does not print how to connect.
-        whose = os.environ | {"JPY_PARENT_PID": str(os.getpid())}
-        process = subprocess.Popen(line, stdin=theirs, env=whose, start_new_session=True)  # noqa: S603  # no shell
-        os.close(theirs)
-        return cls(process, mine)
-
-    def tell(self, connection_file: str, folder: str, environment: Mapping[str, str]) -> None:
-        """Say where it is to listen, in which folder it is, and its environment."""
-        told = {"connection_file": connection_file, "folder": folder, "environment": dict(environment)}
-        with open(self.pipe, "wb") as pipe:
-            pipe.write(json.dumps(told).encode())
-
-
-_kernels: list[Waiting] = []
-
-
-def main(folder: str, *, page: bool) -> None:
+def main(folder: str) -> None:
     """Be JupyterLab, with its arguments and the configuration of a folder, until the other end of stdin is closed.
 
-    Parameters
-    ----------
-    folder : str
-        Removed if this ends otherwise than by JupyterLab, as when whoever started it was killed.
-    page : bool
-        Whether a kernel is started for a page.
+    The folder is removed if this ends otherwise than by JupyterLab, as when whoever started it was killed.
     """
     signal.signal(signal.SIGTERM, lambda *_: _end_at_once(folder))  # until JupyterLab, once imported, listens itself
     threading.Thread(target=_end_with, args=(os.dup(0), folder), daemon=True).start()
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    if page:
-        _kernels.append(Waiting.start())
-        leave_out_parsers()
-    read_only_from(folder)
-    try:
-        runpy.run_module("jupyterlab", run_name="__main__")
-    finally:
-        for kernel in _kernels:  # that nobody took
-            kernel.process.kill()
-
-
-def read_only_from(folder: str) -> None:
-    """Let no user's and no system's configuration of Jupyter be read: it could open the server to everybody."""
+    # jsonschema has parsers of IRIs made when it is imported, most of a second's work for a check that nobody asks for.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # so Python notes what is not to be found
+    # No user's and no system's configuration of Jupyter is read: it could open the server to everybody.
     from jupyter_core import paths  # noqa: PLC0415  # before those who take this function from it
 
     paths.jupyter_config_path = lambda: [folder]
+    runpy.run_module("jupyterlab", run_name="__main__")
 
 
 def _end_with(starter: int, folder: str) -> None:
@@ -112,12 +47,23 @@ def _end_at_once(folder: str) -> None:
     os._exit(0)
 
 
-def take() -> Waiting | None:
-    """The kernel that waits, for the one who takes it; None if there is none, or it has ended."""
-    kernel = _kernels.pop() if _kernels else None
-    return kernel if kernel is not None and kernel.process.poll() is None else None
+def started_by(number: int) -> list[int]:
+    """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``.
 
-
-def leave_out_parsers() -> None:
-    """Do without checks of IRIs: jsonschema has parsers for them made when it is imported, most of a second's work."""
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # so Python notes what is not to be found
+    Examples
+    --------
+    >>> import subprocess
+    >>> with subprocess.Popen(["sleep", "60"]) as child:
+    ...     child.pid in started_by(os.getpid())
+    ...     child.kill()
+    True
+    """
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(path.parent.name))
+    found = [number]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]

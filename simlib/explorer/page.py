@@ -17,10 +17,11 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
+from simlib.engine.timeline import perfetto_trace
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.explorer import answers
 from simlib.explorer.canvas import IMAGES, Canvas
-from simlib.explorer.controls import Controls
+from simlib.explorer.controls import Controls, auto, button, note
 from simlib.explorer.drawing import CLOSELY, TITLES, draw
 from simlib.explorer.findings import Findings
 from simlib.explorer.state import State
@@ -32,6 +33,7 @@ ASKED = "QUERY_STRING"
 DRAWING_S, LOADING_S = 0.5, 5.0
 """How long the simulation lets a browser draw an answer, and load the page before the first one, at most, s."""
 
+PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
 SLOW = "theory; still simulating … (after an installation the simulator is compiled once, for a minute or two)"
 
@@ -77,8 +79,7 @@ class Explorer:
         self._words = widgets.HTML()
         self._words.add_class("simlib-words")
         self._status = widgets.HTML()
-        self._cancel = widgets.Button(description="Cancel", layout=widgets.Layout(width="80px"))
-        self._cancel.on_click(lambda _button: self.cancel())
+        self._cancel = button("Cancel", self.cancel, width="80px")
         self.findings = Findings(asked)
         self._before: Findings | None = None
         self.widget = self._build()
@@ -210,32 +211,21 @@ class Explorer:
         return page
 
     def _exports(self) -> widgets.Widget:
-        narrow = {"layout": widgets.Layout(width="auto")}
-        self._note = widgets.HTML()
-        self._note.add_class("simlib-error")
-        self._figure = widgets.Dropdown(options=[(title, name) for name, title in TITLES.items()], **narrow)
-        self._code = widgets.Textarea(rows=5, disabled=True, layout=widgets.Layout(width="auto"))
-        files = {
+        self._note = note()
+        self._figure = widgets.Dropdown(options=[(title, name) for name, title in TITLES.items()], layout=auto())
+        self._code = widgets.Textarea(rows=5, disabled=True, layout=auto())
+        upload = widgets.FileUpload(description="open a scenario", accept=".toml", layout=auto())
+        upload.observe(lambda change: self._try(self._open, change["new"]), names="value")
+        files: dict[str, tuple[str, Callable[[], bytes]]] = {
             "scenario (TOML)": ("scenario.toml", lambda: self.state.to_toml().encode()),
             "table (CSV)": ("explorer.csv", lambda: self.findings.table().to_csv(index=False).encode()),
             "trace (Perfetto)": ("trace.json", self._trace),
         }
-        rows: list[widgets.Widget] = []
-        for label, (name, content) in files.items():
-            button = widgets.Button(description=label, **narrow)
-            button.on_click(lambda _button, name=name, content=content: self._save(name, content))
-            rows.append(button)
-        images = []
-        for kind in (*IMAGES, "pdf"):
-            button = widgets.Button(description=kind.upper(), layout=widgets.Layout(width="60px"))
-            button.on_click(lambda _button, kind=kind: self._save_image(kind))
-            images.append(button)
-        upload = widgets.FileUpload(description="open a scenario", accept=".toml", **narrow)
-        upload.observe(lambda change: self._open(change["new"]), names="value")
-        code = widgets.Button(description="Python and command line", **narrow)
-        code.on_click(lambda _button: setattr(self._code, "value", self.calls()))
-        box = widgets.VBox([upload, *rows, self._figure, widgets.HBox(images), code, self._code, self._note])
-        fold = widgets.Accordion([box], selected_index=None)
+        saves = [button(label, partial(self._try, self._save, *file)) for label, file in files.items()]
+        images = [button(kind.upper(), partial(self._try, self._save_image, kind), width="60px") for kind in PICTURES]
+        code = button("Python and command line", lambda: setattr(self._code, "value", self.calls()))
+        parts = [upload, *saves, self._figure, widgets.HBox(images), code, self._code, self._note]
+        fold = widgets.Accordion([widgets.VBox(parts)], selected_index=None)
         fold.set_title(0, "Open and save")
         return fold
 
@@ -251,32 +241,29 @@ class Explorer:
         found = self.findings.parts.get("glimpse")
         if found is None:
             raise InputError("trace", "none", "the window was not simulated", "wait until it is")
-        return json.dumps(found.perfetto()).encode()
+        return json.dumps(perfetto_trace(found)).encode()
 
     def _save(self, name: str, content: Callable[[], bytes]) -> None:
-        self._note.value = ""
-        try:
-            self.canvas.save(name, content())
-        except SimlibError as error:
-            self._note.value = escape(str(error))
+        self.canvas.save(name, content())
 
     def _save_image(self, kind: str) -> None:
-        self._note.value = ""
         name = self._figure.value
         if kind in IMAGES:
             self.canvas.save_image(name, kind)
-            return
-        self._save(f"{name}.pdf", lambda: as_pdf(go.Figure(json.loads(self.canvas.figures[name]))))
+        else:
+            self.canvas.save(f"{name}.pdf", as_pdf(go.Figure(json.loads(self.canvas.figures[name]))))
 
     def _open(self, files: Any) -> None:
-        self._note.value = ""
         for given in files:
-            try:
-                state = State.from_toml(bytes(given["content"]).decode("utf-8"))
-            except (InputError, UnicodeDecodeError) as error:
-                self._note.value = escape(str(error))
-                return
-            self.load(state)
+            self.load(State.from_toml(bytes(given["content"]).decode("utf-8")))
+
+    def _try(self, action: Callable[..., None], *given: Any) -> None:
+        """Do what a button says, or say beside it what is wrong."""
+        self._note.value = ""
+        try:
+            action(*given)
+        except (SimlibError, UnicodeDecodeError) as error:
+            self._note.value = escape(str(error))
 
 
 def as_pdf(figure: go.Figure) -> bytes:

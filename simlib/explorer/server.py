@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
+from simlib import interruption
 from simlib.errors import InputError, SimlibError
-from simlib.explorer.processes import started_by
+from simlib.explorer.launch import started_by
 from simlib.files import write_bytes
 from simlib.interruption import Held
 from simlib.reading import exists
@@ -44,19 +44,6 @@ COPIES = "simlib-notebooks"
 INTERRUPTED = 130
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data: ws:; frame-ancestors 'self'"
 """What a browser may load: Voilà's template asks other hosts for icons and MathJax, which the page does not need."""
-
-_SERVER = {
-    "ServerApp": {
-        "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
-        "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
-    },
-    "MultiKernelManager": {"kernel_manager_class": "simlib.explorer.kernels.PageKernel"},
-    "VoilaConfiguration": {
-        "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO", "show_tracebacks": False,
-        "file_allowlist": [], "show_margins": False,
-    },
-}  # fmt: skip
-"""The extensions, and a page that shows no file and no traceback."""
 
 _GRACE_S = 0.5
 """How long JupyterLab may take to end its kernels and itself, s: the command is to end within a second."""
@@ -91,14 +78,13 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
     asked = f"{query}&" if query else ""
     with tempfile.TemporaryDirectory(prefix="simlib-explore-") as private:
         token = secrets.token_hex(24)
-        config = write_config(Path(private), token)
+        first = book if lab else page + (f"?{query}" if query else "")
+        config = write_config(Path(private), settings(folder, port, token, first=first, browser=browser))
         environment = quiet(Path(private), os.environ)
         _say(f"explorer: http://{ADDRESS}:{port}{page}?{asked}token={token} (some seconds until it is there)")
         _say(f"notebooks: http://{ADDRESS}:{port}{book}?token={token}")
         _say(f"served: {folder}; Ctrl-C ends the server and its kernels")
-        first = book if lab else page + (f"?{query}" if query else "")
-        line = command(folder, port, config, first=first, browser=browser)
-        code = _run(line, environment, Path(private))
+        code = _run(command(config), environment, Path(private))
     if code not in (0, INTERRUPTED):
         raise SimlibError(f"JupyterLab failed with exit code {code}; its messages stand above")
     return code
@@ -107,14 +93,9 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
 def served_folder(package: Path | None = None, below: Path | None = None) -> Path:
     """The folder that has the notebooks and the pages that they link to: the source tree, or a copy of the package's.
 
-    Raises `SimlibError` if there are no notebooks, or they cannot be copied.
+    The copy goes below the current folder, or the one that is given; what is there already is left alone.
 
-    Parameters
-    ----------
-    package : Path, optional
-        Folder of the package ``simlib``; by default this one.
-    below : Path, optional
-        Where a copy goes; by default the current folder. What is there already is left alone.
+    Raises `SimlibError` if there are no notebooks, or they cannot be copied.
 
     Examples
     --------
@@ -146,14 +127,9 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
 
 
 def free_port(port: int = 0) -> int:
-    """A port of loopback that nobody listens on.
+    """A port of loopback that nobody listens on: the one wanted, or any.
 
     Raises `InputError` if the port is taken, or may not be used.
-
-    Parameters
-    ----------
-    port : int
-        The one wanted; 0: any.
 
     Examples
     --------
@@ -166,75 +142,65 @@ def free_port(port: int = 0) -> int:
             probe.bind((ADDRESS, port))
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise InputError(
-                "port",
-                port,
-                f"cannot be used on {ADDRESS} ({why})",
-                "give another, or 0 for any free one",
-                flag="--port",
-            ) from None
+            rule = f"cannot be used on {ADDRESS} ({why})"
+            raise InputError("port", port, rule, "give another, or 0 for any free one", flag="--port") from None
         return int(probe.getsockname()[1])
 
 
-def write_config(folder: Path, token: str) -> Path:
-    """A configuration that only this user can read, with the token and what Voilà may do.
+def settings(served: Path, port: int, token: str, *, first: str = "/lab", browser: bool) -> dict[str, dict[str, Any]]:
+    """The configuration of the server: the extensions, and a page that shows no file and no traceback.
+
+    `served` is a folder, `first` what a browser opens if one is to.
+
+    Examples
+    --------
+    >>> settings(Path("notebooks"), 8888, "secret", browser=False)["ServerApp"]["ip"]
+    '127.0.0.1'
+    """
+    server = {
+        "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),
+        "open_browser": browser, "log_level": "WARN",
+        "allow_root": os.geteuid() == 0,  # containers; JupyterLab refuses otherwise
+        "jpserver_extensions": {"jupyterlab": True, "voila.server_extension": True},
+        "tornado_settings": {"headers": {"Content-Security-Policy": _POLICY}},
+    }  # fmt: skip
+    # It would ask jupyter.org for news, and whether there is a newer version.
+    silent = {"news_url": None, "check_for_updates_class": "jupyterlab.NeverCheckForUpdate"}
+    page = {
+        "theme": "light", "allow_theme_override": "NO", "allow_template_override": "NO", "show_tracebacks": False,
+        "file_allowlist": [], "show_margins": False,
+    }  # fmt: skip
+    return {
+        "ServerApp": server,
+        "LabApp": {"log_level": "WARN", "default_url": first, **silent},
+        "VoilaConfiguration": page,
+        "IdentityProvider": {"token": token},
+    }
+
+
+def write_config(folder: Path, configuration: Mapping[str, Any]) -> Path:
+    """Write a configuration that only this user can read, as the token stands in it.
 
     Neither the environment nor the arguments of a process would do: a user's own configuration could switch
-    the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.read_only_from`).
+    the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.main`).
 
     Examples
     --------
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = write_config(Path(folder), "secret")
-    ...     print(oct(path.stat().st_mode & 0o777), path.read_text())
-    0o600 {"IdentityProvider": {"token": "secret"}, ...}
+    ...     oct(write_config(Path(folder), {}).stat().st_mode & 0o777)
+    '0o600'
     """
     path = folder / "simlib_explore_config.json"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"IdentityProvider": {"token": token}, **_SERVER}, file)
+        json.dump(configuration, file)
     return path
 
 
-def command(folder: Path, port: int, config: Path, *, first: str = "/lab", browser: bool) -> list[str]:
-    """The command line of JupyterLab; `first` is what a browser opens.
-
-    Examples
-    --------
-    >>> line = command(Path("notebooks"), 8888, Path("config.json"), browser=False)
-    >>> "--ServerApp.ip=127.0.0.1" in line, "--no-browser" in line
-    (True, True)
-    """
-    options: Mapping[str, object] = {
-        "config": config,
-        "ServerApp.ip": ADDRESS,
-        "ServerApp.port": port,
-        "ServerApp.port_retries": 0,
-        "ServerApp.allow_remote_access": False,
-        "ServerApp.root_dir": folder,
-        "ServerApp.log_level": "WARN",
-        "LabApp.log_level": "WARN",
-        "LabApp.default_url": first,
-        # It would ask jupyter.org for news, and whether there is a newer version.
-        "LabApp.news_url": None,
-        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
-    }
-    # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's. A page's kernel
-    # starts at once, not when it is asked for.
-    page = not first.startswith("/lab")
-    line = [
-        sys.executable,
-        "-P",
-        "-W",
-        "ignore::DeprecationWarning",
-        "-c",
-        f"from simlib.explorer.launch import main; main({str(config.parent)!r}, page={page})",
-        *(f"--{name}={value}" for name, value in options.items()),
-    ]
-    if not browser:
-        line.append("--no-browser")
-    if os.geteuid() == 0:
-        line.append("--allow-root")  # containers; JupyterLab refuses otherwise
-    return line
+def command(config: Path) -> list[str]:
+    """The command line of JupyterLab."""
+    # -P: no module of the current folder, whoever may write there, is taken for one of JupyterLab's.
+    code = f"from simlib.explorer.launch import main; main({str(config.parent)!r})"
+    return [sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-c", code, f"--config={config}"]
 
 
 def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -265,25 +231,28 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
 def _run(line: list[str], environment: Mapping[str, str], folder: Path) -> int:
     """Run JupyterLab in a folder until it ends or this process is told to end."""
-    # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order.
-    with _ended_by(signal.SIGTERM, signal.SIGHUP):
-        process = None
-        try:
-            with Held():
-                process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
-                    line, stdin=subprocess.PIPE, process_group=0, env=dict(environment), cwd=folder
-                )  # its stdin is closed when this process ends, by SIGKILL, too: then it ends
-            while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
-                time.sleep(0.1)
-            return process.returncode
-        except KeyboardInterrupt:
-            _say("ending JupyterLab")
-            return INTERRUPTED
-        finally:
-            if process is not None:
-                _end(process)
-                if process.stdin is not None:
-                    process.stdin.close()
+    heard = {} if interruption.listening() else interruption.listen()
+    process = None
+    try:
+        with Held():
+            # A process group of its own: Ctrl-C reaches this process only, which then ends JupyterLab in order. Its
+            # stdin is closed when this process ends, by SIGKILL, too: then it ends.
+            process = subprocess.Popen(  # noqa: S603  # no shell: a list that `command` makes
+                line, stdin=subprocess.PIPE, process_group=0, env=dict(environment), cwd=folder
+            )
+        while process.poll() is None:  # process.wait, once interrupted, would wait for another 0.25 s
+            time.sleep(0.1)
+        return process.returncode
+    except KeyboardInterrupt:
+        _say("ending JupyterLab")
+        return INTERRUPTED
+    finally:
+        if process is not None:
+            _end(process)
+            if process.stdin is not None:
+                process.stdin.close()
+        if heard:
+            interruption.stop_listening(heard)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -298,22 +267,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         process.wait()
-
-
-@contextmanager
-def _ended_by(*signals: signal.Signals) -> Iterator[None]:
-    """Treat these signals as Ctrl-C, so that nothing started here is left behind, if nobody hears them yet."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    heard = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
-    before = {number: signal.signal(number, interrupt) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:

@@ -54,11 +54,7 @@ class State:
     pins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the strategies.
-
-        Raises `InputError` if the scenario is no migration, a strategy is unknown or leaves nothing to CLEAR, or too
-        many are pinned.
-        """
+        """Refuse what is no migration, a strategy that is unknown or leaves nothing to CLEAR, and too many pins."""
         if self.scenario.workload.kind != KIND or self.scenario.variants:
             what = "its variants" if self.scenario.variants else self.scenario.workload.kind
             raise InputError(
@@ -83,7 +79,7 @@ class State:
 
     @property
     def architecture(self) -> str:
-        """The architecture's name."""
+        """Its name."""
         return self.scenario.policy.architecture
 
     def case(self, strategy: str | None = None) -> Scenario:
@@ -121,9 +117,8 @@ class State:
     def query(self) -> str:
         """The state as the query of a URL: what differs from the architecture's standard guest, by scenario keys."""
         base = standard(self.architecture)
-        rows: list[tuple[str, str]] = [("architecture", self.architecture)]
-        for table, values in differences(self.scenario, base).items():
-            rows += [(f"{table}.{key}", _text(value)) for key, value in values.items() if key != "architecture"]
+        rows = [("architecture", self.architecture)]
+        rows += [(key, value) for key, value in differing(self.scenario, base).items() if key != "policy.architecture"]
         rows += [("group", self.scenario.group)] if self.scenario.group != base.group else []
         rows.sort()
         rows += [("strategy", self.strategy)] if self.strategy != OWN else []
@@ -192,9 +187,19 @@ def standard(architecture: str) -> Scenario:
     return standard_scenario(architecture)
 
 
-def _text(value: Any) -> str:
-    """A value of a scenario file as a URL has it: text as it is, all else as JSON."""
-    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
+    """What differs from a base, by the keys of a scenario file, as a URL has it.
+
+    Examples
+    --------
+    >>> differing(State.of("arm64").changed({"policy": {"eager_split": False}}).scenario, State.of("arm64").scenario)
+    {'policy.eager_split': 'false'}
+    """
+    return {
+        f"{table}.{key}": str(value).lower() if isinstance(value, bool) else str(value)
+        for table, rows in differences(scenario, base).items()
+        for key, value in rows.items()
+    }
 
 
 def _value(text: str) -> Any:

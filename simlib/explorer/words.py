@@ -4,27 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
-from simlib.explorer.state import State
+from simlib.explorer.findings import Findings
+from simlib.explorer.state import State, differing
 from simlib.figures.decision import batch_text
 from simlib.figures.style import seconds, signed
 from simlib.model.quantities import format_size
-from simlib.model.scenario import differences
-
-
-class Known(Protocol):
-    """What is known about one state."""
-
-    @property
-    def state(self) -> State:
-        """What was asked."""
-
-    def trips(self) -> pd.DataFrame:
-        """A row a strategy."""
 
 
 def first_words(state: State, evidence: str) -> str:
@@ -66,7 +55,7 @@ def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.Dat
     return lines
 
 
-def comparison_in_words(before: Known, now: Known) -> list[str]:
+def comparison_in_words(before: Findings, now: Findings) -> list[str]:
     """What a change did to the strategy that is asked about; nothing until both are simulated.
 
     Examples
@@ -93,32 +82,23 @@ def comparison_in_words(before: Known, now: Known) -> list[str]:
         return f"{signed(100 * (other[column] / one[column] - 1))} %"
 
     return [
-        f"Against before ({differing(before.state, now.state)}): longest stall {change('longest_stall_s')}, guest "
+        f"Against before ({changes(before.state, now.state)}): longest stall {change('longest_stall_s')}, guest "
         f"throughput {signed(points)} points, CLEAR's CPU time {change('clear_cpu_time_s')}."
     ]
 
 
-def differing(before: State, now: State) -> str:
+def changes(before: State, now: State) -> str:
     """What two states differ in, by the keys of a scenario file.
 
     Examples
     --------
-    >>> differing(State.of("arm64"), State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64"))
+    >>> changes(State.of("arm64"), State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64"))
     'guest.vcpus 64 → 128, strategy own → every-64'
     """
-    old, new = _flat(differences(before.scenario, now.scenario)), _flat(differences(now.scenario, before.scenario))
+    old, new = differing(before.scenario, now.scenario), differing(now.scenario, before.scenario)
     said = [f"{key} {old.get(key, 'not given')} → {new.get(key, 'not given')}" for key in sorted({*old, *new})]
     if before.scenario.group != now.scenario.group:
         said.append(f"group {before.scenario.group or 'none'} → {now.scenario.group or 'none'}")
     if before.strategy != now.strategy:
         said.append(f"strategy {before.strategy} → {now.strategy}")
     return ", ".join(said) or "nothing that is asked differs"
-
-
-def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Values of a scenario file by their keys, as the file has them."""
-    return {f"{table}.{key}": _text(value) for table, rows in tables.items() for key, value in rows.items()}
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,11 +21,16 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.errors import InputError
-from simlib.figures.frame import draws, in_order, require, require_numbers, require_truths, require_words
+from simlib.figures.frame import TEXT, TRUTH, checked, draws, in_order, number, require, require_words, word
 from simlib.figures.style import (
+    MODEL_COLOURS,
     MUTED,
+    band,
+    coloured,
+    error_bars,
     facet_titles,
     facets,
+    key_below,
     key_entry,
     legend_below,
     log_axis,
@@ -37,16 +42,31 @@ from simlib.figures.style import (
     vcpu_axis,
 )
 
-COLUMNS = ("variant", "vcpus", "metric", "kind", "value", "low", "high", "held_out")
-"""Columns of the table that every figure here reads."""
-
 KINDS = ("measured", "fitted", "predicted", "simulated", "usl", "amdahl")
 """Where a point comes from; ``simulated``: the model, where no measurement stands beside it."""
 
-_TRAINED = {"symbol": "circle", "size": 9}
-_HELD_OUT = {"symbol": "diamond-open", "size": 11, "line": {"width": 2}}
-_FITTED, _PREDICTED = {"width": 2.5}, {"width": 2.5, "dash": "dash"}
-_BASELINES = {"usl": ("USL", "#CC79A7", "dot"), "amdahl": ("Amdahl", "#E69F00", "dashdot")}
+COLUMNS = {
+    "variant": TEXT,
+    "vcpus": number(1),
+    "metric": TEXT,
+    "kind": word(KINDS),
+    "value": number(0),
+    "low": number(gaps=True),
+    "high": number(gaps=True),
+    "held_out": TRUTH,
+}
+"""Columns of the table that every figure here reads."""
+
+_TRAINED = {"mode": "markers", "marker": {"symbol": "circle", "size": 9}}
+_HELD_OUT = {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 11, "line": {"width": 2}}}
+_POINTS = {"measured (calibrated on)": (False, _TRAINED), "measured (held out)": (True, _HELD_OUT)}
+_FITTED = {"mode": "lines", "line": {"width": 2.5}}
+_PREDICTED = {"mode": "lines", "line": {"width": 2.5, "dash": "dash"}}
+_LINES = {"fitted": _FITTED, "predicted": _PREDICTED, "simulated": _PREDICTED}
+_BASELINES = {
+    "usl": ("USL", {"mode": "lines", "line": {"width": 2, "dash": "dot"}}),
+    "amdahl": ("Amdahl", {"mode": "lines", "line": {"width": 2, "dash": "dashdot"}}),
+}
 
 
 @draws
@@ -59,8 +79,6 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     ----------
     curves : DataFrame
         The columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -70,8 +88,6 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     'spinlock-old-test, measured (calibrated on)'
     """
     rows = _rows(curves, "dirty_memory_time")
-    if not (rows["value"] > 0).all():
-        raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
     figure = go.Figure()
     _draw(figure, rows, floor=rows["value"].min() / 4)
     low = np.maximum(rows["low"], rows["value"].min() / 2)  # an interval that reaches 0 must not flatten the rest
@@ -94,8 +110,6 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
         The columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
     pages_per_vcpu : int
         Pages that one vCPU dirties during the whole run: 2 GiB of 4 KiB pages, twice, are 1048576.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -107,22 +121,22 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     if pages_per_vcpu < 1:
         raise InputError("pages_per_vcpu", pages_per_vcpu, "must be at least 1")
     rows = _rows(curves, "contentions")
-    pages = rows["vcpus"] * pages_per_vcpu
-    share = rows.assign(**{column: rows[column] / pages for column in ("value", "low", "high")})
-    positive = rows.loc[rows["value"] > 0]
+    ends = ["value", "low", "high"]
+    share = rows.assign(**rows[ends].div(rows["vcpus"] * pages_per_vcpu, axis=0))
+    positive = rows[rows["value"] > 0]
     floor = positive["value"].min() / 4 if len(positive) else 1.0
-    figure = make_subplots(
-        1, 2, subplot_titles=["contentions", "contentions per page dirtied"], horizontal_spacing=0.12
-    )
-    _draw(figure, positive, floor=floor, row=1, col=1)
-    _draw(figure, share, row=1, col=2)
+    titles = ["contentions", "contentions per page dirtied"]
+    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
+    facet_titles(figure)
+    left, right = {"row": 1, "col": 1}, {"row": 1, "col": 2}
+    _draw(figure, positive, floor=floor, at=left)
+    _draw(figure, share, at=right)
     figure.update_xaxes(vcpu_axis(rows["vcpus"]))
     low = np.maximum(positive["low"], 2 * floor)
-    figure.update_yaxes(log_axis([*positive["value"], *low, *positive["high"]], "contentions"), row=1, col=1)
-    figure.update_yaxes(title="contentions per page", rangemode="tozero", row=1, col=2)
-    facet_titles(figure)
-    for col in (1, 2):
-        _boundary(figure, rows, row=1, col=col)
+    figure.update_yaxes(log_axis([*positive["value"], *low, *positive["high"]], "contentions"), **left)
+    figure.update_yaxes(title="contentions per page", rangemode="tozero", **right)
+    for at in (left, right):
+        _boundary(figure, rows, at)
     _key(figure, rows)
     hidden = sorted(set(rows.loc[(rows["value"] <= 0) & (rows["kind"] == "measured"), "vcpus"]))
     subtitle = "points are measured, lines are the model"
@@ -144,8 +158,6 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     ----------
     curves : DataFrame
         The columns `COLUMNS`; fitted and predicted rows together are the model.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -156,55 +168,31 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     array([1., 2.])
     """
     rows = _rows(curves, "dirty_memory_time", kinds=KINDS)
-    if not (rows["value"] > 0).all():
-        raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
-    parts = []
-    source = rows["kind"].replace(dict.fromkeys(KINDS[1:4], "model"))
-    for (variant, kind), part in rows.groupby([rows["variant"], source], sort=False):
-        one = part.loc[part["vcpus"] == 1, "value"]
-        if one.empty:
-            raise InputError(
-                "curves.vcpus",
-                f"no 1 for {kind} {variant}",
-                "a speed-up is relative to one vCPU",
-                "add that point",
-            )
-        speed = part["vcpus"] * one.iloc[0] / part["value"]
-        parts.append(part.assign(value=speed, low=np.nan, high=np.nan))
-    relative = pd.concat(parts)
-    variants = in_order(rows["variant"])
-    figure, place = facets(variants)
-    most = float(rows["vcpus"].max())
-    colours = variant_colours(variants)
-    for i, variant in enumerate(variants):
-        at = place(i)
-        ideal = {"color": "#b5bac1", "width": 1, "dash": "dot"}
+    relative = _relative(rows)
+    colours = variant_colours(rows["variant"])
+    figure, place = facets(list(colours))
+    ends = [1, float(rows["vcpus"].max())]
+    ideal = {"color": "#b5bac1", "width": 1, "dash": "dot"}
+    for i, (variant, colour) in enumerate(colours.items()):
         figure.add_scatter(
-            x=[1, most],
-            y=[1, most],
-            mode="lines",
-            line=ideal,
-            hoverinfo="skip",
-            showlegend=False,
-            name="ideal",
-            **at,
+            x=ends, y=ends, mode="lines", line=ideal, hoverinfo="skip", showlegend=False, name="ideal", **place(i)
         )
-        mine = relative.loc[relative["variant"] == variant]
-        _draw_points(figure, mine, variant, colours[variant], at)
-        for kind, (name, colour, dash) in _BASELINES.items():
-            part = mine.loc[mine["kind"] == kind].sort_values("vcpus")
+        mine = relative[relative["variant"] == variant]
+        _draw_points(figure, mine, variant, colour, place(i))
+        for kind, (name, look) in _BASELINES.items():
+            part = mine[mine["kind"] == kind].sort_values("vcpus")
             if len(part):
-                _line(figure, part, f"{variant}, {name}", {"color": colour, "width": 2, "dash": dash}, at)
-        _draw_model(figure, mine, variant, colours[variant], at, floor=None)
-    ticks = vcpu_axis(rows["vcpus"])
-    ticks.pop("title")  # stands below the last row of panels only
-    figure.update_xaxes(ticks)
+                _line(figure, part, f"{variant}, {name}", coloured(look, MODEL_COLOURS[name]), place(i))
+        _draw_model(figure, mine, variant, colour, place(i), floor=None)
+    figure.update_xaxes(vcpu_axis(rows["vcpus"]) | {"title": None})
+    figure.update_xaxes(title="vCPUs", row=place(len(colours) - 1)["row"])
     axis = log_axis([1.0, *relative["value"]], "throughput relative to one vCPU")
     figure.update_yaxes(axis | {"title": None})
     figure.update_yaxes(title=axis["title"], col=1)
-    facet_titles(figure)
-    entries = _speed_up_legend(figure, set(rows["kind"]), rows)
-    legend_below(figure, entries, rows_of=3)
+    laws = [
+        (name, look, MODEL_COLOURS[name]) for kind, (name, look) in _BASELINES.items() if (rows["kind"] == kind).any()
+    ]
+    key_below(figure, [*_entries(rows, "model, "), *laws], rows_of=3)
     return titled(figure, title, "points are measured, lines are models; the thin dotted line is ideal")
 
 
@@ -212,149 +200,114 @@ def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4])
     """Rows of one metric and some kinds, checked and ordered by vCPUs."""
     frame = require(curves, COLUMNS, "curves")
     require_words(frame, "kind", KINDS, "curves")
-    rows = frame.loc[(frame["metric"] == metric) & frame["kind"].isin(kinds)].copy()
+    rows = frame[(frame["metric"] == metric) & frame["kind"].isin(kinds)]
     if rows.empty:
         found = ", ".join(in_order(frame["metric"]))
         raise InputError("curves.metric", found, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}")
-    require_numbers(rows, ["vcpus"], "curves", least=1)
-    require_numbers(rows, ["value"], "curves", least=0)
-    require_numbers(rows, ["low", "high"], "curves", gaps=True)
-    for column in ("vcpus", "value", "low", "high"):
-        rows[column] = rows[column].astype(float)
-    require_truths(rows, ["held_out"], "curves")
-    rows["held_out"] = rows["held_out"].astype(bool)
-    order = {variant: i for i, variant in enumerate(variant_colours(rows["variant"]))}
-    rows["variant"] = rows["variant"].astype(str)
-    return rows.sort_values(
-        ["variant", "vcpus"], key=lambda c: c.map(order) if c.name == "variant" else c, kind="stable"
-    )
+    rows = checked(rows, COLUMNS, "curves")
+    if metric == "dirty_memory_time" and not (rows["value"] > 0).all():
+        raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
+    return pd.concat([part.sort_values("vcpus", kind="stable") for _, part in rows.groupby("variant", sort=False)])
+
+
+def _relative(rows: pd.DataFrame) -> pd.DataFrame:
+    """Times as speeds, each curve's over its own at one vCPU; what was fitted and predicted is one curve."""
+    parts = []
+    source = rows["kind"].replace(dict.fromkeys(_LINES, "model"))
+    for (variant, kind), part in rows.groupby([rows["variant"], source], sort=False):
+        one = part.loc[part["vcpus"] == 1, "value"]
+        if one.empty:
+            missing = f"no 1 for {kind} {variant}"
+            raise InputError("curves.vcpus", missing, "a speed-up is relative to one vCPU", "add that point")
+        speed = part["vcpus"] * one.iloc[0] / part["value"]
+        parts.append(part.assign(value=speed, low=np.nan, high=np.nan))
+    return pd.concat(parts)
 
 
 def _draw(
-    figure: go.Figure,
-    rows: pd.DataFrame,
-    *,
-    floor: float | None = None,
-    row: int | None = None,
-    col: int | None = None,
+    figure: go.Figure, rows: pd.DataFrame, *, floor: float | None = None, at: dict[str, int] | None = None
 ) -> None:
     """Every variant: its band, its lines, its points on top."""
-    at = {} if row is None else {"row": row, "col": col}
     for variant, colour in variant_colours(rows["variant"]).items():
-        mine = rows.loc[rows["variant"] == variant]
-        _draw_model(figure, mine, variant, colour, at, floor=floor)
-        _draw_points(figure, mine, variant, colour, at)
+        mine = rows[rows["variant"] == variant]
+        _draw_model(figure, mine, variant, colour, at or {}, floor=floor)
+        _draw_points(figure, mine, variant, colour, at or {})
 
 
-def _draw_points(figure: go.Figure, mine: pd.DataFrame, variant: str, colour: str, at: dict[str, Any]) -> None:
-    measured = mine.loc[mine["kind"] == "measured"]
-    for held_out, marker, what in (
-        (False, _TRAINED, "measured (calibrated on)"),
-        (True, _HELD_OUT, "measured (held out)"),
-    ):
-        part = measured.loc[measured["held_out"] == held_out]
+def _draw_points(figure: go.Figure, mine: pd.DataFrame, variant: str, colour: str, at: dict[str, int]) -> None:
+    measured = mine[mine["kind"] == "measured"]
+    for what, (held_out, look) in _POINTS.items():
+        part = measured[measured["held_out"] == held_out]
         if part.empty:
             continue
-        bars = None
-        if part[["low", "high"]].notna().all(axis=None):
-            up, down = part["high"] - part["value"], part["value"] - part["low"]
-            bars = {"array": up.to_numpy(), "arrayminus": down.to_numpy(), "thickness": 1.2, "width": 3}
+        known = part[["low", "high"]].notna().all(axis=None)
         figure.add_scatter(
-            x=part["vcpus"].to_numpy(),
-            y=part["value"].to_numpy(),
-            mode="markers",
-            error_y=bars,
-            marker=marker | {"color": colour},
+            x=part["vcpus"],
+            y=part["value"],
+            error_y=error_bars(part["value"], part["low"], part["high"]) if known else None,
             cliponaxis=False,
             name=f"{variant}, {what}",
             legendgroup=variant,
             showlegend=False,
             hovertemplate="%{x:g} vCPUs: %{y:.4s}<extra>%{fullData.name}</extra>",
+            **coloured(look, colour),
             **at,
         )
 
 
 def _draw_model(
-    figure: go.Figure,
-    mine: pd.DataFrame,
-    variant: str,
-    colour: str,
-    at: dict[str, Any],
-    *,
-    floor: float | None,
+    figure: go.Figure, mine: pd.DataFrame, variant: str, colour: str, at: dict[str, int], *, floor: float | None
 ) -> None:
     """Solid through what was fitted, dashed with its interval through what was predicted beyond it."""
     what = "simulated" if (mine["kind"] == "simulated").any() else "predicted"
-    predicted = mine.loc[mine["kind"] == what]
-    fitted = mine.loc[mine["kind"] == "fitted"]
+    predicted = mine[mine["kind"] == what]
+    fitted = mine[mine["kind"] == "fitted"]
     # Where vCPUs were calibrated on, a prediction is part of the fitted curve, unless that has its own point.
-    inside = predicted.loc[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
+    inside = predicted[~predicted["held_out"] & ~predicted["vcpus"].isin(fitted["vcpus"])]
     fitted = pd.concat([fitted, inside]).sort_values("vcpus")
-    beyond = predicted.loc[predicted["held_out"]].sort_values("vcpus")
+    beyond = predicted[predicted["held_out"]].sort_values("vcpus")
     if len(fitted) and len(beyond):
-        last = fitted.loc[fitted["vcpus"] < beyond["vcpus"].min()].tail(1)
+        last = fitted[fitted["vcpus"] < beyond["vcpus"].min()].tail(1)
         last = last.assign(low=last["low"].fillna(last["value"]), high=last["high"].fillna(last["value"]))
         beyond = pd.concat([last, beyond])
-    band = beyond.loc[np.isfinite(beyond["low"]) & np.isfinite(beyond["high"])]
-    if len(band) > 1:
-        low = band["low"].clip(lower=floor)
-        figure.add_scatter(
-            x=[*band["vcpus"], *band["vcpus"][::-1]],
-            y=[*band["high"], *low[::-1]],
-            mode="lines",
-            fill="toself",
-            fillcolor=translucent(colour),
-            line={"width": 0},
-            name=f"{variant}, {what} 90 % interval",
-            legendgroup=variant,
-            showlegend=False,
-            hoverinfo="skip",
-            **at,
-        )
-    if len(fitted):
-        _line(figure, fitted, f"{variant}, fitted", _FITTED | {"color": colour}, at, group=variant)
-    if len(beyond):
-        _line(figure, beyond, f"{variant}, {what}", _PREDICTED | {"color": colour}, at, group=variant)
+    known = beyond[np.isfinite(beyond["low"]) & np.isfinite(beyond["high"])]
+    if len(known) > 1:
+        area = band(known["vcpus"], known["low"].clip(lower=floor), known["high"], translucent(colour))
+        figure.add_scatter(**area, name=f"{variant}, {what} 90 % interval", legendgroup=variant, **at)
+    for kind, part in (("fitted", fitted), (what, beyond)):
+        if len(part):
+            _line(figure, part, f"{variant}, {kind}", coloured(_LINES[kind], colour), at, group=variant)
 
 
 def _line(
-    figure: go.Figure,
-    part: pd.DataFrame,
-    name: str,
-    line: dict[str, Any],
-    at: dict[str, Any],
-    *,
-    group: str = "",
+    figure: go.Figure, part: pd.DataFrame, name: str, look: dict[str, Any], at: dict[str, int], *, group: str = ""
 ) -> None:
     interval = [
         f" ({short_number(low)} to {short_number(high)})" if np.isfinite(low) and np.isfinite(high) else ""
         for low, high in zip(part["low"], part["high"], strict=True)
     ]
     figure.add_scatter(
-        x=part["vcpus"].to_numpy(),
-        y=part["value"].to_numpy(),
-        mode="lines",
-        line=line,
+        x=part["vcpus"],
+        y=part["value"],
         name=name,
         text=interval,
         legendgroup=group or None,
         showlegend=False,
         hovertemplate="%{x:g} vCPUs: %{y:.4s}%{text}<extra>%{fullData.name}</extra>",
+        **look,
         **at,
     )
 
 
-def _boundary(figure: go.Figure, rows: pd.DataFrame, row: int | None = None, col: int | None = None) -> None:
+def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None = None) -> None:
     """A line between the vCPUs that were calibrated on and those beyond, where one line can do it."""
-    trained = rows.loc[~rows["held_out"], "vcpus"]
-    held_out = rows.loc[rows["held_out"], "vcpus"]
-    if trained.empty or held_out.empty or trained.max() >= held_out.min():
+    last = rows.loc[~rows["held_out"], "vcpus"].max()
+    first = rows.loc[rows["held_out"], "vcpus"].min()
+    if not last < first:  # or one of them is not known
         return
-    last = trained.max()
-    x = math.sqrt(last * held_out.min())
-    at = {} if row is None else {"row": row, "col": col}
-    figure.add_vline(x=x, line={"color": "#9aa0a6", "width": 1, "dash": "dot"}, layer="below", **at)
-    axis = "" if col in (None, 1) else str(col)
+    x = math.sqrt(last * first)
+    figure.add_vline(x=x, line={"color": "#9aa0a6", "width": 1, "dash": "dot"}, layer="below", **at or {})
+    axis = str(at["col"]) if at and at["col"] > 1 else ""
     for text, anchor, shift in ((f"calibrated ≤ {last:g}", "right", -5), ("predicted", "left", 5)):
         figure.add_annotation(
             x=math.log10(x),
@@ -364,40 +317,29 @@ def _boundary(figure: go.Figure, rows: pd.DataFrame, row: int | None = None, col
             text=text,
             showarrow=False,
             xanchor=anchor,
-            yanchor="bottom" if row is None else "top",
+            yanchor="top" if at else "bottom",
             xshift=shift,
             font={"size": 11, "color": MUTED},
             bgcolor="rgba(255,255,255,0.75)",
         )
 
 
+def _entries(rows: pd.DataFrame, model: str = "") -> list[tuple[str, dict[str, Any], str]]:
+    """What a marker or a line means, in grey since it holds for every colour."""
+    measured = rows[rows["kind"] == "measured"]
+    points = [(name, look, MUTED) for name, (held, look) in _POINTS.items() if (measured["held_out"] == held).any()]
+    lines = [(f"{model}{kind}", look, MUTED) for kind, look in _LINES.items() if (rows["kind"] == kind).any()]
+    return points + lines
+
+
 def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
-    """The second legend: what a marker or a line means, in grey since it holds for every colour."""
-    kinds = rows["kind"]
-    measured = kinds == "measured"
-    wanted = (
-        (
-            "measured (calibrated on)",
-            {"mode": "markers", "marker": _TRAINED},
-            (measured & ~rows["held_out"]).any(),
-        ),
-        (
-            "measured (held out)",
-            {"mode": "markers", "marker": _HELD_OUT},
-            (measured & rows["held_out"]).any(),
-        ),
-        ("fitted", {"mode": "lines", "line": _FITTED}, (kinds == "fitted").any()),
-        ("predicted", {"mode": "lines", "line": _PREDICTED}, (kinds == "predicted").any()),
-        ("simulated", {"mode": "lines", "line": _PREDICTED}, (kinds == "simulated").any()),
-        (
-            "predicted 90 % interval",
-            {"mode": "markers", "marker": {"symbol": "square", "size": 14}},
-            (kinds.eq("predicted") & rows["low"].notna()).any(),
-        ),
-    )
-    for name, look, present in wanted:
-        if present:
-            key_entry(figure, name, look, translucent(MUTED, 0.25) if "interval" in name else MUTED)
+    """A legend of the variants, and below it one of markers and lines."""
+    entries = _entries(rows)
+    if (rows["kind"].eq("predicted") & rows["low"].notna()).any():
+        square = {"mode": "markers", "marker": {"symbol": "square", "size": 14}}
+        entries.append(("predicted 90 % interval", square, translucent(MUTED, 0.25)))
+    for entry in entries:
+        key_entry(figure, *entry)
     for variant, colour in variant_colours(rows["variant"]).items():
         figure.add_scatter(
             x=[None],
@@ -409,27 +351,3 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
             hoverinfo="skip",
         )
     legend_below(figure, rows["variant"].nunique(), rows_of=3, keyed=True)
-
-
-def _speed_up_legend(figure: go.Figure, kinds: set[str], rows: pd.DataFrame) -> int:
-    """One entry a kind, in grey for what takes the variant's colour. Returns how many."""
-    measured = rows["kind"] == "measured"
-    entries: list[tuple[str, dict[str, Any], str]] = []
-    if (measured & ~rows["held_out"]).any():
-        entries.append(("measured (calibrated on)", {"mode": "markers", "marker": _TRAINED}, MUTED))
-    if (measured & rows["held_out"]).any():
-        entries.append(("measured (held out)", {"mode": "markers", "marker": _HELD_OUT}, MUTED))
-    if "fitted" in kinds:
-        entries.append(("model, fitted", {"mode": "lines", "line": _FITTED}, MUTED))
-    if "predicted" in kinds:
-        entries.append(("model, predicted", {"mode": "lines", "line": _PREDICTED}, MUTED))
-    for kind, (name, colour, dash) in _BASELINES.items():
-        if kind in kinds:
-            entries.append((name, {"mode": "lines", "line": {"width": 2, "dash": dash}}, colour))
-    for name, look, colour in entries:
-        key_entry(figure, name, look, colour, legend="legend")
-    figure.update_layout(legend={"itemclick": False, "itemdoubleclick": False})
-    return len(entries)
-
-
-__all__ = ["COLUMNS", "KINDS", "contentions", "dirty_memory_time", "speed_up"]

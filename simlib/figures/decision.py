@@ -15,30 +15,49 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError
-from simlib.figures.frame import draws, in_order, require, require_numbers, require_truths
+from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads
 from simlib.figures.style import (
     GRID,
     INK,
     MUTED,
     PALETTE,
-    facet_titles,
+    error_bars,
     facets,
-    key_entry,
+    key_below,
     legend_below,
     seconds,
     short_number,
+    ticked_axis,
     time_axis,
     titled,
     translucent,
 )
 
-COST_COLUMNS = ("architecture", "batch_pages", "objective_s", "low_s", "high_s", "as_good", "best", "evidence")
+_ABOVE_0, _END = number(np.finfo(float).tiny), number(0, gaps=True)
+
+COST_COLUMNS = {
+    "architecture": TEXT,
+    "batch_pages": number(0),
+    "objective_s": _ABOVE_0,
+    "low_s": _END,
+    "high_s": _END,
+    "as_good": TRUTH,
+    "best": TRUTH,
+    "evidence": TEXT,
+}
 """Columns of the table that `batch_costs` reads."""
 
-MAP_COLUMNS = ("vcpus", "access_rate", "strategy", "matters", "distinguished", "span")
+MAP_COLUMNS = {
+    "vcpus": number(0),
+    "access_rate": number(0),
+    "strategy": TEXT,
+    "matters": TRUTH,
+    "distinguished": TRUTH,
+    "span": TEXT,
+}
 """Columns of the table that `best_strategy_map` reads."""
 
-PARETO_COLUMNS = ("strategy", "stall_s", "clear_s", "lost_s", "on_front")
+PARETO_COLUMNS = {"strategy": TEXT, "stall_s": _ABOVE_0, "clear_s": _ABOVE_0, "lost_s": _ABOVE_0, "on_front": TRUTH}
 """Columns of the table that `pareto` reads."""
 
 LEAST_COLOURS = 4.0
@@ -68,11 +87,9 @@ def batch_text(pages: float) -> str:
     return f"{pages:g}"
 
 
-@draws
+@reads("table", COST_COLUMNS | {"closed_form_s": _END}, closed_form_s=np.nan)
 def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and which batches are as good") -> go.Figure:
     """What each batch costs, a panel an architecture; the best is marked, and what is as good as it is shaded.
-
-    Raises `InputError` if a column is missing, the table is empty, or a cost is not above 0.
 
     Parameters
     ----------
@@ -80,8 +97,6 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
         The columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in seconds
         (NaN: none), ``as_good`` and ``best`` (bool), ``evidence`` (what the architecture's costs rest on, such as
         ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -91,45 +106,34 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     >>> batch_costs(table).data[1].x
     array([512.])
     """
-    rows = require(table, COST_COLUMNS, "table", closed_form_s=np.nan)
-    require_numbers(rows, ["batch_pages"], "table", least=0)
-    require_numbers(rows, ["objective_s"], "table", least=np.finfo(float).tiny)
-    require_numbers(rows, ["low_s", "high_s", "closed_form_s"], "table", gaps=True, least=0)
-    require_truths(rows, ["as_good", "best"], "table")
-    rows = rows.assign(x=_places(rows["batch_pages"]))
-    names = in_order(rows["architecture"])
-    parts = {name: rows[rows["architecture"].astype(str) == name].sort_values("x") for name in names}
+    rows = table.assign(x=_places(table["batch_pages"])).sort_values("x", kind="stable")
+    parts = {name: rows[rows["architecture"] == name] for name in in_order(table["architecture"])}
     headings = [f"{name}<br>{_SMALL.format(part['evidence'].iloc[0])}" for name, part in parts.items()]
     figure, place = facets(headings, shared_y=False)
     for i, part in enumerate(parts.values()):
         _draw_costs(figure, part, place(i))
-        _one_decade(figure, part[["objective_s", "low_s", "high_s", "closed_form_s"]].to_numpy(dtype=float), place(i))
+        _one_decade(figure, part[["objective_s", "low_s", "high_s", "closed_form_s"]].to_numpy(), place(i))
     figure.update_xaxes(_batch_axis(rows["batch_pages"]) | {"title": None, "tickangle": 0, "tickfont": {"size": 10}})
-    for i in range(max(0, len(names) - 3), len(names)):  # the lowest panel of each column
+    for i in range(max(0, len(parts) - 3), len(parts)):  # the lowest panel of each column
         figure.update_xaxes(title="batch, pages (Ki: 1024)", **place(i))
     figure.update_yaxes(tickfont={"size": 10})
-    facet_titles(figure)
-    square = {"symbol": "square", "size": 14}
     entries = [
         ("simulated, with its interval", {"mode": "lines+markers", "marker": {"size": 6}}, _COLOUR),
         ("best", {"mode": "markers", "marker": _STAR}, INK),
-        ("as good as the best", {"mode": "markers", "marker": square}, _BAND),
+        ("as good as the best", {"mode": "markers", "marker": {"symbol": "square", "size": 14}}, _BAND),
     ]
     if rows["closed_form_s"].notna().any():
         entries.append(("closed form", {"mode": "lines", "line": {"width": 1.5, "dash": "dot"}}, _CLOSED_FORM))
-    for name, look, colour in entries:
-        key_entry(figure, name, look, colour, legend="legend")
-    figure.update_layout(legend={"itemclick": False, "itemdoubleclick": False})
-    legend_below(figure, len(entries), rows_of=4)
+    key_below(figure, entries, rows_of=4)
     figure.update_layout(margin_t=118)
     return titled(figure, title, "simulated; each panel has its own axis of costs")
 
 
-@draws
+@reads("table", MAP_COLUMNS)
 def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPUs and accesses") -> go.Figure:
     """Best strategy as a map; where several are not distinguished all of them stand there, without a colour.
 
-    Raises `InputError` if a column is missing, the table is empty, or a cell has two rows.
+    Raises `InputError` if a cell has two rows.
 
     Parameters
     ----------
@@ -137,8 +141,6 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
         The columns `MAP_COLUMNS`: ``access_rate`` in accesses per second of a vCPU, ``matters`` and ``distinguished``
         (bool), ``span`` (the strategies that are not distinguished, in few letters). One row a cell; a cell without a
         row stays white.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -147,39 +149,31 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     >>> [trace.name for trace in best_strategy_map(table).data if trace.type == "heatmap"]
     ['every-64', 'not distinguished']
     """
-    rows = require(table, MAP_COLUMNS, "table")
-    require_numbers(rows, ["vcpus", "access_rate"], "table", least=0)
-    require_truths(rows, ["matters", "distinguished"], "table")
-    if rows.duplicated(["vcpus", "access_rate"]).any():
-        twice = rows[rows.duplicated(["vcpus", "access_rate"])].iloc[0]
+    if table.duplicated(["vcpus", "access_rate"]).any():
+        twice = table[table.duplicated(["vcpus", "access_rate"])].iloc[0]
         raise InputError("table", f"vcpus {twice['vcpus']:g}, access_rate {twice['access_rate']:g}", "has two rows")
-    rows = rows.sort_values(["access_rate", "vcpus"])
-    across, up = sorted(set(rows["vcpus"])), sorted(set(rows["access_rate"]))
-    matters, sure = rows["matters"].astype(bool), rows["distinguished"].astype(bool)
-    names = in_order(rows.loc[matters, "strategy"]) if matters.any() else []
+    rows = table.sort_values(["access_rate", "vcpus"])
+    sure = rows["matters"] & rows["distinguished"]
     figure = go.Figure()
 
-    def cells(which: pd.DataFrame, name: str, colour: str, ink: str) -> None:
-        z, words = (np.full((len(up), len(across)), fill, dtype=object) for fill in (np.nan, ""))
-        for row in which.to_dict("records"):
-            at = up.index(row["access_rate"]), across.index(row["vcpus"])
-            z[at], words[at] = 1.0, row["words"]
+    def cells(which: pd.Series, words: pd.Series, name: str, colour: str, ink: str) -> None:
+        grid = rows.assign(words=words.where(which)).pivot_table(
+            "words", "access_rate", "vcpus", aggfunc="first", dropna=False
+        )
+        if grid.isna().all(axis=None):
+            return
         figure.add_heatmap(
-            x=[f"{value:g}" for value in across], y=[short_number(float(value)) for value in up],
-            z=z.astype(float), text=words, colorscale=[[0, colour], [1, colour]], zmin=0, zmax=1,
+            x=[f"{value:g}" for value in grid.columns], y=[short_number(value) for value in grid.index],
+            z=grid.notna().astype(float).where(grid.notna()), text=grid.fillna(""),
+            colorscale=[[0, colour], [1, colour]], zmin=0, zmax=1,
             showscale=False, texttemplate="%{text}", textfont={"color": ink, "size": 12}, xgap=2, ygap=2, name=name,
             hoverongaps=False, hovertemplate="%{x} vCPUs, %{y} accesses/s: %{text}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
 
-    for number, name in enumerate(names):
-        mine = matters & sure & (rows["strategy"].astype(str) == name)
-        if mine.any():
-            cells(rows[mine].assign(words=name), name, PALETTE[number % len(PALETTE)], "white")
-    if (matters & ~sure).any():
-        tied = rows[matters & ~sure]
-        cells(tied.assign(words=tied["span"]), "not distinguished", _TIED, INK)
-    if (~matters).any():
-        cells(rows[~matters].assign(words="any"), "any strategy", GRID, MUTED)
+    for i, name in enumerate(in_order(rows.loc[rows["matters"], "strategy"])):
+        cells(sure & (rows["strategy"] == name), rows["strategy"], name, PALETTE[i % len(PALETTE)], "white")
+    cells(rows["matters"] & ~sure, rows["span"], "not distinguished", _TIED, INK)
+    cells(~rows["matters"], rows["strategy"].mask(~rows["matters"], "any"), "any strategy", GRID, MUTED)
     figure.update_xaxes(title="vCPUs", type="category", showgrid=False, ticks="")
     figure.update_yaxes(title="accesses per second of a vCPU", type="category", showgrid=False, ticks="")
     return titled(
@@ -189,19 +183,15 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     )
 
 
-@draws
+@reads("table", PARETO_COLUMNS | {"knee": TRUTH, "as_it_is": TRUTH}, knee=False, as_it_is=False)
 def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CLEAR, the guest's time") -> go.Figure:
     """Longest stall against CLEAR's CPU time, the guest's lost time as colour; the front is joined by a line.
-
-    Raises `InputError` if a column is missing, the table is empty, or a time is not above 0.
 
     Parameters
     ----------
     table : DataFrame
         The columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all.
         ``knee`` and ``as_it_is`` (bool) may be there: those are named, too.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -211,43 +201,42 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
     >>> pareto(table).data[0].x
     array([9., 2.])
     """
-    rows = require(table, PARETO_COLUMNS, "table", knee=False, as_it_is=False)
-    times = ["stall_s", "clear_s", "lost_s"]
-    require_numbers(rows, times, "table", least=np.finfo(float).tiny)
-    require_truths(rows, ["on_front", "knee", "as_it_is"], "table")
-    rows = rows.assign(on_front=rows["on_front"].astype(bool)).sort_values("stall_s", kind="stable")
-    rows = rows.reset_index(drop=True)
+    rows = table.sort_values("stall_s", kind="stable").reset_index(drop=True)
     figure = go.Figure()
     front = rows[rows["on_front"]]
     figure.add_scatter(
-        x=front["clear_s"].to_numpy(dtype=float), y=front["stall_s"].to_numpy(dtype=float),
-        mode="lines", line={"color": MUTED, "width": 1.5, "dash": "dot"}, hoverinfo="skip", name="Pareto front",
+        x=front["clear_s"],
+        y=front["stall_s"],
+        mode="lines",
+        line={"color": MUTED, "width": 1.5, "dash": "dot"},
+        hoverinfo="skip",
+        name="Pareto front",
         showlegend=True,
-    )  # fmt: skip
-    labels = _labels(rows)
-    for on_front, symbol, size, name in ((False, "circle", 9, "not on the front"),
-                                         (True, "diamond", 14, "on the front")):  # fmt: skip
-        part = rows[rows["on_front"] == on_front]
+    )
+    rows["label"] = _labels(rows)
+    said = [rows["strategy"], *(rows[time].map(seconds) for time in ("stall_s", "clear_s", "lost_s"))]
+    looks = (("not on the front", "circle", 9, 0, MUTED), ("on the front", "diamond", 14, 1, INK))
+    for on_front, (name, symbol, size, edge, ink) in enumerate(looks):
+        part = rows[rows["on_front"] == bool(on_front)]
         if part.empty:
             continue
         figure.add_scatter(
-            x=part["clear_s"].to_numpy(dtype=float), y=part["stall_s"].to_numpy(dtype=float),
-            mode="markers+text", text=[labels[i] for i in part.index], textposition="middle right",
-            textfont={"size": 11, "color": INK if on_front else MUTED}, name=name, cliponaxis=False, showlegend=True,
-            customdata=[[row["strategy"], *(seconds(row[time]) for time in times)] for row in part.to_dict("records")],
-            marker={"symbol": symbol, "size": size, "color": np.log10(part["lost_s"].to_numpy(dtype=float)),
-                    "coloraxis": "coloraxis", "line": {"color": INK, "width": 1 if on_front else 0}},
+            x=part["clear_s"], y=part["stall_s"], mode="markers+text", text=part["label"].tolist(),
+            textposition="middle right", textfont={"size": 11, "color": ink}, name=name, cliponaxis=False,
+            showlegend=True, customdata=pd.concat(said, axis=1).loc[part.index],
+            marker={"symbol": symbol, "size": size, "color": np.log10(part["lost_s"]),
+                    "coloraxis": "coloraxis", "line": {"color": INK, "width": edge}},
             hovertemplate="%{customdata[0]}: longest stall %{customdata[1]}, CLEAR %{customdata[2]}, guest time lost "
                           "%{customdata[3]}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
-    figure.update_xaxes(time_axis(rows["clear_s"].tolist(), "CPU time of CLEAR", margin=2.2))
-    figure.update_yaxes(time_axis(rows["stall_s"].tolist(), "longest stall of a vCPU", margin=2.5))
-    figure.update_layout(height=560, coloraxis=_lost_colours(rows["lost_s"].to_numpy(dtype=float)))
+    figure.update_xaxes(time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
+    figure.update_yaxes(time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
+    figure.update_layout(height=560, coloraxis=_lost_colours(rows["lost_s"]))
     legend_below(figure, 3, rows_of=3)
     return titled(figure, title, "simulated; towards the lower left is better")
 
 
-def _lost_colours(lost: np.ndarray) -> dict[str, Any]:
+def _lost_colours(lost: pd.Series) -> dict[str, Any]:
     """Colours of the guest's lost time, over a factor of `LEAST_COLOURS` at least: what is about the same looks so."""
     middle = math.sqrt(lost.min() * lost.max())
     wider = max(math.sqrt(lost.max() / lost.min()), math.sqrt(LEAST_COLOURS))
@@ -259,15 +248,12 @@ def _lost_colours(lost: np.ndarray) -> dict[str, Any]:
 
 def _labels(rows: pd.DataFrame) -> list[str]:
     """A label where there is room: the knee's first, then what is now, then the front's; near ones share one."""
-    places = {}
-    for name in ("clear_s", "stall_s"):
-        logs = np.log10(rows[name].to_numpy(dtype=float))
-        places[name] = logs / max(0.5, float(np.ptp(logs)))
+    logs = np.log10(rows[["clear_s", "stall_s"]])
+    places = (logs / (logs.max() - logs.min()).clip(lower=0.5)).to_numpy()
     order = rows.sort_values(["knee", "as_it_is", "on_front"], ascending=False, kind="stable").index.tolist()
     labels, placed, more = [""] * len(rows), list[int](), dict[int, int]()
     for i in order:
-        near = [k for k in placed if abs(places["clear_s"][i] - places["clear_s"][k]) < 0.3
-                and abs(places["stall_s"][i] - places["stall_s"][k]) < 0.05]  # fmt: skip
+        near = [k for k in placed if (abs(places[i] - places[k]) < (0.3, 0.05)).all()]
         if near:
             more[near[0]] = more.get(near[0], 0) + 1
             continue
@@ -281,33 +267,36 @@ def _labels(rows: pd.DataFrame) -> list[str]:
 
 def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> None:
     """One panel: the band of batches that are as good, the closed form, the simulated costs, the best."""
-    x, best = part["x"].to_numpy(dtype=float), part["best"].to_numpy(dtype=bool)
-    good = part["as_good"].to_numpy(dtype=bool) | best
-    stretch = np.cumsum(~good)  # the same number from one that is not as good to the next
-    around = x[good & np.isin(stretch, stretch[best])]
+    best = part["best"]
+    good = part["as_good"] | best
+    stretch = (~good).cumsum()  # the same number from one that is not as good to the next
+    around = part.loc[good & stretch.isin(stretch[best]), "x"]
     if len(around):
         half = math.sqrt(2)
         figure.add_vrect(
-            x0=around[0] / half, x1=around[-1] * half, fillcolor=_BAND, line_width=0, layer="below",
+            x0=around.iloc[0] / half, x1=around.iloc[-1] * half, fillcolor=_BAND, line_width=0, layer="below",
             exclude_empty_subplots=False, **at,
         )  # fmt: skip
-    costs = part["objective_s"].to_numpy(dtype=float)
-    bars = {"array": part["high_s"] - costs, "arrayminus": costs - part["low_s"], "thickness": 1.2, "width": 3}
-    words = [batch_text(pages) for pages in part["batch_pages"]]
-    shared = {"showlegend": False, "hovertemplate": "batch %{text}: %{y:.4s}s<extra>%{fullData.name}</extra>", **at}
-    figure.add_scatter(
-        x=x, y=costs, mode="lines+markers", line={"color": _COLOUR, "width": 1.8}, marker={"size": 6}, error_y=bars,
-        text=words, name="simulated", **shared,
-    )  # fmt: skip
-    figure.add_scatter(
-        x=x[best], y=costs[best], mode="markers", marker=_STAR | {"color": INK}, name="best", cliponaxis=False,
-        text=np.array(words, dtype=object)[best], **shared,
-    )  # fmt: skip
-    if part["closed_form_s"].notna().any():
+
+    def draw(rows: pd.DataFrame, cost: str, name: str, **look: Any) -> None:
         figure.add_scatter(
-            x=x, y=part["closed_form_s"].to_numpy(dtype=float), mode="lines", name="closed form", text=words,
-            line={"color": _CLOSED_FORM, "width": 1.5, "dash": "dot"}, **shared,
-        )  # fmt: skip
+            x=rows["x"],
+            y=rows[cost],
+            name=name,
+            text=rows["batch_pages"].map(batch_text),
+            showlegend=False,
+            hovertemplate="batch %{text}: %{y:.4s}s<extra>%{fullData.name}</extra>",
+            **look,
+            **at,
+        )
+
+    bars = error_bars(part["objective_s"], part["low_s"], part["high_s"])
+    line = {"mode": "lines+markers", "line": {"color": _COLOUR, "width": 1.8}, "marker": {"size": 6}}
+    draw(part, "objective_s", "simulated", error_y=bars, **line)
+    draw(part[best], "objective_s", "best", mode="markers", marker=_STAR | {"color": INK}, cliponaxis=False)
+    if part["closed_form_s"].notna().any():
+        dots = {"color": _CLOSED_FORM, "width": 1.5, "dash": "dot"}
+        draw(part, "closed_form_s", "closed form", mode="lines", line=dots)
 
 
 def _one_decade(figure: go.Figure, values: np.ndarray, at: dict[str, int]) -> None:
@@ -324,28 +313,13 @@ def _places(batches: Iterable[float]) -> np.ndarray:
     return np.where(pages == 0, 8 * max(pages.max(initial=0.0), 8.0), pages)
 
 
-def _batch_axis(batches: Iterable[float]) -> dict[str, object]:
+def _batch_axis(batches: Iterable[float]) -> dict[str, Any]:
     pages = sorted(set(batches))
     places = _places(pages)
     low, high = places.min(), max(pages)
-    ticks = [tick for tick in _TICKS if low <= tick <= high] or [page for page in pages if page]
+    ticks: list[float] = [tick for tick in _TICKS if low <= tick <= high] or [page for page in pages if page]
     ticks = ticks[:: 1 + len(ticks) // 6]
-    whole = [float(places[0])] if pages[0] == 0 else []
-    return {
-        "type": "log",
-        "tickmode": "array",
-        "tickvals": [*ticks, *whole],
-        "ticktext": [*map(batch_text, ticks), *["<br>whole" for _ in whole]],
-        "range": [math.log10(low / 2), math.log10(places.max() * 2)],
-    }
-
-
-__all__ = [
-    "COST_COLUMNS",
-    "MAP_COLUMNS",
-    "PARETO_COLUMNS",
-    "batch_costs",
-    "batch_text",
-    "best_strategy_map",
-    "pareto",
-]
+    whole = float(places[0])
+    ticks += [whole] if pages[0] == 0 else []
+    ends = (low / 2, places.max() * 2)
+    return ticked_axis(ticks, ends, "", lambda tick: "<br>whole" if tick == whole else batch_text(tick))

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from simlib.figures.decision import batch_text
-from simlib.figures.frame import in_order, require, require_numbers
-from simlib.figures.ownership import OWNER_COLOURS
+from simlib.figures.frame import in_order
+from simlib.figures.ownership import ownership_bars
 from simlib.figures.style import (
     ACTIVITY_COLOURS,
     ACTIVITY_NAMES,
@@ -26,8 +24,10 @@ from simlib.figures.style import (
     MUTED,
     PALETTE,
     TEMPLATE,
+    band,
     log_axis,
     seconds,
+    time_unit,
     translucent,
     variant_colours,
     vcpu_axis,
@@ -40,8 +40,11 @@ BEFORE = "#9aa0a6"
 PINNED = PALETTE[3:7]
 """Colours of the strategies that are pinned, in their order."""
 
+_SIMULATED = {"color": INK, "width": 2.5}
 _THEORY = {"color": INK, "width": 1.5, "dash": "dot"}
 _BEFORE = {"color": BEFORE, "width": 1.5, "dash": "dash"}
+
+_ABOVE, _BELOW = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}
 
 Traces = list[dict[str, Any]]
 
@@ -54,8 +57,7 @@ def strategy_colours(names: Sequence[str]) -> dict[str, str]:
     >>> strategy_colours(["own", "every-64"])
     {'own': '#1a1a1a', 'every-64': '#CC79A7'}
     """
-    first, *pins = names
-    return {first: INK} | {name: PINNED[i % len(PINNED)] for i, name in enumerate(pins)}
+    return dict(zip(names, (INK, *PINNED), strict=False))
 
 
 def fault_curve(
@@ -86,44 +88,27 @@ def fault_curve(
     >>> [trace.name for trace in fault_curve(theory).data]
     ['bound: theory']
     """
-    rows = require(theory, ["vcpus", "times"], "theory")
-    require_numbers(rows, ["vcpus", "times"], "theory", least=0)
     traces: Traces = []
-    values = rows["times"].tolist()
+    values = [*theory["times"]]
     if before is not None:
         traces.append(_line(before["vcpus"], before["times"], "before", _BEFORE))
-    traces.append(_line(rows["vcpus"], rows["times"], "bound: theory", _THEORY))
+    traces.append(_line(theory["vcpus"], theory["times"], "bound: theory", _THEORY))
     if simulated is not None:
-        band = {
-            "x": [*simulated["vcpus"], *simulated["vcpus"][::-1]],
-            "y": [*simulated["high"], *simulated["low"][::-1]],
-            "fill": "toself",
-            "mode": "none",
-            "fillcolor": translucent(INK, 0.12),
-            "name": "90 % of the costs",
-            "hoverinfo": "skip",
-        }
-        median = _line(simulated["vcpus"], simulated["times"], "simulated", {"color": INK, "width": 2.5})
-        looks = {"mode": "lines+markers", "marker": {"size": 6}, "hovertemplate": "%{x} vCPUs: %{y:.3g} ×"}
-        traces += [band, median | looks]
+        area = band(simulated["vcpus"], simulated["low"], simulated["high"], translucent(INK, 0.12))
+        traces.append(area | {"name": "90 % of the costs", "mode": "none", "showlegend": True})
+        dots = {"mode": "lines+markers", "marker": {"size": 6}, "hovertemplate": "%{x} vCPUs: %{y:.3g} ×"}
+        traces.append(_line(simulated["vcpus"], simulated["times"], "simulated", _SIMULATED, **dots))
         values += [*simulated["low"], *simulated["high"]]
     if published is not None and len(published):
         for variant, colour in variant_colours(published["variant"]).items():
             part = published[published["variant"] == variant]
-            traces.append(
-                {
-                    "x": part["vcpus"],
-                    "y": part["times"],
-                    "mode": "markers",
-                    "name": f"measured: {variant}",
-                    "marker": {"color": colour, "size": 8, "line": {"color": "white", "width": 1}},
-                    "hovertemplate": f"%{{x}} vCPUs: %{{y:.3g}} × ({part['kernel'].iloc[0]})"
-                    "<extra>%{fullData.name}</extra>",
-                }
-            )
-        values += published["times"].tolist()
+            marker = {"color": colour, "size": 8, "line": {"color": "white", "width": 1}}
+            said = f"%{{x}} vCPUs: %{{y:.3g}} × ({part['kernel'].iloc[0]})<extra>%{{fullData.name}}</extra>"
+            looks = {"mode": "markers", "name": f"measured: {variant}", "marker": marker, "hovertemplate": said}
+            traces.append({"x": part["vcpus"], "y": part["times"]} | looks)
+        values += [*published["times"]]
     marks = [_upright(vcpus, {"color": MUTED, "width": 1, "dash": "dot"}) | {"layer": "below"}] if vcpus else []
-    axes = {"xaxis": vcpu_axis(rows["vcpus"]), "yaxis": log_axis(values, "× 1 vCPU's time", margin=1.15)}
+    axes = {"xaxis": vcpu_axis(theory["vcpus"]), "yaxis": log_axis(values, "× 1 vCPU's time", margin=1.15)}
     return _small(traces, "When every write faults", **axes, shapes=marks)
 
 
@@ -148,15 +133,12 @@ def guest_over_time(table: pd.DataFrame, theory: float | None = None, before: pd
     """
     traces: Traces = []
     if before is not None:
-        traces.append(_line(before["time_s"], 100 * before["throughput"].to_numpy(dtype=float), "before", _BEFORE))
-    names = in_order(table["strategy"]) if len(table) else []
-    for name, colour in strategy_colours(names).items() if names else ():
+        traces.append(_line(before["time_s"], 100 * before["throughput"], "before", _BEFORE))
+    for name, colour in strategy_colours(in_order(table["strategy"])).items():
         part = table[table["strategy"] == name]
-        line = {"color": colour, "width": 2.5 if name == names[0] else 2}
-        traces.append(
-            _line(part["time_s"], 100 * part["throughput"].to_numpy(dtype=float), name, line)
-            | {"hovertemplate": "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"}
-        )
+        line = {"color": colour, "width": 2.5 if colour == INK else 2}
+        said = "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"
+        traces.append(_line(part["time_s"], 100 * part["throughput"], name, line, hovertemplate=said))
     marks: dict[str, Any] = {}
     if theory is not None:
         across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y"}
@@ -198,48 +180,26 @@ def tradeoff(
     array([  0., 100.])
     """
     traces: Traces = []
-    above, below = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}
-    shown = [
-        (before, "before", _BEFORE, 5),
-        (theory, "theory", _THEORY, 5),
-        (simulated, "simulated", {"color": INK, "width": 2.5}, 7),
-    ]
-    batches: list[float] = []
-    stalls: list[float] = []
-    known = [float(rows["cost_s"].min()) for rows in (simulated, pins) if rows is not None and len(rows)]
-    least = min(known, default=1.0)
-    for rows, name, line, size in shown:
+    shown = {"before": (before, _BEFORE, 5), "theory": (theory, _THEORY, 5), "simulated": (simulated, _SIMULATED, 7)}
+    tables = [rows for rows, _, _ in shown.values() if rows is not None]
+    least = min([rows["cost_s"].min() for rows in (simulated, pins) if rows is not None and len(rows)], default=1.0)
+    for name, (rows, line, size) in shown.items():
         if rows is None or rows.empty:
             continue
-        places = [batch_text(pages) for pages in rows["batch_pages"]]
-        batches += rows["batch_pages"].tolist()
-        stalls += rows["stall_s"].tolist()
+        batches, times = rows["batch_pages"].map(batch_text), rows["stall_s"]
         looks = {"mode": "lines+markers", "marker": {"size": size}, "legendgroup": name}
-        traces.append(
-            _line(places, rows["stall_s"], name, line)
-            | looks
-            | above
-            | {
-                "text": [seconds(s) for s in rows["stall_s"]],
-                "hovertemplate": "%{x} pages: %{text}<extra>%{fullData.name}</extra>",
-            }
-        )
-        if name == "theory":
-            continue  # its cost is that of one CLEAR, not of the migration
-        more = 100 * (rows["cost_s"] / least - 1).to_numpy(dtype=float) if name == "simulated" else _more(rows)
-        unlisted = {"showlegend": False, "hovertemplate": "%{x} pages: %{y:.3g} % more CPU time in all"}
-        traces.append(_line(places, more, name, line) | looks | below | unlisted)
+        said = {"text": times.map(seconds), "hovertemplate": "%{x} pages: %{text}<extra>%{fullData.name}</extra>"}
+        traces.append(_line(batches, times, name, line, **looks, **_ABOVE, **said))
+        if name != "theory":  # whose cost is that of one CLEAR, not of the migration
+            more = 100 * (rows["cost_s"] / (least if name == "simulated" else rows["cost_s"].min()) - 1)
+            said = {"showlegend": False, "hovertemplate": "%{x} pages: %{y:.3g} % more CPU time in all"}
+            traces.append(_line(batches, more, name, line, **looks, **_BELOW, **said))
     if pins is not None and simulated is not None and not simulated.empty:
-        places = [batch_text(b) for b in simulated["batch_pages"]]
-        for name, colour in strategy_colours(in_order(pins["strategy"])).items():
-            row = pins[pins["strategy"] == name].iloc[0]
-            line = {"color": colour, "width": 2, "dash": "5px,3px"}
-            looks = {"legendgroup": name, "hovertemplate": "%{y:.3g}<extra>%{fullData.name}</extra>"}
-            stalls.append(float(row["stall_s"]))
-            for where, value in ((above, row["stall_s"]), (below, 100 * (row["cost_s"] / least - 1))):
-                across = _line(places, [value] * len(simulated), name, line)
-                traces.append(across | looks | where | {"showlegend": where is above})
-    order = [batch_text(b) for b in sorted({b for b in batches if b}) + ([0] if 0 in batches else [])]
+        tables.append(pins)
+        traces += _pinned(pins, simulated["batch_pages"].map(batch_text), least)
+    pages = set[float]().union(*(rows["batch_pages"] for rows in tables if "batch_pages" in rows))
+    order = [batch_text(batch) for batch in sorted(pages, key=lambda batch: (batch == 0, batch))]
+    stalls = [time for rows in tables for time in rows["stall_s"]]
     category = {"type": "category", "categoryorder": "array", "categoryarray": order}
     return _small(
         traces,
@@ -256,11 +216,16 @@ def tradeoff(
     )
 
 
-def _more(rows: pd.DataFrame) -> NDArray[np.float64]:
-    """What each batch costs more than the cheapest of them, %."""
-    costs = rows["cost_s"].to_numpy(dtype=np.float64)
-    more: NDArray[np.float64] = 100 * (costs / costs.min() - 1)
-    return more
+def _pinned(pins: pd.DataFrame, batches: pd.Series, least: float) -> Traces:
+    """What is no batch, as lines across both panels of `tradeoff`."""
+    traces: Traces = []
+    for row, colour in zip(pins.to_dict("records"), strategy_colours(pins["strategy"].tolist()).values(), strict=True):
+        line = {"color": colour, "width": 2, "dash": "5px,3px"}
+        said = {"hovertemplate": "%{y:.3g}<extra>%{fullData.name}</extra>", "legendgroup": row["strategy"]}
+        for at, value in ((_ABOVE, row["stall_s"]), (_BELOW, 100 * (row["cost_s"] / least - 1))):
+            across = [value] * len(batches)
+            traces.append(_line(batches, across, row["strategy"], line, **said, **at, showlegend=at is _ABOVE))
+    return traces
 
 
 def time_by_class(table: pd.DataFrame) -> go.Figure:
@@ -277,21 +242,20 @@ def time_by_class(table: pd.DataFrame) -> go.Figure:
     >>> [trace.name for trace in time_by_class(table).data]
     ['outside the lock', 'wait']
     """
-    traces: Traces = []
-    for activity, colour in ACTIVITY_COLOURS.items():
-        part = table[table["activity"] == activity]
-        if part["share"].any():
-            traces.append(
-                {
-                    "type": "bar",
-                    "y": part["thread_class"],
-                    "x": 100 * part["share"].to_numpy(dtype=float),
-                    "orientation": "h",
-                    "name": ACTIVITY_NAMES.get(activity, activity),
-                    "marker": {"color": colour},
-                    "hovertemplate": "%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>",
-                }
-            )
+    parts = {activity: table[table["activity"] == activity] for activity in ACTIVITY_COLOURS}
+    traces = [
+        {
+            "type": "bar",
+            "y": part["thread_class"],
+            "x": 100 * part["share"],
+            "orientation": "h",
+            "name": ACTIVITY_NAMES.get(activity, activity),
+            "marker": {"color": ACTIVITY_COLOURS[activity]},
+            "hovertemplate": "%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>",
+        }
+        for activity, part in parts.items()
+        if part["share"].any()
+    ]
     across = {"title": {"text": "share of their time around one CLEAR, %"}, "range": [0, 100]}
     return _small(traces, "Where time goes", barmode="stack", xaxis=across)
 
@@ -313,26 +277,10 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
     >>> lock_strip(shares).data[0].name
     'read'
     """
-    traces: Traces = []
-    longest = float(shares["time_s"].max() - shares["time_s"].min()) if len(shares) else 1.0
-    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")) if longest >= s), (1e-9, "ns"))
-    for owner, colour in OWNER_COLOURS.items():
-        part = shares[shares["owner"] == owner]
-        if part["share"].any():
-            traces.append(
-                {
-                    "type": "bar",
-                    "x": part["time_s"] / scale,
-                    "y": 100 * part["share"],
-                    "width": part["width_s"] / scale,
-                    "name": owner,
-                    "marker": {"color": colour, "line": {"width": 0}},
-                    "hovertemplate": f"%{{x:.4g}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>",
-                }
-            )
+    scale, unit = time_unit([shares["time_s"].max() - shares["time_s"].min()])
     title = f"time in the window, {unit}" + (" (dotted: CLEAR begins, ends)" if span else "")
     return _small(
-        traces,
+        ownership_bars(shares, scale, unit, ".4g"),
         "Who owns mmu_lock",
         barmode="stack",
         bargap=0,
@@ -342,9 +290,9 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
     )
 
 
-def _line(x: Any, y: Any, name: str, line: dict[str, Any]) -> dict[str, Any]:
+def _line(x: Any, y: Any, name: str, line: dict[str, Any], **looks: Any) -> dict[str, Any]:
     """A trace of lines."""
-    return {"x": x, "y": y, "mode": "lines", "name": name, "line": line}
+    return {"x": x, "y": y, "mode": "lines", "name": name, "line": line} | looks
 
 
 def _upright(x: float, line: dict[str, Any]) -> dict[str, Any]:

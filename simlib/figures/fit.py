@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from textwrap import shorten
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,20 +12,23 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.errors import InputError
-from simlib.figures.frame import draws, in_order, require, require_numbers, require_words
+from simlib.figures.bars import bars_over_vcpus
+from simlib.figures.frame import TEXT, draws, in_order, number, reads, require, require_numbers, word
 from simlib.figures.style import (
     HEIGHT,
     INK,
     MODEL_COLOURS,
     MUTED,
     PALETTE,
-    facet_titles,
     facets,
     key_entry,
     legend_below,
     log_axis,
+    plain_number,
+    row_axis,
     short_number,
     signed,
+    spans,
     titled,
     translucent,
     variant_colours,
@@ -41,18 +45,15 @@ UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
 
 
+@reads("errors", {"variant": TEXT, "vcpus": number(), "model": word(MODEL_COLOURS), "error_percent": number()})
 def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions of held-out points") -> go.Figure:
     """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
-
-    Raises `InputError` if a column is missing, the table is empty, or a model is not known.
 
     Parameters
     ----------
     errors : DataFrame
         Columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``:
         predicted over measured, less one, in per cent.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -61,56 +62,38 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     >>> held_out_errors(errors).data[0].text
     ('−2', '+3.5')
     """
-    rows = require(errors, ["variant", "vcpus", "model", "error_percent"], "errors")
-    require_words(rows, "model", MODEL_COLOURS, "errors")
-    require_numbers(rows, ["vcpus", "error_percent"], "errors")
-    variants = in_order(rows["variant"])
-    figure, place = facets(variants)
-    present = [model for model in MODEL_COLOURS if (rows["model"] == model).any()]
-    for i, variant in enumerate(variants):
-        mine = rows.loc[rows["variant"].astype(str) == variant]
-        vcpus = sorted(mine["vcpus"].unique())
-        for model in present:
-            values = mine.loc[mine["model"] == model].set_index("vcpus")["error_percent"].reindex(vcpus)
-            figure.add_bar(
-                x=[f"{v:g}" for v in vcpus],
-                y=values.to_numpy(dtype=float),
-                name=model,
-                legendgroup=model,
-                marker={"color": MODEL_COLOURS[model]},
-                showlegend=i == 0,
-                **place(i),
-                text=["" if np.isnan(v) else signed(v) for v in values],
-                textposition="outside",
-                textangle=0,
-                textfont={"size": 10},
-                cliponaxis=False,
-                hovertemplate=f"{variant}, %{{x}} vCPUs: {model} %{{y:+.1f}} %<extra></extra>",
-            )
-    low, high = min(0.0, rows["error_percent"].min()), max(0.0, rows["error_percent"].max())
+    looks = {model: (model, {"color": colour}) for model, colour in MODEL_COLOURS.items()}
+    figure = bars_over_vcpus(errors, "model", "error_percent", looks, "%{y:+.1f} %")
+    for trace in figure.data:
+        trace.text = ["" if np.isnan(v) else signed(v) for v in trace.y]
+    figure.update_traces(textposition="outside", textangle=0, textfont={"size": 10}, cliponaxis=False)
+    low, high = min(0.0, errors["error_percent"].min()), max(0.0, errors["error_percent"].max())
     room = 0.12 * (high - low or 1.0)
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
     figure.update_yaxes(title="predicted − measured, % of measured", col=1)
-    figure.update_xaxes(type="category")
     figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
-    facet_titles(figure)
-    legend_below(figure, len(present))
     return titled(figure, title, "held-out points only; above 0: predicted slower than measured")
 
 
-@draws
+_RESIDUAL_COLUMNS = {
+    "variant": TEXT,
+    "vcpus": number(1),
+    "metric": TEXT,
+    "role": word([*ROLE_LOOKS, "shown only"]),
+    "error_percent": number(gaps=True),
+    "deviation_percent": number(0, gaps=True),
+}
+
+
+@reads("residuals", _RESIDUAL_COLUMNS)
 def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what was measured") -> go.Figure:
     """Error of the model at each row over vCPUs, a panel a metric, on the deviation that a row is taken to have.
-
-    Raises `InputError` if a column is missing, the table is empty, or a role is not known.
 
     Parameters
     ----------
     rows : DataFrame
         Columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
         ``error_percent`` (model over measured less one; a row without is not drawn), ``deviation_percent``.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -119,30 +102,23 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
     >>> [trace.y.tolist() for trace in residuals(rows).data if trace.name == "a"]
     [[1.5], [-3.0]]
     """
-    columns = ["variant", "vcpus", "metric", "role", "error_percent", "deviation_percent"]
-    rows = require(rows, columns, "residuals")
-    require_words(rows, "role", [*ROLE_LOOKS, "shown only"], "residuals")
-    require_numbers(rows, ["vcpus"], "residuals", least=1)
-    require_numbers(rows, ["error_percent"], "residuals", gaps=True)
-    require_numbers(rows, ["deviation_percent"], "residuals", gaps=True, least=0)
-    rows = rows[np.isfinite(rows["error_percent"].to_numpy(dtype=float)) & rows["role"].isin(list(ROLE_LOOKS))]
-    rows = require(rows, columns, "residuals")
+    rows = require(rows[np.isfinite(rows["error_percent"]) & rows["role"].isin(ROLE_LOOKS)], rows.columns, "residuals")
     metrics, colours = in_order(rows["metric"]), variant_colours(rows["variant"])
     figure, place = facets(metrics, columns=2, shared_y=False)
     seen: set[str] = set()
     axis = vcpu_axis(rows["vcpus"])
-    ends = [10**end for end in axis["range"]]
+    left, right = (10**end for end in axis["range"])
     for i, metric in enumerate(metrics):
         mine = rows[rows["metric"] == metric]
         reach = float(mine["deviation_percent"].median())
         figure.add_scatter(
-            x=[ends[0], ends[1], ends[1], ends[0]], y=[-reach, -reach, reach, reach], fill="toself", mode="none",
+            x=[left, right, right, left], y=[-reach, -reach, reach, reach], fill="toself", mode="none",
             fillcolor=translucent(MUTED, 0.14), hoverinfo="skip", showlegend=False, **place(i),
         )  # fmt: skip
-        for pair, part in mine.groupby([mine["variant"].astype(str), "role"], sort=False):
+        for pair, part in mine.groupby(["variant", "role"], sort=False):
             variant, role = map(str, pair)
             figure.add_scatter(
-                x=part["vcpus"].to_numpy(dtype=float), y=part["error_percent"].to_numpy(dtype=float), mode="markers",
+                x=part["vcpus"], y=part["error_percent"], mode="markers",
                 marker={"color": colours[variant], "size": 9, **ROLE_LOOKS[role]}, cliponaxis=False,
                 name=variant or "rows", legendgroup=variant, showlegend=variant not in seen,
                 hovertemplate=f"%{{x}} vCPUs: %{{y:+.2f}} %<extra>{variant} {role}</extra>", **place(i),
@@ -151,7 +127,6 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
     figure.update_xaxes(axis)
     figure.update_yaxes(zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
     figure.update_yaxes(title="model − measured, %", col=1)
-    facet_titles(figure)
     legend_below(figure, len(colours), rows_of=3, keyed=True)
     for role, look in ROLE_LOOKS.items():
         if (rows["role"] == role).any():
@@ -161,11 +136,20 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
     return titled(figure, title, "above 0: the model is slower, or counts more, than measured")
 
 
-@draws
+_COST_COLUMNS = {
+    "name": TEXT,
+    "value": number(0),
+    "low": number(0, gaps=True),
+    "high": number(0, gaps=True),
+    "unit": word(UNITS),
+    "fit": TEXT,
+    "bound": TEXT,
+}
+
+
+@reads("costs", _COST_COLUMNS, bound="")
 def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their intervals") -> go.Figure:
     """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
-
-    Raises `InputError` if a column is missing, the table is empty, or a unit is not known.
 
     Parameters
     ----------
@@ -173,8 +157,6 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
         Columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
         calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. With a column
         ``bound``, in which a text says what of a cost is at a physical bound, such costs are marked with it.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -184,80 +166,66 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     >>> interval.x, point.x
     (array([380., 430.,  nan]), array([400.]))
     """
-    rows = require(costs, ["name", "value", "low", "high", "unit", "fit"], "costs", bound="")
-    require_words(rows, "unit", UNITS, "costs")
-    require_numbers(rows, ["value"], "costs", least=0)
-    require_numbers(rows, ["low", "high"], "costs", gaps=True, least=0)
-    units = [unit for unit in UNITS if (rows["unit"] == unit).any()]
-    fits = in_order(rows["fit"])
-    names = {unit: in_order(rows.loc[rows["unit"] == unit, "name"]) for unit in units}
-    height = max(HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(units) + 170)
+    names = {unit: in_order(costs.loc[costs["unit"] == unit, "name"]) for unit in UNITS}
+    names = {unit: rows for unit, rows in names.items() if rows}
+    height = max(HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(names) + 170)
     figure = make_subplots(
-        len(units),
+        len(names),
         1,
-        row_heights=[len(names[unit]) + 0.6 for unit in units],
+        row_heights=[len(rows) + 0.6 for rows in names.values()],
         vertical_spacing=80 / (height - 190),
     )
-    seen: set[str] = set()
-    for row, unit in enumerate(units, start=1):
-        mine = rows.loc[rows["unit"] == unit].reset_index(drop=True)
-        axis = log_axis([*mine["value"], *mine["low"], *mine["high"]], UNITS[unit], _plain, margin=1.6)
-        left, right = (10**end for end in axis["range"])
-        drawn = mine.assign(**{c: mine[c].astype(float).clip(left, right) for c in ("value", "low", "high")})
-        drawn["y"] = _lines(mine, names[unit])
-        for i, fit in enumerate(fits):
-            part = drawn.loc[drawn["fit"].astype(str) == fit]
-            if part.empty:
-                continue
-            exact = mine.loc[part.index]
-            look = {"name": shorten(fit, 90, placeholder=" …"), "legendgroup": fit, "row": row, "col": 1}
-            ends = part[["low", "high"]].assign(gap=np.nan).to_numpy().ravel()
-            figure.add_scatter(
-                x=ends, y=np.repeat(part["y"], 3), mode="lines+markers", showlegend=False, hoverinfo="skip",
-                line={"color": PALETTE[i % len(PALETTE)], "width": 2},
-                marker={"symbol": "line-ns-open", "size": 9}, **look,
-            )  # fmt: skip
-            figure.add_scatter(
-                x=part["value"].to_numpy(),
-                y=part["y"].to_numpy(),
-                mode="markers",
-                marker={
-                    "color": PALETTE[i % len(PALETTE)],
-                    "size": 10,
-                    "symbol": np.where(exact["value"] <= 0, "triangle-left", "circle").tolist(),
-                },
-                cliponaxis=False,
-                showlegend=fit not in seen,
-                text=[
-                    f"{name}: {_interval(*ends)}{' ns' if unit == 'ns' else ''}{f'; at a bound: {bound}' * bool(bound)}"
-                    for name, *ends, bound in exact[["name", "value", "low", "high", "bound"]].to_numpy()
-                ],
-                hovertemplate=f"%{{text}}<extra>{fit}</extra>",
-                **look,
-            )
-            seen.add(fit)
-            bounded = part[exact["bound"] != ""]
-            if len(bounded):
-                figure.add_scatter(
-                    x=bounded["value"].to_numpy(), y=bounded["y"].to_numpy(), mode="markers", hoverinfo="skip",
-                    marker={"symbol": "diamond-open", "size": 17, "color": WARNING, "line": {"width": 2}},
-                    name="at a physical bound, or an end of it is", legendgroup="bound",
-                    showlegend="bound" not in seen, row=row, col=1,
-                )  # fmt: skip
-                seen.add("bound")
-        figure.update_xaxes(axis, row=row, col=1)
-        figure.update_yaxes(
-            tickmode="array",
-            tickvals=list(range(len(names[unit]))),
-            ticktext=names[unit],
-            range=[len(names[unit]) - 0.4, -0.6],
-            ticks="",
-            row=row,
-            col=1,
-        )
-    legend_below(figure, len(fits) + ("bound" in seen), rows_of=3)
+    colours = dict(zip(in_order(costs["fit"]), PALETTE * len(costs), strict=False))
+    for row, (unit, rows) in enumerate(names.items(), start=1):
+        _draw_costs(figure, costs[costs["unit"] == unit], unit, rows, colours, {"row": row, "col": 1})
+    entries = list(dict.fromkeys(trace.legendgroup for trace in figure.data))
+    for group in entries:
+        next(trace for trace in figure.data if trace.legendgroup == group and trace.mode == "markers").showlegend = True
+    legend_below(figure, len(entries), rows_of=3)
     figure.update_layout(height=height)
     return titled(figure, title, "calibrated; a point or interval that runs into the left edge reaches 0")
+
+
+def _draw_costs(
+    figure: go.Figure, costs: pd.DataFrame, unit: str, names: list[str], colours: dict[str, str], at: dict[str, int]
+) -> None:
+    """One panel: of each fit the intervals, then the points, then rings around what is at a bound."""
+    axis = log_axis(costs[["value", "low", "high"]].to_numpy().ravel(), UNITS[unit], plain_number, margin=1.6)
+    left, right = (10**end for end in axis["range"])
+    drawn = costs.assign(
+        **costs[["value", "low", "high"]].clip(left, right),
+        y=_lines(costs["name"], names),
+        symbol=np.where(costs["value"] <= 0, "triangle-left", "circle"),
+        text=[_cost_text(row, " ns" if unit == "ns" else "") for row in costs.to_dict("records")],
+    )
+    for fit, colour in colours.items():
+        part = drawn[drawn["fit"] == fit]
+        if part.empty:
+            continue
+        look = {"name": shorten(fit, 90, placeholder=" …"), "legendgroup": fit, "showlegend": False, **at}
+        figure.add_scatter(
+            x=spans(part, "low", "high"), y=np.repeat(part["y"], 3), mode="lines+markers", hoverinfo="skip",
+            line={"color": colour, "width": 2}, marker={"symbol": "line-ns-open", "size": 9}, **look,
+        )  # fmt: skip
+        figure.add_scatter(
+            x=part["value"],
+            y=part["y"],
+            mode="markers",
+            marker={"color": colour, "size": 10, "symbol": part["symbol"].tolist()},
+            cliponaxis=False,
+            text=part["text"],
+            hovertemplate=f"%{{text}}<extra>{fit}</extra>",
+            **look,
+        )
+        bounded = part[part["bound"] != ""]
+        if len(bounded):
+            figure.add_scatter(
+                x=bounded["value"], y=bounded["y"], mode="markers", hoverinfo="skip", showlegend=False,
+                marker={"symbol": "diamond-open", "size": 17, "color": WARNING, "line": {"width": 2}},
+                name="at a physical bound, or an end of it is", legendgroup="bound", **at,
+            )  # fmt: skip
+    figure.update_xaxes(axis, **at)
+    figure.update_yaxes(row_axis(names), **at)
 
 
 @draws
@@ -270,8 +238,6 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     ----------
     matrix : DataFrame
         Square, the same names as index and columns, values from -1 to 1 (NaN where not defined).
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -292,22 +258,21 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     if (np.abs(values) > 1 + 1e-9).any():
         raise InputError("matrix", float(values[np.abs(values) > 1 + 1e-9][0]), "must be from -1 to 1")
     text = np.array([["" if np.isnan(v) else f"{v:.2f}".replace("-", "−") for v in row] for row in values], object)
-    figure = go.Figure(
-        go.Heatmap(
-            x=names,
-            y=names,
-            z=values,
-            zmin=-1,
-            zmax=1,
-            colorscale="RdBu",
-            text=text,
-            texttemplate="%{text}",
-            textfont={"size": 12},
-            xgap=1,
-            ygap=1,
-            hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
-            colorbar={"title": {"text": "correlation"}, "tickvals": [-1, -0.5, 0, 0.5, 1], "thickness": 14},
-        )
+    figure = go.Figure()
+    figure.add_heatmap(
+        x=names,
+        y=names,
+        z=values,
+        zmin=-1,
+        zmax=1,
+        colorscale="RdBu",
+        text=text,
+        texttemplate="%{text}",
+        textfont={"size": 12},
+        xgap=1,
+        ygap=1,
+        hovertemplate="%{y} and %{x}: %{z:.3f}<extra></extra>",
+        colorbar={"title": {"text": "correlation"}, "tickvals": [-1, -0.5, 0, 0.5, 1], "thickness": 14},
     )
     figure.update_xaxes(showgrid=False, tickangle=-35 if len(names) > 5 else 0, type="category")
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category")
@@ -315,19 +280,24 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     return titled(figure, title, "near ±1: the data determine only a combination of the two")
 
 
-@draws
+_SENSITIVITY_COLUMNS = {
+    "name": TEXT,
+    "first": number(),
+    "first_confidence": number(0, gaps=True),
+    "total": number(),
+    "total_confidence": number(0, gaps=True),
+}
+
+
+@reads("sensitivity", _SENSITIVITY_COLUMNS)
 def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Figure:
     """First-order and total sensitivity of each input, largest total on top.
-
-    Raises `InputError` if a column is missing or the table is empty.
 
     Parameters
     ----------
     frame : DataFrame
         Columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is
         half the width of the interval.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -336,27 +306,17 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
     >>> sensitivity(frame).data[1].y
     ('hold', 'line')
     """
-    columns = ["first", "first_confidence", "total", "total_confidence"]
-    rows = require(frame, ["name", *columns], "sensitivity")
-    require_numbers(rows, ["first", "total"], "sensitivity")
-    require_numbers(rows, ["first_confidence", "total_confidence"], "sensitivity", gaps=True, least=0)
-    rows = rows.sort_values("total", ascending=False, kind="stable")
+    rows = frame.sort_values("total", ascending=False, kind="stable")
     figure = go.Figure()
-    for column, name, colour in (
-        ("total", "total: with interactions", "#9ecae1"),
-        ("first", "first order: alone", "#0072B2"),
-    ):
+    shown = (("total", "total: with interactions", "#9ecae1"), ("first", "first order: alone", "#0072B2"))
+    for column, name, colour in shown:
         figure.add_bar(
-            y=rows["name"].astype(str).tolist(),
-            x=rows[column].to_numpy(dtype=float),
+            y=rows["name"].tolist(),
+            x=rows[column],
             orientation="h",
             name=name,
             marker={"color": colour},
-            error_x={
-                "array": rows[f"{column}_confidence"].to_numpy(dtype=float),
-                "thickness": 1.3,
-                "width": 3,
-            },
+            error_x={"array": rows[f"{column}_confidence"], "thickness": 1.3, "width": 3},
             hovertemplate="%{y}: %{x:.3f}<extra>%{fullData.name}</extra>",
         )
     figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(HEIGHT, 46 * len(rows) + 190))
@@ -366,20 +326,16 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
     return titled(figure, title, "Sobol indices; bars at the ends are confidence intervals")
 
 
-def _lines(mine: pd.DataFrame, names: list[str]) -> list[float]:
+def _lines(costs: pd.Series, names: list[str]) -> list[float]:
     """Height of each point: fits of the same cost stand below each other around the cost's line."""
-    name = mine["name"].astype(str)
-    place = name.groupby(name).cumcount()
-    many = name.groupby(name).transform("size")
-    return [names.index(n) + (p - (m - 1) / 2) * 0.6 / m for n, p, m in zip(name, place, many, strict=True)]
+    place = costs.groupby(costs).cumcount()
+    many = costs.groupby(costs).transform("size")
+    return [names.index(n) + (p - (m - 1) / 2) * 0.6 / m for n, p, m in zip(costs, place, many, strict=True)]
 
 
-def _plain(value: float) -> str:
-    """A number for a tick without a prefix, its thousands apart."""
-    return f"{value:,.6g}".replace(",", "\u2009")
-
-
-def _interval(value: float, low: float, high: float) -> str:
-    if np.isnan(low) or np.isnan(high):
-        return short_number(value)
-    return f"{short_number(value)} ({short_number(low)} to {short_number(high)})"
+def _cost_text(cost: dict[Any, Any], unit: str) -> str:
+    """A cost with its interval, and what is at a bound, in words."""
+    low, high = cost["low"], cost["high"]
+    interval = "" if np.isnan(low + high) else f" ({short_number(low)} to {short_number(high)})"
+    bound = f"; at a bound: {cost['bound']}" if cost["bound"] else ""
+    return f"{cost['name']}: {short_number(cost['value'])}{interval}{unit}{bound}"

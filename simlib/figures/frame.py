@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every figure asks of the table that it is given."""
+"""What every figure asks of the table that it is given: `reads` checks it, column by column, before anything is drawn.
+
+A table that is no DataFrame, lacks a column or has no row, and a value that breaks its column's rule, are an
+`InputError` that names the column and the value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import numpy as np
 import pandas as pd
@@ -15,36 +19,91 @@ from simlib.errors import InputError, nearest
 from simlib.results import Result
 
 Options = ParamSpec("Options")
+Draw = Callable[Concatenate[pd.DataFrame, Options], go.Figure]
+Drawn = Callable[Concatenate[pd.DataFrame | Result, Options], go.Figure]
 
 
-def draws(
-    figure: Callable[Concatenate[pd.DataFrame, Options], go.Figure],
-) -> Callable[Concatenate[pd.DataFrame | Result, Options], go.Figure]:
+class Rule(NamedTuple):
+    """What a column of a table must hold, and as what a figure reads it."""
+
+    dtype: type
+    check: Callable[[pd.DataFrame, str, str], None] = lambda _frame, _column, _what: None
+
+
+TEXT = Rule(str)
+TRUTH = Rule(bool, lambda frame, column, what: require_truths(frame, [column], what))
+
+
+def number(least: float = -np.inf, *, gaps: bool = False) -> Rule:
+    """Numbers of at least so much, finite unless there may be gaps: as `require_numbers` checks them."""
+    return Rule(float, lambda frame, column, what: require_numbers(frame, [column], what, gaps=gaps, least=least))
+
+
+def word(words: Collection[str]) -> Rule:
+    """One of some words: as `require_words` checks them."""
+    return Rule(str, lambda frame, column, what: require_words(frame, column, words, what))
+
+
+def reads(what: str, columns: Mapping[str, Rule], **optional: Any) -> Callable[[Draw[Options]], Drawn[Options]]:
+    """Let a figure read a table: its columns, checked and as the types of their rules, and nothing else.
+
+    In place of the table the figure takes a `Result`, which knows the table that the figure of this name draws.
+
+    Parameters
+    ----------
+    what : str
+        The name of the table in an error message.
+    columns : mapping of str to Rule
+        What the figure reads.
+    **optional
+        Those of the columns that may be missing, and what they hold then.
+
+    Examples
+    --------
+    >>> @reads("counts", {"vcpus": number(1), "count": number(0)}, count=7)
+    ... def counted(rows):
+    ...     return go.Figure(go.Bar(x=rows["vcpus"], y=rows["count"]))
+    >>> counted(pd.DataFrame({"vcpus": [2]})).data[0].y
+    array([7.])
+    >>> counted(pd.DataFrame({"vcpus": [0]}))
+    Traceback (most recent call last):
+    ...
+    simlib.errors.InputError: counts.vcpus = 0.0: must be at least 1
+    """
+
+    def decorated(draw: Draw[Options]) -> Drawn[Options]:
+        @wraps(draw)
+        def drawn(table: pd.DataFrame, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
+            return draw(checked(table, columns, what, **optional), *args, **options)
+
+        return draws(drawn)
+
+    return decorated
+
+
+def checked(table: pd.DataFrame, columns: Mapping[str, Rule], what: str, **optional: Any) -> pd.DataFrame:
+    """The columns of a table, each as its rule has it, with an index of their own."""
+    rows = require(table, [name for name in columns if name not in optional], what, **optional).reset_index(drop=True)
+    for name, rule in columns.items():
+        rule.check(rows, name, what)
+    return rows.astype({name: rule.dtype for name, rule in columns.items()})
+
+
+def draws(draw: Draw[Options]) -> Drawn[Options]:
     """Let a figure take a result, which knows the table that the figure of this name draws, in place of the table."""
 
-    @wraps(figure)
+    @wraps(draw)
     def drawn(table: pd.DataFrame | Result, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
-        found = table.table_for(figure.__name__) if isinstance(table, Result) else table
-        return figure(found, *args, **options)
+        found = table.table_for(draw.__name__) if isinstance(table, Result) else table
+        return draw(found, *args, **options)
 
     return drawn
 
 
-def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: str | float) -> pd.DataFrame:
-    """The named columns of `frame`, or an error that names the first one that is missing.
+def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: Any) -> pd.DataFrame:
+    """The named columns of a table, and the optional ones with what they hold if the table has none.
 
     Raises `InputError` if `frame` is not a table, lacks a column, or has no rows.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The table that a figure was given.
-    columns : iterable of str
-        Columns that the figure reads.
-    what : str
-        The name of the table in an error message.
-    optional
-        Further columns, and what they hold if the table has none.
 
     Examples
     --------
@@ -68,22 +127,9 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: 
 def require_numbers(
     frame: pd.DataFrame, columns: Iterable[str], what: str, *, gaps: bool = False, least: float = -np.inf
 ) -> None:
-    """Check that columns hold finite numbers that are at least `least`.
+    """Check that columns hold numbers that are at least `least`, and finite unless there may be gaps.
 
     Raises `InputError` with the first offending number.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        A table that has the columns.
-    columns : iterable of str
-        Columns to check.
-    what : str
-        The name of the table in an error message.
-    gaps : bool
-        Whether a column may hold NaN or infinity, as the ends of an interval may.
-    least : float
-        Smallest number allowed.
 
     Examples
     --------
@@ -116,9 +162,9 @@ def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what
     ...
     simlib.errors.InputError: curves.kind = fited: is not known; did you mean 'fitted'? known: fitted, usl
     """
-    for word in frame[column].unique():
-        if word not in words:
-            raise InputError(f"{what}.{column}", str(word), "is not known", nearest(str(word), words))
+    for value in frame[column].unique():
+        if value not in words:
+            raise InputError(f"{what}.{column}", str(value), "is not known", nearest(str(value), words))
 
 
 def require_truths(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:

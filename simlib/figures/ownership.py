@@ -6,13 +6,16 @@ All waits and holds of a kind are one line with gaps, so that tens of thousands 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from simlib.figures.frame import in_order, require, require_numbers, require_words
-from simlib.figures.style import MODE_COLOURS, MUTED, legend_below, seconds, time_unit, titled
+from simlib.errors import InputError, nearest
+from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
+from simlib.figures.style import MODE_COLOURS, MUTED, legend_below, row_axis, seconds, spans, time_unit, titled
 
 MOST_ROWS = 40
 """Rows in `lock_ownership`."""
@@ -29,6 +32,18 @@ _MODES = {"read": "read", "unknown": "mode unknown"}
 """Of modes other than write, which the figure divides by whose it is."""
 
 
+_SPANS = {
+    "thread": TEXT,
+    "lock": TEXT,
+    "mode": word(["write", *_MODES]),
+    "what": word(["wait", "hold"]),
+    "begin_s": number(0),
+    "end_s": number(0),
+}
+_SHARES = {"time_s": number(0), "width_s": number(0), "owner": word(OWNER_COLOURS), "share": number(0)}
+
+
+@reads("table", _SPANS)
 def lock_ownership(
     table: pd.DataFrame, shares: pd.DataFrame | None = None, lock: str = "mmu_lock", title: str = "Who holds {lock}"
 ) -> go.Figure:
@@ -37,7 +52,7 @@ def lock_ownership(
     Holds are thick, waits thin. The threads that clear stand on top of the vCPUs; at most `MOST_ROWS` rows. What is
     shorter than a pixel looks faint, since it takes little of the time: draw a window (`timeline(result, window)`).
 
-    Raises `InputError` if a column is missing, a table is empty, or the lock is not in it.
+    Raises `InputError` if the lock is not in the table.
 
     Parameters
     ----------
@@ -48,7 +63,7 @@ def lock_ownership(
         Columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
         `simlib.engine.timeline.ownership_over_time` gives them.
     title : str
-        Title of the figure; ``{lock}`` stands for the lock's name.
+        ``{lock}`` stands for the lock's name.
 
     Examples
     --------
@@ -57,12 +72,9 @@ def lock_ownership(
     >>> [trace.name for trace in lock_ownership(table).data]
     ['hold: write, clearing threads', 'wait: write, vCPUs']
     """
-    rows = require(table, ["thread", "lock", "mode", "what", "begin_s", "end_s"], "table")
-    require_words(rows, "what", ("wait", "hold"), "table")
-    require_words(rows, "mode", ("write", *_MODES), "table")
-    require_numbers(rows, ["begin_s", "end_s"], "table", least=0)
-    require_words(pd.DataFrame({"lock": [lock]}), "lock", in_order(rows["lock"]), "table")
-    rows = rows[rows["lock"] == lock]
+    if lock not in set(table["lock"]):
+        raise InputError("table.lock", lock, "is not known", nearest(lock, in_order(table["lock"])))
+    rows = table[table["lock"] == lock]
     threads = sorted(in_order(rows["thread"]), key=_thread_order)
     shown = threads[:MOST_ROWS]
     rows = rows[rows["thread"].isin(shown)]
@@ -77,25 +89,21 @@ def lock_ownership(
     )  # fmt: skip
     whose = np.where(rows["thread"].str.startswith("vcpu "), "write, vCPUs", "write, clearing threads")
     rows = rows.assign(owner=np.where(rows["mode"] == "write", whose, rows["mode"].map(_MODES)))
-    for (what, owner), part in rows.groupby(["what", "owner"], sort=True):
-        length = [seconds(end - begin) for begin, end in part[["begin_s", "end_s"]].to_numpy(dtype=float)]
+    for (what, owner), part in rows.groupby(["what", "owner"]):
         thick = 0.62 if what == "hold" else 0.2
         figure.add_scatter(
-            x=part[["begin_s", "end_s"]].assign(gap=np.nan).to_numpy(dtype=float).ravel() / factor,
-            y=np.repeat([shown.index(thread) for thread in part["thread"]], 3),
+            x=spans(part, "begin_s", "end_s") / factor,
+            y=np.repeat(part["thread"].map(shown.index), 3),
             mode="lines",
             line={"color": OWNER_COLOURS.get(str(owner), MUTED), "width": thick * each, "simplify": False},
             name=f"{what}: {owner}",
-            text=np.repeat(length, 3),
+            text=np.repeat((part["end_s"] - part["begin_s"]).map(seconds), 3),
             showlegend=True,
             hovertemplate=f"%{{x:.7g}} {unit}: %{{text}}<extra>%{{fullData.name}}</extra>",
             row=1,
             col=1,
         )
-    figure.update_yaxes(
-        tickmode="array", tickvals=list(range(len(shown))), ticktext=shown, ticks="", showgrid=False,
-        range=[len(shown) - 0.4, -0.6], row=1, col=1,
-    )  # fmt: skip
+    figure.update_yaxes(row_axis(shown) | {"showgrid": False}, row=1, col=1)
     if shares is not None:
         _add_shares(figure, shares, factor, unit)
     figure.update_xaxes(title=f"simulated time, {unit}", row=2 if strip else 1)
@@ -115,18 +123,26 @@ def _thread_order(name: str) -> tuple[bool, str, int]:
 
 def _add_shares(figure: go.Figure, shares: pd.DataFrame, factor: float, unit: str) -> None:
     """The strip below: shares of each time bin, stacked."""
-    rows = require(shares, ["time_s", "width_s", "owner", "share"], "shares")
-    require_words(rows, "owner", OWNER_COLOURS, "shares")
-    require_numbers(rows, ["time_s", "width_s", "share"], "shares", least=0)
-    for owner, colour in OWNER_COLOURS.items():
-        part = rows[rows["owner"] == owner]
-        if not part["share"].any():
-            continue
-        figure.add_bar(
-            x=part["time_s"].to_numpy(dtype=float) / factor, y=100 * part["share"].to_numpy(dtype=float),
-            width=part["width_s"].to_numpy(dtype=float) / factor,
-            name=owner, marker={"color": colour, "line": {"width": 0}}, showlegend=owner == "free",
-            hovertemplate=f"%{{x:.7g}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>", row=2, col=1,
-        )  # fmt: skip
+    rows = checked(shares, _SHARES, "shares")
+    for bars in ownership_bars(rows, factor, unit, ".7g"):
+        figure.add_trace(bars | {"showlegend": bars["name"] == "free"}, row=2, col=1)
     figure.update_layout(barmode="stack", bargap=0)
     figure.update_yaxes(title="owned, %", range=[0, 100], row=2, col=1)
+
+
+def ownership_bars(shares: pd.DataFrame, factor: float, unit: str, digits: str) -> list[dict[str, Any]]:
+    """A trace of bars for each owner who has a share, over times in a unit of `factor` seconds."""
+    parts = {owner: shares[shares["owner"] == owner] for owner in OWNER_COLOURS}
+    return [
+        {
+            "type": "bar",
+            "x": part["time_s"] / factor,
+            "y": 100 * part["share"],
+            "width": part["width_s"] / factor,
+            "name": owner,
+            "marker": {"color": OWNER_COLOURS[owner], "line": {"width": 0}},
+            "hovertemplate": f"%{{x:{digits}}} {unit}: %{{y:.3g}} %<extra>%{{fullData.name}}</extra>",
+        }
+        for owner, part in parts.items()
+        if part["share"].any()
+    ]

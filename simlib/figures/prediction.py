@@ -3,32 +3,29 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
-from simlib.figures.frame import draws, in_order, require, require_numbers
-from simlib.figures.style import (
-    facet_titles,
-    facets,
-    legend_below,
-    time_unit,
-    titled,
-    translucent,
-    variant_colours,
-    vcpu_axis,
-)
+from simlib.figures.frame import TEXT, in_order, number, reads
+from simlib.figures.style import band, facets, legend_below, time_unit, titled, translucent, variant_colours, vcpu_axis
 
-COLUMNS = ("vcpus", "metric", "estimate", "low", "high", "unit")
+COLUMNS = {
+    "vcpus": number(1),
+    "metric": TEXT,
+    "estimate": number(gaps=True),
+    "low": number(gaps=True),
+    "high": number(gaps=True),
+    "unit": TEXT,
+}
 """Columns of the table; ``policy``, or else ``variant``, names the curve."""
 
 
-@draws
+@reads("frame", COLUMNS | {"policy": TEXT, "variant": TEXT}, policy="", variant="")
 def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted over vCPUs") -> go.Figure:
     """Curves with their intervals over vCPUs, a panel a metric.
 
-    Raises `InputError` if a column is missing, or there is no row to draw.
+    Raises `InputError` if there is no row to draw.
 
     Parameters
     ----------
@@ -37,8 +34,6 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
         itself.
     metric : str
         Only this one.
-    title : str
-        Title of the figure.
 
     Examples
     --------
@@ -47,41 +42,34 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
     >>> over_vcpus(frame).data[1].y
     array([1. , 1.5])
     """
-    rows = require(frame, COLUMNS, "frame", policy="", variant="")
-    if metric and metric not in set(rows["metric"]):
-        raise InputError("metric", metric, "no row of it to draw", nearest(metric, in_order(rows["metric"])))
-    rows = rows[rows["metric"] == metric] if metric else rows
-    require_numbers(rows, ["vcpus"], "frame", least=1)
-    require_numbers(rows, ["estimate", "low", "high"], "frame", gaps=True)
+    if metric and metric not in set(frame["metric"]):
+        raise InputError("metric", metric, "no row of it to draw", nearest(metric, in_order(frame["metric"])))
+    rows = frame[frame["metric"] == metric] if metric else frame
     rows = rows.assign(curve=rows["policy"].where(rows["policy"] != "", rows["variant"]))
-    factors, units = {}, dict(zip(rows["metric"], rows["unit"], strict=True))
+    units, factors = dict(zip(rows["metric"], rows["unit"], strict=True)), dict.fromkeys(rows["metric"], 1.0)
     for name in [name for name, unit in units.items() if unit == "s"]:
         factors[name], units[name] = time_unit(rows.loc[rows["metric"] == name, "estimate"])
+    ends = ["estimate", "low", "high"]
+    rows[ends] = rows[ends].div(rows["metric"].map(factors), axis=0)
     figure, place = facets([f"{name}, {unit}" for name, unit in units.items()], shared_y=False)
     colours = variant_colours(rows["curve"])
     for panel, name in enumerate(units):
-        mine = rows[rows["metric"] == name]
-        mine = mine.assign(**{end: mine[end] / factors.get(name, 1.0) for end in ("estimate", "low", "high")})
-        for curve, part in mine.groupby("curve", sort=False):
-            _draw(figure, part.sort_values("vcpus"), str(curve), colours[str(curve)], place(panel))
+        for curve, part in rows[rows["metric"] == name].sort_values("vcpus").groupby("curve", sort=False):
+            area = band(part["vcpus"], part["low"], part["high"], translucent(colours[curve]))
+            figure.add_scatter(**area, legendgroup=curve, **place(panel))
+            figure.add_scatter(
+                x=part["vcpus"],
+                y=part["estimate"],
+                mode="lines+markers",
+                line={"color": colours[curve], "width": 2.5},
+                name=curve,
+                legendgroup=curve,
+                showlegend=bool(curve) and panel == 0,
+                hovertemplate="%{x} vCPUs: %{y:.4g}<extra>%{fullData.name}</extra>",
+                **place(panel),
+            )
     figure.update_xaxes(vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(rangemode="tozero")
-    facet_titles(figure)
     if list(colours) != [""]:
         legend_below(figure, len(colours), rows_of=3)
     return titled(figure, title, "predicted; bands are intervals")
-
-
-def _draw(figure: go.Figure, part: pd.DataFrame, curve: str, colour: str, at: dict[str, int]) -> None:
-    """One curve in one panel: its band, then its line."""
-    vcpus = part["vcpus"].to_numpy(dtype=float)
-    ends = np.concatenate([part["high"].to_numpy(dtype=float), part["low"].to_numpy(dtype=float)[::-1]])
-    figure.add_scatter(
-        x=np.concatenate([vcpus, vcpus[::-1]]), y=ends, fill="toself", fillcolor=translucent(colour), mode="lines",
-        line={"width": 0}, hoverinfo="skip", legendgroup=curve, showlegend=False, **at,
-    )  # fmt: skip
-    figure.add_scatter(
-        x=vcpus, y=part["estimate"].to_numpy(dtype=float), mode="lines+markers", line={"color": colour, "width": 2.5},
-        name=curve, legendgroup=curve, showlegend=bool(curve) and at["row"] == 1 and at["col"] == 1,
-        hovertemplate="%{x} vCPUs: %{y:.4g}<extra>%{fullData.name}</extra>", **at,
-    )  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.colors import hex_to_rgb
@@ -71,6 +72,7 @@ MODEBAR: dict[str, Any] = {
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 """Units that a person reads, in seconds."""
 
+_STILL = {"itemclick": False, "itemdoubleclick": False}
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -150,10 +152,15 @@ def time_unit(values: Iterable[float]) -> tuple[float, str]:
     >>> time_unit([5e-6, 2e-3]), time_unit([0.8, 20.0]), time_unit([0.0])
     ((1e-06, 'µs'), (1.0, 's'), (1.0, 's'))
     """
-    known = np.asarray(list(values), dtype=float)
-    known = known[np.isfinite(known) & (known > 0)]
+    known = _positive(values)
     middle = float(np.sqrt(known.min() * known.max())) if len(known) else 1.0
     return next((unit for unit in TIME_UNITS if middle >= unit[0] * (1 - 1e-9)), TIME_UNITS[-1])
+
+
+def _positive(values: Iterable[float]) -> np.ndarray:
+    known = np.asarray(list(values), dtype=float)
+    positive: np.ndarray = known[np.isfinite(known) & (known > 0)]
+    return positive
 
 
 def plain_number(value: float) -> str:
@@ -209,23 +216,15 @@ def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
     ['1', '2', '4', '8', '16', '32']
     """
     values = sorted({float(v) for v in vcpus})
-    low, high = values[0], values[-1]
-    powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-    ticks = [2.0**power for power in powers]
-    if len(ticks) < 2:
-        ticks = values
+    powers = range(math.ceil(math.log2(values[0])), math.floor(math.log2(values[-1])) + 1)
+    ticks = [2.0**power for power in powers] if len(powers) > 1 else values
     margin = 1.18
-    return {
-        "type": "log",
-        "title": {"text": "vCPUs"},
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [f"{tick:g}" for tick in ticks],
-        "range": [math.log10(low / margin), math.log10(high * margin)],
-    }
+    return ticked_axis(ticks, (values[0] / margin, values[-1] * margin), "vCPUs", "{:g}".format)
 
 
-def log_axis(values: Sequence[float], title: str, text: Any = short_number, margin: float = 1.3) -> dict[str, Any]:
+def log_axis(
+    values: Iterable[float], title: str, text: Callable[[float], str] = short_number, margin: float = 1.3
+) -> dict[str, Any]:
     """A logarithmic axis that holds all positive, finite `values`.
 
     Examples
@@ -233,21 +232,12 @@ def log_axis(values: Sequence[float], title: str, text: Any = short_number, marg
     >>> log_axis([1.0, 20.0], "time, s")["ticktext"]
     ['1', '2', '5', '10', '20']
     """
-    known = np.asarray(values, dtype=float)
-    known = known[np.isfinite(known) & (known > 0)]
+    known = _positive(values)
     low, high = (known.min() / margin, known.max() * margin) if len(known) else (0.1, 10.0)
-    ticks = log_ticks(low, high)
-    return {
-        "type": "log",
-        "title": {"text": title},
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [text(tick) for tick in ticks],
-        "range": [math.log10(low), math.log10(high)],
-    }
+    return ticked_axis(log_ticks(low, high), (low, high), title, text)
 
 
-def time_axis(values: Sequence[float], title: str, margin: float = 1.3) -> dict[str, Any]:
+def time_axis(values: Iterable[float], title: str, margin: float = 1.3) -> dict[str, Any]:
     """A logarithmic axis of times, s, whose title has the one unit in which all its ticks are.
 
     Examples
@@ -256,18 +246,63 @@ def time_axis(values: Sequence[float], title: str, margin: float = 1.3) -> dict[
     >>> axis["title"]["text"], axis["ticktext"]
     ('longest stall, µs', ['20', '50', '100', '200', '500', '1\\u2009000', '2\\u2009000'])
     """
+    values = list(values)
     factor, unit = time_unit(values)
     return log_axis(values, f"{title}, {unit}" if title else unit, lambda tick: plain_number(tick / factor), margin)
 
 
-def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
-    """Set the title and the line below it, left aligned.
+def ticked_axis(
+    ticks: Sequence[float], ends: tuple[float, float], title: str, text: Callable[[float], str]
+) -> dict[str, Any]:
+    """A logarithmic axis between two ends, with these ticks."""
+    return {
+        "type": "log",
+        "title": {"text": title},
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [text(tick) for tick in ticks],
+        "range": [math.log10(end) for end in ends],
+    }
 
-    Examples
-    --------
-    >>> titled(go.Figure(), "Hold times", "simulated").layout.title.subtitle.text
-    'simulated'
-    """
+
+def row_axis(names: Sequence[str]) -> dict[str, Any]:
+    """A vertical axis with a row a name, the first on top, at the heights 0, 1, 2 …"""
+    return {
+        "tickmode": "array",
+        "tickvals": list(range(len(names))),
+        "ticktext": names,
+        "ticks": "",
+        "range": [len(names) - 0.4, -0.6],
+    }
+
+
+def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
+    """The bars of points with an interval."""
+    return {"array": high - value, "arrayminus": value - low, "thickness": 1.2, "width": 3}
+
+
+def band(x: pd.Series, low: pd.Series, high: pd.Series, colour: str) -> dict[str, Any]:
+    """A trace: the area between the lower and the upper ends of intervals over `x`."""
+    return {
+        "x": [*x, *x[::-1]],
+        "y": [*high, *low[::-1]],
+        "fill": "toself",
+        "fillcolor": colour,
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def spans(rows: pd.DataFrame, low: str, high: str) -> np.ndarray:
+    """The ends of all rows' intervals, for one line with a gap after each (whose heights are `np.repeat(y, 3)`)."""
+    ends: np.ndarray = rows[[low, high]].assign(gap=np.nan).to_numpy(dtype=float).ravel()
+    return ends
+
+
+def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
+    """The figure with its title, the line below it, and the house's look."""
     height = figure.layout.height or HEIGHT  # JupyterLab does not take it from the template
     top = 1 - 18 / height  # in pixels, so that it stays clear of the panels of a tall figure
     title_of = {"text": title, "y": top, "subtitle": {"text": subtitle}}
@@ -284,8 +319,7 @@ def as_widget(figure: go.Figure) -> go.FigureWidget:
     ('', True)
     """
     title = figure.layout.title
-    look = f"font-size:{SUBTITLE_SIZE}px;color:{MUTED}"
-    text = f'{title.text}<br><span style="{look}">{title.subtitle.text}</span>'
+    text = f'{title.text}<br><span style="font-size:{SUBTITLE_SIZE}px;color:{MUTED}">{title.subtitle.text}</span>'
     merged = go.Figure(figure).update_layout(title={"text": text, "subtitle": {"text": ""}}, autosize=True)
     widget = go.FigureWidget(merged)
     widget._config = MODEBAR  # as wide as its cell, and without the button that sends it away
@@ -316,37 +350,40 @@ def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bo
         legend=below | {"yanchor": "bottom", "y": (key + 4) / HEIGHT},
     )
     if keyed:
-        figure.update_layout(
-            legend2=below | {"yanchor": "top", "y": key / HEIGHT, "itemclick": False, "itemdoubleclick": False}
-        )
+        figure.update_layout(legend2=below | _STILL | {"yanchor": "top", "y": key / HEIGHT})
     return figure
 
 
-def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
-    """Add an entry to a legend that explains a marker or a line, and draws nothing.
+def key_below(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]], *, rows_of: int = 5) -> None:
+    """A legend below the axes that explains markers and lines: of each entry the name, the look and the colour."""
+    for name, look, colour in entries:
+        key_entry(figure, name, look, colour, legend="legend")
+    figure.update_layout(legend=_STILL)
+    legend_below(figure, len(entries), rows_of=rows_of)
 
-    Examples
-    --------
-    >>> figure = go.Figure()
-    >>> key_entry(figure, "fitted", {"mode": "lines", "line": {"width": 2}}, MUTED)
-    >>> figure.data[0].name, figure.data[0].line.color
-    ('fitted', '#5f6368')
-    """
-    look = dict(look)
-    for part in ("marker", "line"):
-        if part in look:
-            look[part] = look[part] | {"color": colour}
-    figure.add_scatter(x=[None], y=[None], name=name, legend=legend, showlegend=True, hoverinfo="skip", **look)
+
+def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
+    """Add an entry to a legend that explains a marker or a line, and draws nothing."""
+    figure.add_scatter(
+        x=[None], y=[None], name=name, legend=legend, showlegend=True, hoverinfo="skip", **coloured(look, colour)
+    )
+
+
+def coloured(look: dict[str, Any], colour: str) -> dict[str, Any]:
+    """How points or a line look, in a colour."""
+    return {part: value | {"color": colour} if part in ("marker", "line") else value for part, value in look.items()}
 
 
 def facets(
-    variants: Sequence[str], x_title: str = "vCPUs", *, columns: int = 3, shared_y: bool = True
+    panels: Sequence[str], x_title: str = "vCPUs", *, columns: int = 3, shared_y: bool = True
 ) -> tuple[go.Figure, Callable[[int], dict[str, int]]]:
-    """Small multiples over the same quantity, a panel a variant.
+    """Small multiples over the same quantity, a panel a title.
+
+    Returns: the figure, and what gives ``row`` and ``col`` of the panel with an index.
 
     Parameters
     ----------
-    variants : sequence of str
+    panels : sequence of str
         At least one; the panels' titles.
     x_title : str
         Stands below the last row of panels.
@@ -355,28 +392,23 @@ def facets(
     shared_y : bool
         Whether panels side by side have the same y axis.
 
-    Returns
-    -------
-    figure : plotly.graph_objects.Figure
-    place : callable
-        ``row`` and ``col`` of the panel with an index.
-
     Examples
     --------
     >>> figure, place = facets(["a", "b", "c", "d"])
     >>> place(3)
     {'row': 2, 'col': 1}
     """
-    columns = min(columns, len(variants))
-    rows = -(-len(variants) // columns)
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
     figure = make_subplots(
         rows,
         columns,
-        subplot_titles=list(variants),
+        subplot_titles=list(panels),
         shared_yaxes=shared_y,
         horizontal_spacing=0.035 if shared_y else 0.075,
         vertical_spacing=0.32 / max(2, rows),
     )
+    facet_titles(figure)
     figure.update_xaxes(title=x_title, row=rows)
     if rows > 1:
         figure.update_layout(height=300 * rows + 160)
@@ -384,16 +416,7 @@ def facets(
 
 
 def facet_titles(figure: go.Figure) -> None:
-    """Give the titles of small multiples the size and weight of a heading below the main title.
-
-    Examples
-    --------
-    >>> from plotly.subplots import make_subplots
-    >>> figure = make_subplots(1, 1, subplot_titles=["spinlock"])
-    >>> facet_titles(figure)
-    >>> figure.layout.annotations[0].font.size
-    13
-    """
+    """Give the titles of small multiples the size and weight of a heading below the main title."""
     figure.update_annotations(font={"size": 13, "color": INK})
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.figures.frame import draws, require, require_numbers
-from simlib.figures.style import GRID, PALETTE, facet_titles, facets, short_number, titled
+from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads
+from simlib.figures.style import GRID, PALETTE, facets, short_number, titled
 from simlib.model.quantities import format_size
 
-COLUMNS = ("vcpus", "access_rate", "clear_lock", "clear_chunk", "policy", "matters")
+COLUMNS = {
+    "vcpus": number(0),
+    "access_rate": number(0),
+    "clear_lock": TEXT,
+    "clear_chunk": number(0),
+    "policy": TEXT,
+    "matters": TRUTH,
+}
 
 
-@draws
+@reads("table", COLUMNS)
 def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
     """The best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
-
-    Raises `InputError` if a column is missing or the table is empty.
 
     Parameters
     ----------
@@ -37,39 +41,32 @@ def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequen
     >>> [trace.name for trace in policy_map(table).data if trace.type == "scatter"]
     ['every-64', 'does not matter']
     """
-    rows = require(table, COLUMNS, "table")
-    require_numbers(rows, ["vcpus", "access_rate", "clear_chunk"], "table", least=0)
-    across, up = sorted(set(rows["vcpus"])), sorted(set(rows["access_rate"]))
-    locks, chunks = list(dict.fromkeys(rows["clear_lock"].astype(str))), sorted(set(rows["clear_chunk"]))
+    across, up = sorted(set(table["vcpus"])), sorted(set(table["access_rate"]))
+    locks, chunks = in_order(table["clear_lock"]), sorted(set(table["clear_chunk"]))
+    names = list(policies) or in_order(table.loc[table["matters"], "policy"])
+    kinds = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)} | {"does not matter": GRID}
+    shown = table["policy"].where(table["matters"], "does not matter")
+    rows = table.assign(number=shown.map(list(kinds).index) + 0.5)
+    scale = [[(i + end) / len(kinds), colour] for i, colour in enumerate(kinds.values()) for end in (0, 1)]
     panels = [(lock, chunk) for lock in locks for chunk in chunks]
-    names = list(policies) or list(dict.fromkeys(rows.loc[rows["matters"].astype(bool), "policy"].astype(str)))
-    kinds = [(name, PALETTE[number % len(PALETTE)]) for number, name in enumerate(names)] + [("does not matter", GRID)]
     figure, place = facets([f"{lock}, {format_size(int(chunk))}" for lock, chunk in panels], columns=len(chunks))
-    shown = np.where(rows["matters"].astype(bool), rows["policy"].astype(str), "does not matter")
-    number_of = {name: number for number, (name, _) in enumerate(kinds)}
-    scale = [[(number + end) / len(kinds), colour] for number, (_, colour) in enumerate(kinds) for end in (0, 1)]
-    for index, (lock, chunk) in enumerate(panels):
-        z, words = (np.full((len(up), len(across)), fill, dtype=object) for fill in (np.nan, ""))
-        here = rows.assign(kind=shown)[(rows["clear_lock"].astype(str) == lock) & (rows["clear_chunk"] == chunk)]
-        for row in here.to_dict("records"):
-            at = up.index(row["access_rate"]), across.index(row["vcpus"])
-            z[at], words[at] = number_of[row["kind"]] + 0.5, row["policy"]
+    for i, (lock, chunk) in enumerate(panels):
+        here = rows[(rows["clear_lock"] == lock) & (rows["clear_chunk"] == chunk)].set_index(["access_rate", "vcpus"])
+        grid = here[["number", "policy"]].unstack().reindex(index=up)  # noqa: PD010  # a cell is one row
         figure.add_heatmap(
-            z=z.astype(float), text=words, colorscale=scale, zmin=0, zmax=len(kinds), showscale=False, xgap=1, ygap=1,
-            customdata=[[[short_number(float(rate)), f"{n:g}"] for n in across] for rate in up], hoverongaps=False,
-            hovertemplate="%{customdata[1]} vCPUs, %{customdata[0]} accesses/s: %{text}<extra></extra>", **place(index),
+            z=grid["number"].reindex(columns=across), text=grid["policy"].reindex(columns=across).fillna(""),
+            colorscale=scale, zmin=0, zmax=len(kinds), showscale=False, xgap=1, ygap=1,
+            customdata=[[[short_number(rate), f"{n:g}"] for n in across] for rate in up], hoverongaps=False,
+            hovertemplate="%{customdata[1]} vCPUs, %{customdata[0]} accesses/s: %{text}<extra></extra>", **place(i),
         )  # fmt: skip
-    for name, colour in kinds:
-        if name in shown:
+    for name, colour in kinds.items():
+        if name in set(shown):
             figure.add_scatter(x=[None], y=[None], mode="markers", name=name,
                                marker={"symbol": "square", "size": 11, "color": colour}, **place(0))  # fmt: skip
-    figure.update_xaxes(
-        tickvals=list(range(0, len(across), 3)), ticktext=[f"{value:g}" for value in across[::3]], showgrid=False
-    )
-    figure.update_yaxes(
-        tickvals=list(range(0, len(up), 2)), ticktext=[short_number(float(value)) for value in up[::2]], showgrid=False
-    )
+    for axis, values, step, text in (("xaxes", across, 3, "{:g}".format), ("yaxes", up, 2, short_number)):
+        places = list(range(0, len(values), step))
+        ticks = {"tickvals": places, "ticktext": [text(values[i]) for i in places], "showgrid": False}
+        getattr(figure, f"update_{axis}")(ticks)
     figure.update_yaxes(title="accesses/s of a vCPU", col=1)
-    facet_titles(figure)
     figure.update_layout(height=230 * len(locks) + 160)
     return titled(figure, title, "A panel for each mode in which CLEAR holds the lock, and the memory of one CLEAR")

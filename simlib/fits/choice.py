@@ -15,20 +15,10 @@ AnyFit = Fit | CostEstimate | str | Path
 
 
 def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstimate | None, tuple[str, ...]]:
-    """The costs to use, and what to know of them.
+    """The costs to use, by default those of the shipped fit of the scenario's machine, and what to know of them.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Without variants.
-    fit : Fit, CostEstimate, str or Path, optional
-        By default the shipped fit of the scenario's machine, if there is one.
-
-    Returns
-    -------
-    estimate : CostEstimate or None
-    notes : tuple of str
-        Where the costs come from, if nobody said so; and that they were calibrated on another architecture.
+    The notes say where the costs come from, if nobody said so, and that they were calibrated on another architecture.
+    The scenario has no variants. Without a fit, the costs are None.
 
     Examples
     --------

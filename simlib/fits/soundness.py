@@ -32,14 +32,9 @@ _COLUMNS: dict[str, dict[str, type]] = {
 
 
 def check_fit(content: Mapping[str, Any]) -> None:
-    """Refuse a fit that no calibration writes.
+    """Refuse what no calibration writes: `content` is that of a fit file, with all its keys.
 
-    Raises `ValueError` Says what is wrong.
-
-    Parameters
-    ----------
-    content : mapping
-        Of a fit file, with all its keys.
+    Raises `ValueError`, which says what is wrong.
 
     Examples
     --------

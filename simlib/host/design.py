@@ -74,18 +74,16 @@ def memory_per_vcpu(facts: HostFacts) -> int:
     for size in (64, 32, 16, 8):
         if size * MIB <= most:
             return size * MIB
-    raise InputError(
-        "memory", format_size(facts.memory_bytes), f"is too little for {len(facts.cpus)} vCPUs with 8 MiB each",
-        "use fewer CPUs", flag="--cpus",
-    )  # fmt: skip
+    rule = f"is too little for {len(facts.cpus)} vCPUs with 8 MiB each"
+    raise InputError("memory", format_size(facts.memory_bytes), rule, "use fewer CPUs", flag="--cpus")
 
 
 def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: bool = False) -> list[Experiment]:
     """The studies of a host.
 
     `pause_us`: pause before each round under load: as long as the vCPUs need to write all pages again. `base`: options
-    of the test that every cell has, such as its backing. `switches`: whether the kernel's switches (``kernel-
-    patches/``) can be set.
+    of the test that every cell has, such as its backing. `switches`: whether the kernel's switches
+    (``kernel-patches/``) can be set.
 
     Examples
     --------

@@ -26,17 +26,6 @@ CLEAR_BAR, STALL_BAR = 0.15, 1.5
 _CELL = ["study", "vcpus", "chunk_pages", "batch"]
 
 
-def preempted(cpus: int, vcpus: int) -> int:
-    """vCPUs that share a CPU with the clearing thread: the test pins that first, and begins again with the first CPU.
-
-    Examples
-    --------
-    >>> preempted(2, 1), preempted(2, 2), preempted(8, 8)
-    (0, 1, 1)
-    """
-    return 1 if vcpus >= cpus else 0
-
-
 def held_out(
     data: HostData, estimate: CostEstimate, seed: int = 1, progress: Progress = lambda text, share: None
 ) -> pd.DataFrame:
@@ -74,7 +63,8 @@ def _case(data: HostData, study: str, vcpus: int, chunk: int, batch: int, memory
     case = host_scenario(data, vcpus, memory)
     if study == "faults":
         return case.changed({"workload": {"kind": "dirty_log_perf_test", "iterations": 2}})
-    workload: dict[str, object] = {"preempted_vcpus": preempted(len(data.facts["cpus"]), vcpus)}
+    # The test pins the clearing thread first, then the vCPUs, and begins again with the first CPU.
+    workload: dict[str, object] = {"preempted_vcpus": int(vcpus >= len(data.facts["cpus"]))}
     if chunk:
         workload["clear_chunk"] = chunk * PAGE
     policy = {"lets_go": f"pages >= {batch}"} if batch else {}

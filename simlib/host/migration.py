@@ -58,12 +58,7 @@ PASSES = (
 class Migration:
     """Replies to ``query-migrate``.
 
-    Attributes
-    ----------
-    rows : Record
-        A row a sample.
-    first, last : dict or None
-        The first and the last reply.
+    `rows` has a row a sample; `first` and `last` are the first and the last reply, None before it.
 
     Examples
     --------

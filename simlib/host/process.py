@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,32 +54,23 @@ def sockets_in(command: Sequence[str]) -> list[str]:
     >>> sockets_in(["qemu", "-chardev", "socket,id=m,path=/run/b,server=on", "-mon", "chardev=m,mode=control"])
     ['/run/b']
     """
-    paths = dict(_chardevs(command))
+    options = [(option.lstrip("-"), *_keys(value)) for option, value in pairwise(command)]
+    paths = {
+        keys["id"]: keys["path"]
+        for option, kind, keys in options
+        if (option, kind) == ("chardev", "socket") and {"id", "path"} <= keys.keys()
+    }
     found = []
-    for option, value in pairwise(command):
-        name = option.lstrip("-")
-        if name in ("qmp", "qmp-pretty"):
-            head = value.split(",", 1)[0]
-            if head.startswith("unix:"):
-                found.append(head.removeprefix("unix:"))
-            elif head.startswith("chardev:") and head.removeprefix("chardev:") in paths:
-                found.append(paths[head.removeprefix("chardev:")])
-        elif name == "mon":
-            keys = _keys(value)
-            device = keys.get("chardev", value.split(",", 1)[0])
-            if keys.get("mode") == "control" and device in paths:
-                found.append(paths[device])
-    return found
+    for option, first, keys in options:
+        kind, _, place = first.partition(":")
+        if option in ("qmp", "qmp-pretty"):
+            found.append(place if kind == "unix" else paths.get(place, "") if kind == "chardev" else "")
+        elif option == "mon" and keys.get("mode") == "control":
+            found.append(paths.get(keys.get("chardev", first), ""))
+    return [path for path in found if path]
 
 
-def _chardevs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Name and path of each listening socket."""
-    for option, value in pairwise(command):
-        keys = _keys(value)
-        if option.lstrip("-") == "chardev" and value.startswith("socket,") and {"id", "path"} <= keys.keys():
-            yield keys["id"], keys["path"]
-
-
-def _keys(value: str) -> dict[str, str]:
-    """Keys of an option such as ``socket,id=m,path=/run/b``."""
-    return {key: found for key, equals, found in (part.partition("=") for part in value.split(",")) if equals}
+def _keys(value: str) -> tuple[str, dict[str, str]]:
+    """The first word of an option such as ``socket,id=m,path=/run/b``, and its keys."""
+    parts = value.split(",")
+    return parts[0], {key: found for key, equals, found in (part.partition("=") for part in parts) if equals}

@@ -11,7 +11,8 @@ import json
 import socket
 import struct
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from simlib.errors import InputError
@@ -29,15 +30,10 @@ _CURE = (
 
 
 class MonitorError(InputError):
-    """QEMU did not answer.
-
-    Attributes
-    ----------
-    lost : bool
-        Whether the connection is at its end; otherwise another question may be answered.
-    """
+    """QEMU did not answer."""
 
     lost = False
+    """Whether the connection is at its end; otherwise another question may be answered."""
 
 
 class Monitor:
@@ -48,12 +44,8 @@ class Monitor:
     `path`: the socket. `timeout`: seconds that connecting, greeting and negotiating may take in all, and each answer;
     see `allow`.
 
-    Attributes
-    ----------
-    version : str
-        QEMU's version, such as ``"7.2.22"``; empty if the greeting has none.
-    pid : int or None
-        The process that opened the socket for listening, where the system tells.
+    `version` becomes QEMU's, such as ``"7.2.22"``, empty if the greeting has none; `pid` the process that opened the
+    socket for listening, None where the system does not tell.
 
     Examples
     --------
@@ -78,7 +70,7 @@ class Monitor:
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.connection.close()
 
     def allow(self, seconds: float) -> None:
@@ -96,14 +88,9 @@ class Monitor:
         message: dict[str, Any] = {"execute": command, "id": mine}
         if arguments:
             message["arguments"] = arguments
-        try:
+        with self._waiting(command, lost=True):  # part of it may go, and what follows would not be understood
             self.connection.settimeout(max(0.01, self._deadline - time.monotonic()))
             self.connection.sendall(json.dumps(message).encode() + b"\n")
-        except TimeoutError:
-            # Part of a command may have gone, and nothing that follows it would be understood.
-            raise self._silent(command, "no answer", lost=True) from None
-        except OSError as error:
-            raise self._silent(command, error.strerror or "no answer", lost=True) from None
         while True:
             answer = self._message(command)
             if answer.get("id") == mine and ("return" in answer or isinstance(answer.get("error"), dict)):
@@ -114,10 +101,11 @@ class Monitor:
         try:
             self.connection.connect(self.path)
         except OSError as error:
-            raise InputError(
-                self.path, error.strerror or str(error), "must be a QMP socket that accepts connections",
+            rule, cure = (
+                "must be a QMP socket that accepts connections",
                 "check that QEMU still runs, and that you may use it",
-            ) from None  # fmt: skip
+            )
+            raise InputError(self.path, error.strerror or str(error), rule, cure) from None
 
     def _greet(self) -> None:
         """Read the greeting, and leave negotiation of capabilities."""
@@ -134,10 +122,8 @@ class Monitor:
         while True:
             text = self._received.decode("utf-8", errors="surrogateescape").lstrip()
             if text and not text.startswith("{"):
-                raise InputError(
-                    self.path, one_line(text), "is not what QMP says",
-                    "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor",
-                )  # fmt: skip
+                cure = "name the QMP socket (-qmp unix:PATH,server=on,wait=off), not that of the human monitor"
+                raise InputError(self.path, one_line(text), "is not what QMP says", cure)
             if b"\n" in self._received:  # each message ends with one; looking at every piece of a long one takes time
                 try:
                     value, end = json.JSONDecoder().raw_decode(text)
@@ -156,16 +142,22 @@ class Monitor:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._silent(awaited, "no answer")
-        self.connection.settimeout(left)
-        try:
+        with self._waiting(awaited):
+            self.connection.settimeout(left)
             data = self.connection.recv(65536)
-        except TimeoutError:
-            raise self._silent(awaited, "no answer") from None
-        except OSError as error:
-            raise self._silent(awaited, error.strerror or "no answer", lost=True) from None
         if not data:
             raise self._silent(awaited, "hung up", lost=True)
         self._received += data
+
+    @contextmanager
+    def _waiting(self, awaited: str, lost: bool = False) -> Iterator[None]:
+        """Say what QEMU was to do if it does not; `lost`: whether no time for it is the end."""
+        try:
+            yield
+        except TimeoutError:
+            raise self._silent(awaited, "no answer", lost) from None
+        except OSError as error:
+            raise self._silent(awaited, error.strerror or "no answer", lost=True) from None
 
     def _silent(self, awaited: str, how: str, lost: bool = False) -> MonitorError:
         """QEMU did not answer."""
@@ -209,10 +201,8 @@ def _version(greeting: Any) -> str:
 
 def _listener(connection: socket.socket) -> int | None:
     """Process that called ``listen`` on the other side (``SO_PEERCRED`` in unix(7)); None where that is not known."""
-    credentials = struct.Struct("3i")
     try:
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     except (AttributeError, OSError):
         return None
-    pid, _, _ = credentials.unpack(raw)
-    return int(pid) or None
+    return struct.unpack("3i", raw)[0] or None

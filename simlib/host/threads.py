@@ -30,16 +30,9 @@ _VCPU = re.compile(r"CPU (\d+)/")
 class Threads:
     """Threads of one process, from sample to sample.
 
-    Attributes
-    ----------
-    rows : Record
-        A row for each sample and thread that ran, or waited for a CPU.
-    vcpus : dict of int to str
-        Number of the vCPU of each thread that runs one, where it is known from QEMU; else names of threads tell.
-    cpu_ns, delay_ns : Counter
-        Sums by vCPU; of all other threads by ``"none"``.
-    seconds : float
-        Time over which the sums are.
+    `rows` has a row for each sample and thread that ran, or waited for a CPU. `vcpus` may be set to the number of the
+    vCPU of each thread that runs one, as QEMU says; else names of threads tell. `cpu_ns` and `delay_ns` are sums by
+    vCPU (of all other threads by ``"none"``), over the time `seconds`.
     """
 
     def __init__(self, pid: int) -> None:

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from simlib.errors import InputError
 from simlib.host.record import Record
@@ -49,14 +48,8 @@ class Tracing:
     `events`: ``system:event``; ``*`` stands for any name, as in a shell. `tids`: threads to be traced. `root`: where
     tracefs is.
 
-    Attributes
-    ----------
-    enabled : tuple of str
-        Events that are traced.
-    unreadable : int
-        Lines that could not be read.
-    left : bool
-        Whether something was left in the buffer at the end.
+    `enabled` holds the events that are traced, `unreadable` counts lines that could not be read, and `left` tells
+    whether something was left in the buffer at the end.
 
     Examples
     --------
@@ -71,10 +64,8 @@ class Tracing:
         self.lines, self.unreadable, self.left = Lines.of("", "trace_pipe"), 0, False
         self.folder, self._tail, self._pipe = root / "instances" / f"{_NAME}{os.getpid()}", "", -1
         if not os.access(root / "instances", os.W_OK):
-            raise InputError(
-                "tracepoints", str(root), "must be a tracefs that may be written",
-                f"run as root, or mount it: mount -t tracefs nodev {TRACING}",
-            )  # fmt: skip
+            cure = f"run as root, or mount it: mount -t tracefs nodev {TRACING}"
+            raise InputError("tracepoints", str(root), "must be a tracefs that may be written", cure)
         _remove_stale(root / "instances")
         try:
             with Held():
@@ -90,16 +81,13 @@ class Tracing:
     def __enter__(self) -> Tracing:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self, events: list[str], tids: list[int]) -> tuple[str, ...]:
         """Set clock, buffer and filter, then turn the events on."""
-        found = [
-            switch
-            for event in events
-            for switch in sorted(self.folder.glob(f"events/{event.replace(':', '/', 1)}/enable"))
-        ]
+        places = [f"events/{event.replace(':', '/', 1)}/enable" for event in events]
+        found = [switch for place in places for switch in sorted(self.folder.glob(place))]
         if not found:
             raise InputError("tracepoints", ", ".join(events), "this kernel has none of them", "name others: --events")
         self._write("trace_clock", "mono")  # that of time.monotonic

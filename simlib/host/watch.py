@@ -106,10 +106,8 @@ def watch_guest(
 def _check(qmp: str | Path | None, pid: int | None, interval: float, duration: float | None) -> None:
     """Refuse what cannot be watched."""
     if qmp is None and pid is None:
-        raise InputError(
-            "qmp", None, "a socket or a process must be named", "give qmp=PATH or pid=NUMBER",
-            "give --qmp PATH or PID", "--qmp",
-        )  # fmt: skip
+        rule, cure = "a socket or a process must be named", "give qmp=PATH or pid=NUMBER"
+        raise InputError("qmp", None, rule, cure, "give --qmp PATH or PID", "--qmp")
     if not LEAST_INTERVAL_S <= interval < float("inf"):
         raise InputError("interval", interval, f"must be at least {LEAST_INTERVAL_S} s", flag="--interval")
     if duration is not None and not 0 < duration < float("inf"):

@@ -6,24 +6,18 @@ counts and times, from QEMU's deterministic clock or from this host's own
 ``/dev/kvm``. ``docs/lab.md`` says what its numbers mean and what they do not.
 """
 
-from simlib.lab.build import KERNELS, Built, build
+from simlib.lab.build import build
 from simlib.lab.collect import Collected, collect, collect_native
-from simlib.lab.experiment import Cell, Experiment, check_name, load_experiment
-from simlib.lab.host import Finding, check_host
+from simlib.lab.experiment import check_name, load_experiment
+from simlib.lab.findings import check_host
 from simlib.lab.qemu import fetch_qemu, needs_qemu
-from simlib.lab.records import Record, tables, write_tables
+from simlib.lab.records import tables, write_tables
 from simlib.lab.series_check import check_series
 from simlib.lab.targets import TARGETS, Target, find_target
 
 __all__ = [
-    "KERNELS",
     "TARGETS",
-    "Built",
-    "Cell",
     "Collected",
-    "Experiment",
-    "Finding",
-    "Record",
     "Target",
     "build",
     "check_host",

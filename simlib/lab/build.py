@@ -147,7 +147,7 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     make = _make(what, tree.tree, objects)
     _configure(make, objects, _fragment(what, kernel), progress)
     progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
-    _run([*make, os.path.basename(what.image)], objects / "build.log")
+    run_logged([*make, os.path.basename(what.image)], objects / "build.log")
     progress(f"{target}: compiling the selftests")
     programs = build_selftests(what, tree.tree, lab_dir() / "objects")
     init = _compile_init(what, objects)
@@ -211,14 +211,14 @@ def compile_kvm(target: Target, kernel: str, tree: Path, again: bool = True) -> 
         old.unlink()
     sparse = ["C=2"] if again and has_sparse(target) else []
     log = objects / "check.log"
-    _run([*make, "W=1", *sparse, f"{target.kvm}/"], log)
+    run_logged([*make, "W=1", *sparse, f"{target.kvm}/"], log)
     return log.read_text("utf-8", errors="replace")
 
 
 def need_compiler(target: Target, source: Sequence[str] = ()) -> str:
     """The target's compiler; refuse to begin without the tools that a build needs.
 
-    Raises `InputError` Names the missing commands and the packages to install.
+    Raises `InputError`, which names the missing commands and the packages to install.
 
     `source`: the package of the kernel's source, if that is needed and not there either: one command is to install it
     all.
@@ -248,12 +248,12 @@ def _configure(make: Sequence[str], objects: Path, fragment: str, progress: Call
     wanted = objects / "fragment.config"
     config = objects / ".config"
     if config.is_file() and wanted.is_file() and wanted.read_text("utf-8") == fragment:
-        _run([*make, "olddefconfig"], objects / "configure.log")
+        run_logged([*make, "olddefconfig"], objects / "configure.log")
     else:
         progress("configuring")
         config.unlink(missing_ok=True)
         write_text(wanted, fragment)
-        _run([*make, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"], objects / "configure.log")
+        run_logged([*make, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"], objects / "configure.log")
     have = set(config.read_text("utf-8").splitlines())
     wishes = [line for line in fragment.splitlines() if line.startswith("CONFIG_")]
     lost = [line for line in wishes if line not in have and not line.endswith("=n")]
@@ -274,14 +274,16 @@ def compile_selftests(
     initramfs that holds no library.
     """
     headers = headers or lab_dir() / "objects" / f"{target.name}-headers"
-    _run([*_make(target, tree, headers), "headers"], headers / "build.log")
+    run_logged([*_make(target, tree, headers), "headers"], headers / "build.log")
     command = [
         *("make", "-C", str(tree / "tools/testing/selftests/kvm"), f"ARCH={target.kernel_arch}"),
         *(f"CROSS_COMPILE={target.compiler}", f"OUTPUT={out}", f"LDFLAGS={link}", "--no-print-directory"),
         f"KHDR_INCLUDES=-isystem {headers}/usr/include",
     ]
     _keep_if_same(out, " ".join(command))
-    _run([*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], out / "build.log")
+    run_logged(
+        [*command, f"-j{len(os.sched_getaffinity(0))}", *(str(out / name) for name in programs)], out / "build.log"
+    )
     return (out / "build.log").read_text("utf-8", errors="replace")
 
 
@@ -306,14 +308,14 @@ def build_selftests(
     compile_selftests(target, tree, programs, out, folder / f"{target.name}-headers", link)
     stripped = {name: out / f"{name}.stripped" for name in programs}
     for name, path in stripped.items():
-        _run([f"{target.compiler}strip", "-o", str(path), str(out / name)], out / "strip.log")
+        run_logged([f"{target.compiler}strip", "-o", str(path), str(out / name)], out / "strip.log")
     return stripped
 
 
 def _compile_init(target: Target, objects: Path) -> bytes:
     """Compile the lab's own init."""
     program = objects / "simlib-init"
-    _run(
+    run_logged(
         [f"{target.compiler}gcc", "-O2", "-Wall", *STATIC.split(), "-s", "-o", str(program), str(_HERE / "init.c")],
         objects / "simlib-init.log",
     )
@@ -346,8 +348,8 @@ def compiler_version(target: Target) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def _run(command: Sequence[str], log: Path) -> None:
-    """Run a build step; on failure show the error lines of its log."""
+def run_logged(command: Sequence[str], log: Path) -> None:
+    """Run a step; on failure show the error lines of its log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         done = run(command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"})

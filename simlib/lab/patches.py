@@ -171,7 +171,7 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     their new names (`simlib.lab.renames`).
 
     Returns: The touched files, relative to the tree. Raises `InputError` if the program ``patch`` is missing. Raises
-    `SimlibError` Names each patch that does not apply, with its files and hunks.
+    `SimlibError`, which names each patch that does not apply, with its files and hunks.
     """
     need("applying the series", ["patch"], "apt-get install patch")
     shutil.rmtree(stage, ignore_errors=True)
@@ -185,18 +185,9 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     failures = []
     for patch in series.patches:
         text = renames.within(stage).patch(patch.read_text("utf-8"))
-        names = _touched(renames, patch)
-        before = {name: (stage / name).read_bytes() for name in names if (stage / name).is_file()}
-        output = _apply(text, stage)
-        if output is None:
-            continue
-        refuse_full(output)
-        failures.append(_failure(patch.name, output))
-        for name in names:  # as if it had not been tried
-            if name in before:
-                (stage / name).write_bytes(before[name])
-            else:
-                (stage / name).unlink(missing_ok=True)
+        if output := _apply(text, stage, "--dry-run") or _apply(text, stage):
+            refuse_full(output)
+            failures.append(_failure(patch.name, output))
     if failures:
         shutil.rmtree(stage, ignore_errors=True)
         raise SimlibError(_report(failures, len(series.patches)))
@@ -208,13 +199,14 @@ def _touched(renames: Renames, patch: Path) -> list[str]:
     return _TOUCHED.findall(renames.patch(patch.read_text("utf-8")))
 
 
-def _apply(text: str, stage: Path) -> str | None:
+def _apply(text: str, stage: Path, *options: str) -> str:
     """Apply a patch; what ``patch`` printed if it does not apply."""
     command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
+    command += options
     done = subprocess.run(  # noqa: S603  # the program is fixed; the patch is the project's own
         command, cwd=stage, input=text, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
     )
-    return done.stdout + done.stderr if done.returncode else None
+    return (done.stdout + done.stderr or "patch said nothing") if done.returncode else ""
 
 
 def _report(failures: list[str], of: int) -> str:
@@ -228,7 +220,7 @@ def _report(failures: list[str], of: int) -> str:
 
 def _failure(patch: str, output: str) -> str:
     """Say which hunks of which files failed, from what ``patch`` printed."""
-    name, hunks = "the tree", dict[str, list[str]]()
+    name, hunks = "the tree", list[str]()
     for line in output.splitlines():
         if found := re.match(r"\|\+\+\+ [ab]/(\S+)", line):
             return f"{patch} does not apply: {found[1]} is not there; {_CURE}"
@@ -239,8 +231,7 @@ def _failure(patch: str, output: str) -> str:
         if found := re.match(r"(?:checking|patching) file (\S+)", line):
             name = found[1]
         if found := re.match(r"Hunk #(\d+) FAILED at (\d+)", line):
-            hunks.setdefault(name, []).append(f"hunk {found[1]} of {name}, at line {found[2]}")
+            hunks.append(f"hunk {found[1]} of {name}, at line {found[2]}")
     if hunks:
-        return f"{patch} does not apply: {', '.join(text for of in hunks.values() for text in of)}; {_CURE}"
-    last = output.strip().splitlines()[-1:] or ["patch said nothing"]
-    return f"{patch} does not apply to {name}: {last[0]}"
+        return f"{patch} does not apply: {', '.join(hunks)}; {_CURE}"
+    return f"{patch} does not apply to {name}: {output.strip().splitlines()[-1]}"

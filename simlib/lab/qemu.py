@@ -14,10 +14,10 @@ from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
 from simlib.files import locked, write_text
-from simlib.lab.build import Built
+from simlib.lab.build import Built, run_logged
 from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell
-from simlib.lab.process import need, refuse_full, run
+from simlib.lab.process import need, refuse_full
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 from simlib.reading import file_sha256
@@ -249,21 +249,22 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
         *("-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={work / 'cache'}"),
         *("-o", f"Dir::State::status={work / 'status'}", "-o", "Debug::NoLocking=1"),
     ]
+    log = work / "packages.log"
     progress(f"fetching QEMU from {QEMU_PACKAGES_SUITE}")
-    _apt(["apt-get", *options, "update"], work)
+    run_logged(["apt-get", *options, "update"], log)
     for old in archives.glob("*.deb"):
         old.unlink()
     names = sorted({name for target in targets for name in target.qemu_packages})
     suite = {name: f"/{QEMU_PACKAGES_SUITE}" if name.startswith("qemu") else "" for name in names}
     whole = ["install", "--yes", "--download-only", "--no-install-recommends", "-t", QEMU_PACKAGES_SUITE]
-    _apt(["apt-get", *options, *whole, *(name + suite[name] for name in names)], work)
+    run_logged(["apt-get", *options, *whole, *(name + suite[name] for name in names)], log)
     part = root.with_name("qemu.part")
     shutil.rmtree(part, ignore_errors=True)
     if root.is_dir():  # other architectures' emulators stay; dpkg replaces files and writes into none
         copy_tree(root, part, part)
     for package in sorted(archives.glob("*.deb")):
         if not package.name.startswith(f"{_C_LIBRARY}_"):
-            _apt(["dpkg", "-x", str(package), str(part)], work)
+            run_logged(["dpkg", "-x", str(package), str(part)], log)
     for target in targets:
         wrapper = part / "bin" / target.qemu
         write_text(wrapper, _WRAPPER)
@@ -274,12 +275,3 @@ def _fetch(targets: Sequence[Target], sources: Sequence[str], progress: Callable
     shutil.rmtree(root, ignore_errors=True)
     os.rename(part, root)
     return root
-
-
-def _apt(command: Sequence[str], folder: Path) -> None:
-    """Run a package tool; its last line is the reason if it fails."""
-    done = run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        refuse_full(done.stdout + done.stderr)
-        lines = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
-        raise SimlibError(f"{command[0]} {command[-1]} failed: {lines[-1]}")

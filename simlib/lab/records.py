@@ -131,11 +131,7 @@ def save_record(
         {
             "label": cell.label,
             "experiment": spec.name,
-            "target": spec.target,
-            "mode": spec.mode,
-            "kernel": spec.kernel,
-            "program": spec.program,
-            "clock": spec.clock,
+            **{key: getattr(spec, key) for key in ("target", "mode", "kernel", "program", "clock")},
             "parameters": dict(cell.parameters),
             "test": dict(cell.test),
             "script": script,
@@ -183,14 +179,9 @@ RUNS = (
 
 def run_rows(record: Record) -> pd.DataFrame:
     """One row: repeats and their agreement."""
-    content = record.content
-    row = {
-        "digest": content["digests"][0][:16],
-        "repeats": len(content["digests"]),
-        "identical": str(record.repeatable).lower(),
-        "guest_time_s": round(content["guest_s"], 6),
-    }
-    return pd.DataFrame([row])
+    digests, identical = record.content["digests"], str(record.repeatable).lower()
+    row = (digests[0][:16], len(digests), identical, round(record.content["guest_s"], 6))
+    return pd.DataFrame([row], columns=[column.name for column in RUNS])
 
 
 LOCKS = (
@@ -252,13 +243,9 @@ def ioctl_rows(record: Record) -> pd.DataFrame:
         return pd.DataFrame()
     frame = found.frame.fillna({"dirty_pages": 0, "calls": 1})
     grouped = frame.groupby(["name", "round"], sort=False)
-    return grouped.agg(
-        calls=("calls", "sum"),
-        range_pages=("range_pages", "sum"),
-        dirty_pages=("dirty_pages", "sum"),
-        total_time_ns=("duration_ns", "sum"),
-        longest_time_ns=("duration_ns", "max"),
-    ).reset_index()
+    sums = grouped[["calls", "range_pages", "dirty_pages", "duration_ns"]].sum()
+    sums["longest_time_ns"] = grouped["duration_ns"].max()
+    return sums.rename(columns={"duration_ns": "total_time_ns"}).reset_index()
 
 
 STALLS = (
@@ -432,8 +419,7 @@ def _setup(records: Sequence[Record]) -> dict[str, Any]:
     """Sources, patches, configurations and commands, once for each kernel."""
     kernels: dict[str, dict[str, Any]] = {}
     for record in records:
-        content = record.content
         keys = record.keys
-        name = f"{content['target']}-{keys['mode']}-{keys['kernel']}"
-        kernels.setdefault(name, {**content["provenance"], "command": content["command"]})
+        name = f"{keys['architecture']}-{keys['mode']}-{keys['kernel']}"
+        kernels.setdefault(name, {**record.content["provenance"], "command": record.content["command"]})
     return {"kernels": kernels}

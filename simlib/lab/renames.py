@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from difflib import unified_diff
 from pathlib import Path
 
 _SELFTESTS = "tools/testing/selftests/kvm/"
@@ -49,24 +50,17 @@ class Renames:
     def _list(self, part: str) -> str:
         """List the added selftests after the last one of their kind: the lines around them are others here."""
         lines = self.text.splitlines()
-        added = dict[int, list[str]]()
+        longer = list(lines)
         for line in _LISTED.findall(part):
             for old, new in self.folders.items():
                 line = re.sub(rf"_{old} ", f"_{new} ", line).replace(f" {old}/", f" {new}/")  # noqa: PLW2901  # renamed
             variable = line.partition(" ")[0]
-            places = [at for at, known in enumerate(lines) if re.match(rf"{variable}\s*\+?=", known)]
-            if line not in lines:
-                added.setdefault(places[-1] if places else len(lines) - 1, []).append(line)
-        if not added:
-            return ""
-        # One hunk, with a line before and after: patch takes one that ends with added lines for the file's end.
-        first, last = min(added), min(max(added) + 1, len(lines) - 1)
-        body = []
-        for at in range(first, last + 1):
-            body += [f" {lines[at]}", *(f"+{line}" for line in added.get(at, []))]
-        sizes = f"@@ -{first + 1},{last - first + 1} +{first + 1},{len(body)} @@"
-        head = f"diff --git a/{self.listing} b/{self.listing}\n--- a/{self.listing}\n+++ b/{self.listing}\n"
-        return head + "\n".join([sizes, *body]) + "\n"
+            places = [at for at, known in enumerate(longer) if re.match(rf"{variable}\s*\+?=", known)]
+            if line not in longer:
+                longer.insert(places[-1] + 1 if places else len(longer), line)
+        names = f"a/{self.listing}", f"b/{self.listing}"
+        changed = "\n".join(unified_diff(lines, longer, *names, n=1, lineterm=""))
+        return f"diff --git {' '.join(names)}\n{changed}\n" if changed else ""
 
 
 def find_renames(tree: Path) -> Renames:

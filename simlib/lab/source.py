@@ -20,9 +20,6 @@ from simlib.lab.cache import need_space
 from simlib.lab.patches import Series, apply_series, check_version, tree_version
 from simlib.reading import file_sha256
 
-STEPS = "steps"
-"""Name of the tree in which patches are tried one by one."""
-
 SOURCE_GIB = 2.0
 """Room that the unpacked and the patched tree take, GiB: files are shared by hard links until they differ."""
 
@@ -89,7 +86,7 @@ def prepare_source(
         need_space(folder, SOURCE_GIB, "the kernel source")
         progress(f"unpacking {origin}" if given is None else f"copying {given}")
         stamp.unlink(missing_ok=True)
-        for old in ("pristine", "source", STEPS, "objects"):  # make would trust objects by their dates
+        for old in ("pristine", "source", "steps", "objects"):  # make would trust objects by their dates
             shutil.rmtree(folder / old, ignore_errors=True)
         if given is None:
             unpack(archive, pristine)
@@ -110,7 +107,7 @@ def prepare_step(folder: Path, series: Series, number: int) -> Path:
 
     `folder`: the lab's folder, in which `prepare_source` was run. `number`: how many patches of it.
     """
-    tree = folder / STEPS
+    tree = folder / "steps"
     if not tree.is_dir():
         part = tree.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)

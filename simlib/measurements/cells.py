@@ -10,46 +10,23 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
+
+import pandas as pd
 
 from simlib.errors import InputError
-from simlib.reading import read_text
 
 
-@dataclass(frozen=True)
-class Cells:
-    """Header and rows of a CSV file, as text."""
+def cut_cells(where: str, text: str) -> pd.DataFrame:
+    """Cut the text of a CSV file (commas, a header first, a newline at its end) into cells without blanks around them.
 
-    where: str
-    """The file, as messages name it."""
-    header: list[str]
-    rows: list[list[str]]
-    """Cells of each row, as many as the header has."""
-    numbers: list[int]
-    """Line of the file on which each row ends; the header is line 1."""
-
-    def column(self, name: str) -> list[str]:
-        """Cells of one column, from the first row to the last."""
-        at = self.header.index(name)
-        return [row[at] for row in self.rows]
-
-
-def read_cells(path: Path) -> Cells:
-    """Cut a CSV file (UTF-8, commas, a header first, a newline at its end) into cells without blanks around them.
-
-    Raises `InputError` if the file is missing, empty, not UTF-8, cut short, or not a table.
-    """
-    return cut_cells(str(path), read_text(path, "a measurement file (CSV)"))
-
-
-def cut_cells(where: str, text: str) -> Cells:
-    """Cut the text of a CSV file into cells; see `read_cells`.
+    Returns: Cells as text; the index is the line of the file on which a row ends, the header's being 1. Raises
+    `InputError` if the text is cut short, or not a table; `where` is the file, as messages name it.
 
     Examples
     --------
-    >>> cut_cells("a.csv", "vcpus,clear_time_s\\n1,0.5\\n").rows
-    [['1', '0.5']]
+    >>> cut_cells("a.csv", "vcpus,clear_time_s\\n1,0.5\\n")
+      vcpus clear_time_s
+    2     1          0.5
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines: list[tuple[int, list[str]]] = []
@@ -77,7 +54,8 @@ def cut_cells(where: str, text: str) -> Cells:
             "the last line must end with a newline, else it may be cut short",
             "complete the line, or add the newline if it is complete",
         )
-    return Cells(where, header, [row for _, row in lines[1:]], [number for number, _ in lines[1:]])
+    numbers, rows = zip(*lines[1:], strict=True)
+    return pd.DataFrame(list(rows), index=list(numbers), columns=header, dtype=object)
 
 
 def _header(where: str, header: list[str]) -> list[str]:

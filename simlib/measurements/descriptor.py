@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from simlib.errors import InputError, nearest
 from simlib.measurements import units
-from simlib.measurements.cells import Cells
 from simlib.measurements.units import SUFFIXES, is_time, names_duration, suffix_of, unit_of
 from simlib.reading import exists, read_json
 
@@ -80,32 +82,31 @@ def _is_field(field: Any) -> bool:
     return text and isinstance(field.get("constraints", {}), dict)
 
 
-def implied_descriptor(cells: Cells) -> dict[str, Any]:
-    """Describe a file that has no descriptor by the names of its columns.
+def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
+    """Describe a file that has no descriptor by the names of its columns; source and hardware are ``"not stated"``.
 
     Times and key columns must be filled in, apart from `ITERATION`. The key of a row is every column
     that is not an outcome: not a time, a rate, a change or a counted event.
 
-    Returns: A descriptor; source and hardware are ``"not stated"``. Raises `InputError` if a column of numbers carries
-    no known unit.
+    Raises `InputError` if a column of numbers carries no known unit.
 
     Examples
     --------
-    >>> cells = Cells("a.csv", ["lock", "vcpus", "clear_time_s"], [["spin", "1", "0.5"]], [2])
-    >>> described = implied_descriptor(cells)
-    >>> described["schema"]["primaryKey"]
+    >>> cells = pd.DataFrame({"lock": ["spin"], "vcpus": ["1"], "clear_time_s": ["0.5"]}, index=[2])
+    >>> implied_descriptor("a.csv", cells)["schema"]["primaryKey"]
     ['lock', 'vcpus']
     """
     fields: list[dict[str, Any]] = []
     keys: list[str] = []
-    for name in cells.header:
-        number = _holds_numbers(name, cells.column(name))
+    for name in map(str, cells):
+        column = cells[name]
+        number = _holds_numbers(name, column)
         field: dict[str, Any] = {"name": name, "type": "string", "unit": "none"}
         if number:
-            whole = name in units.KEY_COUNTS or all(_INTEGER.fullmatch(c) for c in cells.column(name) if c)
+            whole = name in units.KEY_COUNTS or all(_INTEGER.fullmatch(c) for c in column if c)
             whole = whole and suffix_of(name) is None
             field["type"] = "integer" if whole else "number"
-            field["unit"] = unit_of(cells.where, name)
+            field["unit"] = unit_of(where, name)
         key = field["type"] == "string" or name in units.KEY_COUNTS or field["unit"] in _KEY_UNITS
         key = key and not name.endswith("change_percent")
         if key:
@@ -115,7 +116,7 @@ def implied_descriptor(cells: Cells) -> dict[str, Any]:
         if name == "vcpus":
             field["constraints"]["minimum"] = 1
         fields.append(field)
-    path = Path(cells.where)
+    path = Path(where)
     return {
         "name": path.stem,
         "title": path.stem,
@@ -130,7 +131,7 @@ def implied_descriptor(cells: Cells) -> dict[str, Any]:
     }
 
 
-def _holds_numbers(name: str, column: list[str]) -> bool:
+def _holds_numbers(name: str, column: Iterable[str]) -> bool:
     """Tell whether a column without a descriptor is meant to hold numbers."""
     numbers = [bool(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell)) for cell in column if cell]
     if suffix_of(name) or name == "vcpus":
@@ -139,29 +140,29 @@ def _holds_numbers(name: str, column: list[str]) -> bool:
     return any(numbers) and (known or all(numbers))
 
 
-def check_cells(cells: Cells, descriptor: dict[str, Any]) -> None:
+def check_cells(where: str, cells: pd.DataFrame, descriptor: dict[str, Any]) -> None:
     """Check every cell against the descriptor.
 
-    Columns, numbers and units are checked here; types, constraints and the
-    primary key by Frictionless.
+    Columns, numbers and units are checked here, as Frictionless takes ``NaN`` for a number and knows no units; types,
+    constraints and the primary key by Frictionless.
 
     Raises `InputError` for the first fault, with its row and column.
     """
     fields = {field["name"]: field for field in descriptor["schema"]["fields"]}
-    for name in cells.header:
+    header = [str(name) for name in cells]
+    for name in header:
         if name not in fields and names_duration(name):
-            unit_of(cells.where, name)  # a wrong suffix is worth its own message
+            unit_of(where, name)  # a wrong suffix is worth its own message
     for name in fields:
-        if name not in cells.header:
+        if name not in header:
             rule = f"the column {name!r} is missing"
-            cure = f"add it ({nearest(name, cells.header)})"
-            raise InputError(f"{cells.where}, header", ",".join(cells.header), rule, cure)
-    for name in cells.header:
+            raise InputError(f"{where}, header", ",".join(header), rule, f"add it ({nearest(name, header)})")
+    for name in header:
         if name not in fields:
             rule = "the descriptor does not know the column"
-            raise InputError(f"{cells.where}, header", name, rule, nearest(name, fields))
-        _check_column(cells, name, fields[name], missing_values(descriptor))
-    _check_schema(cells, descriptor, [fields[name] for name in cells.header])
+            raise InputError(f"{where}, header", name, rule, nearest(name, fields))
+        _check_column(where, cells[name], fields[name], missing_values(descriptor))
+    _check_schema(where, cells, descriptor, [fields[name] for name in header])
 
 
 def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
@@ -169,34 +170,37 @@ def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
     return frozenset(["", *descriptor["schema"].get("missingValues", [])])
 
 
-def _check_column(cells: Cells, name: str, field: dict[str, Any], missing: frozenset[str]) -> None:
+def _check_column(where: str, column: pd.Series[str], field: dict[str, Any], missing: frozenset[str]) -> None:
     """Check unit, number and sign of one column."""
-    numeric = field.get("type") in _NUMERIC
-    if not numeric:
+    name = field["name"]
+    if field.get("type") not in _NUMERIC:
         if is_time(name):
             rule = "a time must have the type 'number'"
-            raise InputError(f"{cells.where}, column {name}", field.get("type"), rule, "correct the descriptor")
+            raise InputError(f"{where}, column {name}", field.get("type"), rule, "correct the descriptor")
         return
-    unit = unit_of(cells.where, name, field.get("unit"))
+    unit = unit_of(where, name, field.get("unit"))
     least = 0.0 if unit in ("count", *SUFFIXES.values()) and unit not in ("%", "1") else -math.inf
-    for number, cell in zip(cells.numbers, cells.column(name), strict=True):
-        if cell in missing:
-            continue
-        where = f"{cells.where}, row {number}, column {name}"
-        if _NOT_FINITE.fullmatch(cell) or (_NUMBER.fullmatch(cell) and not math.isfinite(float(cell))):
-            raise InputError(where, cell, "must be a finite number", "remove the row or measure it again")
-        if not _NUMBER.fullmatch(cell):
-            raise InputError(where, repr(cell), "must be a number", "write only its digits")
-        if float(cell) < least:
-            what = "a time" if is_time(name) else "a count or size"
-            raise InputError(where, cell, f"{what} must not be negative", "correct the number")
-        if field["type"] == "integer" and not _INTEGER.fullmatch(cell):
-            raise InputError(where, cell, "must be a whole number", "write it without a decimal point")
-        if field["type"] == "integer" and abs(float(cell)) > _LARGEST:
-            raise InputError(where, cell, "must be at most 2^53", "is the number right?")
+    for number, cell in column[~column.isin(missing)].items():
+        fault = _number_fault(cell, name, field["type"] == "integer", least)
+        if fault:
+            raise InputError(f"{where}, row {number}, column {name}", *fault)
 
 
-def _check_schema(cells: Cells, descriptor: dict[str, Any], fields: list[dict[str, Any]]) -> None:
+def _number_fault(cell: str, name: str, whole: bool, least: float) -> tuple[str, str, str] | None:
+    """What is wrong with a number: its text, the rule, and the cure."""
+    if _NOT_FINITE.fullmatch(cell) or (_NUMBER.fullmatch(cell) and not math.isfinite(float(cell))):
+        return cell, "must be a finite number", "remove the row or measure it again"
+    if not _NUMBER.fullmatch(cell):
+        return repr(cell), "must be a number", "write only its digits"
+    if float(cell) < least:
+        what = "a time" if is_time(name) else "a count or size"
+        return cell, f"{what} must not be negative", "correct the number"
+    if whole and not _INTEGER.fullmatch(cell):
+        return cell, "must be a whole number", "write it without a decimal point"
+    return (cell, "must be at most 2^53", "is the number right?") if whole and abs(float(cell)) > _LARGEST else None
+
+
+def _check_schema(where: str, cells: pd.DataFrame, descriptor: dict[str, Any], fields: list[dict[str, Any]]) -> None:
     """Let Frictionless check types, constraints and the primary key."""
     from frictionless import FrictionlessException, Schema  # noqa: PLC0415  # slow to import
     from frictionless.resources import TableResource  # noqa: PLC0415  # the same
@@ -205,22 +209,22 @@ def _check_schema(cells: Cells, descriptor: dict[str, Any], fields: list[dict[st
     primary = descriptor["schema"].get("primaryKey", [])
     try:
         schema = Schema.from_descriptor({"fields": fields, "primaryKey": primary, "missingValues": missing})
-        report = TableResource(data=[cells.header, *cells.rows], schema=schema).validate(limit_errors=1)
+        report = TableResource(data=[list(cells), *cells.to_numpy().tolist()], schema=schema).validate(limit_errors=1)
     except (FrictionlessException, re.error, TypeError) as error:  # the latter two: a bad constraint
-        beside, rule = str(Path(cells.where).with_suffix(".json")), f"must be a Frictionless table schema ({error})"
+        beside, rule = str(Path(where).with_suffix(".json")), f"must be a Frictionless table schema ({error})"
         raise InputError(beside, "schema", rule, "correct the descriptor") from error
     if report.valid:
         return
     faults = [*report.errors, *(error for task in report.tasks for error in task.errors)]
-    raise _fault(cells, faults[0], list(primary))
+    raise _fault(where, cells, faults[0], list(primary))
 
 
-def _fault(cells: Cells, fault: Any, primary: list[str]) -> InputError:
+def _fault(where: str, cells: pd.DataFrame, fault: Any, primary: list[str]) -> InputError:
     """Turn a fault that Frictionless found into one sentence."""
     at = getattr(fault, "row_number", None)
-    where = cells.where if at is None else f"{cells.where}, row {cells.numbers[at - 2]}"
+    where += f", row {cells.index[at - 2]}" if at is not None else ""
     if fault.type == "primary-key" and at is not None:
-        row = dict(zip(cells.header, cells.rows[at - 2], strict=True))
+        row = cells.iloc[at - 2]
         key = ", ".join(f"{name}={row[name]}" for name in primary)
         if not any(row[name] for name in primary):
             return InputError(where, key, f"the key {'+'.join(primary)} must be filled in", "fill in the cell")

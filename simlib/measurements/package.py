@@ -27,11 +27,10 @@ _STANDARD = ("name", "title", "type", "format", "mediatype", "encoding")
 
 
 def data_dir() -> Path:
-    """Find the folder of the data package.
+    """The folder of the data package.
 
-    Returns: The folder that the environment variable ``SIMLIB_DATA`` names if it is set, else ``data`` of the source
-    tree, else the copy inside the installed package. Raises `InputError` if no such folder holds a
-    ``datapackage.json``.
+    That which the environment variable ``SIMLIB_DATA`` names if it is set, else ``data`` of the source tree, else the
+    copy inside the installed package. Raises `InputError` if it holds no ``datapackage.json``.
 
     Examples
     --------
@@ -54,11 +53,10 @@ def data_dir() -> Path:
 
 
 def list_tables() -> pd.DataFrame:
-    """List the tables of the data package.
+    """List the tables of the data package, in its order.
 
-    Returns: Columns ``name``, ``title``, ``rows``, ``source`` (author and subject), ``hardware`` and ``kind``, a row
-    each table, in the order of the package. Raises `InputError` if the package or one of its descriptors cannot be
-    read.
+    Returns: name, title, rows, source (author and subject), hardware, kind. Raises `InputError` if the package or one
+    of its descriptors cannot be read.
 
     Examples
     --------
@@ -107,8 +105,7 @@ def load(name: str) -> MeasurementTable:
 def assemble(folder: Path) -> dict[str, Any]:
     """Put together ``datapackage.json`` from the descriptors of a data package.
 
-    Returns: The package's descriptor: the ``datapackage.json`` of `folder`, with the standard part of every
-    ``*/*.json`` below that describes a CSV beside it.
+    Its own keys, and the standard part of every ``*/*.json`` in `folder` that describes a CSV beside it.
 
     Examples
     --------
@@ -174,14 +171,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def as_table(given: MeasurementTable | pd.DataFrame | str | Path) -> MeasurementTable:
-    """Measurements, however they are given.
+    """Measurements, however they are given: a table, a DataFrame, a CSV file, or the name of a table of the package.
 
     Raises `InputError` if it is none of these, or breaks a rule.
-
-    Parameters
-    ----------
-    given : MeasurementTable, DataFrame, str or pathlib.Path
-        A table, a DataFrame whose columns carry their unit, a CSV file, or the name of a table of the package.
 
     Examples
     --------

@@ -12,10 +12,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simlib.errors import InputError, nearest
-from simlib.measurements.cells import Cells, cut_cells, read_cells
+from simlib.measurements.cells import cut_cells
 from simlib.measurements.condition import parse_condition
 from simlib.measurements.descriptor import check_cells, implied_descriptor, missing_values, read_descriptor
 from simlib.measurements.units import PER_SECOND, SUFFIXES, is_time, stem_of, suffix_of
+from simlib.reading import read_text
 from simlib.results import html_of, rendered
 
 
@@ -92,10 +93,7 @@ class MeasurementTable:
         return units
 
     def column(self, name: str) -> NDArray[Any]:
-        """Values of one column, in the unit that its name ends with.
-
-        Returns: ndarray, shape (rows,). A copy of the values. Raises `InputError` if there is no such column.
-        """
+        """A copy of the values of one column, in the unit that its name ends with."""
         if name not in self.frame.columns:
             known = nearest(name, map(str, self.frame.columns))
             raise InputError(f"column of {self.name}", name, "does not exist", known)
@@ -104,13 +102,8 @@ class MeasurementTable:
     def seconds(self, stem: str) -> NDArray[np.float64]:
         """Times of one column in seconds, whatever unit the file gives them in.
 
-        Returns: ndarray of float64, shape (rows,). Times, s. Raises `InputError` if no column, or more than one, holds
-        that time.
-
-        Parameters
-        ----------
-        stem : str
-            Name of the column without its unit (``"dirty_memory_time"``), or with it.
+        `stem` is the column's name without its unit (``"dirty_memory_time"``), or with it. Raises `InputError` if no
+        column, or more than one, holds that time.
         """
         times = [str(column) for column in self.frame.columns if is_time(str(column))]
         fits = [column for column in times if stem in (column, stem_of(column))]
@@ -123,11 +116,7 @@ class MeasurementTable:
         return np.array(self.frame[fits[0]], dtype=np.float64) / per_second
 
     def rows(self, condition: str) -> pd.DataFrame:
-        """Rows that meet a condition.
-
-        Returns: The rows, numbered from 0. Raises `InputError` if the condition (``"vcpus <= 8"``, as `parse_condition`
-        reads it) cannot be read or names an unknown column.
-        """
+        """Rows that meet a condition (``"vcpus <= 8"``, as `parse_condition` reads it), numbered from 0."""
         mask = parse_condition(condition).mask(self.frame)
         return self.frame[mask].reset_index(drop=True)
 
@@ -150,16 +139,10 @@ class MeasurementTable:
 
 
 def read(path: str | Path) -> MeasurementTable:
-    """Read a measurement file and check it.
+    """Read a measurement file: a tidy CSV (UTF-8) whose columns carry their unit.
 
-    Returns: The table. Raises `InputError` for the first fault of the file: where it is, what was found, the rule, the
-    cure.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        A tidy CSV whose columns carry their unit. A descriptor ``<stem>.json``
-        beside it is used; without one, the names of the columns say what they are.
+    A descriptor ``<stem>.json`` beside it is used; without one, the names of the columns say what they are. Raises
+    `InputError` for the first fault of the file: where it is, what was found, the rule, the cure.
 
     Examples
     --------
@@ -170,7 +153,7 @@ def read(path: str | Path) -> MeasurementTable:
     array([0.9, 1.2])
     """
     path = Path(path)
-    return _table(read_cells(path), read_descriptor(path), path)
+    return _table(read_text(path, "a measurement file (CSV)"), read_descriptor(path), path)
 
 
 def from_frame(frame: pd.DataFrame) -> MeasurementTable:
@@ -183,14 +166,13 @@ def from_frame(frame: pd.DataFrame) -> MeasurementTable:
     >>> from_frame(pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})).seconds("dirty_memory_time")
     array([0.9, 1.2])
     """
-    return _table(cut_cells("DataFrame", frame.to_csv(index=False)), None, Path("DataFrame"))
+    return _table(frame.to_csv(index=False), None, Path("DataFrame"))
 
 
 def check(path: str | Path) -> list[str]:
-    """Check a measurement file and report what it holds.
+    """Check a measurement file; see `read`.
 
-    Returns: What was found good, a line each: rows, key, range and unit of every column of numbers. Raises `InputError`
-    if the file is bad; see `read`.
+    Returns: What was found good, a line each: rows, key, range and unit of every column of numbers.
 
     Examples
     --------
@@ -218,24 +200,22 @@ def check(path: str | Path) -> list[str]:
     return report
 
 
-def _table(cells: Cells, given: dict[str, Any] | None, path: Path) -> MeasurementTable:
-    """Check cells against the descriptor that is given, or that their names imply."""
-    descriptor = implied_descriptor(cells) if given is None else given
-    check_cells(cells, descriptor)
-    return MeasurementTable(str(descriptor.get("name", path.stem)), _frame(cells, descriptor), descriptor, path)
-
-
-def _frame(cells: Cells, descriptor: dict[str, Any]) -> pd.DataFrame:
-    """Turn checked cells into numbers and text."""
-    types = {field["name"]: field.get("type") for field in descriptor["schema"]["fields"]}
+def _table(text: str, given: dict[str, Any] | None, path: Path) -> MeasurementTable:
+    """Check the text of a file against the descriptor that is given, or that its names imply."""
+    where = str(path)
+    cells = cut_cells(where, text)
+    descriptor = implied_descriptor(where, cells) if given is None else given
+    check_cells(where, cells, descriptor)
     missing = missing_values(descriptor)
-    columns: dict[str, Any] = {}
-    for name in cells.header:
-        column = cells.column(name)
-        if types[name] not in ("integer", "number"):
-            columns[name] = ["" if cell in missing else cell for cell in column]
-        elif types[name] == "integer" and missing.isdisjoint(column):
-            columns[name] = np.array([int(cell) for cell in column], dtype=np.int64)
-        else:
-            columns[name] = np.array([np.nan if c in missing else float(c) for c in column], dtype=np.float64)
-    return pd.DataFrame(columns)
+    types = {field["name"]: field.get("type") for field in descriptor["schema"]["fields"]}
+    frame = pd.DataFrame({name: _values(column, types[name], missing) for name, column in cells.items()})
+    return MeasurementTable(str(descriptor.get("name", path.stem)), frame, descriptor, path)
+
+
+def _values(cells: pd.Series[str], kind: str | None, missing: frozenset[str]) -> Any:
+    """Numbers and text of a column of checked cells."""
+    if kind not in ("integer", "number"):
+        return ["" if cell in missing else cell for cell in cells]
+    if kind == "integer" and missing.isdisjoint(cells):
+        return np.array([int(cell) for cell in cells], dtype=np.int64)
+    return np.array([np.nan if cell in missing else float(cell) for cell in cells], dtype=np.float64)

@@ -60,12 +60,8 @@ def suffix_of(column: str) -> str | None:
 
     Examples
     --------
-    >>> suffix_of("dirty_memory_time_ms")
-    'ms'
-    >>> suffix_of("locking_rate_kops_per_s")
-    'kops_per_s'
-    >>> suffix_of("vcpus") is None
-    True
+    >>> suffix_of("dirty_memory_time_ms"), suffix_of("locking_rate_kops_per_s"), suffix_of("vcpus")
+    ('ms', 'kops_per_s', None)
     """
     fits = [suffix for suffix in SUFFIXES if column.endswith(f"_{suffix}")]
     return max(fits, key=len) if fits else None
@@ -100,17 +96,10 @@ def stem_of(column: str) -> str:
 
 
 def unit_of(where: str, column: str, declared: str | None = None) -> str:
-    """Unit of a column of numbers, from its name and from what its descriptor declares.
+    """Unit of a column of numbers of a file, from its name and from what its descriptor declares.
 
     Returns: Symbol of the unit; ``"count"`` for a number without one. Raises `InputError` if the name carries no known
     unit and is no count, or if the descriptor declares another unit than the name carries.
-
-    Parameters
-    ----------
-    where : str
-        The file, for the message of an error.
-    declared : str, optional
-        Unit in the descriptor. Without one, the name alone decides.
 
     Examples
     --------

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from simlib.errors import InputError, nearest
@@ -118,9 +119,15 @@ class Axis:
             return self.values[int(share * len(self.values))]
         return written(self.section, self.key, self.span.at(share))
 
-    def parsed(self, value: Any) -> Any:
-        """A value in the scenario's own units."""
-        return _FIELDS[self.section, self.key].metadata["parse"](value, f"{self.section}.{self.key}")
+    def cell(self, value: Any) -> Any:
+        """A value as its column has it: in the scenario's own units, or as text."""
+        return _cell(self.section, self.key, value)
+
+
+@lru_cache(maxsize=4096)
+def _cell(section: str, key: str, value: Any) -> Any:
+    found = _FIELDS[section, key].metadata["parse"](value, f"{section}.{key}")
+    return found if isinstance(found, bool | int | float | str) else str(found)
 
 
 def written(section: str, key: str, number: float) -> Any:

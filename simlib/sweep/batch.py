@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -40,8 +40,6 @@ class Batch:
         Positions in the sweep's order that were done; `end` may come before what was asked for.
     seconds : float
         Time that the worker took.
-    simulating : float
-        Of it, time in simulations.
     """
 
     begin: int
@@ -49,18 +47,12 @@ class Batch:
     results: pa.Table
     refused: pa.Table
     seconds: float
-    simulating: float
 
 
 def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
     """Simulate the points at some positions of the sweep's order, until they are done or so many seconds are over.
 
-    Returns: At least one point.
-
-    Parameters
-    ----------
-    enough : float
-        Seconds after which no further point is begun.
+    Returns: At least one point. After `enough` seconds no further one is begun.
 
     Examples
     --------
@@ -72,41 +64,26 @@ def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
     (1, ["guest.memory = 4M: must be a multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'"])
     """
     _warm_up()
-    clock = _Clock(time.perf_counter())
+    begun = time.perf_counter()
     kept = _of(grid)
     found: list[tuple[Any, ...]] = []
     refused: list[tuple[Any, ...]] = []
     done = begin
     for number in kept.points.numbers(begin, end).tolist():
-        if done > begin and time.perf_counter() - clock.began > enough:
+        if done > begin and time.perf_counter() - begun > enough:
             break
         point = kept.points[number]
         fault: SimlibError | None = point.refusal
         if point.scenario is not None:
             try:
-                found.append((*_labels(grid, point), *_row(grid, point.scenario, clock)))
+                found.append((*_labels(grid, point), *_row(grid, point.scenario)))
             except SimlibError as error:
                 fault = error
         if fault is not None:
             refused.append((*_labels(grid, point), getattr(fault, "what", ""), str(fault), __version__))
         done += 1
     results, rest = _table(found, kept.results), _table(refused, kept.refused)
-    return Batch(begin, done, results, rest, time.perf_counter() - clock.began, clock.simulating)
-
-
-@dataclass
-class _Clock:
-    """When a batch began, and how long it has simulated, s."""
-
-    began: float
-    simulating: float = 0.0
-
-    def time(self, call: Callable[[], Any]) -> Any:
-        begin = time.perf_counter()
-        try:
-            return call()
-        finally:
-            self.simulating += time.perf_counter() - begin
+    return Batch(begin, done, results, rest, time.perf_counter() - begun)
 
 
 @lru_cache(maxsize=1)
@@ -146,32 +123,21 @@ def _of(grid: Grid) -> _Kept:
 
 def _labels(grid: Grid, point: Point) -> tuple[Any, ...]:
     variant = (point.variant,) if grid.scenario.variants else ()
-    values = map(_cell, grid.axes, point.values)
+    values = (axis.cell(value) for axis, value in zip(grid.axes, point.values, strict=True))
     return (point.number, *variant, point.architecture, point.policy, *values)
 
 
-def _cell(axis: Axis, value: Any) -> Any:
-    """A value of an axis as its column has it."""
-    return _parsed(axis.section, axis.key, value)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(section: str, key: str, value: Any) -> Any:
-    found = Axis(section, key, ()).parsed(value)
-    return found if isinstance(found, bool | int | float | str) else str(found)
-
-
-def _row(grid: Grid, scenario: Scenario, clock: _Clock) -> tuple[Any, ...]:
+def _row(grid: Grid, scenario: Scenario) -> tuple[Any, ...]:
     text = text_of(scenario)
     seed = first_seed(scenario, grid.seed)
-    values = replicate(grid, scenario, seed, clock.time)
+    values = replicate(grid, scenario, seed)
     mean, half = values.mean(axis=0), half_width(values, grid.replications.level)
     low = np.where((values < 0).any(axis=0), mean - half, np.maximum(mean - half, 0.0))
     numbers = np.array([mean, low, mean + half]).T.ravel().tolist()
     return (text, content_key(text, grid), seed, __version__, len(values), *numbers)
 
 
-def replicate(grid: Grid, scenario: Scenario, seed: int, timed: Callable[[Callable[[], Any]], Any]) -> Floats:
+def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
     """Simulate a scenario until the metrics that decide are known precisely enough.
 
     Returns: ndarray, shape (replications, metrics). NaN where the workload has no such metric, or a cost that decides
@@ -181,7 +147,7 @@ def replicate(grid: Grid, scenario: Scenario, seed: int, timed: Callable[[Callab
     decide = [kept.index(name) for name in rule.of or kind_of(scenario).default if name in kept]
     rows: list[list[float]] = []
     while len(rows) < rule.most:
-        rows.append(timed(lambda: _metrics(grid, scenario, seed + len(rows), kept)))
+        rows.append(_metrics(grid, scenario, seed + len(rows), kept))
         if len(rows) >= max(rule.least, 2) and rule.precision and precise(rows, decide, rule):
             break
     return np.array(rows)
@@ -247,7 +213,7 @@ def _labelled(grid: Grid) -> list[tuple[str, pa.DataType]]:
 
 
 def _type(axis: Axis) -> pa.DataType:
-    values = [_cell(axis, value) for value in axis.values or (axis.at(0.0),)]
+    values = [axis.cell(value) for value in axis.values or (axis.at(0.0),)]
     for kind, found in ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64())):
         if all(isinstance(value, kind) for value in values):
             return found

@@ -88,11 +88,12 @@ def _table(folder: Path, name: str, about: dict[str, Any]) -> pa.Table | None:
     """All parts of a data set; None if there is none."""
     tables = []
     with faults(folder):
-        for path, part in parts(folder, name, about):
+        for path, part in parts(folder, name, about["points"]):
             if part is None:
-                raise InputError("part", str(path), "is damaged or no part of this sweep",
-                                 "set it aside, and compute it anew: run with resume=True",
-                                 "set it aside, and compute it anew: simlib sweep … --resume")  # fmt: skip
+                raise InputError(
+                    "part", str(path), "is damaged or no part of this sweep",
+                    "compute it anew: run with resume=True", "compute it anew: simlib sweep … --resume",
+                )  # fmt: skip
             architecture = path.parent.name.partition("=")[2]
             tables.append(part.append_column("architecture", pa.array([architecture] * part.num_rows)))
     return pa.concat_tables(tables) if tables else None
@@ -112,8 +113,7 @@ def _dimensions(about: dict[str, Any]) -> dict[str, list[Any]]:
 def _labels(axis: dict[str, Any]) -> list[Any]:
     section, _, key = axis["field"].partition(".")
     read = Axis(section, key, ())
-    values = [read.parsed(value) for value in axis["values"]]
-    return [value if isinstance(value, bool | int | float | str) else str(value) for value in values]
+    return [read.cell(tuple(value) if isinstance(value, list) else value) for value in axis["values"]]
 
 
 def _shaped(values: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:

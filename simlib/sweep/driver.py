@@ -18,7 +18,7 @@ from simlib.sweep.batch import Batch, run_batch
 from simlib.sweep.grid import Grid, load_grid
 from simlib.sweep.point import Points
 from simlib.sweep.pool import Pool
-from simlib.sweep.store import DAMAGED, REFUSED, Store, opened
+from simlib.sweep.store import REFUSED, Store, opened
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -46,19 +46,12 @@ class Sweep:
         ``results/`` and ``refused/`` in it are Parquet data sets.
     points, refused, kept : int
         Points in all; those that a rule refused; those that were finished before.
-    damaged : tuple of Path
-        What was found in the data sets and is no intact part: it is in ``damaged/`` now, its points were computed anew.
-    seconds, simulating : float
-        Time of all workers in batches, and of it in simulations, s.
     """
 
     folder: Path
     points: int
     refused: int
     kept: int
-    damaged: tuple[Path, ...] = ()
-    seconds: float = 0.0
-    simulating: float = 0.0
 
     def load(self) -> Any:
         """The results with labelled dimensions: `simlib.sweep.load`."""
@@ -118,15 +111,12 @@ def run(
     with opened(Path(out), grid, resume) as store, ExitStack() as stack:
         kept = int(store.done.sum())
         for path in store.damaged:
-            shown = printable(str(path.relative_to(store.folder)))
-            tell(f"{shown} is damaged or no part of this sweep: set aside in {DAMAGED}/, missing points are computed")
+            tell(f"{printable(str(path))} is damaged or no part of this sweep: set aside, its points are computed anew")
         if kept:
             tell(f"{kept:,} of {grid.points:,} points are finished")
-        if kept == grid.points:
-            return Sweep(store.folder, grid.points, store.rows[REFUSED], kept, tuple(store.damaged))
-        executor = stack.enter_context(_executor(cluster, workers))
-        seconds, simulating = _drive(executor, store, progress)
-        return Sweep(store.folder, grid.points, store.rows[REFUSED], kept, tuple(store.damaged), seconds, simulating)
+        if kept < grid.points:
+            _drive(stack.enter_context(_executor(cluster, workers)), store, progress)
+        return Sweep(store.folder, grid.points, store.rows[REFUSED], kept)
 
 
 def _executor(cluster: str | Client | None, workers: int) -> Any:
@@ -185,11 +175,10 @@ def _stretches(store: Store) -> Iterator[tuple[int, int]]:
         yield from ((begin + one, begin + other) for one, other in zip(edges[::2], edges[1::2], strict=True))
 
 
-def _drive(executor: Executor, store: Store, progress: Progress | None) -> tuple[float, float]:
-    """Do all that is left; give the time in batches, and of it in simulations."""
+def _drive(executor: Executor, store: Store, progress: Progress | None) -> None:
+    """Do all that is left."""
     todo = _Todo(store, executor.workers)
     points = todo.left
-    seconds = simulating = 0.0
 
     def look() -> None:
         if progress is not None:
@@ -199,7 +188,5 @@ def _drive(executor: Executor, store: Store, progress: Progress | None) -> tuple
         for (_, _, _, end, _), batch in completed(executor, todo.draw, look):
             store.add(batch.results, batch.refused)
             todo.took(batch, end)
-            seconds, simulating = seconds + batch.seconds, simulating + batch.simulating
     finally:
         store.write()
-    return seconds, simulating

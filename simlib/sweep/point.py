@@ -178,12 +178,8 @@ def _section_text(name: str, section: Any) -> str:
 def content_key(text: str, grid: Grid) -> str:
     """A name for what is computed at a point: the same content has the same key in every sweep.
 
-    Parameters
-    ----------
-    text : str
-        The scenario (`text_of`).
-    grid : Grid
-        Its seed, metrics, replications and sampling are parts of the content; its axes are not.
+    The scenario's text (`text_of`) is its content, with the grid's seed, metrics, replications and sampling; the axes
+    are not.
 
     Examples
     --------

@@ -2,20 +2,17 @@
 """The folder of a sweep: Parquet files that are whole or not there, whatever ends whoever writes them.
 
 A part's name holds the digest of its bytes, so that damage is seen. Nothing is ever changed: a part is written beside
-its place, brought to the disk, and renamed. The data sets hold nothing but parts: whoever reads them reads all files.
+its place, brought to the disk, and renamed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import json
 import os
-import re
-import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,24 +24,18 @@ import pyarrow.parquet as pq
 
 from simlib.errors import InputError, SimlibError, printable
 from simlib.files import FULL, PART, check_writable, replace
-from simlib.reading import MIB, exists, read_json
+from simlib.reading import MIB, read_json
 from simlib.sweep.batch import refused_schema, result_schema
 from simlib.sweep.grid import MOST_POINTS, Grid
 from simlib.version import __version__
 
-RESULTS, REFUSED, DAMAGED = "results", "refused", "damaged"
-"""Folders: data sets of results and of refused points; what was found in them and is no intact part."""
+RESULTS, REFUSED = "results", "refused"
+"""Folders: data sets of results and of refused points."""
 
 DESCRIPTION = "sweep.json"
 
 _DESCRIPTION_BYTES = 64 * MIB
 """Longest description: an axis of a million values."""
-
-_PART = re.compile(r"part-(?P<first>\d{9})-(?P<digest>[0-9a-f]{32})\.parquet", re.ASCII)
-"""A part's name: its first point, and the digest of its bytes."""
-
-_HALF = re.compile(rf"\.{_PART.pattern}{re.escape(PART)}", re.ASCII)
-"""What `simlib.files.replace` leaves of a part if it is killed."""
 
 BETWEEN_S, SHARE = 2.0, 0.02
 """Rows are written once so many seconds have passed, or that share of the sweep so far: what a kill costs at most."""
@@ -61,7 +52,7 @@ class Store:
     done : ndarray of bool, shape (points,)
         Whether each point has a row in a part.
     damaged : list of Path
-        What was no intact part, and was set aside when the folder was opened.
+        What was no intact part when the folder was opened; its name begins with a dot now.
     rows : dict of str to int
         Rows of each of the data sets.
     """
@@ -104,20 +95,19 @@ class Store:
         stream = io.BytesIO()
         pq.write_table(rows, stream, compression="zstd")
         folder = self.folder / name / f"architecture={architecture}"
-        first, digest = rows["point"][0].as_py(), _hash(stream.getbuffer()).hexdigest()
-        replace(folder / f"part-{first:09d}-{digest}.parquet", stream.getbuffer(), durable=True)
+        first, content = rows["point"][0].as_py(), stream.getbuffer()
+        replace(folder / f"part-{first:09d}-{_digest(content)}.parquet", content, durable=True)
         self._count(name, rows)
 
     def look(self) -> None:
-        """Find what is done; set aside what is no intact part, and remove what was half written."""
-        about = description(self.grid)
+        """Find what is done; hide what is no intact part, and remove what is half written."""
         for name in (RESULTS, REFUSED):
             for path in (self.folder / name).glob(f"architecture=*/.part-*{PART}"):
-                if _HALF.fullmatch(path.name):
-                    path.unlink()
-            for path, part in parts(self.folder, name, about, ["point"]):
+                path.unlink()
+            for path, part in parts(self.folder, name, self.grid.points, ["point"]):
                 if part is None or self.done[part["point"].to_numpy()].any():
-                    self._set_aside(path)
+                    path.rename(path.with_name(f".{path.name}.damaged"))
+                    self.damaged.append(path)
                 else:
                     self._count(name, part)
 
@@ -125,90 +115,25 @@ class Store:
         self.done[part["point"].to_numpy()] = True
         self.rows[name] += part.num_rows
 
-    def _set_aside(self, path: Path) -> None:
-        self.damaged.append(path)
-        aside = self.folder / DAMAGED
-        aside.mkdir(exist_ok=True)
-        names = itertools.chain([path.name], (f"{path.name}.{number}" for number in itertools.count(1)))
-        os.rename(path, next(aside / name for name in names if not os.path.lexists(aside / name)))
-
 
 def parts(
-    folder: Path, name: str, about: Mapping[str, Any], columns: Sequence[str] | None = None
+    folder: Path, name: str, points: int, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, pa.Table | None]]:
-    """What there is in a data set, sorted by name.
+    """The parts of a data set, sorted by name, with some or all of their columns.
 
-    Parameters
-    ----------
-    name : str
-        `RESULTS` or `REFUSED`.
-    about : mapping
-        The sweep's `description`.
-    columns : sequence of str, optional
-        Those that are read; all of them by default.
-
-    Yields
-    ------
-    path : Path
-    part : pyarrow.Table or None
-        Its rows, if it is an intact part of this sweep in its place.
+    None stands for one whose bytes are not those that were written, or that has points that the sweep has not.
     """
-    kinds = about["columns"].get(name, {})
-    for place in _entries(folder / name):
-        key, _, architecture = place.name.partition("=")
-        if key == "architecture" and architecture in about["architectures"] and stat.S_ISDIR(place.lstat().st_mode):
-            for path in _entries(place):
-                part = _read(path, kinds, about["points"], columns)
-                yield path, part if part is not None and _is_of(part, architecture, about) else None
-        else:
-            yield place, None
+    for path in sorted((folder / name).glob("architecture=*/part-*.parquet")):
+        content = path.read_bytes() if path.is_file() else b""
+        part = None
+        if path.stem.rpartition("-")[2] == _digest(content):
+            part = pq.read_table(pa.BufferReader(content), columns=columns)
+            part = part if part["point"][-1].as_py() < points else None
+        yield path, part
 
 
-def _entries(folder: Path) -> list[Path]:
-    """What readers find in a folder; pandas passes by what is hidden, DuckDB and Polars do not if it is Parquet."""
-    if not exists(folder):
-        return []
-    return sorted(path for path in folder.iterdir() if path.name[0] not in "._" or path.suffix == ".parquet")
-
-
-def _read(path: Path, kinds: Mapping[str, str], most: int, columns: Sequence[str] | None) -> pa.Table | None:
-    """The rows of a part; None if its name, its bytes, its columns or its first point are not those of one."""
-    named = _PART.fullmatch(path.name)
-    if named is None or not stat.S_ISREG(path.lstat().st_mode):
-        return None
-    with open(path, "rb", opener=_open_file) as stream:
-        if hashlib.file_digest(stream, _hash).hexdigest() != named["digest"]:
-            return None
-        try:
-            part = pq.ParquetFile(stream)
-            if _kinds(part.schema_arrow) != [*kinds.items()] or not 0 < part.metadata.num_rows <= most:
-                return None
-            table = part.read(columns)
-        except (pa.ArrowException, OSError):  # the digest fits, but it is no Parquet
-            return None
-    return table if table["point"][0].as_py() == int(named["first"]) else None
-
-
-def _kinds(schema: pa.Schema) -> list[tuple[str, str]]:
-    """The names and types of columns."""
-    return [(field.name, str(field.type)) for field in schema]
-
-
-def _is_of(part: pa.Table, architecture: str, about: Mapping[str, Any]) -> bool:
-    """Whether the points of a part are sorted ones of the sweep, and all of an architecture's cases."""
-    points, cases = part["point"].to_numpy(), np.array(about["architectures"])
-    if part["point"].null_count or (points[1:] <= points[:-1]).any() or points[-1] >= about["points"]:
-        return False
-    return bool((cases[points // (about["points"] // len(cases))] == architecture).all())
-
-
-def _open_file(path: str, flags: int) -> int:
-    """Open a file, and neither follow a link nor wait for a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def _hash(content: bytes | memoryview = b"") -> hashlib.blake2b:
-    return hashlib.blake2b(content, digest_size=16)
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 @contextmanager
@@ -225,7 +150,8 @@ def opened(folder: Path, grid: Grid, resume: bool) -> Iterator[Store]:
             _check(folder, grid, resume)
             stack.enter_context(_alone(folder))
             _check(folder, grid, resume)  # again: another process may have come and gone
-            _describe(folder, grid)
+            about = json.dumps(description(grid), indent=1) + "\n"
+            replace(folder / DESCRIPTION, about.encode(), durable=True)
             store = Store(folder, grid)
             store.look()
         yield store
@@ -253,13 +179,6 @@ def _check(folder: Path, grid: Grid, resume: bool) -> None:
                          "give --resume to go on with it, or another --out", "--out")  # fmt: skip
 
 
-def _describe(folder: Path, grid: Grid) -> None:
-    """Write what a sweep is, unless that stands there."""
-    about = json.loads(json.dumps(description(grid)))  # tuples as lists
-    if not os.path.lexists(folder / DESCRIPTION) or read_description(folder) != about:
-        replace(folder / DESCRIPTION, (json.dumps(about, indent=1) + "\n").encode(), durable=True)
-
-
 def description(grid: Grid) -> dict[str, Any]:
     """What is written of a sweep beside its data sets."""
     axes = [
@@ -267,9 +186,10 @@ def description(grid: Grid) -> dict[str, Any]:
         for axis in grid.axes
     ]
     schemas = ((RESULTS, result_schema(grid)), (REFUSED, refused_schema(grid)))
-    columns = {name: dict(_kinds(schema)) for name, schema in schemas}
-    for one in columns.values():
-        del one["architecture"]  # it is the name of a part's folder
+    columns = {  # but the architecture, which is the name of a part's folder
+        name: {column.name: str(column.type) for column in schema if column.name != "architecture"}
+        for name, schema in schemas
+    }
     return {
         "simlib": __version__, "grid": grid.digest, "points": grid.points, "design": grid.design.kind, "axes": axes,
         "variants": list(grid.scenario.variants), "architectures": [case.policy.architecture for _, case in grid.cases],
@@ -290,7 +210,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     Raises `InputError` if the folder holds none.
     """
     found = read_json(folder / DESCRIPTION, "the description of a sweep (JSON)", _DESCRIPTION_BYTES)
-    about: dict[str, Any] = {"columns": {}} | found if isinstance(found, dict) else {}
+    about: dict[str, Any] = found if isinstance(found, dict) else {}
     whole = all(isinstance(about.get(key), kind) for key, kind in _KEYS.items()) and all(
         isinstance(axis, dict) and axis.keys() >= {"column", "field", "unit", "values"} for axis in about["axes"]
     )
@@ -299,12 +219,17 @@ def read_description(folder: Path) -> dict[str, Any]:
     return about
 
 
+def _open_plainly(path: str, flags: int) -> int:
+    """Open a file, and neither follow a link nor wait for a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold a folder; the system gives it back, however this process ends."""
     import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
 
-    with open(folder / "lock", "ab", opener=_open_file) as lock:
+    with open(folder / "lock", "ab", opener=_open_plainly) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

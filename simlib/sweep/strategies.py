@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -14,22 +10,7 @@ import xarray as xr
 from simlib.decision.objectives import METRICS, objective
 from simlib.engine.result import PS
 from simlib.errors import InputError
-from simlib.files import write_together
 from simlib.measurements import data_dir
-from simlib.sweep.dataset import load
-
-_COLUMNS = {
-    "variant": ("string", "none", "architecture, with its machine and its costs"),
-    "vcpus": ("integer", "count", "virtual CPUs of the guest"),
-    "access_rate": ("number", "1/s", "accesses of a vCPU in a second, each of any page"),
-    "clear_chunk": ("integer", "bytes", "memory of one CLEAR"),
-    "clear_lock": ("string", "none", "mode in which CLEAR holds mmu_lock"),
-    "policy": ("string", "none", "the policy with the least CPU time in all: of CLEAR, and guest time lost"),
-    "value_s": ("number", "s", "its CPU time in all"),
-    "against_s": ("number", "s", "CPU time in all of never letting go"),
-    "as_good": ("integer", "count", "policies within a tenth of the least, that one among them"),
-    "matters": ("boolean", "none", "whether never letting go is not one of them"),
-}
 
 ZONE = 0.1
 """Share of the best below which a difference does not matter: that of the replications' precision."""
@@ -104,41 +85,3 @@ def shipped() -> pd.DataFrame:
     7
     """
     return pd.read_csv(data_dir() / "sweeps" / "strategies" / "best-policies.csv")
-
-
-def write(folder: Path, out: Path) -> list[Path]:
-    """Write the small table of a sweep of ``data/grids/strategies.toml``, and its descriptor.
-
-    Parameters
-    ----------
-    folder : Path
-        The sweep.
-    out : Path
-        ``data/sweeps/strategies``.
-    """
-    found = load(folder)
-    frame = best_policies(found)
-    frame["access_rate"] = 1 / frame.pop("access_interval_s")
-    frame = frame[list(_COLUMNS)]
-    frame = frame.sort_values(list(_COLUMNS)[:5], ignore_index=True)
-    points = int((found["replications"] > 0).sum())
-    fields = [{"name": name, "type": kind, "unit": unit, "description": text}
-              for name, (kind, unit, text) in _COLUMNS.items()]  # fmt: skip
-    descriptor = {
-        "name": "best-policies", "path": "best-policies.csv", "kind": "simulated",
-        "title": f"Best policy at each of {len(frame):,} places, of {points:,} simulated points",
-        "command": "make strategy-map", "simlib": found.attrs["simlib"], "grid": found.attrs["grid"],
-        "seed": found.attrs["seed"],
-        "caveats": ["Guests of 16 MiB and two passes: how long a hold and a wait are is that of a large guest, what "
-                    "grows with all of the memory is not.",
-                    "Costs are medians, of fits where the machine has one, else of priors."],
-        "schema": {"fields": fields},
-    }  # fmt: skip
-    text = frame.to_csv(index=False, float_format="%.4g", lineterminator="\n")
-    return write_together(
-        out, {"best-policies.csv": text, "best-policies.json": json.dumps(descriptor, indent=2) + "\n"}
-    )
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(sys.argv[2]))

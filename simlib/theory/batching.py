@@ -85,20 +85,20 @@ class Batching:
 
 @dataclass(frozen=True)
 class BatchCosts:
-    """What each batch costs; arrays over the batches.
+    """What each batch costs; arrays over the batches, times in seconds.
 
     Attributes
     ----------
     batch : ndarray
         Pages of a hold.
     clear_time : ndarray
-        Of the whole ioctl, s.
+        Of the whole ioctl.
     throughput : ndarray
         The guest's meanwhile, relative to undisturbed.
     lost : ndarray
-        CPU time that the guest loses in all, s.
+        CPU time that the guest loses in all.
     stall : ndarray
-        Mean of a vCPU that faults as a hold begins and is served last, s.
+        Mean of a vCPU that faults as a hold begins and is served last.
     waiting : ndarray
         vCPUs that wait when a hold ends.
     """
@@ -116,14 +116,9 @@ class BatchCosts:
 
 
 def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
-    """What each of some batches costs.
+    """What each of some batches costs: pages of a hold, each above 0; more than all pages is all pages.
 
     Raises `InputError` if a batch is not above 0.
-
-    Parameters
-    ----------
-    batches : array_like
-        Pages of a hold, each above 0; more than all pages is all pages.
 
     Examples
     --------
@@ -168,12 +163,8 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
 def square_root_batch(case: Batching, weight: float = 1.0) -> float:
     """The batch of the square-root law, pages: not rounded, and not cut to what the ioctl has.
 
-    Holds where the hold that comes out is short beside `think`; `batch_costs` has no such limit.
-
-    Parameters
-    ----------
-    weight : float
-        What a second of a vCPU is worth, in seconds of the clearing thread; above 0.
+    Holds where the hold that comes out is short beside `think`; `batch_costs` has no such limit. `weight`, above 0, is
+    what a second of a vCPU is worth, in seconds of the clearing thread.
 
     Examples
     --------
@@ -187,20 +178,10 @@ def square_root_batch(case: Batching, weight: float = 1.0) -> float:
 
 
 def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple[int, BatchCosts]:
-    """The multiple of `smallest` with the least objective, by the fixed point and not by its limit.
+    """The multiple of `smallest` pages with the least objective, by the fixed point and not by its limit.
 
-    Parameters
-    ----------
-    weight : float
-        As for `square_root_batch`.
-    smallest : int
-        Pages; a bitmap word of 64 is the least that the kernel does at a time.
-
-    Returns
-    -------
-    batch : int
-    costs : BatchCosts
-        Of every candidate: `smallest` pages, then eight to the octave up to all pages.
+    Returns: The batch, and the costs of every candidate: `smallest` pages (a bitmap word of 64 is the least that the
+    kernel does at a time), then eight to the octave up to all pages. `weight` is as for `square_root_batch`.
 
     Examples
     --------

@@ -71,11 +71,6 @@ class ClosedLock:
         return float(np.arange(self.n, -1, -1) @ self.probabilities)
 
     @property
-    def mean_service(self) -> float:
-        """Mean time in service per acquisition, seconds: utilisation / throughput."""
-        return self.utilisation / self.throughput
-
-    @property
     def mean_wait(self) -> float:
         """Mean time from asking for the lock to getting it, seconds: mean waiting / throughput."""
         return self.mean_waiting / self.throughput
@@ -89,19 +84,12 @@ class ClosedLock:
 def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[np.float64]:
     """Stationary probabilities of a finite birth–death chain (Kleinrock 1975, "Queueing Systems", volume 1, chapter 3).
 
-    Balance across the cut between k and k+1 gives P[k+1] / P[k] = arrival_rates[k] / service_rates[k]. The power of two
-    of each product is kept apart as an integer, so that nothing overflows and the relative error stays about k rounding
-    errors: good for thousands of states.
+    P[k+1] / P[k] = arrival_rates[k] / service_rates[k], the rates of k → k+1 and back, per second: at least 0, and
+    above 0. The power of two of each product is kept apart as an integer, so that nothing overflows and the relative
+    error stays about k rounding errors: good for thousands of states.
 
     Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N. Raises `InputError` if a rate breaks its rule
     or the lengths differ.
-
-    Parameters
-    ----------
-    arrival_rates : array_like, shape (N,)
-        Rate of k → k+1 for k = 0 … N-1, per second; at least 0. States above a rate of 0 have probability 0.
-    service_rates : array_like, shape (N,)
-        Rate of k+1 → k for k = 0 … N-1, per second; above 0.
 
     Examples
     --------
@@ -182,16 +170,10 @@ def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
     """The machine-repairman queue M/M/1//N (Kleinrock 1975, "Queueing Systems", volume 1, section 3.8).
 
     P[k] = P[0] n! / (n-k)! (service / think)^k, for any distribution of the think time; an approximation where the
-    service time is not exponential.
+    service time is not exponential. `think` and `service` are mean times outside of and in the lock, seconds, not both
+    0.
 
     Raises `InputError` if an argument breaks its rule.
-
-    Parameters
-    ----------
-    n : int
-        Number of threads, at least 1.
-    think, service : float
-        Mean time outside of and in the lock, seconds; not both 0.
 
     Examples
     --------

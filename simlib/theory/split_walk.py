@@ -111,14 +111,9 @@ class EagerSplit:
         return {"table_entry": entries, "split_block": sum(number for _, number in self._steps)}
 
     def enable(self, walk: str = "all") -> Counts:
-        """What enabling the log pays for: write-protecting the slot, then splitting it.
+        """What enabling the log pays for, by the names of `COSTS`: write-protecting the slot, then splitting it.
 
-        Returns: By the names of `COSTS`.
-
-        Parameters
-        ----------
-        walk : str
-            One of `simlib.model.pagetable.SPLIT_WALKS`.
+        `walk` is one of `simlib.model.pagetable.SPLIT_WALKS`.
         """
         table, levels, height = self._table, self._table.levels(self.ipa_bits), self._height
         ranges = self.pages // self._largest
@@ -134,14 +129,7 @@ class EagerSplit:
         """What so many CLEARs of the slot pay for, with KVM_DIRTY_LOG_INITIALLY_SET and the guest writing in between.
 
         In the first, all pages count as dirty; in later ones a word's walks reach from the first page that the guest
-        wrote to the last. Only the first splits.
-
-        Returns: By the names of `COSTS`, over all iterations.
-
-        Parameters
-        ----------
-        walk : str
-            One of `simlib.model.pagetable.SPLIT_WALKS`.
+        wrote to the last. Only the first splits. Over all iterations, by the names of `COSTS`; `walk` as for `enable`.
         """
         stride, words = self.pages_per_guest_page, self.pages // WORD_PAGES
         written, part = self.pages // stride, WORD_PAGES - stride + 1

@@ -17,7 +17,7 @@ from simlib.explorer import answers
 from simlib.explorer.findings import find
 from simlib.explorer.page import Explorer
 from simlib.explorer.state import State
-from simlib.explorer.words import differing
+from simlib.explorer.words import changes
 
 SMALL = "architecture=arm64&guest.memory=2G&guest.vcpus=8&strategy=every-512&pin=whole-ioctl"
 
@@ -82,12 +82,12 @@ def test_what_differs_is_told_in_the_notation_of_a_scenario_file_both_ways():
         {"workload": {"access_interval": "50us", "clear_chunk": "512M", "link": "10Gbit/s"},
          "costs": {"fault_hold": "2us"}}
     )  # fmt: skip
-    assert differing(plain, other) == (
+    assert changes(plain, other) == (
         "costs.fault_hold not given → 2us, workload.access_interval 20us → 50us, workload.clear_chunk 1G → 512M, "
         "workload.link 25Gbit/s → 10Gbit/s"
     )
-    assert "workload.access_interval 50us → 20us, workload.clear_chunk 512M → 1G" in differing(other, plain)
-    assert differing(plain, plain.changed({"policy": {"eager_split": False}})) == "policy.eager_split not given → false"
+    assert "workload.access_interval 50us → 20us, workload.clear_chunk 512M → 1G" in changes(other, plain)
+    assert changes(plain, plain.changed({"policy": {"eager_split": False}})) == "policy.eager_split not given → false"
 
 
 def test_a_change_is_told_in_words_and_leaves_a_ghost():

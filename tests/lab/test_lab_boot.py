@@ -262,7 +262,8 @@ def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypat
     other = program(lab / "qemu" / "bin" / arm64.qemu, "echo 'QEMU emulator version 10.0.2'")
     script = "echo 'QEMU emulator version 10.0.3'"
 
-    def apt(command, folder):
+    def apt(command, log):
+        folder = log.parent
         if "--download-only" in command:
             (folder / "cache/archives/one.deb").touch()
             (folder / "cache/archives/libc6_2.36-9_amd64.deb").touch()
@@ -272,7 +273,7 @@ def test_a_fetched_qemu_joins_the_others_and_must_start(tmp_path, lab, monkeypat
             place.unlink(missing_ok=True)  # as dpkg does: what is there may have another name elsewhere
             program(place, script)
 
-    monkeypatch.setattr(qemu, "_apt", apt)
+    monkeypatch.setattr(qemu, "run_logged", apt)
     root = qemu._fetch([X86], ["deb x bookworm main"], lambda text: None)
     assert find_qemu(X86).command == str(root / "bin" / X86.qemu)
     assert find_qemu(arm64).command == str(other)

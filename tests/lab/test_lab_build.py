@@ -16,7 +16,7 @@ from lab_fakes import program, series
 from simlib.errors import InputError, SimlibError
 from simlib.lab import build as build_kernel
 from simlib.lab import check_host, collect, find_target, process, series_check
-from simlib.lab.build import _configure, _run, built_dir, compile_kvm, find_built, find_program, need_compiler
+from simlib.lab.build import _configure, built_dir, compile_kvm, find_built, find_program, need_compiler, run_logged
 from simlib.lab.cache import at_work, need_space
 from simlib.lab.targets import TARGETS
 
@@ -99,7 +99,7 @@ def test_a_failing_make_shows_why(tmp_path, capsys, output, shown, cure):
     (tmp_path / "output").write_text(output)
     make, log = program(tmp_path / "make", f"cat '{tmp_path}/output'; exit 2"), tmp_path / "logs" / "build.log"
     with pytest.raises(SimlibError) as caught:
-        _run([str(make), "bzImage"], log)
+        run_logged([str(make), "bzImage"], log)
     assert str(caught.value) == f"{make} ended with 2: {cure.format(log=log)}"
     assert capsys.readouterr().err.splitlines() == [f"  {line}" for line in shown]
     assert log.read_text() == output
@@ -108,7 +108,7 @@ def test_a_failing_make_shows_why(tmp_path, capsys, output, shown, cure):
 def test_a_make_that_fills_the_disk_has_a_cure(tmp_path):
     make = program(tmp_path / "make", "echo 'ld: vmlinux: No space left on device'; exit 2")
     with pytest.raises(SimlibError, match=r"^ld: vmlinux: No space left on device: free some space, or set SIMLIB_LAB"):
-        _run([str(make)], tmp_path / "build.log")
+        run_logged([str(make)], tmp_path / "build.log")
 
 
 @pytest.mark.parametrize(("tidy", "grace"), [("trap 'exit 0' TERM", 10.0), ("trap '' TERM", 0.2)])

@@ -4,17 +4,11 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import io
 import json
 import os
 import shutil
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from small_sweep import rows
 
 from simlib.errors import InputError, SimlibError
 from simlib.sweep import load, pool, refused, run, store
@@ -29,116 +23,52 @@ def part(folder, architecture="arm64", name="results"):
     return next((folder / name / f"architecture={architecture}").iterdir())
 
 
-def content_of(**columns):
-    stream = io.BytesIO()
-    pq.write_table(pa.table(columns), stream)
-    return stream.getvalue()
+def put(make):
+    """Something by the name of a part."""
+    return lambda folder: make(part(folder).with_name("part-100000000-00.parquet"))
 
 
-def points_of(folder, points):
-    """A part with other points."""
-    table = pq.ParquetFile(part(folder)).read()
-    return content_of(**dict(zip(table.column_names, table.columns, strict=True)) | {"point": points})
-
-
-def put(content, first=0):
-    """A part of these bytes, with the name that they ask for."""
-
-    def change(folder):
-        found = content(folder) if callable(content) else content
-        digest = hashlib.blake2b(found, digest_size=16).hexdigest()
-        path = part(folder).with_name(f"part-{first:09d}-{digest}.parquet")
-        path.write_bytes(found)
-
-    return change
-
-
-def moved(where, *, copy=False):
-    """A part elsewhere, or by another name."""
-
-    def change(folder):
-        path = part(folder, "riscv")
-        place = folder / where.format(path.name)
-        place.parent.mkdir(exist_ok=True)
-        (shutil.copy if copy else shutil.move)(path, place)
-
-    return change
-
-
-def special(make):
-    def change(folder):
-        path = part(folder)
-        path = path.with_name(path.name.replace("part-0", "part-1"))
-        make(path)
-
-    return change
-
-
-def rows_of(folder, count=16):
-    points = pq.ParquetFile(part(folder)).read()["point"].to_numpy()
-    assert len(points) == count
-    return points
+def copied(folder):
+    """An intact part whose points are another one's."""
+    path = part(folder)
+    shutil.copy(path, path.with_name(path.name.replace("part-", "part-9")))
 
 
 STRANGE = {
-    "a copy for an architecture that is none": moved("results/architecture=aaa/{}", copy=True),
-    "a copy in the wrong place": moved("results/{}", copy=True),
-    "another architecture's": moved("results/architecture=arm64/{}"),
-    "a refused one": moved("refused/architecture=riscv/{}"),
-    "renamed": moved("results/architecture=riscv/{}.bak"),
-    "hidden": moved("results/architecture=riscv/.{}"),
-    "another first point": moved("results/architecture=riscv/part-000000000-{0:.32}.parquet"),
-    "no Parquet": put(b"PAR1" * 9),
-    "no points": put(content_of(policy=["own"])),
-    "points twice": put(lambda folder: points_of(folder, np.repeat(rows_of(folder)[:8], 2))),
-    "points below 0": put(lambda folder: points_of(folder, rows_of(folder) - 99)),
-    "points of no grid": put(lambda folder: points_of(folder, rows_of(folder) + 10**8), 10**8),
-    "points that are missing": put(lambda folder: points_of(folder, pa.array([0, *[None] * 15], pa.int64()))),
-    "points that are text": put(lambda folder: points_of(folder, [str(number) for number in range(16)])),
-    "more rows than points": put(content_of(point=np.zeros(10**6, dtype=np.int64))),
-    "a pipe": special(os.mkfifo),
-    "a folder": special(os.mkdir),
-    "a link to nothing": special(lambda path: path.symlink_to("nothing")),
-    "a device": special(lambda path: path.symlink_to("/dev/zero")),
-    "somebody's text": special(lambda path: path.with_name("mine.part").write_text("mine")),
+    "a copy": copied,
+    "no Parquet": put(lambda path: path.write_bytes(b"PAR1" * 9)),
+    "a pipe": put(os.mkfifo),
+    "a folder": put(os.mkdir),
+    "a link to nothing": put(lambda path: path.symlink_to("nothing")),
+    "a device": put(lambda path: path.symlink_to("/dev/zero")),
 }
 
 
 @pytest.mark.parametrize("change", STRANGE.values(), ids=STRANGE)
-def test_what_is_no_intact_part_is_set_aside(change, grid, out):
+def test_what_is_no_intact_part_is_set_aside(change, grid, undisturbed, out):
     change(out)
-    with pytest.raises(InputError, match="is damaged or no part of this sweep; set it aside"):
-        load(out), refused(out)
     with store.opened(out, grid, resume=True) as held:
-        assert [path.name for path in (out / "damaged").iterdir()] == [path.name for path in held.damaged]
-        assert len(held.damaged) == 1
-        for name in ("results", "refused"):
-            frame = rows(out, name)
-            assert (frame["architecture"] == np.where(frame["point"] < grid.points // 2, "arm64", "riscv")).all()
-            assert len(frame) == held.rows[name]
-            assert held.done[frame["point"]].all()
-        assert held.done.sum() == sum(held.rows.values()) >= grid.points - 16
-    load(out)
+        (path,) = held.damaged
+        assert os.path.lexists(path.with_name(f".{path.name}.damaged"))
+        assert held.done.all()
+        assert sum(held.rows.values()) == grid.points
+    assert load(out).equals(load(undisturbed))
 
 
 def test_what_was_set_aside_is_computed_anew_and_never_lost(grid, undisturbed, out):
-    """Twice by the same name; what is hidden disturbs no reader and stays, what a kill left goes."""
+    """What a kill left goes; what has another name stays."""
     path = part(out)
-    taken = out / "damaged" / path.name
-    taken.parent.mkdir()
-    taken.write_text("mine")
-    stray = path.with_name("a\nb\x1b")
-    stray.write_text("mine")
-    kept, half = stray.with_name(".DS_Store"), stray.with_name(f".{path.name}.part")
-    kept.touch()
+    half, mine = path.with_name(f".{path.name}.part"), path.with_name("mine.txt")
     half.touch()
-    path.write_bytes(b"")
+    mine.touch()
+    path.write_bytes(b"damaged")
     told = []
+    with pytest.raises(InputError, match="is damaged or no part of this sweep; compute it anew"):
+        load(out)
     assert run(grid, out, resume=True, workers=1, announce=told.append).kept == 32
-    assert told[0].startswith("results/architecture=arm64/a\\nb\\x1b is damaged or no part of this sweep: set aside in")
-    assert taken.read_text() == (out / "damaged" / stray.name).read_text() == "mine"
-    assert taken.with_name(f"{taken.name}.1").read_bytes() == b""
-    assert kept.exists()
+    assert told[0] == f"{path} is damaged or no part of this sweep: set aside, its points are computed anew"
+    assert path.with_name(f".{path.name}.damaged").read_bytes() == b"damaged"
+    assert mine.exists()
     assert not half.exists()
     assert load(out).equals(load(undisturbed))
 

@@ -88,7 +88,6 @@ def test_a_cycle_takes_time(function):
         (lambda: theory.fit_amdahl([1, 2], [1.0]), r"len\(throughput\) = 1: must be 2, as len\(n\)"),
         (lambda: theory.fit_amdahl([2, 2, 2], [1, 1, 1]), "at least 2 different values to fit 2 parameters"),
         (lambda: theory.fit_universal_scalability([1, 2, 2], [1, 1, 1]), "at least 3 different values"),
-        (lambda: theory.fit_amdahl([1, 2, 4], [1, 2, 3]).prediction_interval([8], 1.0), r"inside \(0, 1\)"),
     ],
 )
 def test_arguments_that_do_not_fit_together(call, message):

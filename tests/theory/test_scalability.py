@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The baselines: they recover their own parameters, and their errors and intervals are what they claim."""
+"""The baselines: they recover their own parameters, and no other start finds a better fit."""
 
 import math
 
@@ -32,9 +32,7 @@ def test_curves_by_hand():
 def test_amdahl_recovers_its_parameters(single, serial):
     fit = fit_amdahl(VCPUS, single * amdahl(VCPUS, serial))
     assert (fit.single, fit.contention) == (pytest.approx(single, rel=1e-8), pytest.approx(serial, rel=1e-8))
-    assert fit.valid
     assert fit.coherency == 0
-    assert fit.residual_std < 1e-8
 
 
 @given(single=st.floats(1e-3, 1e6), contention=st.floats(1e-3, 2.0), coherency=st.floats(1e-5, 0.5))
@@ -57,25 +55,8 @@ def test_the_peak_is_where_the_curve_turns():
     assert fit_amdahl(VCPUS, amdahl(VCPUS, 0.3)).peak == math.inf
 
 
-def noisy(seed, scatter=0.05):
-    noise = np.random.default_rng(seed).normal(0, scatter, VCPUS.size)
-    return 2.0 * universal_scalability(VCPUS, 0.2, 0.01) * np.exp(noise)
-
-
 def log_law(n, single, contention, coherency=0.0):
     return np.log(single * n / (1 + contention * (n - 1) + coherency * n * (n - 1)))
-
-
-@pytest.mark.parametrize(("law", "start"), [(fit_amdahl, [2, 0.4]), (fit_universal_scalability, [2, 0.2, 0.01])])
-def test_standard_errors_agree_with_scipy_curve_fit(law, start):
-    data = noisy(1)
-    fit = law(VCPUS, data)
-    best, covariance = optimize.curve_fit(log_law, VCPUS, np.log(data), p0=start, xtol=1e-14, ftol=1e-14)
-    np.testing.assert_allclose([fit.single, fit.contention, fit.coherency][: len(start)], best, rtol=1e-5)
-    np.testing.assert_allclose(list(fit.standard_errors.values()), np.sqrt(np.diag(covariance)), rtol=1e-4)
-    assert fit.residual_std**2 * fit.degrees_of_freedom == pytest.approx(
-        np.sum((log_law(VCPUS, *best) - np.log(data)) ** 2), rel=1e-9
-    )
 
 
 def test_no_other_start_finds_a_better_fit():
@@ -90,35 +71,15 @@ def test_no_other_start_finds_a_better_fit():
                 bounds=([-np.inf, 0, 0], np.inf),
                 x_scale="jac",
             )
-            assert ours.residual_std**2 * ours.degrees_of_freedom <= 2 * other.cost * (1 + 1e-7)
+            assert np.sum(np.log(ours.predict(VCPUS) / wild) ** 2) <= 2 * other.cost * (1 + 1e-7)
 
 
-def test_prediction_interval_covers_a_new_measurement_as_often_as_it_says():
-    # 400 data sets; the count of hits is binomial, so 4 standard deviations are allowed on either side.
-    trials, level, hits = 400, 0.9, 0
-    for seed in range(trials):
-        rng = np.random.default_rng([seed, 1])
-        low, high = fit_universal_scalability(VCPUS, noisy(seed)).prediction_interval([64], level)
-        new = 2.0 * universal_scalability([64], 0.2, 0.01) * np.exp(rng.normal(0, 0.05))
-        hits += bool(low[0] <= new[0] <= high[0])
-    assert abs(hits - trials * level) < 4 * math.sqrt(trials * level * (1 - level))
-
-
-def test_a_parameter_on_its_bound_is_named_and_has_no_error():
+def test_a_parameter_stays_on_its_bound():
     fit = fit_universal_scalability(VCPUS, 3.0 * VCPUS**1.1)  # superlinear: neither cost helps
-    assert fit.on_bound == ("contention", "coherency")
-    assert not fit.valid
-    assert math.isnan(fit.standard_errors["contention"])
-    assert fit.standard_errors["single"] > 0
+    assert (fit.contention, fit.coherency) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6))
     retrograde = fit_amdahl([1, 2, 4], [1.0, 0.8, 0.5])  # below one thread: more than Amdahl can explain
-    assert retrograde.on_bound == ("contention",)
     assert retrograde.contention == pytest.approx(1, abs=1e-6)
 
 
-def test_as_many_points_as_parameters_fit_but_give_no_interval():
-    fit = fit_amdahl([1, 4], [1.0, 2.0])
-    assert fit.contention == pytest.approx(1 / 3, rel=1e-9)
-    assert not fit.valid
-    assert math.isnan(fit.residual_std)
-    with pytest.raises(ValueError, match=r"points = 2: must be at least 3 for an interval; measure more"):
-        fit.prediction_interval([8])
+def test_as_many_points_as_parameters_fit():
+    assert fit_amdahl([1, 4], [1.0, 2.0]).contention == pytest.approx(1 / 3, rel=1e-9)

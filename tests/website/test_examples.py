@@ -69,7 +69,7 @@ def test_readme_s_python(tmp_path, monkeypatch):
     names: dict[str, object] = {}
     exec(compile(block.text, "README.md", "exec"), names)  # noqa: S102  # the page's own example
     assert names["curves"].frame["vcpus"].unique().tolist() == [16, 32, 48]
-    assert names["fit"].fitted.query("train")["vcpus"].tolist() == [1, 2, 4, 8]
+    assert names["fit"].observations.query("train")["vcpus"].tolist() == [1, 2, 4, 8]
 
 
 def test_the_explorer_s_python():

@@ -82,20 +82,25 @@ PROGRESS = (
     Column("writes", "whole", "writes within it"),
 )
 
+TABLES = {
+    "ioctls": ("ioctls and phases", ("run", "event"), IOCTLS),
+    "vcpus": ("what each vCPU did", ("run", "vcpu"), VCPUS),
+    "longest": ("each vCPU's longest gaps", ("run", "vcpu", "rank"), LONGEST),
+    "rounds": ("longest gaps round by round", ("run", "vcpu", "round"), ROUNDS),
+    "gaps": ("gaps between accesses", ("run", "vcpu", "bucket"), GAPS),
+    "progress": ("writes over time", ("run", "vcpu", "bucket"), PROGRESS),
+}
+"""By name: title, key and columns."""
+
+_TEST = "mmu_lock_contention_test"
 _TYPES = ("config", "ioctl", "vcpu", "stat", "check", "end")
-_LOG = "the log of mmu_lock_contention_test: JSON lines, from type 'config' to type 'end'"
 
 
 @dataclass
 class Log:
     """The test's tables while its lines come."""
 
-    ioctls: Rows = field(default_factory=lambda: Rows(IOCTLS))
-    vcpus: Rows = field(default_factory=lambda: Rows(VCPUS))
-    longest: Rows = field(default_factory=lambda: Rows(LONGEST))
-    rounds: Rows = field(default_factory=lambda: Rows(ROUNDS))
-    gaps: Rows = field(default_factory=lambda: Rows(GAPS))
-    progress: Rows = field(default_factory=lambda: Rows(PROGRESS))
+    rows: dict[str, Rows] = field(default_factory=lambda: {name: Rows(table[2]) for name, table in TABLES.items()})
     statistics: Statistics = field(default_factory=Statistics)
     warnings: list[str] = field(default_factory=list)
     configs: list[dict[str, Any]] = field(default_factory=list)
@@ -118,7 +123,7 @@ class Log:
             )
         elif kind == "ioctl":
             self.events += 1
-            self.ioctls.add(
+            self.rows["ioctls"].add(
                 len(self.configs), self.events, text_of(lines, item, "name"),
                 *(whole_of(lines, item, n) for n in ("round", "thread", "first_page", "pages")),
                 *(whole_of(lines, item, n) if n in item else None for n in ("dirty", "writes", "calls")),
@@ -141,44 +146,36 @@ class Log:
         """Take what one vCPU did."""
         who = (len(self.configs), whole_of(lines, item, "id"))
         late = whole_of(lines, item, "progress_late") if "progress_late" in item else None
-        self.vcpus.add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)
+        self.rows["vcpus"].add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)
         gaps = _wholes(lines, item, "gap_hist")
         if len(gaps) > MOST_BUCKETS:
             raise lines.fault(f"{len(gaps)} values", f"'gap_hist' must be at most {MOST_BUCKETS} counts", "correct it")
         for bucket, count in enumerate(gaps):
-            self.gaps.add(*who, bucket, *bounds(bucket, len(gaps)), count)
+            self.rows["gaps"].add(*who, bucket, *bounds(bucket, len(gaps)), count)
         longest = item.get("longest", [])
         if not isinstance(longest, list):
             raise lines.fault(str(longest), "'longest' must be a list", "is the line complete?")
         for rank, pair in enumerate(longest, 1):
             start, gap = _pair(lines, pair)
-            self.longest.add(*who, rank, start, gap)
+            self.rows["longest"].add(*who, rank, start, gap)
         stalls, pauses = (_wholes(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
         if len(stalls) != len(pauses):
             raise lines.fault(
                 f"{len(stalls)} and {len(pauses)}", "rounds must have a stall and a pause each", "correct it"
             )
         for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
-            self.rounds.add(*who, number, stall, pause)
+            self.rows["rounds"].add(*who, number, stall, pause)
         progress = _wholes(lines, item, "progress")
         start, width = (whole_of(lines, item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
         if start + width * len(progress) > LARGEST:
             raise lines.fault(str(width), "the time of the last 'progress' must be at most 2^53 ns", "correct it")
         for bucket, count in enumerate(progress):
-            self.progress.add(*who, bucket, start + bucket * width, count)
+            self.rows["progress"].add(*who, bucket, start + bucket * width, count)
 
     def tables(self, histograms: bool) -> tuple[Table, ...]:
         """All tables, the ioctls first."""
-        who = ("run", "vcpu")
-        return (
-            self.ioctls.table("ioctls", "mmu_lock_contention_test: ioctls and phases", ("run", "event")),
-            self.vcpus.table("vcpus", "mmu_lock_contention_test: what each vCPU did", who),
-            self.longest.table("longest", "mmu_lock_contention_test: each vCPU's longest gaps", (*who, "rank")),
-            self.rounds.table("rounds", "mmu_lock_contention_test: longest gaps round by round", (*who, "round")),
-            self.gaps.table("gaps", "mmu_lock_contention_test: gaps between accesses", (*who, "bucket")),
-            self.progress.table("progress", "mmu_lock_contention_test: writes over time", (*who, "bucket")),
-            *self.statistics.tables(histograms),
-        )
+        own = (self.rows[name].table(name, f"{_TEST}: {title}", key) for name, (title, key, _) in TABLES.items())
+        return (*own, *self.statistics.tables(histograms))
 
 
 def looks_like(head: list[str]) -> bool:
@@ -188,19 +185,10 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
-    """Read the log of ``mmu_lock_contention_test``.
+    """Read the log of ``mmu_lock_contention_test``, with the histograms of waits and holds if asked for.
 
-    Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c`` of simlib's kernel patches. Lines that are
-    no JSON objects (the selftest library's own messages) and unknown types are passed over.
-
-    Returns: Tables ``ioctls``, ``vcpus``, ``longest``, ``rounds``, ``gaps``, ``progress``, and those of
-    `read_kvm_stats`. The options of the test are the setup. Raises `InputError` if a line cannot be read, or a run has
-    no end.
-
-    Parameters
-    ----------
-    histograms : bool, optional
-        Give the histograms of waits and holds too.
+    Lines that are no JSON objects (the selftest library's own messages) and unknown types are passed over. The options
+    of the test are the setup.
 
     Examples
     --------
@@ -217,7 +205,7 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
         if text.startswith("{"):
             log.take(lines, json_object(lines, text))
     if not log.configs:
-        raise ForeignText(_LOG)
+        raise ForeignText(f"the log of {_TEST}: JSON lines, from type 'config' to type 'end'")
     if log.open:
         raise lines.end_fault("the end", "a run must end with a line of type 'end'")
     tables = log.tables(histograms)

@@ -7,10 +7,10 @@ Printed by ``run_test()`` in ``tools/testing/selftests/kvm/dirty_log_perf_test.c
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from simlib.measurements.importers.lines import ForeignText, Lines
 from simlib.measurements.importers.tables import Column, Contents, Rows
@@ -36,58 +36,62 @@ RUNS = (
     Column("clear_dirty_log_total_time_s", "number", "KVM_CLEAR_DIRTY_LOG, the same; empty with -g", optional=True),
 )
 
-_TIME = r"(\d+\.\d{9})s"
+_PHASES = ("Populate memory time", "Enabling dirty logging time", "Disabling dirty logging time")
+_STEPS = ("dirty memory", "get dirty log", "clear dirty log")
+_TIME = r"(?P<seconds>\d+\.\d{9})s"
 _MODE_LINE = re.compile(r"Testing guest mode: (\S.*?)\s*")
 _COUNT = re.compile(r"Test iterations: (\d+)\s*")
-_PHASE = re.compile(rf"(Populate memory|Enabling dirty logging|Disabling dirty logging) time: {_TIME}\s*")
-_ITERATION = re.compile(rf"Iteration (\d+) (dirty memory|get dirty log|clear dirty log) time: {_TIME}\s*")
-_TOTAL = re.compile(rf"(Get|Clear) dirty log over (\d+) iterations took {_TIME}\. \(Avg {_TIME}/iteration\)\s*")
+_TIMED = re.compile(rf"(?P<what>{'|'.join(_PHASES)}|Iteration \d+ (?:{'|'.join(_STEPS)}) time): {_TIME}\s*")
+_TOTAL = re.compile(
+    rf"(?P<what>Get|Clear) dirty log over (?P<count>\d+) iterations took {_TIME}\. \(Avg [\d.]+s/iteration\)\s*"
+)
 _OURS = re.compile(
     r"(?:Testing guest|Test iterations|Populate memory|(?:Enabling|Disabling|Get|Clear) dirty|Iteration \d).*"
 )
 _FAILED = "==== Test Assertion Failure ===="
-_STEPS = ("dirty memory", "get dirty log", "clear dirty log")
 
 
 @dataclass
 class Run:
-    """One run of the test while its lines come: times in s of its phases and totals, and of each iteration's steps."""
+    """One run of the test while its lines come: times in s by what the line says that they are of."""
 
     mode: str
-    phases: dict[str, float] = field(default_factory=dict)
-    steps: dict[tuple[int, str], float] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
     iterations: int = 0
 
-    def missing(self) -> str:
-        """First line that the run lacks; empty if it is complete."""
-        for phase in ("Populate memory", "Enabling dirty logging", "Disabling dirty logging", "Get"):
-            if phase not in self.phases:
-                return f"{phase} time" if phase != "Get" else "Get dirty log over … iterations"
-        clears = "Clear" in self.phases or any(step == "clear dirty log" for _, step in self.steps)
-        if clears and "Clear" not in self.phases:
-            return "Clear dirty log over … iterations"
-        wanted = [(i, step) for i in range(1, self.iterations + 1) for step in (_STEPS if clears else _STEPS[:2])]
-        absent = [f"Iteration {i} {step} time" for i, step in wanted if (i, step) not in self.steps]
-        if not absent and len(self.steps) > len(wanted):
-            return f"Get dirty log over {max(i for i, _ in self.steps)} iterations"
-        return absent[0] if absent else ""
+    def put(self, lines: Lines, what: str, seconds: str) -> None:
+        """Keep a time, once."""
+        if what in self.times:
+            raise lines.fault(lines.where, "a run must say each time once", "do two logs run into each other?")
+        self.times[what] = lines.decimal(seconds, "a time")
+
+    def check_complete(self, lines: Lines) -> None:
+        """Refuse a run that ends too early."""
+        clears = any("clear dirty log" in what.lower() for what in self.times)
+        steps, totals = (_STEPS, 2) if clears else (_STEPS[:2], 1)
+        each = (f"Iteration {i} {step} time" for i in range(1, self.iterations + 1) for step in steps)
+        wanted = itertools.chain(_PHASES, map(_total, ("Get", "Clear")[:totals]), each)
+        missing = next((what for what in wanted if what not in self.times), "")
+        if not missing and len(self.times) > len(_PHASES) + totals + self.iterations * len(steps):
+            missing = f"Get dirty log over more than {self.iterations} iterations"
+        if missing:
+            raise lines.end_fault("the end of a run", f"the line {missing!r} must stand before it")
+
+
+def _total(what: str) -> str:
+    return f"{what} dirty log over … iterations"
 
 
 def looks_like(head: list[str]) -> bool:
     """Tell whether the first lines of a text are those of ``dirty_log_perf_test``."""
-    patterns = (_COUNT, _PHASE, _ITERATION, _TOTAL)
+    patterns = (_COUNT, _TIMED, _TOTAL)
     return any(pattern.fullmatch(line) for pattern in patterns for line in head)
 
 
 def read_dirty_log(lines: Lines) -> Contents:
-    """Read the log of ``dirty_log_perf_test``.
+    """Read the log of ``dirty_log_perf_test``, which has a run for each guest mode, or several logs.
 
-    Printed by ``run_test()`` in ``tools/testing/selftests/kvm/dirty_log_perf_test.c``. A log holds a run for each
-    guest mode, and may hold several logs; it says neither the number of vCPUs nor their memory. Lines of others
-    (random seed, memory region, debug output) are passed over.
-
-    Returns: Tables ``iterations`` (a row an iteration of a run) and ``runs``. Raises `InputError` if a line cannot be
-    read, a run is not complete, or the test failed.
+    It says neither the number of vCPUs nor their memory. Lines of others (random seed, debug output) are passed over.
 
     Examples
     --------
@@ -109,7 +113,8 @@ def read_dirty_log(lines: Lines) -> Contents:
     for line in lines:
         text = line.strip()
         if found := _MODE_LINE.fullmatch(text):
-            _check_complete(lines, runs)
+            for run in runs[-1:]:
+                run.check_complete(lines)
             runs.append(Run(re.sub(r"\s+", " ", found[1])))
         elif _FAILED in text:
             raise lines.fault(text, "the test must have passed", "see its message, and run it again")
@@ -117,45 +122,23 @@ def read_dirty_log(lines: Lines) -> Contents:
             continue
         elif not runs:
             raise lines.fault(text, "must come after 'Testing guest mode: …'", "save the whole log")
-        elif found := _PHASE.fullmatch(text):
-            _put(lines, runs[-1].phases, found[1], found[2])
-        elif found := _ITERATION.fullmatch(text):
-            number = lines.whole(found[1], "the iteration")
-            _put(lines, runs[-1].steps, (number, found[2]), found[3])
+        elif found := _TIMED.fullmatch(text):
+            runs[-1].put(lines, found["what"], found["seconds"])
         elif found := _TOTAL.fullmatch(text):
-            _put(lines, runs[-1].phases, found[1], found[3])
-            runs[-1].iterations = lines.whole(found[2], "iterations")
+            runs[-1].put(lines, _total(found["what"]), found["seconds"])
+            runs[-1].iterations = lines.whole(found["count"], "iterations")
         else:
             raise lines.fault(line, "must be a line of dirty_log_perf_test", "is it complete? save the log again")
     if not runs:
         raise ForeignText("the log of dirty_log_perf_test, with its lines 'Testing guest mode: …'")
-    _check_complete(lines, runs)
-    return _contents(runs)
-
-
-def _put(lines: Lines, times: dict[Any, float], key: Any, text: str) -> None:
-    """Keep a time, once."""
-    if key in times:
-        raise lines.fault(lines.where, "a run must say each time once", "do two logs run into each other?")
-    times[key] = lines.decimal(text, "a time")
-
-
-def _check_complete(lines: Lines, runs: list[Run]) -> None:
-    """Refuse a run that ends too early."""
-    missing = runs[-1].missing() if runs else ""
-    if missing:
-        raise lines.end_fault("the end of a run", f"the line {missing!r} must stand before it")
-
-
-def _contents(runs: list[Run]) -> Contents:
-    """Tables of all runs."""
+    runs[-1].check_complete(lines)
     iterations, summary = Rows(ITERATIONS), Rows(RUNS)
     for number, run in enumerate(runs, 1):
         for iteration in range(1, run.iterations + 1):
-            times = [run.steps.get((iteration, step), math.nan) for step in _STEPS]
+            times = [run.times.get(f"Iteration {iteration} {step} time", math.nan) for step in _STEPS]
             iterations.add(number, run.mode, iteration, *times)
-        phases = ("Populate memory", "Enabling dirty logging", "Disabling dirty logging", "Get", "Clear")
-        summary.add(number, run.mode, run.iterations, *(run.phases.get(phase, math.nan) for phase in phases))
+        phases = (*_PHASES, _total("Get"), _total("Clear"))
+        summary.add(number, run.mode, run.iterations, *(run.times.get(phase, math.nan) for phase in phases))
     return Contents(
         (
             iterations.table("iterations", "dirty_log_perf_test: times of each iteration", ("run", "iteration")),

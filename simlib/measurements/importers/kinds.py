@@ -79,16 +79,14 @@ def sniff(head: list[str]) -> str:
 
 
 def import_log(kind: str, path: str | Path, *, progress: Progress | None = None, **options: Any) -> Imported:
-    """Import a log.
+    """Import a log, a file or ``"-"`` for standard input.
 
-    Returns: Its tables. Raises `InputError` if the kind or an option is unknown, or for the first fault of the log.
+    Raises `InputError` if the kind or an option is unknown, or for the first fault of the log.
 
     Parameters
     ----------
     kind : str
         A key of `KINDS`.
-    path : str or Path
-        The log; ``"-"`` is standard input.
     progress : callable, optional
         Called now and then with what is done and its share.
     **options

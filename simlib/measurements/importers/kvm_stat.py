@@ -60,9 +60,6 @@ def looks_like(head: list[str]) -> bool:
 def read_kvm_stat(lines: Lines) -> Contents:
     """Read what ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l`` prints.
 
-    Returns: Table ``log`` (a row a line and statistic) or ``once`` (a row a statistic). Raises `InputError` if a line
-    does not fit its banner, or cannot be read.
-
     Examples
     --------
     >>> text = '''kvm_exit kvm_exit(HLT)
@@ -95,7 +92,7 @@ def read_kvm_stat(lines: Lines) -> Contents:
             if key in seen:
                 raise lines.fault(found["name"], "must occur once", "give what one run of kvm_stat -1 printed")
             seen.add(key)
-            once.add(*key, lines.whole(found["value"], "value"), _signed(lines, found["difference"]))
+            once.add(*key, lines.whole(found["value"], "value"), lines.signed(found["difference"], "difference"))
         elif _GLUED.fullmatch(text):
             glued += 1
         elif _BANNER.fullmatch(line if line.endswith(" ") else f"{line} "):
@@ -122,7 +119,7 @@ def _logged(lines: Lines, log: Rows, names: list[tuple[str, str]], sample: int, 
         cure = "is the line complete?" if names else "keep the line with the names: kvm_stat writes it first"
         raise lines.fault(found[0], rule, cure)
     for (name, reason), cell in zip(names, cells, strict=True):
-        log.add(sample, found["time"], name, reason, _signed(lines, cell))
+        log.add(sample, found["time"], name, reason, lines.signed(cell, "difference"))
 
 
 def _distinct(lines: Lines, names: list[str]) -> list[tuple[str, str]]:
@@ -139,8 +136,3 @@ def _child(text: str) -> tuple[str, str]:
     if found is None:
         return sys.intern(text), "all"
     return sys.intern(found["name"]), sys.intern(found["reason"] or "all")
-
-
-def _signed(lines: Lines, text: str) -> int:
-    """A difference; one of what may also fall, such as pages, may be negative."""
-    return -lines.whole(text[1:], "difference") if text.startswith("-") else lines.whole(text, "difference")

@@ -81,15 +81,7 @@ _SCOPES = ("vm", "vcpu")
 
 @dataclass
 class Statistics:
-    """Statistics while they are read; keys begin with run, moment and scope.
-
-    Examples
-    --------
-    >>> statistics, lines = Statistics(), Lines.of("")
-    >>> statistics.take(lines, 1, "end", "vm", "mmu_lock_clear_write_acquired", [96])
-    >>> statistics.locks
-    {(1, 'end', 'vm', 'clear', 'write'): {'acquired': 96}}
-    """
+    """Statistics while they are read; keys begin with run, moment and scope."""
 
     locks: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
     histograms: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
@@ -181,19 +173,7 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
-    """Read KVM's statistics, JSON lines or text.
-
-    JSON lines are those of type ``stat`` that simlib's ``mmu_lock_contention_test`` prints; other types are passed
-    over. Text is ``name: value``, as debugfs (``grep . /sys/kernel/debug/kvm/VM/*``) and ``kvm_stat -1``
-    (``batch()`` in ``tools/kvm/kvm_stat/kvm_stat``) print it; a histogram's counts follow each other.
-
-    Returns: Tables ``locks`` (a row a call site and mode), ``histograms`` (a row a bucket) and ``others``. Raises
-    `InputError` if a line cannot be read, a statistic stands twice in a reading, or the log of a test has no end.
-
-    Parameters
-    ----------
-    histograms : bool, optional
-        Give the histograms too.
+    """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``; the histograms too if asked for.
 
     Examples
     --------
@@ -238,7 +218,7 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
 def _values(lines: Lines, name: str, text: str) -> list[int]:
     """Numbers behind a name; of kvm_stat's two, the total and its rate, the first."""
     cells = re.split(r"[\s,]+", text.strip("[]"))
-    numbers = [-lines.whole(c[1:], name) if c.startswith("-") else lines.whole(c, name) for c in cells]
+    numbers = [lines.signed(cell, name) for cell in cells]
     return numbers[:1] if len(numbers) == 2 else numbers
 
 

@@ -48,18 +48,9 @@ class ForeignText(Exception):  # noqa: N818  # no fault yet: the caller looks wh
 
 
 class Lines:
-    """Lines of a log; iterate over it once.
+    """Lines of a log, a binary stream of UTF-8 (other bytes are shown as ``\\xNN``); iterate over it once.
 
-    Parameters
-    ----------
-    stream : binary file
-        The log: UTF-8 (other bytes are shown as ``\\xNN``), a newline at its end.
-    where : str
-        How messages name it.
-    size : int, optional
-        Its length, bytes, for the progress.
-    progress : callable, optional
-        Called now and then with what is done and its share.
+    `where` is how messages name it, `size` its length in bytes for the progress.
 
     Attributes
     ----------
@@ -70,9 +61,6 @@ class Lines:
 
     Examples
     --------
-    >>> lines = Lines.of("a\\nb\\n")
-    >>> list(lines), lines.number
-    (['a', 'b'], 2)
     >>> list(Lines.of("a\\nb"))
     Traceback (most recent call last):
     simlib.errors.InputError: text, line 2 = 'b': the last line must end with a newline, else it may
@@ -161,21 +149,17 @@ class Lines:
         return self.fault(value, rule, "the text is cut short: save it again")
 
     def whole(self, text: str, what: str) -> int:
-        """A whole number from 0 to 2^53.
-
-        Examples
-        --------
-        >>> Lines.of("", "a.txt").whole("99999999999999999999", "contentions")
-        Traceback (most recent call last):
-        simlib.errors.InputError: a.txt, line 0 = '99999999999999999999': contentions must be at most
-        2^53; is the number right?
-        """
+        """A whole number from 0 to 2^53."""
         if not _WHOLE.fullmatch(text):
             raise self.fault(text, f"{what} must be a whole number", "is the line complete?")
         digits = text.lstrip("0") or "0"
         if len(digits) > 16 or int(digits) > LARGEST:
             raise self.fault(text, f"{what} must be at most 2^53", "is the number right?")
         return int(digits)
+
+    def signed(self, text: str, what: str) -> int:
+        """A whole number that may be negative, as the change of what may also fall."""
+        return -self.whole(text[1:], what) if text.startswith("-") else self.whole(text, what)
 
     def decimal(self, text: str, what: str) -> float:
         """A number in digits, not negative, at most 2^53."""

@@ -54,15 +54,10 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_perf_lock(lines: Lines) -> Contents:
-    """Read what ``perf lock contention`` printed.
+    """Read what ``perf lock contention`` printed, in the columns that it printed, times in nanoseconds.
 
-    Printed by ``print_header_stdio()``, ``print_lock_stat_stdio()`` and ``print_footer_stdio()`` in
-    ``tools/perf/builtin-lock.c``, or with ``-x`` by the same with ``_csv``. The table's times are rounded to three
-    or more digits by perf; ``-x`` gives nanoseconds. What the measured command printed before the header is passed
-    over, as are the stacks of ``-v``.
-
-    Returns: Table ``contention``: the columns that perf printed, times in nanoseconds. Raises `InputError` if a row
-    cannot be read, or there is none.
+    A table's times are rounded to three or more digits by perf, those of ``-x`` are not. What the measured command
+    printed before the header is passed over, as are the stacks of ``-v``.
 
     Examples
     --------

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -21,7 +20,6 @@ from simlib.errors import InputError
 from simlib.files import end_move, write_together
 from simlib.measurements.importers.lines import LARGEST, Lines
 from simlib.measurements.units import suffix_of, unit_of
-from simlib.reading import file_sha256
 from simlib.version import __version__
 
 VERSION = 1
@@ -232,17 +230,13 @@ def _constant(name: str, value: str) -> tuple[Column, Any]:
 
 
 def write_imported(imported: Imported, folder: str | Path, name: str = "") -> list[Path]:
-    """Write an import as measurement files: a CSV and its descriptor for each table.
-
-    Everything is written into a folder beside, then renamed: whoever looks sees whole files.
+    """Write an import as measurement files: a CSV and its descriptor for each table, beside and renamed.
 
     Returns: The CSV files, the main one first. Raises `InputError` if the name is unfit, the folder cannot be written,
-    or a file of that name is there that is no import, or is the log.
+    or a file of that name is there that is no import.
 
     Parameters
     ----------
-    folder : str or Path
-        Where to write; made if it does not exist.
     name : str, optional
         Name of the main table's files; the others are ``<name>-<table>``. Default: the log's own.
 
@@ -267,21 +261,7 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
         texts[f"{stem}.csv"] = rows.csv or rows.frame.to_csv(index=False, lineterminator="\n")
         described = descriptor(imported, table, f"{stem}.csv")
         texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
-    for file, text in texts.items():
-        _refuse_source(folder / file, text, imported.sha256)
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]
-
-
-def _refuse_source(path: Path, text: str, sha256: str) -> None:
-    """Refuse to replace the log itself, whatever other name it was read by."""
-    if not sha256 or not path.is_file() or hashlib.sha256(text.encode()).hexdigest() == sha256:
-        return
-    try:
-        same = file_sha256(path) == sha256
-    except OSError:  # whoever cannot read it has not read it
-        return
-    if same:
-        raise _output_fault(path, "is the log that was read: it would be replaced by what was found in it")
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -295,11 +275,8 @@ def _refuse_foreign(path: Path) -> None:
         except (OSError, ValueError, TypeError, RecursionError):
             ours = False
         if not ours:
-            raise _output_fault(file, "a file is there already that was not imported")
-
-
-def _output_fault(path: Path, rule: str) -> InputError:
-    return InputError("output", str(path), rule, "choose another name or folder", "choose another --name or --out")
+            rule, cure = "a file is there already that was not imported", "choose another name or folder"
+            raise InputError("output", str(file), rule, cure, "choose another --name or --out")
 
 
 def default_name(source: str) -> str:

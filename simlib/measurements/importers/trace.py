@@ -69,12 +69,17 @@ _BEGIN = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(flags=(?P<flags>[\w|]
 _END = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(ret=(?P<ret>-?\d{1,9})\)\s*", re.ASCII)
 _LOST = re.compile(r".*?(?:CPU:(?P<cpu>\d+) )?\[(?:LOST (?P<lost>\d+ )?EVENTS|(?P<dropped>\d+ )?EVENTS DROPPED)\]\s*")
 _WRITTEN = re.compile(r"# entries-in-buffer/entries-written: (\d+)/(\d+)\b.*")
-_SITE = re.compile(r"\bsite (\w+)(?=\s)", re.ASCII)
-_MODE = re.compile(r"\bmode (read|write)(?=\s)", re.ASCII)
-_CONTENDED = re.compile(r"\bcontended ([01])(?=\s)", re.ASCII)
-_WAIT = re.compile(r"\bwait (\d+) ns(?!\S)", re.ASCII)
-_HOLD = re.compile(r"\bhold (\d+) ns(?!\S)", re.ASCII)
-_VM = re.compile(r"\bvm\w*[ =:]\s*(\S+)", re.ASCII)
+_FIELDS = {
+    name: re.compile(pattern, re.ASCII)
+    for name, pattern in {
+        "site": r"\bsite (\w+)(?=\s)",
+        "mode": r"\bmode (read|write)(?=\s)",
+        "contended": r"\bcontended ([01])(?=\s)",
+        "wait": r"\bwait (\d+) ns(?!\S)",
+        "hold": r"\bhold (\d+) ns(?!\S)",
+        "vm": r"\bvm\w*[ =:]\s*(\S+)",
+    }.items()
+}
 _KVM = re.compile(
     r"kvm_\w+|fast_page_fault|(?:handle_mmio_page_fault|vcpu_match_mmio|mark_mmio_spte|check_mmio_spte)|vgic_\w+",
     re.ASCII,
@@ -199,7 +204,7 @@ class Trace:
 
     def _count(self, lines: Lines, found: re.Match[str]) -> None:
         """Count one of KVM's other events."""
-        name = found["event"].rpartition(":")[2]
+        name = _name(found)
         if not _KVM.fullmatch(name) or found["fraction"] is None:
             return
         reason = _REASON.search(found["rest"]) if name == "kvm_exit" else None
@@ -220,18 +225,9 @@ def looks_like(head: list[str]) -> bool:
 def read_trace(lines: Lines) -> Contents:
     """Read a trace: each ``contention_begin`` with its ``contention_end``, simlib's own two events, and KVM's others.
 
-    The events are ``lock:contention_begin`` and ``lock:contention_end`` (``TP_printk`` in
-    ``include/trace/events/lock.h``) and ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released`` of simlib's kernel
-    patches, which may say more than is read here. KVM's other events are counted, the rest is passed over. The line
-    around them is printed by ``trace_print_context()`` in ``kernel/trace/trace_output.c`` or by trace-cmd's
-    ``trace_show_data()``.
-
-    An end without a beginning, a beginning without an end, and a beginning whose end may be among lost events are
-    counted and reported, never guessed.
-
-    Returns: Tables ``waits`` (an episode a row), ``acquired`` and ``released`` (an event a row), and ``events`` (KVM's
-    other events, a row for each event, reason of an exit, and thread). Raises `InputError` if an event of these four
-    cannot be read, or there is none.
+    simlib's events, ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released``, may say more than is read here. KVM's
+    others are counted, the rest is passed over. An end without a beginning, a beginning without an end, and a beginning
+    whose end may be among lost events are counted and reported, never guessed.
 
     Examples
     --------
@@ -278,13 +274,18 @@ def _event(lines: Lines, line: str, trace: Trace) -> None:
     if found is None:
         cure = "is the line complete? print it without the option latency-format (trace-cmd: without -l)"
         raise lines.fault(line, "must be TASK-PID [CPU] SECONDS: EVENT: …", cure)
-    reader = _READERS.get(found["event"].rpartition(":")[2])
+    reader = _READERS.get(_name(found))
     if reader is None:
         return  # the mark stands in what another event says
     if found["fraction"] is None:
         cure = "record with a clock that counts time: echo mono > /sys/kernel/tracing/trace_clock"
         raise lines.fault(line, "its time must be in seconds, with decimals", cure)
     reader(lines, found, _time_ns(lines, found), trace)
+
+
+def _name(found: re.Match[str]) -> str:
+    """Name of an event, without that of its system."""
+    return found["event"].rpartition(":")[2]
 
 
 def _time_ns(lines: Lines, found: re.Match[str]) -> int:
@@ -300,36 +301,34 @@ def _who(lines: Lines, found: re.Match[str]) -> tuple[str, int, int]:
 
 
 def _begin(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    said = _BEGIN.fullmatch(found["rest"])
-    if said is None:
-        raise lines.fault(found["rest"], "contention_begin must say LOCK (flags=…)", "is the line complete?")
+    said = _said(lines, found, _BEGIN, "LOCK (flags=…)")
     _, pid, cpu = _who(lines, found)
     trace.episodes.begin(pid, cpu, time_ns, said["lock"], said["flags"])
 
 
 def _end(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    said = _END.fullmatch(found["rest"])
-    if said is None:
-        raise lines.fault(found["rest"], "contention_end must say LOCK (ret=…)", "is the line complete?")
+    said = _said(lines, found, _END, "LOCK (ret=…)")
     trace.episodes.end(*_who(lines, found), time_ns, said["lock"], int(said["ret"]))
 
 
-def _acquired(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    _at_lock(lines, found, time_ns, trace.acquired, {"contended": _CONTENDED, "wait": _WAIT})
+def _said(lines: Lines, found: re.Match[str], pattern: re.Pattern[str], form: str) -> re.Match[str]:
+    """What one of the kernel's two events says."""
+    said = pattern.fullmatch(found["rest"])
+    if said is None:
+        raise lines.fault(found["rest"], f"{_name(found)} must say {form}", "is the line complete?")
+    return said
 
 
-def _released(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    _at_lock(lines, found, time_ns, trace.released, {"hold": _HOLD})
-
-
-def _at_lock(lines: Lines, found: re.Match[str], time_ns: int, rows: Rows, numbers: dict[str, re.Pattern[str]]) -> None:
+def _at_lock(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
     """Take one of simlib's own two events."""
-    said = [pattern.search(found["rest"]) for pattern in (_SITE, _MODE, *numbers.values())]
+    acquired = _name(found) == "kvm_mmu_lock_acquired"
+    rows, numbers = (trace.acquired, ("contended", "wait")) if acquired else (trace.released, ("hold",))
+    said = [_FIELDS[name].search(found["rest"]) for name in ("site", "mode", *numbers)]
     if not all(said):
-        rule = f"{found['event'].rpartition(':')[2]} must say site … mode … {' … '.join(numbers)} … ns"
+        rule = f"{_name(found)} must say site … mode … {' … '.join(numbers)} … ns"
         raise lines.fault(found["rest"], rule, "is the line complete?")
     site, mode, *values = (sys.intern(one[1]) for one in said if one)
-    vm = _VM.search(found["rest"])
+    vm = _FIELDS["vm"].search(found["rest"])
     rows.add(
         len(rows) + 1, *_who(lines, found), time_ns / 1e9, site, mode,
         *(lines.whole(value, name) for name, value in zip(numbers, values, strict=True)),
@@ -340,6 +339,6 @@ def _at_lock(lines: Lines, found: re.Match[str], time_ns: int, rows: Rows, numbe
 _READERS: dict[str, Callable[[Lines, re.Match[str], int, Trace], None]] = {
     "contention_begin": _begin,
     "contention_end": _end,
-    "kvm_mmu_lock_acquired": _acquired,
-    "kvm_mmu_lock_released": _released,
+    "kvm_mmu_lock_acquired": _at_lock,
+    "kvm_mmu_lock_released": _at_lock,
 }

@@ -39,6 +39,7 @@ PAGING, BEFOREHAND = "dirty_memory_time, ept=N", "dirty_memory_time, ept=N, eage
 """Shadow paging among the published numbers: split on fault, and with everything split beforehand."""
 
 _QUEUE = ("fault_exit", "fault_hold", "line_transfer", "fault_jitter")
+_GROWS = (*_QUEUE, "crowding")
 _FLAT: dict[str, Any] = {"slowdown": [], "remote_ratio": 1.0}
 
 
@@ -52,20 +53,8 @@ class Reading(NamedTuple):
     """Given by hand, from a published latency; then the TDP MMU's point, at 96 vCPUs, is held out too."""
 
 
-def _cluster_ratio() -> float:
-    """A cache line's time within a cluster over that within the socket: EPYC 7R13's (core-to-core-latency).
-
-    Examples
-    --------
-    >>> round(_cluster_ratio(), 3)
-    0.215
-    """
-    rows = load("core-to-core-latency").rows("processor == 'EPYC 7R13'").set_index("scope")["latency_ns"]
-    return float(rows["within-ccx"] / rows["whole-socket"])
-
-
 def readings() -> dict[str, Reading]:
-    """All readings by name, the plainest first.
+    """All readings by name, the plainest first; a cluster's cores are as near to each other as those of an EPYC 7R13.
 
     Examples
     --------
@@ -75,7 +64,8 @@ def readings() -> dict[str, Reading]:
     near = load("core-to-core-latency").frame
     xeons = near[near["processor"].str.startswith("Xeon") & (near["scope"] == "whole-socket")]
     dual = xeons[xeons["processor"].isin(near[near["scope"] == "cross-socket"]["processor"])]["latency_ns"].median()
-    ratio = _cluster_ratio()
+    epyc = near[near["processor"] == "EPYC 7R13"].set_index("scope")["latency_ns"]
+    ratio = float(epyc["within-ccx"] / epyc["whole-socket"])
     return {
         "constant": Reading(_FLAT, _QUEUE, "nothing grows"),
         "busy": Reading({"remote_ratio": 1.0}, _QUEUE, "work slows down as the pass without a lock does"),
@@ -86,14 +76,14 @@ def readings() -> dict[str, Reading]:
         "clusters-of-8": Reading(
             {"clusters": 12, "cluster_ratio": ratio}, _QUEUE, "that, and within a cluster of 8 cores sooner"
         ),
-        "crowding": Reading(_FLAT, (*_QUEUE, "crowding"), "only the hand-over grows, with the waiters' logarithm"),
-        CHOSEN: Reading({}, (*_QUEUE, "crowding"), "busy CPUs and sockets, and the hand-over grows"),
+        "crowding": Reading(_FLAT, _GROWS, "only the hand-over grows, with the waiters' logarithm"),
+        CHOSEN: Reading({}, _GROWS, "busy CPUs and sockets, and the hand-over grows"),
         "published-latency": Reading(
-            {}, tuple(name for name in (*_QUEUE, "crowding") if name != "line_transfer"),
+            {}, tuple(name for name in _GROWS if name != "line_transfer"),
             "the same, a line's time as two-socket Xeons have it", f"{dual}ns",
         ),
-        "sockets-of-32": Reading({"cores": 64}, (*_QUEUE, "crowding"), "the same with 32 CPUs a socket"),
-        "sockets-of-63": Reading({"cores": 126}, (*_QUEUE, "crowding"), "the same with 63 CPUs a socket"),
+        "sockets-of-32": Reading({"cores": 64}, _GROWS, "the same with 32 CPUs a socket"),
+        "sockets-of-63": Reading({"cores": 126}, _GROWS, "the same with 63 CPUs a socket"),
     }  # fmt: skip
 
 

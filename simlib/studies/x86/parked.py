@@ -121,10 +121,9 @@ def parked_numbers() -> pd.DataFrame:
     """
     rows = _published()
     known = {str(name): float(value) for name, value in parked_costs().set_index("name")["value"].items()}
-    keys = list(zip(*(rows[name].tolist() for name in _CASE), strict=True))
-    cases = {key: _case(known, *key) for key in keys}
-    runs = dict(zip(cases, evaluate(list(cases.values()), pages_per_vcpu=512), strict=True))
-    model = [runs[key].value(metric) for key, metric in zip(keys, rows["metric"], strict=True)]
+    keys = ["kernel", "split", "vcpus", "initially_set"]
+    runs = evaluate([_case(known, *key) for key in rows[keys].itertuples(index=False)], pages_per_vcpu=512)
+    model = [run.value(metric) for run, metric in zip(runs, rows["metric"], strict=True)]
     metric = rows["phase"] + ", eager_page_split=" + rows["split"].map({True: "Y", False: "N"})
     role = np.where(_fitted(rows), FITTED, HELD_OUT)
     rows = rows.assign(variant=_in_words(rows), metric=metric, unit="s", predicted=model, role=role)
@@ -147,8 +146,6 @@ _KERNELS: Mapping[str, Mapping[str, str]] = {
     "TDP MMU, 2023 change": {"clear_page": "tdp", "clear_unsplit": "tdp", "split_block": "tdp"},
 }
 """Kernels of the tables: whose cost each of theirs is."""
-
-_CASE = ("kernel", "split", "vcpus", "initially_set")
 
 
 def _published() -> pd.DataFrame:

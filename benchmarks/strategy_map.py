@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Writes the small table of a sweep of ``data/grids/strategies.toml``, and its descriptor: ``make strategy-map``.
+
+python benchmarks/strategy_map.py SWEEP data/sweeps/strategies
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from simlib.files import write_together
+from simlib.sweep import load
+from simlib.sweep.strategies import best_policies
+
+COLUMNS = {
+    "variant": ("string", "none", "architecture, with its machine and its costs"),
+    "vcpus": ("integer", "count", "virtual CPUs of the guest"),
+    "access_rate": ("number", "1/s", "accesses of a vCPU in a second, each of any page"),
+    "clear_chunk": ("integer", "bytes", "memory of one CLEAR"),
+    "clear_lock": ("string", "none", "mode in which CLEAR holds mmu_lock"),
+    "policy": ("string", "none", "the policy with the least CPU time in all: of CLEAR, and guest time lost"),
+    "value_s": ("number", "s", "its CPU time in all"),
+    "against_s": ("number", "s", "CPU time in all of never letting go"),
+    "as_good": ("integer", "count", "policies within a tenth of the least, that one among them"),
+    "matters": ("boolean", "none", "whether never letting go is not one of them"),
+}
+
+
+def write(folder: Path, out: Path) -> list[Path]:
+    """Write the table of a sweep, and its descriptor."""
+    found = load(folder)
+    frame = best_policies(found)
+    frame["access_rate"] = 1 / frame.pop("access_interval_s")
+    frame = frame[list(COLUMNS)]
+    frame = frame.sort_values(list(COLUMNS)[:5], ignore_index=True)
+    points = int((found["replications"] > 0).sum())
+    fields = [{"name": name, "type": kind, "unit": unit, "description": text}
+              for name, (kind, unit, text) in COLUMNS.items()]  # fmt: skip
+    descriptor = {
+        "name": "best-policies", "path": "best-policies.csv", "kind": "simulated",
+        "title": f"Best policy at each of {len(frame):,} places, of {points:,} simulated points",
+        "command": "make strategy-map", "simlib": found.attrs["simlib"], "grid": found.attrs["grid"],
+        "seed": found.attrs["seed"],
+        "caveats": ["Guests of 16 MiB and two passes: how long a hold and a wait are is that of a large guest, what "
+                    "grows with all of the memory is not.",
+                    "Costs are medians, of fits where the machine has one, else of priors."],
+        "schema": {"fields": fields},
+    }  # fmt: skip
+    text = frame.to_csv(index=False, float_format="%.4g", lineterminator="\n")
+    return write_together(
+        out, {"best-policies.csv": text, "best-policies.json": json.dumps(descriptor, indent=2) + "\n"}
+    )
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]))
