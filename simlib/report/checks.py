@@ -48,8 +48,8 @@ def checks(seed: int) -> Section:
             Table(
                 exact,
                 f"A closed lock loop with exponential think (5 µs) and hold (0.5 µs): throughput of {_RUNS} "
-                f"independent runs with its {_LEVEL:.0%} interval, beside the exact machine-repairman model. {len(exact)} rows, no "
-                "correction for their number.",
+                f"independent runs with its {_LEVEL:.0%} interval, beside the exact machine-repairman model. "
+                f"{len(exact)} rows, no correction for their number.",
                 digits=6,
             ),
         ],

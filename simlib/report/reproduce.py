@@ -77,7 +77,7 @@ def _files(name: str, found: Found) -> dict[str, str]:
     """The tables and fits of a study by the names of their files."""
     numbers = {"numbers": found.numbers} if len(found.numbers) else {}
     tables = {f"{name}-{key}.csv": table.to_csv(index=False) for key, table in (numbers | dict(found.tables)).items()}
-    return tables | {f"{name}-{key}.json": fit_text(fit) for key, fit in found.fits.items()}
+    return tables | {f"{name}-{key}.json": fit_text(fit) for key, fit in found.calibrated.items()}
 
 
 def _index(numbers: pd.DataFrame, cards: Sequence[Card], checked: Section, seed: int) -> Report:

@@ -124,13 +124,13 @@ class Found:
         `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
     tables : mapping of str to DataFrame
         What ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
-    fits : mapping of str to Fit
+    calibrated : mapping of str to Fit
         Costs that were calibrated now, written as ``<study>-<name>.json``.
     """
 
     numbers: pd.DataFrame
     tables: Mapping[str, pd.DataFrame]
-    fits: Mapping[str, Fit] = field(default_factory=dict, kw_only=True)
+    calibrated: Mapping[str, Fit] = field(default_factory=dict, kw_only=True)
 
 
 F = TypeVar("F", bound=Found)

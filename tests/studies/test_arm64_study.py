@@ -7,7 +7,7 @@ from notebook_run import ROOT, assert_ran_without_complaint, code_cells, figures
 
 from simlib import measurements
 from simlib.studies.arm64 import altra
-from simlib.studies.study import COUNTED, HELD_OUT, numbers
+from simlib.studies.study import COUNTED, HELD_OUT
 from simlib.theory import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
 
 pytestmark = pytest.mark.study
@@ -33,7 +33,7 @@ def found(run):
 
 @pytest.fixture(scope="module")
 def fit(found):
-    return found.fits["fit"]
+    return found.calibrated["fit"]
 
 
 @pytest.fixture(scope="module")

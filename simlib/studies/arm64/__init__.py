@@ -30,7 +30,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
         "every-page": every_page,
         "equal-costs": equal_costs.compare(equal_costs.starting_point(fit.estimate), seed=seed),
     }
-    return Found(numbers, tables, fits={"fit": fit})
+    return Found(numbers, tables, calibrated={"fit": fit})
 
 
 def answer(found: Found) -> Answer:

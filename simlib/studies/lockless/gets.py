@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -110,7 +111,7 @@ def fit_walk() -> Walk:
     True
     """
     case, _ = _lab_case()
-    locked = instruction_costs("x86-shadow").set_index("name").loc["clear_page"]
+    locked: dict[Any, Any] = instruction_costs("x86-shadow").set_index("name").loc["clear_page"].to_dict()
     lockless = case.changed({"policy": {"clear_lock": "lockless"}})
     model = np.log(_medians([lockless.with_costs(lockless_page=1000 * each) for each in GRID], _ROUNDS))
     seen = lab_clears().query("lockless")
