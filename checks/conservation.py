@@ -31,7 +31,6 @@ from simlib.model.machine import Machine
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.scenario import Guest, Scenario
-from simlib.model.strategy import strategy
 from simlib.model.workload import Workload
 from simlib.simulation import SimulationResult
 from simlib.workloads import build
@@ -215,7 +214,7 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
     """Which of `CLASSES` a scenario is in, by what it says and by what came of it."""
     guest, policy, workload = scenario.guest, scenario.policy, scenario.workload
     setting, kernel = setting_of(scenario), DirtyLog(scenario)
-    asked = leaves(strategy(policy.get_lets_go if workload.clear_when == "at_get" else policy.lets_go))
+    asked = leaves(policy.get_lets_go if workload.clear_when == "at_get" else policy.lets_go)
     batches = [leaf.least for leaf in asked if getattr(leaf, "quantity", "") == "pages"]
     names = {getattr(leaf, "quantity", type(leaf).__name__.lower()) for leaf in asked}
     migrates = workload.kind == "migration"
@@ -231,7 +230,7 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
         "asks who waits": held and bool(names & {"waiters", "vcpus"}),
         "never lets go": held and "never" in names,
         "several holds a chunk": chunked and min(batches, default=kernel.chunk) < kernel.chunk and (
-            " and " not in policy.lets_go
+            " and " not in str(policy.lets_go)
         ),
         "sparse pass": any(0 < n < setting.pages / 8 for n in later),
         "dense pass": any(n > setting.pages / 2 for n in later),

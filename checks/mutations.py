@@ -50,8 +50,8 @@ class Edit(NamedTuple):
 
 SIMULATION, OTHER_LOCKS, OTHER_MEMORY = (f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory"))
 WORKLOADS = "workloads/"
-LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD = (
-    f"engine/compiled/{room}.py" for room in ("locks", "memory", "interpreter", "clock", "ahead")
+LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS = (
+    f"engine/compiled/{room}.py" for room in ("locks", "memory", "interpreter", "clock", "ahead", "rounds")
 )
 
 MUTATIONS: dict[str, list[Edit]] = {
@@ -107,7 +107,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(INTERPRETER, "if threads[j].asleep == 0 and threads[j].outside == 0:", "if threads[j].asleep == 0:"),
     ],
     "an interrupted vCPU runs ahead": [
-        Edit(AHEAD, "if thread.kick or thread.interrupted or fault_of", "if thread.interrupted or fault_of"),
+        Edit(ROUNDS, "if thread.kick or thread.interrupted or fault_of", "if thread.interrupted or fault_of"),
     ],
     "SEEK goes one place too far": [
         Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)"),
@@ -124,20 +124,20 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(MEMORY, "pages[page] = state | (bits & Page.DIRTY)", "pages[page] = bits"),
     ],
     "a vCPU runs on past the time at which its memory is protected": [
-        Edit(AHEAD, "((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time",
+        Edit(ROUNDS, "((horizon >> calendar.THREAD_BITS) - 1 - time) // usual.time",
              "((horizon >> calendar.THREAD_BITS) + 99 * usual.time - time) // usual.time"),
     ],
     "a thread that waits for a lock keeps nobody from running ahead": [
         Edit(AHEAD, "            by_any = True\n", "            by_any = False\n"),
     ],
     "what was a hit once stays one although CLEAR protects it": [
-        Edit(AHEAD, "known = thread.hits_since == world.withdrawn", "known = True"),
+        Edit(ROUNDS, "known = thread.hits_since == world.withdrawn", "known = True"),
     ],
     "a vCPU runs on past the time at which CLEAR comes to its memory": [
         Edit(AHEAD, "+ pages * usual.page_ps, 0)", "+ 999 * pages * usual.page_ps, 0)"),
     ],
     "looks at a flag on the way are not counted": [
-        Edit(AHEAD, "return count // usual.period * usual.extra", "return 0"),
+        Edit(ROUNDS, "return count // usual.period * usual.extra", "return 0"),
     ],
     "an adaptive batch is halved below its bound": [
         Edit(SIMULATION, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),

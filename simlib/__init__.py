@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from simlib import host as host
     from simlib import lab as lab
     from simlib import sweep as sweep
-    from simlib.calibration import Calibrated, calibrate, save_fit
+    from simlib.calibration import Calibrated, calibrate
     from simlib.comparison import Comparison, compare
     from simlib.decision import BatchChoice, Choice, choose, choose_batch, standard_scenario
     from simlib.engine.timeline import perfetto_trace
     from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
-    from simlib.fits import CostEstimate, Fit, load_fit
+    from simlib.fits import CostEstimate, Fit, load_fit, save_fit
     from simlib.model.scenario import Scenario, load_scenario
     from simlib.prediction import PredictionResult, predict
     from simlib.sampling import SampleResult
@@ -64,13 +64,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "calibration": ("Calibrated", "calibrate", "save_fit"),
+    "calibration": ("Calibrated", "calibrate"),
     "comparison": ("Comparison", "compare"),
     "decision": ("BatchChoice", "Choice", "choose", "choose_batch", "standard_scenario"),
     "engine.timeline": ("perfetto_trace",),
     "errors": ("CalibrationError", "DeadlockError", "HorizonError", "InputError", "SimlibError"),
     "figures": (),
-    "fits": ("CostEstimate", "Fit", "load_fit"),
+    "fits": ("CostEstimate", "Fit", "load_fit", "save_fit"),
     "host": (),
     "lab": (),
     "measurements": (),

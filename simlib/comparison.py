@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,18 +16,8 @@ from simlib.fits import AnyFit
 from simlib.model.policies import apply
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
-from simlib.prediction import (
-    LEVEL,
-    PAGES_PER_VCPU,
-    REPLICATIONS,
-    Progress,
-    cases_of,
-    interval,
-    metrics_of,
-    sample_cases,
-)
+from simlib.prediction import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, Progress, curves_of
 from simlib.results import Result, result_html, text_of
-from simlib.workloads import find_metric
 
 OWN = "own"
 """The word for the policy that the scenario has by itself."""
@@ -37,17 +27,11 @@ OWN = "own"
 class Comparison(Result):
     """What policies do, side by side.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        policy, variant, vcpus, metric, estimate, low, high, unit; and against the first policy, change_percent,
-        change_low, change_high (NaN where that gives 0): a paired comparison, so that what both share cancels.
-    policies : tuple of str
-        As they were asked for; the first is what the others are compared with.
-    level : float
-        Probability that the intervals are meant to cover.
-    flags : tuple of str
-        What to know before believing the result.
+    - `frame`: policy, variant, vcpus, metric, estimate, low, high, unit; and against the first policy, change_percent,
+      change_low, change_high (NaN where that gives 0): a paired comparison, so that what both share cancels.
+    - `policies`: as they were asked for; the first is what the others are compared with.
+    - `level`: probability that the intervals are meant to cover.
+    - `flags`: what to know before believing the result.
     """
 
     frame: pd.DataFrame
@@ -55,7 +39,11 @@ class Comparison(Result):
     level: float
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {"over_vcpus": "_frame", "dirty_memory_time": "curves", "speed_up": "curves"}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "over_vcpus": lambda found: found._frame(),
+        "dirty_memory_time": lambda found: found.curves(),
+        "speed_up": lambda found: found.curves(),
+    }
 
     def readable(self) -> pd.DataFrame:
         """The frame for people to read: intervals in one column each, and no column of variants if there are none."""
@@ -142,25 +130,7 @@ def compare(
             raise InputError("policies", name, "is named more than once", "name each once")
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
-    named: dict[tuple[str, str], Scenario] = {}
-    for name in names:
-        changed = subject if name == OWN else apply(subject, name)
-        named |= {(name, label): case for label, case in (dict(changed.variants) or {"": changed}).items()}
-    cases, notes = cases_of(named, vcpus, fit)
-    asked = metrics_of(cases, metrics)
-    values, flags = sample_cases(cases, asked, seed, replications, pages_per_vcpu, progress)
-    first = {(case.label, case.vcpus): i for i, case in enumerate(cases) if case.name == names[0]}
-    rows = []
-    for case, points in zip(cases, values, strict=True):
-        reference = values[first[case.label, case.vcpus]]
-        for column, metric in enumerate(asked):
-            found, base = points[:, column], reference[:, column]
-            unit = find_metric(case.scenario, metric).unit
-            centre, low, high = interval(found, case.estimate, level, metric)
-            high = min(high, 1.0) if unit == "share" else high
-            ratio = interval(found / base, case.estimate, level) if (base > 0).all() else (np.nan,) * 3
-            changes = [100 * (value - 1) for value in ratio]
-            rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
-    columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", "change_percent",
-               "change_low", "change_high"]  # fmt: skip
-    return Comparison(pd.DataFrame(rows, columns=columns), names, level, (*notes, *flags))
+    named = {name: subject if name == OWN else apply(subject, name) for name in names}
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, progress)
+    frame, flags = curves_of(named, vcpus, asked)
+    return Comparison(frame, names, level, flags)

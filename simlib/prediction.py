@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -59,8 +59,6 @@ def evaluate(
 ) -> list[SimulationResult]:
     """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python).
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
     >>> [r.metrics["dirty_memory_time"] > 0 for r in evaluate([s, s.with_vcpus(2)])]
     [True, True]
@@ -91,23 +89,21 @@ def _evaluate_each(
 class PredictionResult(Result):
     """Predicted curves.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        variant, vcpus, metric, estimate, low, high, unit.
-    level : float
-        Probability that the intervals are meant to cover.
-    flags : tuple of str
-        What to know before believing the result.
+    - `frame`: variant, vcpus, metric, estimate, low, high, unit.
+    - `level`: probability that the intervals are meant to cover.
+    - `flags`: what to know before believing the result.
     """
 
     frame: pd.DataFrame
     level: float
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "over_vcpus": "_frame", "dirty_memory_time": "curves", "contentions": "curves", "speed_up": "curves",
-    }  # fmt: skip
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "over_vcpus": lambda found: found.frame,
+        "dirty_memory_time": lambda found: found.curves(),
+        "contentions": lambda found: found.curves(),
+        "speed_up": lambda found: found.curves(),
+    }
 
     def summary(self) -> str:
         """The curves, and what to know of them."""
@@ -122,24 +118,13 @@ class PredictionResult(Result):
         names = {"estimate": "value"}
         return self.frame.drop(columns="unit").rename(columns=names).assign(kind="predicted", held_out=True)
 
-    def _frame(self) -> pd.DataFrame:
-        return self.frame
-
     def _repr_html_(self) -> str:
         return result_html("Predicted", f", {self.level:.0%} intervals.", self.flags, self.frame)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a curve.
-
-    Attributes
-    ----------
-    name, label : str
-        Which policy, if several are compared, and which variant.
-    scenario : Scenario
-        Without the calibrated costs.
-    """
+    """One point of a curve: of which policy and variant, and its scenario without the calibrated costs."""
 
     name: str
     label: str
@@ -203,79 +188,101 @@ def predict(
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     subject = apply(subject, policy) if policy else subject
-    named = {("", label): case for label, case in (dict(subject.variants) or {"": subject}).items()}
-    cases, notes = cases_of(named, vcpus, fit)
-    asked = metrics_of(cases, metrics)
-    values, flags = sample_cases(cases, asked, seed, replications, pages_per_vcpu, progress)
-    rows = []
-    for case, found in zip(cases, values, strict=True):
-        for column, metric in enumerate(asked):
-            unit = find_metric(case.scenario, metric).unit
-            centre, low, high = interval(found[:, column], case.estimate, level, metric)
-            high = min(high, 1.0) if unit == "share" else high
-            rows.append((case.label, case.vcpus, metric, centre, low, high, unit))
-    frame = pd.DataFrame(rows, columns=["variant", "vcpus", "metric", "estimate", "low", "high", "unit"])
-    return PredictionResult(frame, level, (*notes, *flags))
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, progress)
+    frame, flags = curves_of({"": subject}, vcpus, asked)
+    return PredictionResult(frame.drop(columns=["policy", *CHANGES]), level, flags)
 
 
-def cases_of(
-    named: Mapping[tuple[str, str], Scenario], vcpus: Sequence[int], fit: AnyFit | None
-) -> tuple[list[Case], tuple[str, ...]]:
-    """The points of some curves, each with its calibrated costs, and what to know of these.
+@dataclass(frozen=True)
+class Asked:
+    """How curves are to be predicted: what `predict` and `simlib.compare` are both told."""
 
-    Raises `InputError` if there is no point, or a cost that decides one has no value.
+    fit: AnyFit | None
+    metrics: Sequence[str] | None
+    level: float
+    seed: int
+    replications: int
+    pages_per_vcpu: int
+    progress: Progress | None
+
+
+CHANGES = ("change_percent", "change_low", "change_high")
+"""Columns that compare with the first policy."""
+
+
+def curves_of(
+    named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The curves of some scenarios and their variants, on common random numbers, each compared with the first.
+
+    Raises `InputError` if there is no point or no metric, a workload has not all of these, or a cost that decides one
+    has no value.
+
+    Returns
+    -------
+    frame : DataFrame
+        policy (the name), variant, vcpus, metric, estimate, low, high, unit, and `CHANGES`.
+    flags : tuple of str
+        What to know before believing it.
     """
+    cases, notes = _cases_of(named, vcpus, asked.fit)
+    metrics = tuple(kind_of(cases[0].scenario).default if asked.metrics is None else asked.metrics)
+    if not metrics:
+        raise InputError("metrics", "", "must name at least one metric", 'write ["dirty_memory_time"]',
+                         "write --metrics dirty_memory_time")  # fmt: skip
+    units = [[find_metric(case.scenario, metric).unit for metric in metrics] for case in cases]
+    values, flags = _sampled(cases, metrics, asked)
+    first: dict[tuple[str, int], int] = {}
+    for i, case in enumerate(cases):
+        first.setdefault((case.label, case.vcpus), i)
+    rows = []
+    for case, points, its_units in zip(cases, values, units, strict=True):
+        reference = values[first[case.label, case.vcpus]]
+        for column, (metric, unit) in enumerate(zip(metrics, its_units, strict=True)):
+            found, base = points[:, column], reference[:, column]
+            centre, low, high = interval(found, case.estimate, asked.level, metric)
+            high = min(high, 1.0) if unit == "share" else high
+            ratio = interval(found / base, case.estimate, asked.level) if (base > 0).all() else (np.nan,) * 3
+            changes = [100 * (value - 1) for value in ratio]
+            rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
+    columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", *CHANGES]
+    return pd.DataFrame(rows, columns=columns), (*notes, *flags)
+
+
+def _cases_of(
+    named: Mapping[str, Scenario], vcpus: Sequence[int], fit: AnyFit | None
+) -> tuple[list[Case], tuple[str, ...]]:
+    """The points of the curves, each with its calibrated costs, and what to know of these."""
     if not vcpus:
         raise InputError("vcpus", "", "must name at least one number of vCPUs", "write [16, 32, 48]",
                          "write --vcpus 16,32,48", "--vcpus")  # fmt: skip
     fit = load_fit(fit) if isinstance(fit, str | Path) else fit
     cases: list[Case] = []
     notes: list[str] = []
-    for (name, label), scenario in named.items():
-        estimate, known = choose_fit(scenario, fit)
-        notes += known
-        cases += [Case(name, label, n, scenario.with_vcpus(n), estimate) for n in vcpus]
+    for name, subject in named.items():
+        for label, scenario in (dict(subject.variants) or {"": subject}).items():
+            estimate, known = choose_fit(scenario, fit)
+            notes += known
+            cases += [Case(name, label, n, scenario.with_vcpus(n), estimate) for n in vcpus]
     for case in cases:
         complete(case.scenario, case.estimate)
     return cases, tuple(dict.fromkeys(notes))
 
 
-def metrics_of(cases: Sequence[Case], metrics: Sequence[str] | None) -> tuple[str, ...]:
-    """The metrics that are asked for, or the first workload's own choice, once every case is known to have them.
-
-    Raises `InputError` if one has not; it names those that it has.
-    """
-    chosen = tuple(kind_of(cases[0].scenario).default if metrics is None else metrics)
-    if not chosen:
-        raise InputError("metrics", "", "must name at least one metric", 'write ["dirty_memory_time"]',
-                         "write --metrics dirty_memory_time")  # fmt: skip
-    for case in cases:
-        for metric in chosen:
-            find_metric(case.scenario, metric)
-    return chosen
-
-
-def sample_cases(
-    cases: Sequence[Case], metrics: Sequence[str], seed: int, replications: int, pages: int, progress: Progress | None
+def _sampled(
+    cases: Sequence[Case], metrics: Sequence[str], asked: Asked
 ) -> tuple[list[NDArray[np.float64]], tuple[str, ...]]:
-    """What some cases give on common random numbers.
-
-    Returns
-    -------
-    values : list of ndarray, shape (points, metrics)
-        For each case, at its `Case.points`.
-    flags : tuple of str
-        What to know before believing them.
-    """
+    """What each case gives at its `Case.points`, shape (points, metrics), and what to know before believing it."""
     jobs: dict[tuple[int, Costs, int], tuple[Scenario, int | None, int]] = {}
     points: list[list[tuple[int, Costs, int]]] = []
     for i, case in enumerate(cases):
         # What a part of the memory does not tell is asked of all of it.
         part = all(find_metric(case.scenario, metric).memory != "whole" for metric in metrics)
-        runs = case.points(seed, replications)
+        runs = case.points(asked.seed, asked.replications)
         points.append([(i, scenario.costs, its_seed) for scenario, its_seed in runs])
         for key, (scenario, its_seed) in zip(points[-1], runs, strict=True):
-            jobs[key] = scenario, pages if part else None, its_seed  # a cost that is not its own changes nothing
+            # A cost that is not its own changes nothing.
+            jobs[key] = scenario, asked.pages_per_vcpu if part else None, its_seed
 
     def one(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> tuple[list[float], float]:
         if by_windows(scenario, metrics):
@@ -284,7 +291,7 @@ def sample_cases(
         run = _simulated(scenario, pages, seed, check)
         return [run.value(metric) for metric in metrics], run.scale
 
-    found = dict(zip(jobs, _evaluate_each(list(jobs.values()), one, progress), strict=True))
+    found = dict(zip(jobs, _evaluate_each(list(jobs.values()), one, asked.progress), strict=True))
     flags = {flag for case in cases for flag in flags_of(complete(case.scenario, case.estimate))}
     scales = sorted({scale for _, scale in found.values() if scale > 1})
     if scales:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,11 +25,11 @@ class Result:
 
     Attributes
     ----------
-    FIGURES : mapping of str to str
-        Functions of `simlib.figures`, and the method that gives the table of each.
+    FIGURES : mapping of str to callable
+        Functions of `simlib.figures`, and what gives the table of each: the result to a DataFrame.
     """
 
-    FIGURES: ClassVar[Mapping[str, str]] = {}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {}
 
     def summary(self) -> str:
         """The result in plain text."""
@@ -47,8 +47,7 @@ class Result:
         if figure not in self.figures():
             raise InputError("figure", figure, f"cannot be drawn of a {type(self).__name__}",
                              nearest(figure, self.figures()))  # fmt: skip
-        found: pd.DataFrame = getattr(self, self.FIGURES[figure])()
-        return found
+        return self.FIGURES[figure](self)
 
     def plot(self, figure: str = "", **options: Any) -> go.Figure:
         """Draw it.

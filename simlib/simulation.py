@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
 from simlib.engine import compiled, reference
-from simlib.engine.result import ACTIVITIES, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, FAULTS, PS, EngineResult
 from simlib.errors import InputError
 from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, missing_costs, used_costs
 from simlib.model import rules
@@ -35,19 +35,12 @@ _ENGINES = {"compiled": compiled.run, "reference": reference.run}
 class SimulationResult(Result):
     """One simulated run. Nothing in it was measured.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        What was simulated (after sampling, if pages were sampled).
-    job : Job
-        The programs.
-    raw : EngineResult
-        Every counter of the engine.
-    scale : float
-        Pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
-        proportional to the memory are multiplied by it, and those of a single stall are left out.
-    flags : tuple of str
-        What to know before believing the result.
+    - `scenario`: what was simulated (after sampling, if pages were sampled).
+    - `job`: the programs.
+    - `raw`: every counter of the engine.
+    - `scale`: pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
+      proportional to the memory are multiplied by it, and those of a single stall are left out.
+    - `flags`: what to know before believing the result.
     """
 
     scenario: Scenario
@@ -57,10 +50,15 @@ class SimulationResult(Result):
     scale: float
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "degradation_over_time": "_degradation", "lock_over_time": "_queue_over_time",
-        "time_per_page": "_time_per_page", "progress": "_progress", "histogram": "_waits",
-    }  # fmt: skip
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "degradation_over_time": lambda run: run.degradation().assign(series=run.scenario.policy.architecture),
+        "lock_over_time": lambda run: run.raw.queue_over_time(run.job),
+        "time_per_page": lambda run: run.time_per_fault().assign(
+            variant=run.scenario.policy.architecture, vcpus=run.scenario.guest.vcpus
+        ),
+        "progress": lambda run: run.raw.progress_over_time(run.job),
+        "histogram": lambda run: run.raw.histogram(run.job, "wait"),
+    }
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -75,8 +73,6 @@ class SimulationResult(Result):
 
         Raises `InputError` if the workload has no such metric or iteration, or only a run of all memory would tell.
 
-        Examples
-        --------
         >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
         >>> found = run_scenario(s)
         >>> found.value("dirty_memory_time[1]"), found.value("dirty_memory_time") == found.value("dirty_memory_time[2]")
@@ -92,15 +88,7 @@ class SimulationResult(Result):
     def _values(self) -> dict[str, np.ndarray]:
         """Every metric, of the whole memory; those by rounds as one value each."""
         kind = kind_of(self.scenario)
-        memory = {metric.name: metric.memory for metric in kind.metrics}
-        scale = {"proportional": self.scale, "same": 1.0, "whole": 1.0 if self.scale == 1.0 else None}
-        factors = {name: scale[how] for name, how in memory.items()}
-        measured = kind.measure(self.scenario, self.job, self.raw)
-        return {
-            name: np.asarray(value, dtype=np.float64) * factor
-            for name, value in measured.items()
-            if (factor := factors[name]) is not None
-        }
+        return kind.of_all(kind.measure(self.scenario, self.job, self.raw), self.scale)
 
     def table(self) -> pd.DataFrame:
         """The metrics, tidy: metric, value, unit."""
@@ -127,7 +115,7 @@ class SimulationResult(Result):
         rows = []
         for i in range(1, len(names)):
             sums = raw.stamp_sums[i] - raw.stamp_sums[i - 1]
-            faults = int(sums[len(ACTIVITIES) : len(ACTIVITIES) + 4].sum())
+            faults = int(sums[FAULTS].sum())
             per_fault = sums[: len(ACTIVITIES)] * 1e-6 / max(1, faults)
             row = {"phase": str(names[i]), "start_s": raw.stamp_ps[i - 1] * PS,
                    "seconds": (raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS, "faults": faults}  # fmt: skip
@@ -183,39 +171,9 @@ class SimulationResult(Result):
             raise InputError("workload.kind", self.scenario.workload.kind, "its guest has no undisturbed throughput")
         return curve(self.scenario, self.job, self.raw)
 
-    def _degradation(self) -> pd.DataFrame:
-        return self.degradation().assign(series=self.scenario.policy.architecture)
-
-    def _queue_over_time(self) -> pd.DataFrame:
-        return self.raw.queue_over_time(self.job)
-
-    def _progress(self) -> pd.DataFrame:
-        return self.raw.progress_over_time(self.job)
-
-    def _waits(self) -> pd.DataFrame:
-        return self.raw.histogram(self.job, "wait")
-
-    def _time_per_page(self) -> pd.DataFrame:
-        scenario = self.scenario
-        return self.time_per_fault().assign(variant=scenario.policy.architecture, vcpus=scenario.guest.vcpus)
-
     def _repr_html_(self) -> str:
         what = f", seed {self.seed}, {self.raw.events:,} events."
         return result_html("Simulated", what, self.flags, self.table(), self.locks())
-
-
-def sampled(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
-    """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
-
-    How that is done, and whether at all, is the workload's own matter (`simlib.workloads.KINDS`).
-
-    Examples
-    --------
-    >>> small, scale = sampled(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
-    >>> small.guest.pages_per_vcpu, scale
-    (4096, 128.0)
-    """
-    return kind_of(scenario).sample(scenario, pages_per_vcpu)
 
 
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
@@ -405,7 +363,7 @@ def run_scenario(
     >>> result.flags[0]
     'no value for fault_exit, fault_hold, line_transfer: taken as 0, so times are too short'
     """
-    small, scale = (scenario, 1.0) if pages_per_vcpu is None else sampled(scenario, pages_per_vcpu)
+    small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind_of(scenario).sample(scenario, pages_per_vcpu)
     kind = kind_of(small)
     kind.check_horizon(small)
     check_length(small)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import simlib
@@ -68,16 +67,16 @@ def purpose(name: str) -> str:
 def public() -> str:
     """The names that `import simlib` offers, each with a link to the module that defines it."""
     texts = {name: source(name) for name in modules()}
-    homes = {name: f"simlib.{home}" for home, names in simlib._HOMES.items() for name in names}
     rows = []
     for name in sorted({*simlib.__all__} - {"__version__"}):
         if f"simlib.{name}" in texts:
             rows += [f"   * - :py:mod:`{name} <simlib.{name}>`", f"     - {purpose(f'simlib.{name}')}"]
             continue
-        defined = re.compile(rf"(?m)^(class|def) {name}\b")  # the package comes before the modules that it holds
-        home = next(home for home, text in texts.items() if home.startswith(homes[name]) and defined.search(text))
-        [item] = (item for item in ast.parse(texts[home]).body if getattr(item, "name", "") == name)
-        rows += [f"   * - :py:obj:`{name} <{home}.{name}>`", f"     - {first_line(item)}"]
+        thing = getattr(simlib, name)
+        [item] = (
+            item for item in ast.parse(texts[thing.__module__]).body if getattr(item, "name", "") == thing.__name__
+        )
+        rows += [f"   * - :py:obj:`{name} <{thing.__module__}.{item.name}>`", f"     - {first_line(item)}"]
     return "\n".join([".. list-table::", "   :widths: 25 75", "", *rows, "", ""])
 
 

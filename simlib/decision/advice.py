@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,44 +21,30 @@ from simlib.results import Result, result_html, text_of
 class Choice(Result):
     """Which strategy for which objective, how sure, what it costs, and what would change the answer.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        As it was asked.
-    weight : float
-        For the CPU time in all: what a second of a vCPU is worth.
-    zone : float
-        Share of an objective's best value below which differences do not matter.
-    confidence : float
-        Probability that all intervals of differences hold together: those of `pairs`, and so the regrets of `answers`.
-        The intervals of values hold with this probability each.
-    how : str
-        ``sampled`` or ``whole``: what was simulated of each migration.
-    runs : (int, int)
-        Replications of the selection, and of the check.
-    table : DataFrame
-        One row a strategy: strategy, as_it_is, allowed (within the longest stall that was allowed), stall_bound_s (what
-        a migration's longest stall stays below with 90 %, with the scenario's CLEARs and with QEMU's), the mean of each
-        objective as NAME_s, on_front (no other strategy has less of guest time lost, longest stall, CLEAR's CPU time
-        and pre-copy), knee (of those the one nearest to the best of each, of those that are allowed).
-    pairs : DataFrame
-        One row an objective and strategy: value_s with low_s and high_s; difference_s to the picked one with its
-        simultaneous interval; picked, allowed, as_good; zone_s, the difference that does not matter.
-    answers : DataFrame
-        One row an objective: take, value_s with low_s and high_s, regret_at_most_s (by how much another strategy may
-        be better at most), zone_s, certain (no other is better by the zone), any_is_as_good, as_good.
-    budgets : DataFrame
-        One row a longest stall: stall_budget_s, take, stall_bound_s, cost_s, share_more (than without a budget).
-    information : DataFrame
-        One row an objective and cost: saving (s, on average, if it were known), zone_s (what does not matter), matters
-        (more than half of that, and than chance would give), switches_to.
-    costs : DataFrame
-        One row a cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
-    evidence : str
-        ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``,
-        ``costs given by hand``, or ``partly given by hand``.
-    flags : tuple of str
-        What to know before believing the result.
+    - `scenario`: as it was asked.
+    - `weight`: for the CPU time in all: what a second of a vCPU is worth.
+    - `zone`: share of an objective's best value below which differences do not matter.
+    - `confidence`: probability that all intervals of differences hold together: those of `pairs`, and so the regrets of
+      `answers`. The intervals of values hold with this probability each.
+    - `how`: ``sampled`` or ``whole``: what was simulated of each migration.
+    - `runs`: replications of the selection, and of the check.
+    - `table`: one row a strategy: strategy, as_it_is, allowed (within the longest stall that was allowed),
+      stall_bound_s (what a migration's longest stall stays below with 90 %, with the scenario's CLEARs and with
+      QEMU's), the mean of each objective as NAME_s, on_front (no other strategy has less of guest time lost, longest
+      stall, CLEAR's CPU time and pre-copy), knee (of those the one nearest to the best of each, of those that are
+      allowed).
+    - `pairs`: one row an objective and strategy: value_s with low_s and high_s; difference_s to the picked one with its
+      simultaneous interval; picked, allowed, as_good; zone_s, the difference that does not matter.
+    - `answers`: one row an objective: take, value_s with low_s and high_s, regret_at_most_s (by how much another
+      strategy may be better at most), zone_s, certain (no other is better by the zone), any_is_as_good, as_good.
+    - `budgets`: one row a longest stall: stall_budget_s, take, stall_bound_s, cost_s, share_more (than without a
+      budget).
+    - `information`: one row an objective and cost: saving (s, on average, if it were known), zone_s (what does not
+      matter), matters (more than half of that, and than chance would give), switches_to.
+    - `costs`: one row a cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
+    - `evidence`: ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``, ``costs
+      given by hand``, or ``partly given by hand``.
+    - `flags`: what to know before believing the result.
     """
 
     scenario: Scenario
@@ -78,7 +64,7 @@ class Choice(Result):
     evidence: str
     flags: tuple[str, ...]
 
-    FIGURES: ClassVar[Mapping[str, str]] = {"pareto": "_alternatives"}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"pareto": lambda choice: choice.table}
 
     def take(self, objective: str) -> str:
         """The strategy that was picked for an objective."""
@@ -189,9 +175,6 @@ class Choice(Result):
             title, value = OBJECTIVES[answer["objective"]].title, format_seconds(answer["value_s"])
             lines.append(f"{title}: {'any' if answer['any_is_as_good'] else answer['take']} ({value})")
         return "\n".join([*lines, *self.flags, text_of(self.table)])
-
-    def _alternatives(self) -> pd.DataFrame:
-        return self.table
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it; tables are lists of rows."""

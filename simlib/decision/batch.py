@@ -14,7 +14,7 @@ import pandas as pd
 
 from simlib import parallel
 from simlib.decision.advice import Choice
-from simlib.decision.choice import check_arguments, choose
+from simlib.decision.choice import Terms, check_scenario, chosen
 from simlib.decision.closed_form import ClosedForm, at_qemu_chunk, chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
 from simlib.errors import InputError
@@ -34,21 +34,14 @@ WHOLE = "whole-ioctl"
 class BatchChoice(Result):
     """Which batch, among which, how sure, and what the simple rules would cost.
 
-    Attributes
-    ----------
-    choice : Choice
-        The batches as strategies: all that was simulated.
-    objective : str
-        What was to be least, by its name in `simlib.decision.objectives.OBJECTIVES`.
-    table : DataFrame
-        One row a batch: batch_pages (0: the whole ioctl), effective_pages; objective_s with low_s, high_s;
-        difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good; allowed;
-        stall_bound_s (as `Choice.table` has it); then the mean of every objective as NAME_s; on_front.
-    regrets : DataFrame
-        One row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
-        recommended batch's objective.
-    closed_form : ClosedForm
-        What the batching law recommends at the medians of the costs.
+    - `choice`: the batches as strategies: all that was simulated.
+    - `objective`: what was to be least, by its name in `simlib.decision.objectives.OBJECTIVES`.
+    - `table`: one row a batch: batch_pages (0: the whole ioctl), effective_pages; objective_s with low_s, high_s;
+      difference_s to the recommended one with difference_low_s, difference_high_s (simultaneous); as_good; allowed;
+      stall_bound_s (as `Choice.table` has it); then the mean of every objective as NAME_s; on_front.
+    - `regrets`: one row a simple rule: rule, batch_pages, regret_s with low_s, high_s, and the same as shares of the
+      recommended batch's objective.
+    - `closed_form`: what the batching law recommends at the medians of the costs.
     """
 
     choice: Choice
@@ -57,7 +50,12 @@ class BatchChoice(Result):
     regrets: pd.DataFrame
     closed_form: ClosedForm
 
-    FIGURES: ClassVar[Mapping[str, str]] = {"batch_costs": "_costs_by_batch", "pareto": "_alternatives"}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "batch_costs": lambda choice: choice.table.assign(
+            architecture=choice.scenario.policy.architecture, best=choice.table["picked"], evidence=choice.evidence
+        ),
+        "pareto": lambda choice: choice.table.assign(strategy=choice.table["batch_pages"].map(choice._pages)),
+    }
 
     @property
     def scenario(self) -> Scenario:
@@ -127,14 +125,6 @@ class BatchChoice(Result):
              "at most": rules["high_s"].map(format_seconds), "share": rules["share"].map("{:+.1%}".format),
              "longest stall": [format_seconds(float(stalls[batch])) for batch in rules["batch_pages"]]}
         )  # fmt: skip
-
-    def _alternatives(self) -> pd.DataFrame:
-        return self.table.assign(strategy=[self._pages(batch) for batch in self.table["batch_pages"]])
-
-    def _costs_by_batch(self) -> pd.DataFrame:
-        return self.table.assign(
-            architecture=self.scenario.policy.architecture, best=self.table["picked"], evidence=self.evidence
-        )
 
     @property
     def as_good(self) -> tuple[int, int]:
@@ -264,8 +254,8 @@ def choose_batch(
     >>> found.sentence
     'it does not matter: any batch from 64 pages to the whole ioctl is as good (within ... with 95 %); longest ...'
     """
-    scenario = as_scenario(scenario)
-    check_arguments(scenario, weight, zone, confidence, max_stall_s)
+    scenario, terms = as_scenario(scenario), Terms(weight, zone, confidence, max_stall_s, seed)
+    check_scenario(scenario)
     wanted = objective_named(objective)
     chunk = chunk_pages(scenario)
     batches = batches_below(chunk)
@@ -275,10 +265,7 @@ def choose_batch(
             "workload.clear_chunk", scenario.workload.clear_chunk or "all of the memory", "one CLEAR covers 64 pages: "
             "there is no batch to choose", "take a larger chunk, or more memory",
         )  # fmt: skip
-    choice = choose(
-        scenario, among=names, fit=fit, weight=weight, zone=zone, confidence=confidence, max_stall_s=max_stall_s,
-        seed=seed, announce=announce, progress=progress,
-    )  # fmt: skip
+    choice = chosen(scenario, names, fit, terms, announce, progress)
     mine = choice.pairs[choice.pairs["objective"] == wanted.name].drop(columns=["objective", "allowed"])
     mine = mine.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
     table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee"])], axis=1)
@@ -291,8 +278,6 @@ def choose_batch(
 def batches_below(chunk: int) -> list[int]:
     """The alternatives of an ioctl of so many pages, 0: all of it.
 
-    Examples
-    --------
     >>> batches_below(512)
     [64, 128, 256, 0]
     """

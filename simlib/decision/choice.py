@@ -12,7 +12,9 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -106,21 +108,59 @@ def choose(
     >>> found.table["strategy"].tolist(), found.evidence
     (['whole-ioctl', 'every-64'], 'facts alone')
     """
-    scenario = as_scenario(scenario)
-    check_arguments(scenario, weight, zone, confidence, max_stall_s)
+    terms = Terms(weight, zone, confidence, max_stall_s, seed)
+    return chosen(as_scenario(scenario), among, fit, terms, announce, progress)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What `choose` is told about what matters. Raises `InputError` if a value breaks its rule."""
+
+    weight: float
+    zone: float
+    confidence: float
+    max_stall_s: float | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse what leaves nothing to choose, or would be computed in vain."""
+        if not 0 <= self.weight < math.inf:
+            raise InputError("weight", self.weight, "must be finite and at least 0",
+                             "say what a second of a vCPU is worth")  # fmt: skip
+        if not 0 < self.zone < 1:
+            raise InputError("zone", self.zone, "must lie between 0 and 1", "0.02: differences below 2 % do not matter")
+        if not 0.5 < self.confidence < 1:
+            raise InputError("confidence", self.confidence, "must lie between 0.5 and 1", "such as 0.95")
+        if self.max_stall_s is not None and not 0 < self.max_stall_s < math.inf:
+            raise InputError("max_stall_s", self.max_stall_s, "must be finite and above 0")
+
+    def width(self, values: Floats, what: Objective) -> float:
+        """The difference to these values that does not matter, s."""
+        return max(self.zone * float(values.mean()), what.floor)
+
+
+class Picked(NamedTuple):
+    """What the selection picked for each objective, by its index, among those that are allowed."""
+
+    strategies: tuple[Strategy, ...]
+    allowed: list[int]
+    best: list[int]
+    terms: Terms
+
+
+def chosen(
+    scenario: Scenario, among: Sequence[str] | None, fit: AnyFit | None, terms: Terms,
+    announce: Callable[[str], None] | None, progress: parallel.Progress | None,
+) -> Choice:  # fmt: skip
+    """Choose among strategies; the arguments are those of `choose`."""
+    check_scenario(scenario)
     strategies = strategies_of(scenario, among)
     estimate, notes = choose_fit(scenario, fit)
     costs = UncertainCosts.of(scenario, estimate)
-    trials = Trials(costs, strategies, seed)
-    vcpus, objectives = scenario.guest.vcpus, list(OBJECTIVES.values())
-
-    def valued(metrics: Floats) -> Floats:
-        """Shape (replications, strategies, objectives)."""
-        return np.stack([one.value(metrics, vcpus, weight) for one in objectives], axis=-1)
-
+    trials = Trials(costs, strategies, terms.seed)
     first = _first(trials, announce, progress)
-    rest = trials.run(SELECTION, range(1, SELECTION_RUNS), _part(progress, "selecting", 0.02, 0.3))
-    selected = valued(np.concatenate([first, rest]))
+    rest = trials.run(SELECTION, range(1, SELECTION_RUNS), "selecting", parallel.portion(progress, 0.02, 0.3))
+    selected = _valued(np.concatenate([first, rest]), scenario, terms)
     if not selected[:, :, _column("clear")].any():
         raise InputError(
             "workload.downtime", format_duration(scenario.workload.downtime),
@@ -130,34 +170,22 @@ def choose(
     bounds = stall_bounds(selected[:, :, _column("stall")])
     wider = at_qemu_chunk(scenario)
     if wider != scenario:  # a small chunk keeps a hold short that letting go does not: it is not the strategy's doing
-        wide = Trials(dataclasses.replace(costs, scenario=wider), strategies, seed)
-        held = wide.run(SELECTION, range(SELECTION_RUNS), _part(progress, "with QEMU's CLEARs", 0.3, 0.4))
-        bounds = np.maximum(bounds, stall_bounds(valued(held)[:, :, _column("stall")]))
-    allowed = _allowed(bounds, strategies, max_stall_s)
-    best = [_pick(selected[:, :, o].mean(axis=0), allowed, strategies, zone, what) for o, what in enumerate(objectives)]
-    checked = np.empty((0, *selected.shape[1:]))
-    for look, runs in enumerate(LOOKS):
-        share = [0.4, *(0.4 + 0.6 * n / LOOKS[-1] for n in LOOKS)]
-        part = _part(progress, "checking", share[look], share[look + 1])
-        checked = np.concatenate([checked, valued(trials.run(CHECK, range(len(checked), runs), part))])
-        pairs = _pairs(checked, best, allowed, objectives, strategies, zone, confidence)
-        answers = _answers(pairs, objectives)
-        if not may_be_settled(pairs, answers, (LOOKS[-1] / runs) ** 0.5):
-            break
-    table = _table(strategies, checked, bounds, allowed, objectives)
-    information = _information(trials, checked, best, allowed, objectives, zone)
+        wide = Trials(dataclasses.replace(costs, scenario=wider), strategies, terms.seed)
+        held = wide.run(SELECTION, range(SELECTION_RUNS), "with QEMU's CLEARs", parallel.portion(progress, 0.3, 0.4))
+        bounds = np.maximum(bounds, stall_bounds(_valued(held, scenario, terms)[:, :, _column("stall")]))
+    picked = _picked(selected, strategies, _allowed(bounds, strategies, terms.max_stall_s), terms)
+    checked, pairs, answers = _checked(trials, picked, parallel.portion(progress, 0.4, 1.0))
+    table = _table(picked, checked, bounds)
     return Choice(
-        scenario=scenario, strategies=strategies, weight=weight, zone=zone, confidence=confidence, seed=seed,
-        how=trials.how, runs=(SELECTION_RUNS, len(checked)), table=table, pairs=pairs, answers=answers,
-        budgets=_budgets(table), information=information, costs=costs.table(), evidence=costs.evidence,
-        flags=(*notes, *_flags(scenario, wider, costs, strategies)),
+        scenario=scenario, strategies=strategies, weight=terms.weight, zone=terms.zone, confidence=terms.confidence,
+        seed=terms.seed, how=trials.how, runs=(SELECTION_RUNS, len(checked)), table=table, pairs=pairs,
+        answers=answers, budgets=_budgets(table), information=_information(trials, checked, picked),
+        costs=costs.table(), evidence=costs.evidence, flags=(*notes, *_flags(scenario, wider, costs)),
     )  # fmt: skip
 
 
-def check_arguments(
-    scenario: Scenario, weight: float, zone: float, confidence: float, max_stall_s: float | None
-) -> None:
-    """Refuse what leaves nothing to choose, or would be computed in vain.
+def check_scenario(scenario: Scenario) -> None:
+    """Refuse what leaves nothing to choose.
 
     Raises `InputError`.
     """
@@ -174,22 +202,12 @@ def check_arguments(
             "workload.clear_when", workload.clear_when, "GET clears the whole slot: there is no CLEAR to divide",
             'write "lazy" or "at_once"',
         )  # fmt: skip
-    if not 0 <= weight < math.inf:
-        raise InputError("weight", weight, "must be finite and at least 0", "say what a second of a vCPU is worth")
-    if not 0 < zone < 1:
-        raise InputError("zone", zone, "must lie between 0 and 1", "0.02: differences below 2 % do not matter")
-    if not 0.5 < confidence < 1:
-        raise InputError("confidence", confidence, "must lie between 0.5 and 1", "such as 0.95")
-    if max_stall_s is not None and not 0 < max_stall_s < math.inf:
-        raise InputError("max_stall_s", max_stall_s, "must be finite and above 0")
     scenario.policy.resolved()
 
 
 def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) -> bool:
     """Whether intervals that are narrower by this factor would make an answer certain that is not.
 
-    Examples
-    --------
     >>> pairs = pd.DataFrame({"objective": "stall", "allowed": True, "difference_s": [0.0, 1.0],
     ...                       "difference_low_s": [0.0, -2.0], "zone_s": 0.5})
     >>> answers = pd.DataFrame({"objective": ["stall"], "certain": [False]})
@@ -209,13 +227,8 @@ def stall_bounds(stalls: Floats) -> Floats:
 
     A prediction bound in the logarithms, taken as normal.
 
-    Parameters
-    ----------
-    stalls : ndarray, shape (replications, strategies)
-        s.
+    - `stalls`, shape (replications, strategies): s.
 
-    Examples
-    --------
     >>> stall_bounds(np.array([[1e-3, 1e-6], [1e-3, 4e-6], [1e-3, 2e-6]])).round(7).tolist()
     [0.001, 9e-06]
     """
@@ -229,8 +242,6 @@ def stall_bounds(stalls: Floats) -> Floats:
 def pareto_front(values: Floats) -> NDArray[np.bool_]:
     """Which rows no other row beats: none is as small in all columns, and smaller in one.
 
-    Examples
-    --------
     >>> pareto_front(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 3.0]])).tolist()
     [True, True, False]
     """
@@ -240,8 +251,6 @@ def pareto_front(values: Floats) -> NDArray[np.bool_]:
 def knee(values: Floats) -> int:
     """The row nearest to the best of every column, each on a logarithmic scale from its best to its worst.
 
-    Examples
-    --------
     >>> knee(np.array([[1.0, 1000.0], [2.0, 2.0], [1000.0, 1.0]]))
     1
     """
@@ -264,9 +273,9 @@ def _first(trials: Trials, announce: Callable[[str], None] | None, progress: par
         }[trials.how]
         announce(f"{count} strategies, {least} to {most} simulations: {how}")
     one = Trials(trials.costs, trials.strategies[:1], trials.seed)
-    one.run(SELECTION, [0], _part(progress, "trying one", 0.0, 0.0))
+    one.run(SELECTION, [0], "trying one", parallel.portion(progress, 0.0, 0.0))
     began = time.monotonic()
-    first = trials.run(SELECTION, [0], _part(progress, "trying each once", 0.0, 0.02))
+    first = trials.run(SELECTION, [0], "trying each once", parallel.portion(progress, 0.0, 0.02))
     each = (time.monotonic() - began) / count
     if announce is not None:
         announce(f"{each * least:.0f} to {each * most:.0f} s on this machine, {parallel.cpus()} at a time")
@@ -275,6 +284,12 @@ def _first(trials: Trials, announce: Callable[[str], None] | None, progress: par
 
 def _column(name: str) -> int:
     return list(OBJECTIVES).index(name)
+
+
+def _valued(metrics: Floats, scenario: Scenario, terms: Terms) -> Floats:
+    """Shape (replications, strategies, objectives)."""
+    vcpus = scenario.guest.vcpus
+    return np.stack([one.value(metrics, vcpus, terms.weight) for one in OBJECTIVES.values()], axis=-1)
 
 
 def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float | None) -> list[int]:
@@ -293,65 +308,80 @@ def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float 
     return allowed
 
 
-def _pick(means: Floats, allowed: Sequence[int], strategies: Sequence[Strategy], zone: float, what: Objective) -> int:
-    """The best strategy; of those that are as good by the selection's means what is now, else the first one."""
-    least = float(means[allowed].min())
-    good = [s for s in allowed if means[s] <= least + max(zone * least, what.floor) / 2]
-    return next((s for s in good if strategies[s].as_it_is), good[0])
+def _picked(selected: Floats, strategies: tuple[Strategy, ...], allowed: list[int], terms: Terms) -> Picked:
+    """The best strategies; of those that are as good by the selection's means what is now, else the first one."""
+    best = []
+    for o, what in enumerate(OBJECTIVES.values()):
+        means = selected[:, :, o].mean(axis=0)
+        least = float(means[allowed].min())
+        good = [s for s in allowed if means[s] <= least + max(terms.zone * least, what.floor) / 2]
+        best.append(next((s for s in good if strategies[s].as_it_is), good[0]))
+    return Picked(strategies, allowed, best, terms)
 
 
-def _pairs(
-    checked: Floats, best: Sequence[int], allowed: Sequence[int], objectives: Sequence[Objective],
-    strategies: Sequence[Strategy], zone: float, confidence: float,
-) -> pd.DataFrame:  # fmt: skip
+def _checked(
+    trials: Trials, picked: Picked, progress: parallel.Progress | None
+) -> tuple[Floats, pd.DataFrame, pd.DataFrame]:
+    """What the check measured, `_pairs` and `_answers` of it, after as many looks as it takes."""
+    scenario, done, values = trials.costs.scenario, 0, []
+    for runs in LOOKS:
+        part = parallel.portion(progress, done / LOOKS[-1], runs / LOOKS[-1])
+        found = trials.run(CHECK, range(done, runs), "checking", part)
+        values.append(_valued(found, scenario, picked.terms))
+        done, checked = runs, np.concatenate(values)
+        pairs = _pairs(checked, picked)
+        answers = _answers(pairs)
+        if not may_be_settled(pairs, answers, (LOOKS[-1] / runs) ** 0.5):
+            break
+    return checked, pairs, answers
+
+
+def _pairs(checked: Floats, picked: Picked) -> pd.DataFrame:
     """Every strategy beside the one that was picked, for each objective.
 
     Paired t intervals, Bonferroni over all strategies, objectives and looks.
     """
     n, count, kinds = checked.shape
+    confidence, allowed = picked.terms.confidence, picked.allowed
     error = (1 - confidence) / (2 * (count - 1) * kinds * len(LOOKS))
     reach = float(stats.t.ppf(1 - error, n - 1)) / np.sqrt(n)
     alone = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) / np.sqrt(n)
     rows = []
-    for o, what in enumerate(objectives):
+    for o, (what, best) in enumerate(zip(OBJECTIVES.values(), picked.best, strict=True)):
         values = checked[:, :, o]
-        width = max(zone * float(values[:, best[o]].mean()), what.floor)
-        for s, strategy in enumerate(strategies):
+        width = picked.terms.width(values[:, best], what)
+        for s, strategy in enumerate(picked.strategies):
             mean, spread = float(values[:, s].mean()), alone * float(values[:, s].std(ddof=1))
-            gap = values[:, s] - values[:, best[o]]
-            half = reach * float(gap.std(ddof=1))
-            more = float(gap.mean())
+            gap = values[:, s] - values[:, best]
+            more, half = float(gap.mean()), reach * float(gap.std(ddof=1))
             rows.append(
                 (what.name, strategy.name, mean, max(0.0, mean - spread), mean + spread, more, more - half, more + half,
-                 s == best[o], s in allowed, s in allowed and (s == best[o] or more + half <= width), width)
+                 s == best, s in allowed, s in allowed and (s == best or more + half <= width), width)
             )  # fmt: skip
     columns = ["objective", "strategy", "value_s", "low_s", "high_s", "difference_s", "difference_low_s",
                "difference_high_s", "picked", "allowed", "as_good", "zone_s"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
 
-def _answers(pairs: pd.DataFrame, objectives: Sequence[Objective]) -> pd.DataFrame:
+def _answers(pairs: pd.DataFrame) -> pd.DataFrame:
     """What was picked for each objective, and by how much another may be better at most."""
     rows = []
-    for what in objectives:
-        mine = pairs[pairs["objective"] == what.name]
+    for name, mine in pairs.groupby("objective", sort=False):
         one = mine[mine["picked"]].iloc[0]
         worst = max(0.0, float(-mine.loc[mine["allowed"], "difference_low_s"].min()))
         certain = worst <= float(one["zone_s"])
         good = mine.loc[mine["as_good"] & ~mine["picked"], "strategy"].tolist()
-        rows.append((what.name, one["strategy"], one["value_s"], one["low_s"], one["high_s"], worst, one["zone_s"],
+        rows.append((name, one["strategy"], one["value_s"], one["low_s"], one["high_s"], worst, one["zone_s"],
                      certain, bool(mine.loc[mine["allowed"], "as_good"].all()), "; ".join(good)))  # fmt: skip
     columns = ["objective", "take", "value_s", "low_s", "high_s", "regret_at_most_s", "zone_s", "certain",
                "any_is_as_good", "as_good"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
 
-def _table(
-    strategies: Sequence[Strategy], checked: Floats, bounds: Floats, allowed: Sequence[int],
-    objectives: Sequence[Objective],
-) -> pd.DataFrame:  # fmt: skip
+def _table(picked: Picked, checked: Floats, bounds: Floats) -> pd.DataFrame:
     """One row a strategy: what it costs in every respect."""
-    means = pd.DataFrame(checked.mean(axis=0), columns=[f"{one.name}_s" for one in objectives])
+    strategies, allowed = picked.strategies, picked.allowed
+    means = pd.DataFrame(checked.mean(axis=0), columns=[f"{name}_s" for name in OBJECTIVES])
     frame = pd.DataFrame(
         {"strategy": [one.name for one in strategies], "as_it_is": [one.as_it_is for one in strategies],
          "allowed": np.isin(range(len(strategies)), allowed), "stall_bound_s": bounds}
@@ -379,29 +409,24 @@ def _budgets(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["stall_budget_s", "take", "stall_bound_s", "cost_s", "share_more"])
 
 
-def _information(
-    trials: Trials, checked: Floats, best: Sequence[int], allowed: Sequence[int], objectives: Sequence[Objective],
-    zone: float,
-) -> pd.DataFrame:  # fmt: skip
+def _information(trials: Trials, checked: Floats, picked: Picked) -> pd.DataFrame:
     """For each objective the costs that it would save most to know, by taking another strategy that is allowed."""
-    logs, strategies, seed = trials.logs(CHECK, range(len(checked))), trials.strategies, trials.seed
+    logs, allowed, terms = trials.logs(CHECK, range(len(checked))), picked.allowed, picked.terms
     parts = []
-    for o, what in enumerate(objectives):
+    for o, (what, best) in enumerate(zip(OBJECTIVES.values(), picked.best, strict=True)):
         values = checked[:, allowed, o]
         if not np.ptp(values, axis=1).any() or not logs:
             continue
-        found = value_of_information(logs, values, allowed.index(best[o]), seed)
-        names = [strategies[allowed[i]].name if i >= 0 else "" for i in found["switches_to"]]
-        width = max(zone * float(checked[:, best[o], o].mean()), what.floor)
+        found = value_of_information(logs, values, allowed.index(best), terms.seed)
+        names = [trials.strategies[allowed[i]].name if i >= 0 else "" for i in found["switches_to"]]
+        width = terms.width(checked[:, best, o], what)
         matters = found["matters"] & (found["saving"] > width / 2)
         parts.append(found.assign(objective=what.name, zone_s=width, matters=matters, switches_to=names))
     columns = ["objective", "cost", "saving", "zone_s", "matters", "switches_to"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
-def _flags(
-    scenario: Scenario, wider: Scenario, costs: UncertainCosts, strategies: Sequence[Strategy]
-) -> list[str]:  # fmt: skip
+def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[str]:
     """What a reader should know before believing the choice."""
     flags = []
     if wider != scenario:
@@ -430,10 +455,3 @@ def _flags(
             f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
         )
     return flags
-
-
-def _part(progress: parallel.Progress | None, what: str, begin: float, end: float) -> parallel.Progress | None:
-    """Progress of one part of the work."""
-    if progress is None:
-        return None
-    return lambda _, share: progress(what, begin + (end - begin) * share)

@@ -35,15 +35,10 @@ from simlib.workloads.migration import page_time
 class ClosedForm:
     """What the law recommends.
 
-    Attributes
-    ----------
-    case : Batching or None
-        What the scenario became; None if no fault takes the lock.
-    batch : int
-        Pages of a hold.
-    square_root : float
-        The batch of the square-root law, pages, which only weighs cost; NaN without a case, or if the guest's time is
-        worth nothing.
+    - `case`: what the scenario became; None if no fault takes the lock.
+    - `batch`: pages of a hold.
+    - `square_root`: the batch of the square-root law, pages, which only weighs cost; NaN without a case, or if the
+      guest's time is worth nothing.
     """
 
     case: Batching | None
@@ -54,13 +49,8 @@ class ClosedForm:
 def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0) -> ClosedForm:
     """What the batching law recommends for a scenario all of whose costs have values.
 
-    Parameters
-    ----------
-    objective, weight
-        See `simlib.choose_batch`.
+    - `objective`, `weight`: see `simlib.choose_batch`.
 
-    Examples
-    --------
     >>> s = Scenario.parse({"policy": {"architecture": "loongarch"}, "guest": {"vcpus": 16, "memory": "256M"},
     ...                     "workload": {"kind": "migration", "access_interval": "1ms"},
     ...                     "costs": {"fault_exit": "1us", "fault_hold": "600ns", "line_transfer": "50ns",
@@ -83,8 +73,6 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
 def chunk_pages(scenario: Scenario) -> int:
     """Pages of one CLEAR ioctl.
 
-    Examples
-    --------
     >>> chunk_pages(Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}}))
     256
     """
@@ -102,8 +90,6 @@ qemu-clear-chunk-defaults)."""
 def at_qemu_chunk(scenario: Scenario) -> Scenario:
     """The scenario with CLEARs of QEMU's size, if its own are smaller and it has the memory for larger ones.
 
-    Examples
-    --------
     >>> small = Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}})
     >>> at_qemu_chunk(small).workload.clear_chunk // 2**20
     16

@@ -106,8 +106,6 @@ def best_strategy_grid(
 def span(names: Collection[str], compared: Sequence[str]) -> str:
     """Strategies in few letters: batches that follow each other among those compared are a range.
 
-    Examples
-    --------
     >>> compared = ["whole-ioctl", "every-64", "every-512", "every-4096", "bounded-hold"]
     >>> span(compared[:3], compared), span(compared[1:4], compared), span(["every-64", "bounded-hold"], compared)
     ('64–512, whole', '64–4096', '64, bounded-hold')
@@ -134,8 +132,6 @@ def _pages(name: str) -> float:
 def central(scenario: Scenario) -> Scenario:
     """The scenario with each cost at its median: calibrated where the machine has a fit, else from the priors.
 
-    Examples
-    --------
     >>> riscv = Scenario.parse({"policy": {"architecture": "riscv"}})
     >>> "fault_hold" in riscv.costs.given(), "fault_hold" in central(riscv).costs.given()
     (False, True)

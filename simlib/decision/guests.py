@@ -21,12 +21,8 @@ DEFAULT_GUEST = "database"
 class NamedGuest:
     """A guest that stands for many.
 
-    Attributes
-    ----------
-    title : str
-        What it stands for, and where its numbers come from.
-    changes : Mapping
-        Its values, as the tables of a scenario file.
+    - `title`: what it stands for, and where its numbers come from.
+    - `changes`: its values, as the tables of a scenario file.
     """
 
     name: str
@@ -36,8 +32,6 @@ class NamedGuest:
     def in_place_of(self, scenario: Scenario) -> Scenario:
         """The scenario with this guest.
 
-        Examples
-        --------
         >>> from simlib.decision.priors import standard_scenario
         >>> guests()["seed-001-mysql-8g"].in_place_of(standard_scenario("x86-tdp")).guest.vcpus
         160
@@ -49,8 +43,6 @@ class NamedGuest:
 def guests() -> Mapping[str, NamedGuest]:
     """All named guests, in the order of the file.
 
-    Examples
-    --------
     >>> list(guests())[:4]
     ['database', 'web', 'idle', 'write-heavy']
     """
@@ -66,8 +58,6 @@ def named_guest(name: str) -> NamedGuest:
 
     Raises `InputError` if there is none of this name; the message has the nearest one.
 
-    Examples
-    --------
     >>> named_guest("databse")
     Traceback (most recent call last):
     ...

@@ -33,19 +33,11 @@ def value_of_information(
     may be), of_chance (what 95 % of the shuffles stay below), matters (more than that), switches_to (the strategy that
     would be taken instead most often, by its index; -1: none).
 
-    Parameters
-    ----------
-    logs : mapping of str to ndarray of shape (replications,)
-        Logarithms of the costs.
-    values : ndarray, shape (replications, strategies)
-        What is to be small.
-    chosen : int
-        The strategy that is taken now.
-    seed : int
-        Of the shuffles.
+    - `logs`, shape (replications,): logarithms of the costs.
+    - `values`, shape (replications, strategies): what is to be small.
+    - `chosen`: the strategy that is taken now.
+    - `seed`: of the shuffles.
 
-    Examples
-    --------
     >>> random = np.random.default_rng(1)
     >>> x, y = random.normal(size=(2, 100))
     >>> found = value_of_information({"x": x, "y": y}, np.column_stack([x, -x, 0 * x + 3]) + 5, 0)

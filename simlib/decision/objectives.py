@@ -23,14 +23,9 @@ METRICS = ("longest_stall", "stall_p999", "clear_cpu_time", "precopy_duration", 
 class Objective:
     """Something that is to be small, in seconds.
 
-    Attributes
-    ----------
-    short : str
-        The title as a narrow column has it.
-    value : callable
-        (metrics of shape (..., len(METRICS)), vCPUs, weight) to seconds.
-    floor : float
-        Differences below do not matter to anybody, s.
+    - `short`: the title as a narrow column has it.
+    - `value`: (metrics of shape (..., len(METRICS)), vCPUs, weight) to seconds.
+    - `floor`: differences below do not matter to anybody, s.
     """
 
     name: str
@@ -84,8 +79,6 @@ def objective(name: str) -> Objective:
 
     Raises `InputError` if there is none of this name.
 
-    Examples
-    --------
     >>> values = np.array([0.001, 1e-4, 0.01, 2.0, 0.75, 0.0, 0.0, 0.0])
     >>> objective("cost").value(values, 4, 2.0).item()
     4.01

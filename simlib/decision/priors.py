@@ -34,19 +34,11 @@ _QUANTILE = float(ndtri(0.5 + LEVEL / 2))
 class Prior:
     """A lognormal distribution of one cost.
 
-    Attributes
-    ----------
-    median : float
-        Picoseconds, or dimensionless; 0: the cost is not paid.
-    factor : float
-        The cost lies between median / factor and median × factor with probability `LEVEL`.
-    source : str
-        Where the number comes from, in words; it begins with ``assumed`` where nothing is published.
-    tables : tuple of str
-        The published tables that it was read from.
+    - `median`: picoseconds, or dimensionless; 0: the cost is not paid.
+    - `factor`: the cost lies between median / factor and median × factor with probability `LEVEL`.
+    - `source`: where the number comes from, in words; it begins with ``assumed`` where nothing is published.
+    - `tables`: the published tables that it was read from.
 
-    Examples
-    --------
     >>> Prior(600e3, 2.0, "assumed").deviation
     0.42140...
     """
@@ -72,25 +64,19 @@ def load_priors(name: str) -> dict[str, Prior]:
 
     Raises `InputError` if the architecture is unknown.
 
-    Parameters
-    ----------
-    name : str
-        The architecture; what stands in the file for its family (the name up to the first hyphen) goes first.
+    - `name`: the architecture; what stands in the file for its family (the name up to the first hyphen) goes first.
 
-    Examples
-    --------
     >>> load_priors("arm64-2022")["clear_page"].median, load_priors("x86-tdp")["clear_page"].factor
     (30000.0, 1.7)
     """
     family = architecture(name).name.partition("-")[0]
-    path = priors_path()
-    return dict(_priors(family, path, path.stat().st_mtime_ns))
+    return dict(_priors(family))
 
 
 @lru_cache(maxsize=16)
-def _priors(family: str, path: Path, _changed: int) -> Mapping[str, Prior]:
-    """What the file says of a family, read once as long as it does not change."""
-    tables = read_toml(path, "a list of priors (TOML)")
+def _priors(family: str) -> Mapping[str, Prior]:
+    """What the file says of a family, read once."""
+    tables = read_toml(priors_path(), "a list of priors (TOML)")
     priors = {}
     for cost in (f.name for f in dataclasses.fields(Costs)):
         row: Mapping[str, Any] = tables[cost].get(family, tables[cost])
@@ -103,8 +89,6 @@ def _priors(family: str, path: Path, _changed: int) -> Mapping[str, Prior]:
 def standard_architectures() -> tuple[str, ...]:
     """The architectures that are compared unless one is named.
 
-    Examples
-    --------
     >>> standard_architectures()[0], len(standard_architectures())
     ('x86-tdp', 7)
     """
@@ -140,8 +124,6 @@ def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> 
 
     Unless the memory is given, it is rounded up to whole blocks for each vCPU; a chunk is no larger than it.
 
-    Examples
-    --------
     >>> with_guest(standard_scenario("arm64"), {"guest": {"vcpus": 100}}).guest.memory // 2**20
     262200
     """
@@ -157,12 +139,7 @@ def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> 
     return scenario.changed({"guest": guest, "workload": workload})
 
 
+@lru_cache(maxsize=1)
 def _standard() -> Scenario:
-    path = data_dir() / "priors" / "scenario.toml"
-    return _read(path, path.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path, _changed: int) -> Scenario:
-    """A scenario file, read once as long as it does not change."""
-    return load_scenario(path)
+    """What the file says, read once."""
+    return load_scenario(data_dir() / "priors" / "scenario.toml")

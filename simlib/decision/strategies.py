@@ -29,12 +29,8 @@ SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-sp
 class Strategy:
     """One strategy of a choice.
 
-    Attributes
-    ----------
-    name : str
-        Names or texts that `simlib.model.policies.policy` knows, joined by ``+``.
-    as_it_is : bool
-        Whether it is what the scenario says itself.
+    - `name`: names or texts that `simlib.model.policies.policy` knows, joined by ``+``.
+    - `as_it_is`: whether it is what the scenario says itself.
     """
 
     name: str
@@ -43,10 +39,8 @@ class Strategy:
     def applied(self, scenario: Scenario) -> Scenario:
         """The scenario with this strategy.
 
-        Examples
-        --------
         >>> both = Strategy("every-64+eager-split-under-lock").applied(Scenario()).policy
-        >>> both.lets_go, both.split_alloc
+        >>> str(both.lets_go), both.split_alloc
         ('pages >= 64', 'under_lock')
         """
         for part in () if self.name == OWN else self.name.split("+"):
@@ -59,13 +53,8 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
 
     Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
-    Parameters
-    ----------
-    among : sequence of str, optional
-        Their names; by default all of `HOLDS`, and what else makes a difference to this architecture.
+    - `among`: their names; by default all of `HOLDS`, and what else makes a difference to this architecture.
 
-    Examples
-    --------
     >>> migration = Scenario.parse({"workload": {"kind": "migration"}})
     >>> [one.name for one in strategies_of(migration, ["own", "whole-ioctl", "every-64"])]
     ['own', 'every-64']

@@ -27,10 +27,7 @@ class Trials:
     A replication is named by a stage and a number. What it draws depends on these and on the seed alone, not on what
     ran before it, nor on how many run at a time.
 
-    Parameters
-    ----------
-    seed : int
-        At least 0.
+    - `seed`: at least 0.
     """
 
     def __init__(self, costs: UncertainCosts, strategies: Sequence[Strategy], seed: int) -> None:
@@ -59,7 +56,9 @@ class Trials:
         start = float(np.random.default_rng([self.seed, stage]).random())
         return self.costs.draw(random), seed, (start + number * GOLDEN) % 1.0
 
-    def run(self, stage: int, numbers: Sequence[int], progress: parallel.Progress | None = None) -> NDArray[np.float64]:
+    def run(
+        self, stage: int, numbers: Sequence[int], what: str = "", progress: parallel.Progress | None = None
+    ) -> NDArray[np.float64]:
         """Simulate some replications with every strategy, as many at a time as there are CPUs.
 
         Returns: ndarray, shape (len(numbers), len(strategies), len(METRICS)).
@@ -69,7 +68,7 @@ class Trials:
         for number in numbers:
             scenario, seed, at = self.drawn(stage, number)
             tasks += [partial(_metrics, strategy.applied(scenario), how, seed, at) for strategy in self.strategies]
-        found = parallel.each(tasks, "", progress)
+        found = parallel.each(tasks, what, progress)
         return np.array(found).reshape(len(numbers), len(self.strategies), len(METRICS))
 
     def logs(self, stage: int, numbers: Sequence[int]) -> dict[str, NDArray[np.float64]]:

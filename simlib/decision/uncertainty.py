@@ -24,8 +24,6 @@ CLEARING = ("clear_page", "reacquire")
 def needed_costs(scenario: Scenario) -> tuple[str, ...]:
     """Costs that a simulated migration depends on, in the order of `Costs`.
 
-    Examples
-    --------
     >>> needed = needed_costs(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))
     >>> "split_block" in needed, "split_hold" in needed, "tlb_invalidate" in needed
     (True, False, False)
@@ -44,14 +42,9 @@ def needed_costs(scenario: Scenario) -> tuple[str, ...]:
 class UncertainCosts:
     """A scenario whose costs are known more or less.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        As given: costs that have a value keep it.
-    estimate : CostEstimate or None
-        Calibrated costs.
-    priors : mapping of str to Prior
-        Costs that neither gives, and calibrated ones of which the fit knows less than the prior.
+    - `scenario`: as given: costs that have a value keep it.
+    - `estimate`: calibrated costs.
+    - `priors`: costs that neither gives, and calibrated ones of which the fit knows less than the prior.
     """
 
     scenario: Scenario
@@ -62,8 +55,6 @@ class UncertainCosts:
     def of(cls, scenario: Scenario, estimate: CostEstimate | None = None) -> UncertainCosts:
         """The costs of a scenario, with an estimate's where it has them, and priors for all others.
 
-        Examples
-        --------
         >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "loongarch"},
         ...                                           "costs": {"reacquire": "60ns"}}))
         >>> "reacquire" in costs.priors, "fault_hold" in costs.priors
@@ -85,8 +76,6 @@ class UncertainCosts:
     def central(self) -> Scenario:
         """The scenario with each cost at its median: given, else calibrated, else from the priors.
 
-        Examples
-        --------
         >>> uncertain = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
         >>> uncertain.central().costs.fault_hold == uncertain.priors["fault_hold"].median
         True
@@ -123,8 +112,6 @@ class UncertainCosts:
     def evidence(self) -> str:
         """How far the costs that decide were calibrated, in a few words.
 
-        Examples
-        --------
         >>> UncertainCosts.of(Scenario.parse({"policy": {"architecture": "loongarch"}})).evidence
         'facts alone'
         """
@@ -160,8 +147,6 @@ class UncertainCosts:
 def factor_of(estimate: CostEstimate, cost: str, group: str) -> float:
     """How far a calibrated cost may lie from its value with 90 %, as a factor.
 
-    Examples
-    --------
     >>> known = CostEstimate(("reacquire",), np.log([60e3]), np.array([[0.01]]), 8, 0.02, {})
     >>> factor_of(known, "reacquire", "")
     1.2043...

@@ -37,8 +37,6 @@ _MASK = 2**64 - 1
 def mix(z: int) -> int:
     """SplitMix64's output function of a 64-bit state (variant 13 of Stafford's mixers).
 
-    Examples
-    --------
     >>> hex(mix(GAMMA))
     '0xe220a8397b1dcdaf'
     """
@@ -59,13 +57,8 @@ def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
 
     Returns: ndarray of uint64, shape (threads,).
 
-    Parameters
-    ----------
-    seed : int
-        Any non-negative integer below 2**63; 0 is a seed like any other.
+    - `seed`: any non-negative integer below 2**63; 0 is a seed like any other.
 
-    Examples
-    --------
     >>> keys = thread_keys(0, 3)
     >>> len(set(keys.tolist()))
     3
@@ -80,8 +73,6 @@ def thread_keys(seed: int, threads: int) -> NDArray[np.uint64]:
 def draw(key: int, number: int) -> int:
     """The 64 random bits of one draw of a thread.
 
-    Examples
-    --------
     >>> draw(7, 0) != draw(7, 1)
     True
     """
@@ -95,13 +86,8 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
     Returns: ndarray of int64, shape (2048,). In units of 2**-16. Raises `InputError` if `cv` is negative, above 8, or
     not finite.
 
-    Parameters
-    ----------
-    cv : float
-        Standard deviation over mean. 0: always the mean. 1: the exponential distribution.
+    - `cv`: standard deviation over mean. 0: always the mean. 1: the exponential distribution.
 
-    Examples
-    --------
     >>> table = quantile_table(1.0) / 2**16
     >>> round(float(table.mean()), 4), bool(0.99 < table.std() < 1.0)
     (1.0, True)
@@ -137,13 +123,8 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
     Returns: ndarray of int64, shape (4097,). Share of the places, in units of 2**-32. Raises `InputError` if the
     exponent is negative, above 4, or not finite.
 
-    Parameters
-    ----------
-    exponent : float
-        0: every place is as likely. 0.99: YCSB's default (Cooper et al. 2010, section 5.2).
+    - `exponent`: 0: every place is as likely. 0.99: YCSB's default (Cooper et al. 2010, section 5.2).
 
-    Examples
-    --------
     >>> float(zipf_table(0.0, 1000)[2048] / 2**32)
     0.5
     >>> bool(zipf_table(0.99, 10**6)[2048] / 2**32 < 0.01)  # half of all accesses go to less than 1 % of the pages
@@ -180,8 +161,6 @@ def seek_tables(places: tuple[float | tuple[float, ...], ...], pages: int) -> ND
 
     The last column says whether ranks are scattered over the region.
 
-    Examples
-    --------
     >>> seek_tables((0.0, 0.99), 100).shape
     (2, 4098)
     """
@@ -194,8 +173,6 @@ def seek_tables(places: tuple[float | tuple[float, ...], ...], pages: int) -> ND
 def tables(cvs: tuple[float, ...]) -> NDArray[np.int64]:
     """One quantile table a row.
 
-    Examples
-    --------
     >>> tables((0.0, 1.0)).shape
     (2, 2048)
     """

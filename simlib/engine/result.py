@@ -28,6 +28,9 @@ ACTIVITIES = ("run", "wait", "hold", "line", "broadcast", "idle")
 """Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, queued for
 the interconnect (a `Discipline.SERVER`), at barriers."""
 
+FAULTS = slice(len(ACTIVITIES), len(ACTIVITIES) + 4)
+"""Columns of `EngineResult.stamp_sums` that count faults, by kind."""
+
 LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
 """Statistics a lock keeps for each mode."""
 
@@ -42,8 +45,6 @@ LEDGER = ("write", *(scan.name.lower() for scan in Scan))
 def lap_bin(lap: int) -> int:
     """Bin of a lap: the number of its bits, and the three that follow the first. Below 16 ps every one has its own.
 
-    Examples
-    --------
     >>> lap_bin(15), lap_bin(16), lap_bin(17), lap_bin(1_000_000), lap_bin(2**63 - 1)
     (15, 16, 16, 143, 487)
     """
@@ -54,8 +55,6 @@ def lap_bin(lap: int) -> int:
 def lap_bin_end(number: int) -> int:
     """The shortest lap that is too long for a bin, ps; at most 9/8 of the bin's shortest.
 
-    Examples
-    --------
     >>> [lap_bin(lap_bin_end(number)) - number for number in (0, 15, 16, 143, 486)]
     [1, 1, 1, 1, 1]
     """
@@ -67,46 +66,30 @@ def lap_bin_end(number: int) -> int:
 class EngineResult:
     """Everything that one run of a job left behind. Arrays only, so that runs compare with ``==``.
 
-    Attributes
-    ----------
-    end_ps : int
-        Simulated time at which the last thread ended.
-    events : int
-        Steps with a shared effect that took place.
-    lock_stats : ndarray of int64, shape (n_locks, 2, 6)
-        Lock, mode (read, write), `LOCK_COLUMNS`.
-    wait_histogram, hold_histogram : ndarray of int64, shape (n_locks, 2, 65)
-        Count of waits and holds whose picoseconds have that many bits.
-    busy_ps : ndarray of int64, shape (n_locks,)
-        Time during which anyone held the lock.
-    queue_ps : ndarray of int64, shape (n_locks, 512)
-        Integral of the queue length over each time bin.
-    thread_ps : ndarray of int64, shape (n_threads, 6)
-        Time by `ACTIVITIES`.
-    thread_end_ps : ndarray of int64, shape (n_threads,)
-    faults : ndarray of int64, shape (n_threads, 4)
-        Page translation, page permission, block permission, block translation faults.
-    progress : ndarray of int64, shape (n_threads, 512)
-        Pages done in each time bin.
-    bin_ps : int
-        Width of a time bin.
-    stamp_ps : ndarray of int64, shape (n_stamps,)
-    stamp_locks : ndarray of int64, shape (n_stamps, n_locks, 2, 2)
-        Acquisitions and contended acquisitions up to each stamp.
-    stamp_sums : ndarray of int64, shape (n_stamps, 11)
-        Up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults by kind; then pages done by vCPUs.
-    stamp_own : ndarray of int64, shape (n_stamps, 7)
-        Of the thread that stamped: picoseconds by activity, and pages in its bitmap.
-    lap_histogram : ndarray of int64, shape (n_threads, 488)
-        Laps (`Step.LAP`) by `lap_bin`.
-    lap_max_ps : ndarray of int64, shape (n_threads,)
-        Longest lap of each thread; of accesses to memory: its longest stall.
-    trace : ndarray of int64, shape (n_events, 4)
-        Time, thread, `EVENTS` number, argument; empty unless asked for.
-    ledger : ndarray of int64, shape (n_entries, 5)
-        What happened to the guest's pages: time, thread, `LEDGER` number, page (of a scan the first one), and for a
-        write whether a fault came before (1) or not (0), for a scan how many pages it found as it looked for them.
-        Empty unless asked for.
+    - `end_ps`: simulated time at which the last thread ended.
+    - `events`: steps with a shared effect that took place.
+    - `lock_stats`, shape (n_locks, 2, 6): lock, mode (read, write), `LOCK_COLUMNS`.
+    - `wait_histogram`, `hold_histogram`, shape (n_locks, 2, 65): count of waits and holds whose picoseconds have that
+      many bits.
+    - `busy_ps`, shape (n_locks,): time during which anyone held the lock.
+    - `queue_ps`, shape (n_locks, 512): integral of the queue length over each time bin.
+    - `thread_ps`, shape (n_threads, 6): time by `ACTIVITIES`.
+    - `thread_end_ps`, shape (n_threads,)
+    - `faults`, shape (n_threads, 4): page translation, page permission, block permission, block translation faults.
+    - `progress`, shape (n_threads, 512): pages done in each time bin.
+    - `bin_ps`: width of a time bin.
+    - `stamp_ps`, shape (n_stamps,)
+    - `stamp_locks`, shape (n_stamps, n_locks, 2, 2): acquisitions and contended acquisitions up to each stamp.
+    - `stamp_sums`, shape (n_stamps, 11): up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults
+      by kind; then pages done by vCPUs.
+    - `stamp_own`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
+    - `lap_histogram`, shape (n_threads, 488): laps (`Step.LAP`) by `lap_bin`.
+    - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
+    - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty
+      unless asked for.
+    - `ledger`, shape (n_entries, 5): what happened to the guest's pages: time, thread, `LEDGER` number, page (of a scan
+      the first one), and for a write whether a fault came before (1) or not (0), for a scan how many pages it found as
+      it looked for them. Empty unless asked for.
     """
 
     end_ps: int
@@ -150,20 +133,11 @@ class EngineResult:
                 stats = dict(zip(LOCK_COLUMNS, self.lock_stats[lock, mode].tolist(), strict=True))
                 if not stats["acquisitions"]:
                     continue
-                rows.append(
-                    {
-                        "lock": name,
-                        "mode": mode.name.lower(),
-                        "acquisitions": stats["acquisitions"],
-                        "contended": stats["contended"],
-                        "wait_s": stats["wait_ps"] * PS,
-                        "wait_max_s": stats["wait_max_ps"] * PS,
-                        "hold_s": stats["hold_ps"] * PS,
-                        "hold_max_s": stats["hold_max_ps"] * PS,
-                        "utilisation": self.busy_ps[lock] / max(1, self.end_ps),
-                        "mean_queue": self.queue_ps[lock].sum() / max(1, self.end_ps),
-                    }
-                )
+                counts = {name: count for name, count in stats.items() if not name.endswith("_ps")}
+                times = {f"{name.removesuffix('ps')}s": time * PS for name, time in stats.items() if name not in counts}
+                shares = {"utilisation": self.busy_ps[lock] / max(1, self.end_ps),
+                          "mean_queue": self.queue_ps[lock].sum() / max(1, self.end_ps)}  # fmt: skip
+                rows.append({"lock": name, "mode": mode.name.lower(), **counts, **times, **shares})
         return pd.DataFrame(rows)
 
     def threads(self, job: Job) -> pd.DataFrame:
@@ -171,12 +145,7 @@ class EngineResult:
         frame = pd.DataFrame(self.thread_ps * PS, columns=[f"{a}_s" for a in ACTIVITIES])
         frame.insert(0, "thread", list(job.thread_names))
         frame["end_s"] = self.thread_end_ps * PS
-        kinds = (
-            "translation_faults",
-            "permission_faults",
-            "block_permission_faults",
-            "block_translation_faults",
-        )
+        kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults")
         for i, kind in enumerate(kinds):
             frame[kind] = self.faults[:, i]
         return frame

@@ -2,13 +2,11 @@
 """Who waited for which lock, and who held it, when: read from the trace of a run, exact to the picosecond.
 
 An event of the trace that ends a wait (``acquired``) or a hold (``released``) ends what the event before it, of the
-same thread and lock, began. The trace does not say in which mode: where a run used a lock in both, the thread's program
-is followed along its events to the step that took the lock.
+same thread and lock, began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from simlib.engine.result import EVENTS, PS, EngineResult
 from simlib.errors import InputError, nearest
 from simlib.model.job import Job
-from simlib.model.steps import Mode, Step, Whose
+from simlib.model.steps import Mode
 
 
 class TracedRun(Protocol):
@@ -41,23 +39,16 @@ OWNERS = ("write, vCPUs", "write, clearing threads", "read", "free")
 """Who may own a lock, in `ownership_over_time`."""
 
 _TRY, _ACQUIRED, _RELEASED, _RETRY = (EVENTS.index(name) for name in ("try", "acquired", "released", "retry"))
-_UNKNOWN = -1
-_MODES = np.array(["read", "write", "unknown"], dtype=object)
-"""Words for `Mode` and for `_UNKNOWN`, which as an index is the last."""
-
-_SHOWN_BY = {"try": Step.TAKE, "released": Step.DROP, "retry": Step.DROP, "fault": Step.ACCESS, "mapped": Step.MAP,
-             "barrier": Step.BARRIER, "scan": Step.SCAN, "stamp": Step.STAMP, "signal": Step.SIGNAL,
-             "kick": Step.KICK, "touch": Step.TOUCH, "end": Step.END}  # fmt: skip
-"""Events that tell which step a thread has reached. Every such step gives its event; ACCESS only when it faults."""
+_MODES = np.array([mode.name.lower() for mode in Mode], dtype=object)
 
 
 def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd.DataFrame:
     """Every wait for a lock and every hold of a traced run, in order of their beginnings.
 
-    Returns: ``thread``, ``lock``, ``mode`` (``read``, ``write``, or ``unknown`` where the thread's program leaves it
-    open), ``what`` (``wait`` or ``hold``), ``begin_s``, ``end_s``. A wait ends when the thread owns the lock, so it
-    includes the transfers of the lock's cache line. Updates without a lock count as holds, except those that lost their
-    race. Raises `InputError` if the run was not traced, or the window is empty.
+    Returns: ``thread``, ``lock``, ``mode`` (``read`` or ``write``), ``what`` (``wait`` or ``hold``), ``begin_s``,
+    ``end_s``. A wait ends when the thread owns the lock, so it includes the transfers of the lock's cache line. Updates
+    without a lock count as holds, except those that lost their race. Raises `InputError` if the run was not traced, or
+    the window is empty.
 
     Parameters
     ----------
@@ -75,13 +66,13 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
     ['vcpu 0', 'mmu_lock', 'read', 'hold']
     """
     trace = _ordered(result.raw)
-    ends, begins, modes = _pieces(result.job, result.raw, trace)
+    ends, begins = _pairs(trace)
     waits = trace[ends, 2] == _ACQUIRED
     frame: pd.DataFrame = pd.DataFrame(
         {
             "thread": np.array(result.job.thread_names, dtype=object)[trace[ends, 1]],
             "lock": np.array(result.job.lock_names, dtype=object)[trace[ends, 3]],
-            "mode": _MODES[modes],
+            "mode": _MODES[trace[ends, 4]],
             "what": np.where(waits, "wait", "hold").astype(object),
             "begin_s": trace[begins, 0] * PS,
             "end_s": trace[ends, 0] * PS,
@@ -105,8 +96,8 @@ def ownership_over_time(
     """Share of each time bin in which a lock is held, by whom, or free.
 
     Returns: ``time_s`` (middle of the bin), ``width_s``, ``owner`` (one of `OWNERS`), ``share``; the shares of a bin
-    add up to 1. Readers that overlap count once. Raises `InputError` if the run was not traced, the lock is not in it
-    or its mode is not known, or there is no bin.
+    add up to 1. Readers that overlap count once. Raises `InputError` if the run was not traced, the lock is not in it,
+    or there is no bin.
 
     Parameters
     ----------
@@ -132,8 +123,6 @@ def ownership_over_time(
     if lock not in known:
         raise InputError("lock", lock, "nobody takes it in this run", nearest(lock, known))
     held = frame[(frame["lock"] == lock) & (frame["what"] == "hold")]
-    if (held["mode"] == "unknown").any():
-        raise InputError("lock", lock, "its programs leave open in which mode it is held")
     begin, end = _span(all_of_it if window is None else window)
     edges = np.linspace(begin, end, bins + 1)
     write, vcpu = held["mode"] == "write", held["thread"].str.startswith("vcpu ")
@@ -152,9 +141,8 @@ def ownership_over_time(
 def perfetto_trace(result: TracedRun) -> dict[str, object]:
     """The run's trace in the JSON format that Perfetto and chrome://tracing read.
 
-    One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps.
-
-    Raises `InputError` if the run was not traced.
+    One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps. Raises
+    `InputError` if the run was not traced.
 
     Examples
     --------
@@ -171,7 +159,7 @@ def perfetto_trace(result: TracedRun) -> dict[str, object]:
     trace = _ordered(result.raw)
     ends, begins = _pairs(trace)
     began = dict(zip(ends.tolist(), trace[begins, 0].tolist(), strict=True))
-    for at, (time, thread, kind, argument) in enumerate(trace.tolist()):
+    for at, (time, thread, kind, argument, _) in enumerate(trace.tolist()):
         name = EVENTS[kind]
         if at in began:
             begin = began[at]
@@ -210,84 +198,6 @@ def _pairs(trace: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
     about = about[np.lexsort((about, trace[about, 3], trace[about, 1]))]
     ends = np.flatnonzero(np.isin(trace[about, 2], (_ACQUIRED, _RELEASED)))
     return about[ends], about[ends - 1]
-
-
-def _pieces(
-    job: Job, raw: EngineResult, trace: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """`_pairs`, and the mode of each wait and hold."""
-    ends, begins = _pairs(trace)
-    used = raw.lock_stats[:, :, :2].sum(axis=2) > 0
-    both = used[:, Mode.READ] & used[:, Mode.WRITE]
-    released = np.full(len(trace), _UNKNOWN)
-    if both[trace[ends, 3]].any():
-        released = _modes(job, trace)
-    modes = released[ends]
-    waits = np.flatnonzero(trace[ends, 2] == _ACQUIRED)
-    modes[waits] = modes[waits + 1]  # what a wait is for is known when it is let go, which comes next
-    lock = trace[ends, 3]
-    return ends, begins, np.where(both[lock], modes, used[lock, Mode.WRITE].astype(np.int64))
-
-
-def _modes(job: Job, trace: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Mode of what each event lets go, or -1: follows every thread to the steps that its events may have come from.
-
-    Between two events a thread may take any branch, so that it may be at several steps; it is remembered where each
-    event leads from such a set.
-    """
-    steps = [tuple(row) for row in job.steps.tolist()]
-    regions = -(-job.pages // job.lock_pages)
-    where = [_ahead(steps, [int(entry)]) for entry in job.entry]
-    known: dict[tuple[frozenset[int], int, int, int], tuple[frozenset[int], int]] = {}
-
-    def shows(step: tuple[int, ...], thread: int, argument: int) -> bool:
-        kind, a, _, whose, _ = step
-        if kind in (Step.TAKE, Step.DROP):
-            if whose == Whose.REGION:
-                return a <= argument < a + regions
-            return argument == a + (thread if whose == Whose.THREAD else 0)
-        return kind not in (Step.STAMP, Step.BARRIER, Step.SIGNAL) or a == argument
-
-    def follow(at: frozenset[int], thread: int, event: str, argument: int) -> tuple[frozenset[int], int]:
-        here = [i for i in at if steps[i][0] == _SHOWN_BY[event] and shows(steps[i], thread, argument)]
-        modes = {steps[i][2] for i in here}
-        onward = [steps[i][1 + argument] if event == "fault" else steps[i][4] if event == "retry" else i + 1
-                  for i in here if event != "end"]  # fmt: skip
-        return _ahead(steps, onward), modes.pop() if event == "released" and len(modes) == 1 else _UNKNOWN
-
-    modes = np.full(len(trace), _UNKNOWN)
-    for row, (thread, kind, argument) in enumerate(trace[:, 1:].tolist()):
-        event = EVENTS[kind]
-        if event not in _SHOWN_BY:
-            continue
-        tells = 0 if event in ("mapped", "scan", "kick", "touch") else argument
-        key = (where[thread], thread, kind, tells)
-        if key not in known:
-            known[key] = follow(where[thread], thread, event, tells)
-        where[thread], modes[row] = known[key]
-    return modes
-
-
-def _ahead(steps: list[tuple[int, ...]], start: Iterable[int]) -> frozenset[int]:
-    """Steps that show themselves by an event and that a thread may reach from `start` without any other such event."""
-    seen: set[int] = set()
-    found: set[int] = set()
-    open_ends = list(start)
-    while open_ends:
-        index = open_ends.pop()
-        if index in seen or index >= len(steps):
-            continue
-        seen.add(index)
-        kind, target = steps[index][:2]
-        if kind in _SHOWN_BY.values():
-            found.add(index)
-            if kind != Step.ACCESS:
-                continue
-        if kind in (Step.JUMP, Step.REPEAT, Step.TEST):
-            open_ends.append(target)
-        if kind != Step.JUMP:
-            open_ends.append(index + 1)
-    return frozenset(found)
 
 
 def _covered(held: pd.DataFrame, edges: NDArray[np.float64]) -> NDArray[np.float64]:

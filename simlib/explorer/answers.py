@@ -16,7 +16,7 @@ from simlib.decision.closed_form import batching, chunk_pages
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
-from simlib.engine.timeline import ownership_over_time, perfetto_trace, timeline
+from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
 from simlib.fits import choose_fit, find_fit
@@ -44,7 +44,7 @@ DRAWS = 12
 TRACE = 2_000_000
 """Events of a window whose lock ownership is drawn."""
 
-MOST_VCPUS = 1023
+MOST_VCPUS, SEED = 1023, 1
 
 Check = parallel.Check
 
@@ -165,15 +165,15 @@ def published(scenario: Scenario) -> pd.DataFrame:
     return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-def curve(state: State, check: Check, draws: int = DRAWS) -> pd.DataFrame:
+def curve(state: State, check: Check) -> pd.DataFrame:
     """Dirty memory time over vCPUs, in multiples of one vCPU's, with a band for what the costs leave open.
 
-    Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `draws` vectors of costs).
+    Returns: vcpus, times (costs at their medians), low, high (5 % and 95 % of `DRAWS` vectors of costs).
     """
     vcpus = curve_vcpus(state.scenario.guest.vcpus)
     medians, costs = costed(state.case())
     random = np.random.default_rng(1)
-    worlds = [medians, *(costs.draw(random) for _ in range(draws))]
+    worlds = [medians, *(costs.draw(random) for _ in range(DRAWS))]
     jobs = [(selftest(world).with_vcpus(n), n) for world in worlds for n in vcpus]
 
     def one(case: Scenario, n: int, inner: Check) -> float:
@@ -185,7 +185,7 @@ def curve(state: State, check: Check, draws: int = DRAWS) -> pd.DataFrame:
 
     found = np.array(parallel.each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
     times = found / found[:, :1]
-    low, high = np.quantile(times[1:], [0.05, 0.95], axis=0) if draws else (times[0], times[0])
+    low, high = np.quantile(times[1:], [0.05, 0.95], axis=0)
     return pd.DataFrame({"vcpus": vcpus, "times": times[0], "low": low, "high": high})
 
 
@@ -223,11 +223,11 @@ class Trip(NamedTuple):
         }
 
 
-def trips(state: State, strategies: Sequence[str], check: Check, seed: int = 1) -> list[Trip]:
+def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
     """A walk for each of some strategies, on common random numbers."""
 
     def one(name: str, inner: Check) -> Trip:
-        return Trip(name, travel(costed(state.case(name))[0], seed, 0.5, _both(check, inner)))
+        return Trip(name, travel(costed(state.case(name))[0], SEED, 0.5, _both(check, inner)))
 
     return parallel.each([partial(one, name) for name in strategies])
 
@@ -280,7 +280,7 @@ class Glimpse:
 
     job: Job
     raw: EngineResult
-    seed: int = 1
+    seed: int = SEED
 
     @property
     def span(self) -> tuple[float, float]:
@@ -302,18 +302,14 @@ class Glimpse:
         rows = shares.rename(columns=lambda name: name.removesuffix("_s")).rename_axis("thread_class").reset_index()
         return rows.melt("thread_class", var_name="activity", value_name="share")
 
-    def perfetto(self) -> dict[str, object]:
-        """The trace as Perfetto reads it."""
-        return perfetto_trace(self)
 
-
-def glimpse(state: State, check: Check, seed: int = 1) -> Glimpse:
+def glimpse(state: State, check: Check) -> Glimpse:
     """Run the window on one CLEAR with a trace.
 
     Raises `SimlibError` if there are more events than a trace may have.
     """
-    job = job_of_clear(costed(state.case())[0], seed)
-    return Glimpse(job, compiled.run(job, seed=seed, trace=TRACE, progress=check), seed)
+    job = job_of_clear(costed(state.case())[0], SEED)
+    return Glimpse(job, compiled.run(job, seed=SEED, trace=TRACE, progress=check))
 
 
 # --- all of it -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
@@ -257,7 +258,7 @@ class Controls:
 
     def _show_pins(self, state: State) -> None:
         self._pins.children = [
-            button(f"✕ {pin}", lambda pin=pin: self._unpin(pin), tooltip=f"unpin {pin}") for pin in state.pins
+            button(f"✕ {pin}", partial(self._unpin, pin), tooltip=f"unpin {pin}") for pin in state.pins
         ]
 
     def _unpin(self, pin: str) -> None:

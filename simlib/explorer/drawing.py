@@ -67,7 +67,7 @@ def _guest(found: Findings, old: dict[str, Any]) -> go.Figure:
 
 def _batch_of(state: State) -> int:
     """The batch of a state's strategy, pages; 0: the whole ioctl; -1: it is no batch."""
-    text = state.case().policy.lets_go
+    text = str(state.case().policy.lets_go)
     known = {"never": 0} | {f"pages >= {batch}": batch for batch in answers.BATCHES if batch}
     return known.get(text, -1)
 

@@ -17,6 +17,7 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
+from simlib.engine.timeline import perfetto_trace
 from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.explorer import answers
 from simlib.explorer.canvas import IMAGES, Canvas
@@ -32,6 +33,7 @@ ASKED = "QUERY_STRING"
 DRAWING_S, LOADING_S = 0.5, 5.0
 """How long the simulation lets a browser draw an answer, and load the page before the first one, at most, s."""
 
+PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
 SLOW = "theory; still simulating … (after an installation the simulator is compiled once, for a minute or two)"
 
@@ -213,20 +215,14 @@ class Explorer:
         self._figure = widgets.Dropdown(options=[(title, name) for name, title in TITLES.items()], layout=auto())
         self._code = widgets.Textarea(rows=5, disabled=True, layout=auto())
         upload = widgets.FileUpload(description="open a scenario", accept=".toml", layout=auto())
-        upload.observe(lambda change: self._try(lambda: self._open(change["new"])), names="value")
+        upload.observe(lambda change: self._try(self._open, change["new"]), names="value")
         files: dict[str, tuple[str, Callable[[], bytes]]] = {
             "scenario (TOML)": ("scenario.toml", lambda: self.state.to_toml().encode()),
             "table (CSV)": ("explorer.csv", lambda: self.findings.table().to_csv(index=False).encode()),
             "trace (Perfetto)": ("trace.json", self._trace),
         }
-        saves = [
-            button(label, lambda name=name, content=content: self._try(lambda: self.canvas.save(name, content())))
-            for label, (name, content) in files.items()
-        ]
-        images = [
-            button(kind.upper(), lambda kind=kind: self._try(lambda: self._save_image(kind)), width="60px")
-            for kind in (*IMAGES, "pdf")
-        ]
+        saves = [button(label, partial(self._try, self._save, *file)) for label, file in files.items()]
+        images = [button(kind.upper(), partial(self._try, self._save_image, kind), width="60px") for kind in PICTURES]
         code = button("Python and command line", lambda: setattr(self._code, "value", self.calls()))
         parts = [upload, *saves, self._figure, widgets.HBox(images), code, self._code, self._note]
         fold = widgets.Accordion([widgets.VBox(parts)], selected_index=None)
@@ -245,7 +241,10 @@ class Explorer:
         found = self.findings.parts.get("glimpse")
         if found is None:
             raise InputError("trace", "none", "the window was not simulated", "wait until it is")
-        return json.dumps(found.perfetto()).encode()
+        return json.dumps(perfetto_trace(found)).encode()
+
+    def _save(self, name: str, content: Callable[[], bytes]) -> None:
+        self.canvas.save(name, content())
 
     def _save_image(self, kind: str) -> None:
         name = self._figure.value
@@ -258,11 +257,11 @@ class Explorer:
         for given in files:
             self.load(State.from_toml(bytes(given["content"]).decode("utf-8")))
 
-    def _try(self, action: Callable[[], None]) -> None:
+    def _try(self, action: Callable[..., None], *given: Any) -> None:
         """Do what a button says, or say beside it what is wrong."""
         self._note.value = ""
         try:
-            action()
+            action(*given)
         except (SimlibError, UnicodeDecodeError) as error:
             self._note.value = escape(str(error))
 

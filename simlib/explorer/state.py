@@ -87,7 +87,7 @@ class State:
 
         Examples
         --------
-        >>> State.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.lets_go
+        >>> str(State.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.lets_go)
         'pages >= 128 and waiters >= 1'
         """
         name = self.strategy if strategy is None else strategy

@@ -115,7 +115,8 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
             x=[left, right, right, left], y=[-reach, -reach, reach, reach], fill="toself", mode="none",
             fillcolor=translucent(MUTED, 0.14), hoverinfo="skip", showlegend=False, **place(i),
         )  # fmt: skip
-        for (variant, role), part in mine.groupby(["variant", "role"], sort=False):
+        for pair, part in mine.groupby(["variant", "role"], sort=False):
+            variant, role = map(str, pair)
             figure.add_scatter(
                 x=part["vcpus"], y=part["error_percent"], mode="markers",
                 marker={"color": colours[variant], "size": 9, **ROLE_LOOKS[role]}, cliponaxis=False,

@@ -95,7 +95,7 @@ def lock_ownership(
             x=spans(part, "begin_s", "end_s") / factor,
             y=np.repeat(part["thread"].map(shown.index), 3),
             mode="lines",
-            line={"color": OWNER_COLOURS.get(owner, MUTED), "width": thick * each, "simplify": False},
+            line={"color": OWNER_COLOURS.get(str(owner), MUTED), "width": thick * each, "simplify": False},
             name=f"{what}: {owner}",
             text=np.repeat((part["end_s"] - part["begin_s"]).map(seconds), 3),
             showlegend=True,

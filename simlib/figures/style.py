@@ -159,7 +159,8 @@ def time_unit(values: Iterable[float]) -> tuple[float, str]:
 
 def _positive(values: Iterable[float]) -> np.ndarray:
     known = np.asarray(list(values), dtype=float)
-    return known[np.isfinite(known) & (known > 0)]
+    positive: np.ndarray = known[np.isfinite(known) & (known > 0)]
+    return positive
 
 
 def plain_number(value: float) -> str:

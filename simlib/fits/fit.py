@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from simlib.errors import InputError
 from simlib.fits.estimate import CostEstimate
 from simlib.fits.tables import (
     FITTED,
@@ -81,10 +80,14 @@ class Fit(Result):
     starts: pd.DataFrame = field(default_factory=pd.DataFrame)
     advice: Mapping[str, str] = field(default_factory=dict)
 
-    FIGURES: ClassVar[Mapping[str, str]] = {
-        "cost_intervals": "costs", "residuals": "_residuals", "correlation": "_correlation",
-        "dirty_memory_time": "curves", "contentions": "curves", "sensitivity": "_sensitivity",
-    }  # fmt: skip
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "cost_intervals": lambda fit: fit.costs(),
+        "residuals": lambda fit: fit.residuals,
+        "correlation": lambda fit: fit.correlation,
+        "dirty_memory_time": lambda fit: fit.curves(),
+        "contentions": lambda fit: fit.curves(),
+        "sensitivity": lambda fit: fit._sensitivity(),
+    }
 
     @property
     def level(self) -> float:
@@ -216,14 +219,6 @@ class Fit(Result):
         has = {"dirty_memory_time": "dirty_memory_time" in metrics, "contentions": "contentions" in metrics,
                "correlation": self.correlation is not None, "sensitivity": len(self.sensitivity) > 0}  # fmt: skip
         return tuple(name for name in self.FIGURES if has.get(name, True))
-
-    def _residuals(self) -> pd.DataFrame:
-        return self.residuals
-
-    def _correlation(self) -> pd.DataFrame:
-        if self.correlation is None:
-            raise InputError("correlation", "missing", "the covariance of this fit has variances only")
-        return self.correlation
 
     def _sensitivity(self) -> pd.DataFrame:
         rows = self.sensitivity

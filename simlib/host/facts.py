@@ -85,6 +85,8 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
     machine, kernel = platform.machine(), platform.release()
     architecture, words = page_tables(machine, kernel, modules)
     info = _text(root / "proc/cpuinfo")
+    memory = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    chosen = re.search(r"\[(\w+)\]", _text(system / "kernel/mm/transparent_hugepage/enabled"))
     return HostFacts(
         machine=machine,
         kernel=kernel,
@@ -94,10 +96,10 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
         sockets=len({socket for socket, _ in cores}),
         threads_per_core=max(list(places.values()).count(core) for core in cores),
         nodes=_nodes(system, cpus),
-        memory_bytes=_memory(root),
+        memory_bytes=int(memory[1]) * 1024 if memory else 0,
         governor=_text(system / f"devices/system/cpu/cpu{cpus[0]}/cpufreq/scaling_governor") or "not stated",
         hypervisor=" hypervisor" in info or (system / "hypervisor/type").exists(),
-        transparent_huge_pages=_chosen(_text(system / "kernel/mm/transparent_hugepage/enabled")),
+        transparent_huge_pages=chosen[1] if chosen else "not stated",
         modules=modules,
         architecture=architecture,
         page_tables=words,
@@ -207,18 +209,6 @@ def parse_cpus(text: str) -> tuple[int, ...]:
             raise InputError("CPUs", text, "must be numbers and ranges", "write 0-3,8", flag="--cpus")
         numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     return tuple(sorted(numbers))
-
-
-def _memory(root: Path) -> int:
-    """Bytes of the host's memory."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
-
-
-def _chosen(text: str) -> str:
-    """The word that the kernel shows in brackets."""
-    found = re.search(r"\[(\w+)\]", text)
-    return found[1] if found else "not stated"
 
 
 def _text(path: Path) -> str:

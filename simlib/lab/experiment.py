@@ -208,7 +208,8 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
     values = _check_fields(values, where)
     where = f"{where}: {values['name']}"
     parameters, test = (
-        {key: _values(value) for key, value in _table(table, name, where).items()} for name in ("parameters", "test")
+        {key: _values(value, f"{where}.{name}.{key}") for key, value in _table(table, name, where).items()}
+        for name in ("parameters", "test")
     )
     for key, options in test.items():
         for value in options:
@@ -220,11 +221,6 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
             if not isinstance(value, int | str) or not _WORD.fullmatch(str(value)):
                 rule = "must be a number, a truth value or a word"
                 raise InputError(f"{where}.parameters.{key}", value, rule, "kernel-patches/README.md lists the values")
-    for name, own in (("parameters", parameters), ("test", test)):
-        for key, options in own.items():
-            texts = [parameter_text(value) for value in options]
-            if len(set(texts)) < len(texts):
-                raise InputError(f"{where}.{name}.{key}", list(options), "names a value twice", "leave one of them out")
     return Experiment(**values, parameters=parameters, test=test)
 
 
@@ -288,9 +284,12 @@ def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     return found
 
 
-def _values(value: Any) -> tuple[Any, ...]:
+def _values(value: Any, where: str) -> tuple[Any, ...]:
     """Values of a key: a list is a dimension of the matrix."""
-    return tuple(value) if isinstance(value, list) and value else (value,)
+    values = tuple(value) if isinstance(value, list) and value else (value,)
+    if len({parameter_text(one) for one in values}) < len(values):
+        raise InputError(where, value, "names a value twice", "leave one of them out")
+    return values
 
 
 def parameter_text(value: object) -> str:

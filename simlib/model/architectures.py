@@ -17,47 +17,29 @@ from simlib.errors import InputError, nearest
 class Architecture:
     """One architecture's use of mmu_lock.
 
-    Attributes
-    ----------
-    lock : str
-        ``spin`` (queued spinlock), ``rwlock`` (queued rwlock) or ``none``: dirty logging does not take mmu_lock.
-    write_protect_fault : str
-        Mode in which a write to a write-protected, already split page is fixed: ``lockless``, ``read``,
-        ``write``, or ``none``: hardware records the write without a fault.
-    translation_fault : str
-        Mode in which a missing entry is installed.
-    split_fault : str
-        Mode in which a first write to a write-protected block is handled.
-    clear_lock : str
-        Mode in which CLEAR_DIRTY_LOG (GET where there is no CLEAR) write-protects; ``none`` without mmu_lock.
-    fault_lock_sections : int
-        Times that one slow fault takes the lock.
-    eager_split : str
-        Where and under what blocks are split ahead of the guest's writes.
-    drop_points : str
-        Where a long hold lets go.
-    fault_flush : str
-        Invalidation that a permission fault needs, under the lock: ``none`` (lockless or not needed),
-        ``local`` (this CPU's TLB) or ``broadcast`` (all CPUs: arm64's inner shareable TLBI, riscv's remote
-        fence, POWER's tlbie).
-    flush : str
-        When TLBs are flushed, and with the lock held or not.
-    version : str
-        Kernel version of the facts.
-    sources : tuple of str
-        Kernel files and functions.
-    enable_lock : str
-        Mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
-    splits_at_clear : bool
-        Whether, by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
-    enable_by_rmap : bool
-        Whether enabling the log looks at every page's reverse mapping, also in blocks that are not split.
-    data_lines : int
-        Cache lines beside the lock's own that every fault under the lock changes, whoever takes it.
-    split_flush : bool
-        Whether the fault that replaces a block by a table flushes all TLBs with the lock held.
-    split_alloc : str
-        Whether an eager split allocates the new table ``under_lock``, or lets go for it (``drop``).
+    - `lock`: ``spin`` (queued spinlock), ``rwlock`` (queued rwlock) or ``none``: dirty logging does not take mmu_lock.
+    - `write_protect_fault`: mode in which a write to a write-protected, already split page is fixed: ``lockless``,
+      ``read``, ``write``, or ``none``: hardware records the write without a fault.
+    - `translation_fault`: mode in which a missing entry is installed.
+    - `split_fault`: mode in which a first write to a write-protected block is handled.
+    - `clear_lock`: mode in which CLEAR_DIRTY_LOG (GET where there is no CLEAR) write-protects; ``none`` without
+      mmu_lock.
+    - `fault_lock_sections`: times that one slow fault takes the lock.
+    - `eager_split`: where and under what blocks are split ahead of the guest's writes.
+    - `drop_points`: where a long hold lets go.
+    - `fault_flush`: invalidation that a permission fault needs, under the lock: ``none`` (lockless or not needed),
+      ``local`` (this CPU's TLB) or ``broadcast`` (all CPUs: arm64's inner shareable TLBI, riscv's remote fence, POWER's
+      tlbie).
+    - `flush`: when TLBs are flushed, and with the lock held or not.
+    - `version`: kernel version of the facts.
+    - `sources`: kernel files and functions.
+    - `enable_lock`: mode in which enabling the log write-protects the slot, without KVM_DIRTY_LOG_INITIALLY_SET.
+    - `splits_at_clear`: whether, by default, CLEAR splits blocks eagerly after KVM_DIRTY_LOG_INITIALLY_SET.
+    - `enable_by_rmap`: whether enabling the log looks at every page's reverse mapping, also in blocks that are not
+      split.
+    - `data_lines`: cache lines beside the lock's own that every fault under the lock changes, whoever takes it.
+    - `split_flush`: whether the fault that replaces a block by a table flushes all TLBs with the lock held.
+    - `split_alloc`: whether an eager split allocates the new table ``under_lock``, or lets go for it (``drop``).
     """
 
     name: str
@@ -188,8 +170,6 @@ def architecture(name: str) -> Architecture:
 
     Raises `InputError` if the name is unknown; the message has the nearest known one.
 
-    Examples
-    --------
     >>> architecture("arm64").write_protect_fault
     'read'
     """

@@ -31,8 +31,6 @@ _CLOSES = {"(": ")", "[": "]"}
 def leaves(condition: Condition) -> list[Condition]:
     """The comparisons of a condition, one by one.
 
-    Examples
-    --------
     >>> from simlib.model.strategy import strategy
     >>> [str(leaf) for leaf in leaves(strategy("pages >= 64 and not waiters >= 1"))]
     ['pages >= 64', 'waiters >= 1']
@@ -45,12 +43,8 @@ def leaves(condition: Condition) -> list[Condition]:
 class Reader(ABC):
     """A recursive descent over the words of a text.
 
-    Parameters
-    ----------
-    what : str
-        Names the text in an error.
-    cure : str
-        What to do about an error that says nothing better.
+    - `what`: names the text in an error.
+    - `cure`: what to do about an error that says nothing better.
     """
 
     def __init__(self, text: str, what: str, cure: str) -> None:

@@ -64,66 +64,38 @@ _STEPS, _QUANTITIES = _ranges(_OF_STEPS, 4), _ranges(_OF_QUANTITIES, 1)
 class Job:
     """Everything an engine needs: programs, threads, locks, page tables. Data only.
 
-    Attributes
-    ----------
-    steps : ndarray of int64, shape (n_steps, 5)
-        All programs, one behind the other: number of the kind, then its arguments.
-    entry : ndarray of int64, shape (n_threads,)
-        First step of each thread.
-    region : ndarray of int64, shape (n_threads, 2)
-        First page and end (exclusive) of the pages that each thread walks.
-    locks : ndarray of int64, shape (n_locks,)
-        A `Discipline` each.
-    local_ps, near_ps, far_ps : int
-        Time of one atomic operation on a cache line that this CPU, another CPU of the socket,
-        or a CPU of another socket owned last.
-    socket : ndarray of int64, shape (n_threads,)
-        Socket on which each thread runs.
-    cluster : ndarray of int64, shape (n_threads,), or None
-        Cluster of CPUs in which each thread runs, numbered through all sockets; None: there are none.
-    cluster_ps : int
-        Time of such an operation where a CPU of the same cluster owned the line last.
-    crowding_ps : int
-        What a queued lock's hand-over takes longer for each doubling of the threads that wait: k others behind the
-        one whose turn it is add log2(1 + k) times as much (`crowding`).
-    lines : int
-        Cache lines that `Step.TOUCH` may change.
-    cvs : tuple of float
-        Coefficient of variation of each distribution that steps name; number 0 is the fixed one.
-    places : tuple of (float or tuple of float)
-        Each distribution of places that SEEK names; number 0 must be 0, which is uniform. A number is the exponent of
-        Zipf's law, its ranks scattered over the region; else quantiles: up to which share of the region so many parts
-        of the draws go, each part as likely (4097 numbers from 0 to 1).
-    pages : int
-        Guest pages in all.
-    block_pages : int
-        Pages that one block maps; a power of two.
-    mapped_as_blocks : bool
-        Whether stage 2 maps blocks where it can.
-    populated : bool
-        Whether all memory is mapped, writable, when the run begins.
-    image : Image or None
-        What the memory is like when the run begins, in place of the above.
-    lock_pages : int
-        Pages of one region, where there is a lock for each (`Whose.REGION`).
-    write_percent : int
-        Share of the pages that the guest writes; it reads the others.
-    vcpus : int
-        How many threads, the first ones, are vCPUs.
-    first_batch : int
-        Pages of each thread's adaptive batch when the run begins.
-    stamps : tuple of Stamp
-        What each stamp is the end of, in order.
-    lock_names : tuple of str
-        Names of the locks.
-    thread_names : tuple of str
-        Names of the threads.
-    barriers : int
-        Number of barriers.
-    clock : int
-        A `Clock`: which time STAMP, LAP, SLEEP and the quantity CLOCK read.
-    notes : tuple of (int, str)
-        For the listing: steps, and what begins there.
+    - `steps`, shape (n_steps, 5): all programs, one behind the other: number of the kind, then its arguments.
+    - `entry`, shape (n_threads,): first step of each thread.
+    - `region`, shape (n_threads, 2): first page and end (exclusive) of the pages that each thread walks.
+    - `locks`, shape (n_locks,): a `Discipline` each.
+    - `local_ps`, `near_ps`, `far_ps`: time of one atomic operation on a cache line that this CPU, another CPU of the
+      socket, or a CPU of another socket owned last.
+    - `socket`, shape (n_threads,): socket on which each thread runs.
+    - `cluster`, shape (n_threads,): cluster of CPUs in which each thread runs, numbered through all sockets; None:
+      there are none.
+    - `cluster_ps`: time of such an operation where a CPU of the same cluster owned the line last.
+    - `crowding_ps`: what a queued lock's hand-over takes longer for each doubling of the threads that wait: k others
+      behind the one whose turn it is add log2(1 + k) times as much (`crowding`).
+    - `lines`: cache lines that `Step.TOUCH` may change.
+    - `cvs`: coefficient of variation of each distribution that steps name; number 0 is the fixed one.
+    - `places`: each distribution of places that SEEK names; number 0 must be 0, which is uniform. A number is the
+      exponent of Zipf's law, its ranks scattered over the region; else quantiles: up to which share of the region so
+      many parts of the draws go, each part as likely (4097 numbers from 0 to 1).
+    - `pages`: guest pages in all.
+    - `block_pages`: pages that one block maps; a power of two.
+    - `mapped_as_blocks`: whether stage 2 maps blocks where it can.
+    - `populated`: whether all memory is mapped, writable, when the run begins.
+    - `image`: what the memory is like when the run begins, in place of the above.
+    - `lock_pages`: pages of one region, where there is a lock for each (`Whose.REGION`).
+    - `write_percent`: share of the pages that the guest writes; it reads the others.
+    - `vcpus`: how many threads, the first ones, are vCPUs.
+    - `first_batch`: pages of each thread's adaptive batch when the run begins.
+    - `stamps`: what each stamp is the end of, in order.
+    - `lock_names`: names of the locks.
+    - `thread_names`: names of the threads.
+    - `barriers`: number of barriers.
+    - `clock`: a `Clock`: which time STAMP, LAP, SLEEP and the quantity CLOCK read.
+    - `notes`: for the listing: steps, and what begins there.
     """
 
     steps: NDArray[np.int64]
@@ -253,8 +225,6 @@ class Job:
     def crowding(self) -> NDArray[np.int64]:
         """What a hand-over takes longer, ps, by the number of threads that still wait behind it; shape (threads,).
 
-        Examples
-        --------
         >>> from simlib.model.program import Program
         >>> p = Program()
         >>> with p.thread():
@@ -268,8 +238,6 @@ class Job:
     def listing(self) -> str:
         """The programs as a person reads them: one step a line, with the names of locks, stamps and targets.
 
-        Examples
-        --------
         >>> from simlib.model.program import Program
         >>> p = Program()
         >>> with p.thread() as loop:

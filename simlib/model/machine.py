@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from simlib.model import rules
-from simlib.model.quantities import format_duration, parse_duration
 
 
 def _lists(value: tuple[tuple[int, float], ...]) -> list[list[float]]:
@@ -20,28 +19,23 @@ def _lists(value: tuple[tuple[int, float], ...]) -> list[list[float]]:
 class Machine(rules.Checked):
     """The host.
 
-    Attributes
-    ----------
-    name : str
-        What the machine is called; calibrated costs are kept by this name.
-    cores, sockets, threads_per_core : int
-        Cores in all, how many sockets share them evenly, and how many threads (CPUs to the kernel) a core runs. Threads
-        of the guest and of userspace fill socket after socket, of each first one thread of every core.
-    clusters : int
-        Groups of cores that share a cache, in all sockets together; 0: none within a socket is nearer than another.
-    line_transfer_local, line_transfer_remote : int or None
-        Picoseconds to move a contended cache line within a socket and between sockets. Without a value
-        the calibrated cost `Costs.line_transfer` stands for the former, and `remote_ratio` times that for the latter.
-    remote_ratio, cluster_ratio : float
-        How many times as long it takes between sockets, and within a cluster, as within a socket. What a thread does to
-        page tables takes `remote_ratio` times as long where they lie on another socket.
-    slowdown : tuple of (int, float)
-        How many times as long the work of a vCPU takes, in the guest and in the kernel, with so many busy CPUs: what
-        frequency, siblings and memory do. Between two numbers it is linear in the logarithm, beyond the last constant.
-    clock : str
-        ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
-        is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the
-        same, and a CPU that waits for a lock gives its turns away: TCG takes x86's PAUSE, arm64's YIELD and WFE so.
+    - `name`: what the machine is called; calibrated costs are kept by this name.
+    - `cores`, `sockets`, `threads_per_core`: cores in all, how many sockets share them evenly, and how many threads
+      (CPUs to the kernel) a core runs. Threads of the guest and of userspace fill socket after socket, of each first
+      one thread of every core.
+    - `clusters`: groups of cores that share a cache, in all sockets together; 0: none within a socket is nearer than
+      another.
+    - `line_transfer_local`, `line_transfer_remote`: picoseconds to move a contended cache line within a socket and
+      between sockets. Without a value the calibrated cost `Costs.line_transfer` stands for the former, and
+      `remote_ratio` times that for the latter.
+    - `remote_ratio`, `cluster_ratio`: how many times as long it takes between sockets, and within a cluster, as within
+      a socket. What a thread does to page tables takes `remote_ratio` times as long where they lie on another socket.
+    - `slowdown`: how many times as long the work of a vCPU takes, in the guest and in the kernel, with so many busy
+      CPUs: what frequency, siblings and memory do. Between two numbers it is linear in the logarithm, beyond the last
+      constant.
+    - `clock`: ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
+      is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the same, and
+      a CPU that waits for a lock gives its turns away: TCG takes x86's PAUSE, arm64's YIELD and WFE so.
     """
 
     name: str = rules.rule(rules.text, "unnamed")
@@ -49,8 +43,8 @@ class Machine(rules.Checked):
     sockets: int = rules.rule(rules.whole(1, 16), 1)
     threads_per_core: int = rules.rule(rules.whole(1, 8), 1)
     clusters: int = rules.rule(rules.whole(0, 1024), 0)
-    line_transfer_local: int | None = rules.rule(parse_duration, None, format_duration)
-    line_transfer_remote: int | None = rules.rule(parse_duration, None, format_duration)
+    line_transfer_local: int | None = rules.duration()
+    line_transfer_remote: int | None = rules.duration()
     remote_ratio: float = rules.rule(rules.number(0.1, 100), 1.0)
     cluster_ratio: float = rules.rule(rules.number(0, 1), 1.0)
     slowdown: tuple[tuple[int, float], ...] = rules.rule(rules.steps_up(1, 1024), (), _lists)
@@ -59,8 +53,6 @@ class Machine(rules.Checked):
     def slowed(self, busy: int) -> float:
         """How many times as long work takes with so many busy CPUs.
 
-        Examples
-        --------
         >>> machine = Machine(slowdown=((1, 1.0), (16, 1.2), (64, 1.4)))
         >>> machine.slowed(1), round(machine.slowed(4), 3), machine.slowed(64), machine.slowed(200)
         (1.0, 1.1, 1.4, 1.4)

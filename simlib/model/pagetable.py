@@ -35,18 +35,11 @@ its first entry (both return values, L. Bras, RFC of 15 May 2026, 20260515195904
 class PageTable:
     """Geometry of a radix page table with one page per table.
 
-    Parameters
-    ----------
-    page_bytes : int
-        Size of a base page: 4096, 16384 or 65536.
+    - `page_bytes`: size of a base page: 4096, 16384 or 65536.
 
-    Examples
-    --------
     >>> table = PageTable(4096)
     >>> table.entries, table.block_bytes(2) // 2**20, table.pages_per_block(2)
     (512, 2, 512)
-    >>> table.entries_visited(2 * 2**30)
-    {4: 524288, 3: 1024, 2: 2, 1: 1}
     """
 
     page_bytes: int
@@ -69,15 +62,6 @@ class PageTable:
         """Base pages in one block."""
         return self.block_bytes(level_above_leaf) // self.page_bytes
 
-    def entries_visited(self, size: int) -> dict[int, int]:
-        """Entries that a walk of a fully split range visits, by depth (4 is the leaf of a four-level table)."""
-        pages = -(-size // self.page_bytes)
-        visited = {}
-        for depth in (4, 3, 2, 1):
-            visited[depth] = pages
-            pages = -(-pages // self.entries)
-        return visited
-
     # -- arm64's stage 2: walks over ranges of pages -----------------------------------------------------
 
     def levels(self, ipa_bits: int = IPA_BITS) -> int:
@@ -88,8 +72,6 @@ class PageTable:
         Source: arch/arm64/include/asm/stage2_pgtable.h stage2_pgtable_levels, and kvm_get_vtcr for the least of two
         (6.12).
 
-        Examples
-        --------
         >>> [PageTable(4096).levels(bits) for bits in (48, 40)]
         [4, 3]
         """
@@ -98,15 +80,9 @@ class PageTable:
     def stage2_entries(self, size: int, leaf: int = 1, ipa_bits: int = IPA_BITS) -> dict[int, int]:
         """Valid entries of an arm64 stage 2 that maps memory from address 0 on, by level above the pages.
 
-        Parameters
-        ----------
-        size : int
-            Bytes mapped.
-        leaf : int
-            Level that maps the memory; 1: pages, 2: blocks. An entry of a level above it holds a table.
+        - `size`: bytes mapped.
+        - `leaf`: level that maps the memory; 1: pages, 2: blocks. An entry of a level above it holds a table.
 
-        Examples
-        --------
         64 GiB with pages of 4 KiB: 2²⁴ of them, 32768 tables of them, and 64 of those; as blocks; with 16 KiB.
 
         >>> PageTable(4096).stage2_entries(64 * 2**30), PageTable(4096).stage2_entries(64 * 2**30, leaf=2)
@@ -123,8 +99,6 @@ class PageTable:
 
         Source: arch/arm64/include/asm/kvm_pgtable.h KVM_PGTABLE_MIN_BLOCK_LEVEL (6.12).
 
-        Examples
-        --------
         >>> [PageTable(page).block_height("hugetlb_1gb") for page in (4096, 16384)]
         [3, 2]
         """
@@ -144,15 +118,9 @@ class PageTable:
     def walked(self, first: int, pages: int, height: int = 1, levels: int = 4) -> int:
         """Entries that a walk over a range visits in a table whose leaves are at this height.
 
-        Parameters
-        ----------
-        first, pages : int
-            The range. Both ends may lie within a block: its entry is visited all the same.
-        height : int
-            1: pages; 2, 3: blocks of the first or the second kind.
+        - `first`, `pages`: the range. Both ends may lie within a block: its entry is visited all the same.
+        - `height`: 1: pages; 2, 3: blocks of the first or the second kind.
 
-        Examples
-        --------
         >>> PageTable(4096).walked(0, 64), PageTable(4096).walked(0, 64, height=2)
         (67, 3)
         """
@@ -164,14 +132,9 @@ class PageTable:
 
         After it has split a block the walker reloads the entry, finds a table, and descends into it.
 
-        Parameters
-        ----------
-        first, pages, levels : int
-            As for `walked`.
-        height : int
-            Of the leaves that it finds; 1: they are pages, and nothing is split.
-        walk : str
-            One of `SPLIT_WALKS`.
+        - `first`, `pages`, `levels`: as for `walked`.
+        - `height`: of the leaves that it finds; 1: they are pages, and nothing is split.
+        - `walk`: one of `SPLIT_WALKS`.
 
         Raises
         ------
@@ -202,8 +165,6 @@ class PageTable:
 
         Source: arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_create_unlinked with force_pte (6.12).
 
-        Examples
-        --------
         >>> [PageTable(4096).new_entries(height) for height in (1, 2, 3)]
         [0, 512, 262656]
         """

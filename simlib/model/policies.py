@@ -17,7 +17,7 @@ from simlib.errors import InputError, nearest
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
-from simlib.model.strategy import every, parse_strategy
+from simlib.model.strategy import every, strategy
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
@@ -27,16 +27,10 @@ Tables = Mapping[str, Mapping[str, Any]]
 class NamedPolicy:
     """One way of taking the lock.
 
-    Attributes
-    ----------
-    exists : str
-        ``upstream``: in Linux, now or once; ``posted``: in a mail; ``what-if``: in no kernel.
-    sources : tuple of str
-        Kernel file and function, commit, or Message-ID.
-    architectures : tuple of str
-        Those that it changes so; empty: all.
-    elsewhere : Tables
-        What it changes on the others.
+    - `exists`: ``upstream``: in Linux, now or once; ``posted``: in a mail; ``what-if``: in no kernel.
+    - `sources`: kernel file and function, commit, or Message-ID.
+    - `architectures`: those that it changes so; empty: all.
+    - `elsewhere`: what it changes on the others.
     """
 
     name: str
@@ -50,8 +44,6 @@ class NamedPolicy:
     def tables(self, architecture: str) -> Tables:
         """What it changes on one architecture.
 
-        Examples
-        --------
         >>> POLICIES["arch-opt-in"].tables("arm64")["policy"]["lets_go"]
         'never'
         """
@@ -162,8 +154,6 @@ def policy(name: str) -> NamedPolicy:
     Raises `InputError` if the name is unknown; the message has the nearest known one. If n of ``every-n`` is no
     multiple of 64, or the text is no condition.
 
-    Examples
-    --------
     >>> policy("every-512").changes["policy"]["lets_go"]
     'pages >= 512'
     >>> policy("held > 50us or waiters >= 2").changes["policy"]["lets_go"]
@@ -176,7 +166,7 @@ def policy(name: str) -> NamedPolicy:
     if name in POLICIES:
         return POLICIES[name]
     if "<" in name or ">" in name:
-        text = parse_strategy(name, "policy")
+        text = str(strategy(name, "policy"))
         return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))
     batch = re.fullmatch(r"every-([0-9]{1,12})", name)
     if batch is None:
@@ -193,9 +183,7 @@ def apply(scenario: Scenario, name: str) -> Scenario:
 
     Raises `InputError` if the name is unknown, or the scenario cannot have the policy.
 
-    Examples
-    --------
-    >>> apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_lets_go
+    >>> str(apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_lets_go)
     'pages >= 64'
     """
     variants = {key: apply(variant, name) for key, variant in scenario.variants.items()}

@@ -14,59 +14,42 @@ from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
 from simlib.model.locks import LOCKS
 from simlib.model.pagetable import SPLIT_WALKS, WORD_PAGES
-from simlib.model.quantities import format_size, parse_size
-from simlib.model.strategy import parse_strategy
+from simlib.model.program import Condition
+from simlib.model.strategy import Never, as_strategy, every, strategy
 
 
 @dataclass(frozen=True)
 class Policy(rules.Checked):
     """How the kernel takes the lock. A value of ``"default"`` or None stands for the architecture's own.
 
-    Attributes
-    ----------
-    architecture : str
-        A name of `simlib.model.architectures.ARCHITECTURES`.
-    lock : str
-        A word of `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
-    write_protect_fault, translation_fault, split_fault : str
-        ``lockless``, ``read`` or ``write``: the mode for a write to a write-protected page, for a missing
-        entry, and for the first write to a write-protected block. A spinlock has one mode: read is write.
-    clear_lock : str
-        Mode in which CLEAR, GET without manual protection, and the dirty ring's reset write-protect: ``read``,
-        ``write``, or ``lockless``: without mmu_lock, which then only an eager split takes.
-    get_flush : str
-        When GET without manual protection flushes TLBs: ``after`` it let go of the lock, or ``under_lock``.
-    enable_blocks : str
-        What enabling the log does to blocks when it write-protects: ``protect`` them as they are, or ``drop`` them, so
-        that the next access of either kind faults.
-    lets_go : str
-        When CLEAR lets go of the lock between two words (`simlib.model.strategy`): ``"never"``, or a condition such as
-        ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
-    get_lets_go : str
-        The same for GET without manual protection.
-    zap_lets_go : str
-        The same for ``zap``, between two blocks.
-    fault_lock_sections : int
-        Times that every fault takes the lock; the hold is divided over them. 0: as the architecture does, where the
-        fault of a write-protected page takes it once, whatever the others do.
-    eager_split : bool or None
-        Whether the blocks of a range are split when it is cleared, or all when enabling the log write-protects them,
-        rather than leave that to the guest's next write.
-    split_alloc : str
-        ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for that;
-        ``under_read_lock``: it lets go unless it holds the lock for read.
-    teardown_cache : str
-        Cache maintenance when arm64 unmaps: ``entry``, every line of what each entry mapped; ``elided``.
-    teardown_tlb : str
-        TLB invalidation when arm64 unmaps: ``entry``, of each; ``range``, of each table and of each stretch between two
-        chances to let go (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
-    split_walk : str
-        `eager_split`: which entries arm64's walk visits, one of `simlib.model.pagetable.SPLIT_WALKS`.
-    split_chunk : int or None
-        `eager_split`: bytes that arm64 splits between two looks at the lock and the stock of tables
-        (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
-    lock_regions : int
-        Locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
+    - `architecture`: a name of `simlib.model.architectures.ARCHITECTURES`.
+    - `lock`: a word of `simlib.model.locks.LOCKS`: ``spin`` (queued), ``ticket``, ``rwlock`` (queued), …
+    - `write_protect_fault`, `translation_fault`, `split_fault`: ``lockless``, ``read`` or ``write``: the mode for a
+      write to a write-protected page, for a missing entry, and for the first write to a write-protected block. A
+      spinlock has one mode: read is write.
+    - `clear_lock`: mode in which CLEAR, GET without manual protection, and the dirty ring's reset write-protect:
+      ``read``, ``write``, or ``lockless``: without mmu_lock, which then only an eager split takes.
+    - `get_flush`: when GET without manual protection flushes TLBs: ``after`` it let go of the lock, or ``under_lock``.
+    - `enable_blocks`: what enabling the log does to blocks when it write-protects: ``protect`` them as they are, or
+      ``drop`` them, so that the next access of either kind faults.
+    - `lets_go`: when CLEAR lets go of the lock between two words (`simlib.model.strategy`), which a text says:
+      ``"never"``, or a condition such as ``"pages >= 512 or (held >= 50us and waiters >= 1)"``.
+    - `get_lets_go`: the same for GET without manual protection.
+    - `zap_lets_go`: the same for ``zap``, between two blocks.
+    - `fault_lock_sections`: times that every fault takes the lock; the hold is divided over them. 0: as the
+      architecture does, where the fault of a write-protected page takes it once, whatever the others do.
+    - `eager_split`: whether the blocks of a range are split when it is cleared, or all when enabling the log
+      write-protects them, rather than leave that to the guest's next write.
+    - `split_alloc`: ``under_lock``: an eager split allocates the new table with the lock held; ``drop``: it lets go for
+      that; ``under_read_lock``: it lets go unless it holds the lock for read.
+    - `teardown_cache`: cache maintenance when arm64 unmaps: ``entry``, every line of what each entry mapped;
+      ``elided``.
+    - `teardown_tlb`: TLB invalidation when arm64 unmaps: ``entry``, of each; ``range``, of each table and of each
+      stretch between two chances to let go (FEAT_TLBIRANGE); ``vm``, once of the whole VM; ``elided``.
+    - `split_walk`: `eager_split`: which entries arm64's walk visits, one of `simlib.model.pagetable.SPLIT_WALKS`.
+    - `split_chunk`: `eager_split`: bytes that arm64 splits between two looks at the lock and the stock of tables
+      (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
+    - `lock_regions`: locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
     """
 
     architecture: str = rules.rule(rules.choice(*ARCHITECTURES), "arm64")
@@ -77,23 +60,23 @@ class Policy(rules.Checked):
     clear_lock: str = rules.rule(rules.choice("default", "lockless", "read", "write"), "default")
     get_flush: str = rules.rule(rules.choice("after", "under_lock"), "after")
     enable_blocks: str = rules.rule(rules.choice("protect", "drop"), "protect")
-    lets_go: str = rules.rule(parse_strategy, "never")
-    get_lets_go: str = rules.rule(parse_strategy, "never")
-    zap_lets_go: str = rules.rule(parse_strategy, "blocks >= 10 and waiters >= 1")
+    lets_go: Condition = rules.rule(as_strategy, Never(), str)  # noqa: RUF009  # a field
+    get_lets_go: Condition = rules.rule(as_strategy, Never(), str)  # noqa: RUF009  # a field
+    zap_lets_go: Condition = rules.rule(as_strategy, strategy("blocks >= 10 and waiters >= 1"), str)  # noqa: RUF009  # a field
     fault_lock_sections: int = rules.rule(rules.whole(0, 8), 0)
     eager_split: bool | None = rules.rule(rules.flag, None)
     split_alloc: str = rules.rule(rules.choice("default", "under_lock", "drop", "under_read_lock"), "default")
     teardown_cache: str = rules.rule(rules.choice("entry", "elided"), "elided")
     teardown_tlb: str = rules.rule(rules.choice("entry", "range", "vm", "elided"), "elided")
     split_walk: str = rules.rule(rules.choice(*SPLIT_WALKS), "all")
-    split_chunk: int | None = rules.rule(parse_size, None, format_size)
+    split_chunk: int | None = rules.size()
     lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
 
     def __post_init__(self) -> None:
-        """Check each field, and write each strategy in one way."""
+        """Check each field, and read each strategy that is a text."""
         super().__post_init__()
         for name in ("lets_go", "get_lets_go", "zap_lets_go"):
-            object.__setattr__(self, name, parse_strategy(getattr(self, name), f"policy.{name}"))
+            object.__setattr__(self, name, as_strategy(getattr(self, name), f"policy.{name}"))
 
     @property
     def facts(self) -> Architecture:
@@ -106,8 +89,6 @@ class Policy(rules.Checked):
 
         Raises `InputError` if the architecture does not take mmu_lock there and the policy does not say what to do.
 
-        Examples
-        --------
         >>> p = Policy(architecture="loongarch").resolved()
         >>> p.lock, p.write_protect_fault, p.fault_lock_sections
         ('spin', 'write', 2)
@@ -130,55 +111,22 @@ class Policy(rules.Checked):
         return dataclasses.replace(self, **values)
 
 
-_OLD = ("clear_batch_pages", "get_batch_pages", "yield_on", "yield_pages", "yield_waiters", "zap_batch")
-"""Keys of earlier versions; a file may have them still."""
-
-
 def renamed(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A [policy] table with its old keys read as the strategies that they stand for.
+    """A [policy] table whose ``clear_batch_pages``, if it has any, is read as the strategy that it stands for.
 
-    Raises `InputError` if an old key has a value that it could not have, or stands beside the new one.
+    Raises `InputError` if that is no multiple of 64, or stands beside ``lets_go``.
 
-    Examples
-    --------
-    >>> renamed({"clear_batch_pages": 512, "yield_on": "contended", "yield_pages": 64}, "policy")
-    {'lets_go': 'pages >= 512 or pages >= 64 and waiters >= 1'}
-    >>> renamed({"zap_batch": 10, "lock": "spin"}, "policy")
-    {'lock': 'spin', 'zap_lets_go': 'blocks >= 10 and waiters >= 1'}
+    >>> renamed({"clear_batch_pages": 512, "lock": "spin"}, "policy")
+    {'lets_go': 'pages >= 512', 'lock': 'spin'}
     """
-    new = {key: value for key, value in table.items() if key not in _OLD}
-    old = {key: value for key, value in table.items() if key in _OLD}
-    found: dict[str, list[str]] = {}
-
-    def whole(key: str, default: int, least: int = 0, unit: int = WORD_PAGES) -> int:
-        value = rules.whole(least, 2**40)(old.get(key, default), f"{where}.{key}")
-        if value % unit:
-            rule = "must be a multiple of 64" if least else "must be 0 or a multiple of 64"
-            raise InputError(f"{where}.{key}", value, rule, "a bitmap word is the least the kernel can do at a time")
-        return int(value)
-
-    for key, name in (("clear_batch_pages", "lets_go"), ("get_batch_pages", "get_lets_go")):
-        if key in old:
-            pages = whole(key, 0)
-            found.setdefault(name, []).extend([f"pages >= {pages}"] if pages else [])
-    if "zap_batch" in old:
-        blocks = whole("zap_batch", 0, unit=1)
-        found["zap_lets_go"] = [f"blocks >= {blocks} and waiters >= 1"] if blocks else []
-    if "yield_on" in old:
-        who = rules.choice("never", "contended", "vcpus")(old["yield_on"], f"{where}.yield_on")
-        asked = {"contended": "waiters", "vcpus": "vcpus"}.get(who)
-        pages, least = whole("yield_pages", 64, 64), whole("yield_waiters", 1, 1, 1)
-        found.setdefault("lets_go", []).extend([f"pages >= {pages} and {asked} >= {least}"] if asked else [])
-    elif lonely := sorted({"yield_pages", "yield_waiters"} & set(old)):
-        raise InputError(
-            f"{where}.{lonely[0]}", old[lonely[0]], "says something only beside yield_on",
-            'write lets_go = "pages >= … and waiters >= …"',
-        )  # fmt: skip
-    for name, parts in found.items():
-        text = " or ".join(parts) or "never"
-        if name in new:
-            raise InputError(
-                f"{where}.{name}", new[name], f"stands beside old keys that say {text!r}", "give one of them"
-            )
-        new[name] = text
-    return new
+    rows = dict(table)
+    if "clear_batch_pages" not in rows:
+        return rows
+    key = f"{where}.clear_batch_pages"
+    pages = rules.whole(0, 2**40)(rows.pop("clear_batch_pages"), key)
+    if pages % WORD_PAGES:
+        raise InputError(key, pages, "must be 0 or a multiple of 64",
+                         "a bitmap word is the least the kernel can do at a time")  # fmt: skip
+    if "lets_go" in rows:
+        raise InputError(f"{where}.lets_go", rows["lets_go"], f"stands beside {key} = {pages}", "give one of them")
+    return {"lets_go": every(pages)} | rows

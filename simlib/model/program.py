@@ -38,8 +38,6 @@ def _index(label: Label) -> int:
 class Condition:
     """Something that a thread may ask. Conditions combine with ``&``, ``|`` and ``~``.
 
-    Examples
-    --------
     >>> str(AtLeast(Quantity.PAGES, 512) | ~AtLeast(Quantity.BITMAP, 1))
     'pages >= 512 or not bitmap >= 1'
     """
@@ -236,8 +234,6 @@ class Loop(NamedTuple):
 class Program:
     """Programs under construction, one behind the other.
 
-    Examples
-    --------
     Two rounds over a region of pages, with the lock held for 128 pages at a time:
 
     >>> p = Program()

@@ -46,15 +46,9 @@ def parse_duration(text: str | int, what: str = "duration") -> int:
     Returns: Picoseconds, rounded to the nearest. Raises `InputError` if the unit is missing or unknown, or the duration
     is negative or not finite.
 
-    Parameters
-    ----------
-    text : str or int
-        A number with one of the units ps, ns, us, ms, s. The bare number 0 needs no unit.
-    what : str
-        The name that an error message gives to the value.
+    - `text`: a number with one of the units ps, ns, us, ms, s. The bare number 0 needs no unit.
+    - `what`: the name that an error message gives to the value.
 
-    Examples
-    --------
     >>> parse_duration("1.2us"), parse_duration("47 ns"), parse_duration(0)
     (1200000, 47000, 0)
     >>> parse_duration("12")
@@ -80,8 +74,6 @@ def parse_duration(text: str | int, what: str = "duration") -> int:
 def format_duration(ps: float) -> str:
     """A duration in the largest unit that keeps the number at or above one; whole picoseconds exactly.
 
-    Examples
-    --------
     >>> format_duration(1_200_000), format_duration(47_000), format_duration(0)
     ('1.2us', '47ns', '0ps')
     """
@@ -95,8 +87,6 @@ def format_duration(ps: float) -> str:
 def format_seconds(seconds: float, digits: int = 3) -> str:
     """A duration for people, with so many digits; nothing for what is not known.
 
-    Examples
-    --------
     >>> format_seconds(0.0123456), format_seconds(-3.2e-6), format_seconds(5e-10), format_seconds(0.0)
     ('12.3ms', '-3.2us', '0.5ns', '0s')
     """
@@ -111,8 +101,6 @@ def parse_size(text: str | int, what: str = "size") -> int:
 
     Raises `InputError` if the unit is unknown or the size is not a whole, positive number of bytes.
 
-    Examples
-    --------
     >>> parse_size("4K"), parse_size("2G"), parse_size("1.5GiB"), parse_size(4096)
     (4096, 2147483648, 1610612736, 4096)
     """
@@ -136,8 +124,6 @@ def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
 
     Raises `InputError` if the unit is missing or unknown, or less than one bit a second remains.
 
-    Examples
-    --------
     >>> parse_bandwidth("25Gbit/s"), parse_bandwidth("1.5 MB/s")
     (25000000000, 12000000)
     >>> parse_bandwidth("0Gbit/s", "workload.link")
@@ -162,8 +148,6 @@ def parse_bandwidth(text: str | int, what: str = "bandwidth") -> int:
 def format_bandwidth(bits: int) -> str:
     """A bandwidth as the user would write it.
 
-    Examples
-    --------
     >>> format_bandwidth(25_000_000_000), format_bandwidth(1_500_001)
     ('25Gbit/s', '1500001bit/s')
     """
@@ -174,8 +158,6 @@ def format_bandwidth(bits: int) -> str:
 def format_size(size: int) -> str:
     """A size as the user would write it.
 
-    Examples
-    --------
     >>> format_size(2 * 2**30), format_size(4096), format_size(1000)
     ('2G', '4K', '1000')
     """

@@ -10,7 +10,15 @@ from dataclasses import field
 from typing import Any
 
 from simlib.errors import InputError, nearest
-from simlib.model.quantities import LARGEST, parse_bandwidth, parse_duration, parse_size
+from simlib.model.quantities import (
+    LARGEST,
+    format_bandwidth,
+    format_duration,
+    format_size,
+    parse_bandwidth,
+    parse_duration,
+    parse_size,
+)
 
 Parser = Callable[[Any, str], Any]
 """Reads a value as a file has it; the second argument names it in an error."""
@@ -72,7 +80,6 @@ def choice(*words: str) -> Parser:
 
 def flag(value: Any, what: str) -> bool:
     """True or false."""
-
     if not isinstance(value, bool):
         raise InputError(what, value, "must be true or false")
     return value
@@ -80,7 +87,6 @@ def flag(value: Any, what: str) -> bool:
 
 def text(value: Any, what: str) -> str:
     """A non-empty text."""
-
     if not isinstance(value, str) or not value:
         raise InputError(what, value, "must be a non-empty text")
     return value
@@ -88,15 +94,41 @@ def text(value: Any, what: str) -> str:
 
 def names(value: Any, what: str) -> tuple[str, ...]:
     """A list of texts."""
-
     if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
         raise InputError(what, value, "must be a list of texts")
     return tuple(value)
 
 
-def rule(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None) -> Any:
+def rule(parser: Parser, default: Any, shown: Callable[[Any], Any] | None = None, **more: Any) -> Any:
     """A field with its rule, and how it is written back."""
-    return field(default=default, metadata={"parse": parser, "show": shown})
+    return field(default=default, metadata={"parse": parser, "show": shown, "check": parser} | more)
+
+
+def duration(default: str | None = None, **more: Any) -> Any:
+    """A field of picoseconds, which a file has as a text."""
+    given = None if default is None else parse_duration(default)
+    return rule(parse_duration, given, format_duration, check=_held(0), **more)
+
+
+def size(default: int | None = None) -> Any:
+    """A field of bytes, which a file has as a text."""
+    return rule(parse_size, default, format_size, check=_held(1))
+
+
+def bandwidth(default: str) -> Any:
+    """A field of bits a second, which a file has as a text."""
+    return rule(parse_bandwidth, parse_bandwidth(default), format_bandwidth, check=_held(1))
+
+
+def _held(low: int) -> Parser:
+    """What was parsed already: picoseconds, bytes, bits a second."""
+
+    def check(value: Any, what: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < LARGEST:
+            raise InputError(what, value, f"must be a whole number, at least {low}, below 2**62")
+        return value
+
+    return check
 
 
 @functools.cache
@@ -110,13 +142,6 @@ class Checked:
 
     def __post_init__(self) -> None:
         for f in fields_of(type(self)):  # type: ignore[arg-type]  # mypy takes instances' __hash__ for the class's
-            value, parse = getattr(self, f.name), f.metadata["parse"]
-            what = f"{type(self).__name__.lower()}.{f.name}"
-            if value is None and f.default is None:
-                continue
-            if parse in (parse_duration, parse_size, parse_bandwidth):  # parsed already: picoseconds, bytes, bits/s
-                low = 0 if parse is parse_duration else 1
-                if isinstance(value, bool) or not isinstance(value, int) or not low <= value < LARGEST:
-                    raise InputError(what, value, f"must be a whole number, at least {low}, below 2**62")
-            else:
-                parse(value, what)
+            value = getattr(self, f.name)
+            if value is not None or f.default is not None:
+                f.metadata["check"](value, f"{type(self).__name__.lower()}.{f.name}")

@@ -24,11 +24,7 @@ from simlib.model.costs import Calibration, Costs
 from simlib.model.machine import MACHINES, Machine
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
-from simlib.model.quantities import (
-    format_duration,
-    format_size,
-    parse_size,
-)
+from simlib.model.quantities import format_duration, format_size
 from simlib.model.steps import FLAGS
 from simlib.model.topology import far_share
 from simlib.model.workload import KINDS, Workload
@@ -39,25 +35,18 @@ from simlib.reading import read_toml
 class Guest(rules.Checked):
     """The virtual machine.
 
-    Attributes
-    ----------
-    memory_per_vcpu : int or None
-        Bytes that each vCPU walks; give this or `memory`.
-    memory : int or None
-        Bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
-    page_size : int
-        Base page, bytes.
-    backing : str
-        What backs the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
-    memslot_aligned : bool
-        Whether guest-physical and host-virtual address agree modulo the block size. If not, stage 2 maps
-        base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
+    - `memory_per_vcpu`: bytes that each vCPU walks; give this or `memory`.
+    - `memory`: bytes in all: divided evenly over the vCPUs, unless all of them touch all of it (`Workload.shared`).
+    - `page_size`: base page, bytes.
+    - `backing`: what backs the memory: ``4k``, ``thp``, ``hugetlb_2mb`` or ``hugetlb_1gb``.
+    - `memslot_aligned`: whether guest-physical and host-virtual address agree modulo the block size. If not, stage 2
+      maps base pages whatever the backing (arch/arm64/kvm/mmu.c fault_supports_stage2_huge_mapping).
     """
 
     vcpus: int = rules.rule(rules.whole(1, 1023), 1)
-    memory_per_vcpu: int | None = rules.rule(parse_size, None, format_size)
-    memory: int | None = rules.rule(parse_size, None, format_size)
-    page_size: int = rules.rule(parse_size, 4096, format_size)
+    memory_per_vcpu: int | None = rules.size()
+    memory: int | None = rules.size()
+    page_size: int = rules.size(4096)
     backing: str = rules.rule(rules.choice("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "hugetlb_2mb")
     memslot_aligned: bool = rules.rule(rules.flag, True)
 
@@ -98,16 +87,10 @@ Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibratio
 class Scenario:
     """A machine, a guest, a policy, a workload, and what actions cost.
 
-    Attributes
-    ----------
-    variants : mapping of str to Scenario
-        The same scenario with some values changed (other kernels on the same machine), by name.
-    group : str
-        Variants of one group share the costs that are listed in `Calibration.own_costs`. A variant that names none has
-        the scenario's, and without one its own name.
+    - `variants`: the same scenario with some values changed (other kernels on the same machine), by name.
+    - `group`: variants of one group share the costs that are listed in `Calibration.own_costs`. A variant that names
+      none has the scenario's, and without one its own name.
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory_per_vcpu": "2G"}, "policy": {"architecture": "arm64"}})
     >>> s.guest.pages_per_vcpu
     524288
@@ -167,8 +150,6 @@ class Scenario:
         takes longer for the part that lies on another socket than the first (`Machine.remote_ratio`), where that thread
         is: a vCPU's memory and its page table lie where it runs.
 
-        Examples
-        --------
         >>> host = {"cores": 4, "sockets": 2, "remote_ratio": 3}
         >>> costs = {"clear_page": "30ns", "fault_hold": "1us"}
         >>> two, four = (Scenario.parse({"machine": host, "guest": {"vcpus": n}, "costs": costs}) for n in (2, 4))
@@ -215,7 +196,7 @@ class Scenario:
                 f"{'a chunk' if facts.by_chunk else 'the memory'} must divide into as many parts, each a multiple of "
                 f"{format_size(word)} (64 pages)", "change clear_chunk" if facts.by_chunk else "change memory",
             )  # fmt: skip
-        if (facts.works_on or workload.guest_runs) and not workload.access_interval:
+        if workload.keeps_touching and not workload.access_interval:
             raise InputError(
                 "workload.access_interval", format_duration(0), "must be more than 0",
                 "a vCPU that takes no time would go round for ever at one instant",
@@ -284,8 +265,6 @@ class Scenario:
     def everywhere(self, changes: Mapping[str, Any]) -> Scenario:
         """The scenario with values replaced in itself and in every variant.
 
-        Examples
-        --------
         >>> s = Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}})
         >>> s.everywhere({"guest": {"memory": "1G"}}).variants["a"].guest.vcpus
         2
@@ -296,8 +275,6 @@ class Scenario:
     def changed(self, changes: Mapping[str, Any], where: str = "") -> Scenario:
         """The scenario with some values replaced, given as the tables of a TOML file.
 
-        Examples
-        --------
         >>> Scenario().changed({"guest": {"vcpus": 16}}).guest.vcpus
         16
         """
@@ -314,8 +291,6 @@ class Scenario:
 
         Raises `InputError` if it has variants and no such one.
 
-        Examples
-        --------
         >>> Scenario.parse({"variants": {"a": {"guest": {"vcpus": 2}}}}).variant("a").guest.vcpus
         2
         """
@@ -329,8 +304,6 @@ class Scenario:
     def with_costs(self, **costs: float | str) -> Scenario:
         """The same scenario with some costs replaced: picoseconds, or a duration as a file has it.
 
-        Examples
-        --------
         >>> Scenario().with_costs(fault_hold="1us", reacquire=60_000).costs.given()
         {'fault_hold': 1000000, 'reacquire': 60000}
         """
@@ -364,8 +337,6 @@ class Scenario:
     def to_toml(self) -> str:
         """The scenario as a TOML file that reads back equal; only what differs from the defaults.
 
-        Examples
-        --------
         >>> print(Scenario(guest=Guest(vcpus=4)).to_toml())
         [guest]
         vcpus = 4
@@ -391,15 +362,10 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
 
     Raises `InputError`.
 
-    Parameters
-    ----------
-    where : str
-        What stands before a key's name in an error.
-    base : object, optional
-        Its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the defaults.
+    - `where`: what stands before a key's name in an error.
+    - `base`: its attributes are the sections that are changed, such as a `Scenario`; without it they begin from the
+      defaults.
 
-    Examples
-    --------
     >>> sections({"guest": {"vcpus": 8}})["guest"].vcpus
     8
     """
@@ -423,13 +389,9 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
             values.setdefault("memory_per_vcpu", None)
             values.setdefault("memory", None)
         if name == "machine" and values.get("name") in MACHINES:
-            values = _facts(MACHINES[values["name"]]) | values
+            values = vars(MACHINES[values["name"]]) | values
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
     return out
-
-
-def _facts(machine: Machine) -> dict[str, Any]:
-    return {f.name: getattr(machine, f.name) for f in dataclasses.fields(Machine)}
 
 
 def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:
@@ -437,8 +399,6 @@ def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]
 
     A value that the scenario has not and the base has cannot be said so, and is left out.
 
-    Examples
-    --------
     >>> differences(Scenario().with_vcpus(8).with_costs(fault_hold="1us"), Scenario())
     {'guest': {'vcpus': 8}, 'costs': {'fault_hold': '1us'}}
     """
@@ -449,8 +409,6 @@ def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]
 def section_differences(section: Any, default: Any) -> dict[str, Any]:
     """The same for one section: its keys.
 
-    Examples
-    --------
     >>> section_differences(Guest(vcpus=8, backing="4k"), Guest())
     {'vcpus': 8, 'backing': '4k'}
     """
@@ -483,8 +441,6 @@ def as_scenario(given: Scenario | str | Path) -> Scenario:
 
     Raises `InputError` if it is neither, or the file is bad.
 
-    Examples
-    --------
     >>> as_scenario(Scenario()) == Scenario()
     True
     """

@@ -143,8 +143,6 @@ class Argument(NamedTuple):
     def shown(self, value: int) -> str:
         """The value as a listing has it.
 
-        Examples
-        --------
         >>> Argument("mode", words=Mode).shown(1), Argument("pages").shown(64)
         ('write', '64')
         """
@@ -153,8 +151,6 @@ class Argument(NamedTuple):
     def range(self) -> str:
         """The range in words.
 
-        Examples
-        --------
         >>> Argument("mode", words=Mode).range(), Argument("pages", 1).range(), Argument("flag", 0, 4).range()
         ('read, write', 'at least 1', '0 to 3')
         """
@@ -180,8 +176,6 @@ _DISTRIBUTION = Argument("distribution", 0, "cvs")
 class Quantity(IntEnum):
     """What `Step.TEST` may ask for. Those from `WAITERS` on are shared: other threads change them.
 
-    Examples
-    --------
     >>> Quantity.HELD.meaning
     'time since the thread got the lock that it took last, ps'
     """
@@ -219,8 +213,6 @@ class Quantity(IntEnum):
 class Step(IntEnum):
     """Kinds of step: number, meaning, arguments. Those from `TAKE` on are shared, and so is TEST of a shared quantity.
 
-    Examples
-    --------
     >>> Step.TAKE.name, [argument.name for argument in Step.TAKE.arguments], Step.TAKE.shared
     ('TAKE', ['lock', 'mode', 'whose'], True)
     """
@@ -282,8 +274,6 @@ class Step(IntEnum):
 class Stamp(NamedTuple):
     """A moment that a program writes down (`Step.STAMP`): the end of a phase, or of one round of it.
 
-    Examples
-    --------
     >>> str(Stamp("sent", 2)), str(Stamp("enabled"))
     ('sent 2', 'enabled')
     """

@@ -76,13 +76,8 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
 
     Raises `InputError` that names the word, and the rule that it breaks.
 
-    Parameters
-    ----------
-    what : str
-        Names the text in an error.
+    - `what`: names the text in an error.
 
-    Examples
-    --------
     >>> str(strategy("pages>=512 or (held >= 50us and waiters>0)"))
     'pages >= 512 or held >= 50us and waiters >= 1'
     >>> strategy("page >= 512")
@@ -97,27 +92,26 @@ def strategy(text: str, what: str = "lets_go") -> Condition:
         reader.fail("'never' stands alone", 'write "never", or a condition')
     if len({part for part in parts if isinstance(part, Adaptive)}) > 1:
         reader.fail("adaptive(…) may have one pair of bounds", "a thread has one adaptive batch")
-    return condition
+    shown = str(condition)
+    return condition if shown == text else strategy(shown, what)  # grouped in one way, so that equal ones are equal
 
 
-def parse_strategy(value: object, what: str) -> str:
-    """A strategy as a scenario holds it: read, and written in one way.
+def as_strategy(value: object, what: str) -> Condition:
+    """A strategy itself, or the one that a text says.
 
-    Examples
-    --------
-    >>> parse_strategy("(pages>=64)", "policy.lets_go")
+    >>> str(as_strategy("(pages>=64)", "policy.lets_go"))
     'pages >= 64'
     """
+    if isinstance(value, Condition):
+        return value
     if not isinstance(value, str):
         raise InputError(what, value, "must be a condition in quotation marks", 'such as "pages >= 512"')
-    return str(strategy(value, what))
+    return strategy(value, what)
 
 
 def bind(condition: Condition, hold: Extent, lock: Lock, block_pages: int) -> Condition:
     """The condition, asked of one hold of one lock.
 
-    Examples
-    --------
     >>> from simlib.model.steps import Mode
     >>> bind(strategy("blocks >= 10"), Extent(1), Lock(0, Mode.WRITE), 512).threshold
     5120
@@ -148,8 +142,6 @@ def _ask(asked: Asked, hold: Extent, lock: Lock, block_pages: int) -> Condition:
 def every(pages: int) -> str:
     """The strategy that lets go after so many pages; 0: never.
 
-    Examples
-    --------
     >>> every(512), every(0)
     ('pages >= 512', 'never')
     """

@@ -24,8 +24,6 @@ def placement(machine: Machine, threads: int) -> Placement:
     With more threads than CPUs it begins again. Linux fills a node so as long as it has idle CPUs and the memory is
     there; the published CLEAR times of the x86 hosts, flat up to 32 GiB and vCPUs and longer at 64, say the same.
 
-    Examples
-    --------
     >>> placement(Machine(cores=4, sockets=2, threads_per_core=2, clusters=4), 8)
     Placement(socket=array([0, 0, 0, 0, 1, 1, 1, 1]), cluster=array([0, 1, 0, 1, 2, 3, 2, 3]))
     """
@@ -40,8 +38,6 @@ def placement(machine: Machine, threads: int) -> Placement:
 def far_share(machine: Machine, vcpus: int) -> float:
     """Share of the vCPUs, and so of the memory that they touched first, that are not on the first socket.
 
-    Examples
-    --------
     >>> far_share(Machine(cores=96, sockets=2), 64)
     0.25
     """

@@ -21,16 +21,10 @@ from simlib.model.policy import Policy
 class Unmapping:
     """Counts of what one unmap of all memory does.
 
-    Attributes
-    ----------
-    entries : int
-        Entries taken out, of pages or blocks and of tables.
-    lines : int
-        Data cache lines cleaned.
-    invalidations : int
-        Broadcast TLB invalidations of one entry, one table or one range.
-    flushes : int
-        TLB invalidations of the whole VM.
+    - `entries`: entries taken out, of pages or blocks and of tables.
+    - `lines`: data cache lines cleaned.
+    - `invalidations`: broadcast TLB invalidations of one entry, one table or one range.
+    - `flushes`: TLB invalidations of the whole VM.
     """
 
     entries: int
@@ -41,8 +35,6 @@ class Unmapping:
     def time_ps(self, costs: Costs, vcpus: int = 1) -> int:
         """Its time, ps; what has no value takes none.
 
-        Examples
-        --------
         >>> Unmapping(entries=2, lines=64, invalidations=1, flushes=0).time_ps(Costs(unmap_entry=100, clean_line=10))
         840
         """
@@ -58,19 +50,11 @@ class Unmapping:
 def unmapping(table: PageTable, size: int, leaf: int, policy: Policy, ipa_bits: int = IPA_BITS) -> Unmapping:
     """Count what unmapping memory from address 0 on does.
 
-    Parameters
-    ----------
-    size : int
-        Bytes.
-    leaf : int
-        Level that maps the memory; 1: pages, 2: blocks.
-    policy : Policy
-        Its ``teardown_cache`` and ``teardown_tlb`` decide.
-    ipa_bits : int
-        Of the guest's physical addresses; they decide how many levels stage 2 has.
+    - `size`: bytes.
+    - `leaf`: level that maps the memory; 1: pages, 2: blocks.
+    - `policy`: its ``teardown_cache`` and ``teardown_tlb`` decide.
+    - `ipa_bits`: of the guest's physical addresses; they decide how many levels stage 2 has.
 
-    Examples
-    --------
     >>> way = Policy(teardown_cache="entry", teardown_tlb="entry")
     >>> unmapping(PageTable(4096), 64 * 2**30, 1, way)
     Unmapping(entries=16810048, lines=1073741824, invalidations=16810048, flushes=0)

@@ -6,34 +6,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simlib.model import rules
-from simlib.model.quantities import (
-    format_bandwidth,
-    format_duration,
-    format_size,
-    parse_bandwidth,
-    parse_duration,
-    parse_size,
-)
 
 
 @dataclass(frozen=True)
 class Facts:
     """What a kind of workload is like, as far as a scenario's values depend on it.
 
-    Attributes
-    ----------
-    works_on : bool
-        The guest touches its memory for as long as userspace works, an access each ``access_interval``.
-    clear_threads : bool
-        There can be threads that only clear.
-    by_chunk : bool
-        These clear chunk by chunk, each a part of it, rather than each a part of the slot.
-    regions : bool
-        The lock may be one of several regions.
-    shares : bool
-        All vCPUs may touch all of the memory (`Workload.shared`), which needs no dividing then.
-    manual : bool
-        Manual protection: there is a CLEAR, and ``initially_set`` may be.
+    - `works_on`: the guest touches its memory for as long as userspace works, an access each ``access_interval``.
+    - `clear_threads`: there can be threads that only clear.
+    - `by_chunk`: these clear chunk by chunk, each a part of it, rather than each a part of the slot.
+    - `regions`: the lock may be one of several regions.
+    - `shares`: all vCPUs may touch all of the memory (`Workload.shared`), which needs no dividing then.
+    - `manual`: manual protection: there is a CLEAR, and ``initially_set`` may be.
     """
 
     works_on: bool = False
@@ -61,90 +45,68 @@ KINDS = {
 class Workload(rules.Checked):
     """What the guest and userspace do.
 
-    Attributes
-    ----------
-    kind : str
-        ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
-        ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
-        ``get_dirty_log``: they keep writing while GET, without manual protection, write-protects what it finds;
-        ``lock_probe``: the selftest, with empty CLEARs while the vCPUs write (option -q of mmu_lock_contention_test);
-        ``migration``: they keep writing while passes over the memory collect, clear and send it;
-        ``zap``: they keep writing while all of it is unmapped once;
-        ``teardown``: an arm64 stage 2 is unmapped entry by entry, once the guest has ended or while it runs.
-        ``eager_split``: as the first, with arm64's walks entry by entry; or they keep writing (`parked`).
-    iterations : int
-        Rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
-    write_percent : int
-        Share of the pages that each round writes; it reads the others (option -f).
-    initially_set : bool
-        KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty. It is a part
-        of manual protection, so ``at_get`` and ``ring`` do without.
-    clear_chunk : int or None
-        Bytes of one CLEAR ioctl; None: the whole slot.
-    pause : int
-        Picoseconds for which the clearing thread sleeps before each round of ``clear_under_load`` and
-        ``get_dirty_log``.
-    counted_runs : int
-        Runs of the test over which the published lock counters were added up.
-    access : str
-        Order in which a vCPU of ``get_dirty_log``, ``migration`` and ``zap`` touches its pages: ``sequential``, round
-        and round from a random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
-    shared : bool
-        Whether each such vCPU touches all of the memory, rather than its own part of it.
-    zipf_exponent : float
-        How much more often: page number r by popularity has a share proportional to r to this negative power.
-    access_interval : int
-        Picoseconds of its own work between touching one page and the next.
-    warm_up : int
-        Picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
-    link : int
-        Bits a second that a migration can send.
-    clear_when : str
-        ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
-        ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``:
-        by the reset of the dirty ring, which takes the lock for each word of neighbouring pages, or with
-        another access than ``sequential`` for each page.
-    clear_threads : int
-        Threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them and staying
-        one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a part of
-        the slot; 0: one thread clears all of it.
-    downtime : int
-        Picoseconds: a migration switches over when what GET found can be sent in this time.
-    pass_limit : int
-        Passes after which it switches over whatever is left.
-    timeout : int
-        Picoseconds after which no new pass begins.
-    parked : bool
-        Whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it is
-        over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
-    preempted_vcpus : int
-        vCPUs of ``clear_under_load``, the last ones, that share a CPU with the thread that clears: once an access and
-        its fault are over, each of them waits from when that thread wakes until it sleeps again.
-    slow_fault_every : int
-        Accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever the log says, as
-        those of NX huge pages do; 0: none.
-    guest_runs : bool
-        Whether the guest of ``teardown`` keeps writing meanwhile, as when userspace unmaps memory that it uses.
+    - `kind`: ``dirty_log_perf_test``: KVM's selftest, whose vCPUs are parked while the log is cleared;
+      ``clear_under_load``: they keep writing (the selftest mmu_lock_contention_test of kernel-patches/);
+      ``get_dirty_log``: they keep writing while GET, without manual protection, write-protects what it finds;
+      ``lock_probe``: the selftest, with empty CLEARs while the vCPUs write (option -q of mmu_lock_contention_test);
+      ``migration``: they keep writing while passes over the memory collect, clear and send it; ``zap``: they keep
+      writing while all of it is unmapped once; ``teardown``: an arm64 stage 2 is unmapped entry by entry, once the
+      guest has ended or while it runs. ``eager_split``: as the first, with arm64's walks entry by entry; or they keep
+      writing (`parked`).
+    - `iterations`: rounds of dirtying, GET and CLEAR after the memory is populated (option -i).
+    - `write_percent`: share of the pages that each round writes; it reads the others (option -f).
+    - `initially_set`: KVM_DIRTY_LOG_INITIALLY_SET: nothing is write-protected at enable time, every page starts dirty.
+      It is a part of manual protection, so ``at_get`` and ``ring`` do without.
+    - `clear_chunk`: bytes of one CLEAR ioctl; None: the whole slot.
+    - `pause`: picoseconds for which the clearing thread sleeps before each round of ``clear_under_load`` and
+      ``get_dirty_log``.
+    - `counted_runs`: runs of the test over which the published lock counters were added up.
+    - `access`: order in which a vCPU of ``get_dirty_log``, ``migration`` and ``zap`` touches its pages: ``sequential``,
+      round and round from a random one; ``uniform``, each time any page; ``zipf``, some much more often than others.
+    - `shared`: whether each such vCPU touches all of the memory, rather than its own part of it.
+    - `zipf_exponent`: how much more often: page number r by popularity has a share proportional to r to this negative
+      power.
+    - `access_interval`: picoseconds of its own work between touching one page and the next.
+    - `warm_up`: picoseconds for which the guest of ``migration`` and ``zap`` runs undisturbed.
+    - `link`: bits a second that a migration can send.
+    - `clear_when`: ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
+      ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``: by the
+      reset of the dirty ring, which takes the lock for each word of neighbouring pages, or with another access than
+      ``sequential`` for each page.
+    - `clear_threads`: threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them
+      and staying one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a
+      part of the slot; 0: one thread clears all of it.
+    - `downtime`: picoseconds: a migration switches over when what GET found can be sent in this time.
+    - `pass_limit`: passes after which it switches over whatever is left.
+    - `timeout`: picoseconds after which no new pass begins.
+    - `parked`: whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it
+      is over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
+    - `preempted_vcpus`: vCPUs of ``clear_under_load``, the last ones, that share a CPU with the thread that clears:
+      once an access and its fault are over, each of them waits from when that thread wakes until it sleeps again.
+    - `slow_fault_every`: accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever
+      the log says, as those of NX huge pages do; 0: none.
+    - `guest_runs`: whether the guest of ``teardown`` keeps writing meanwhile, as when userspace unmaps memory that it
+      uses.
     """
 
     kind: str = rules.rule(rules.choice(*KINDS), "dirty_log_perf_test")
     iterations: int = rules.rule(rules.whole(1, 1000), 2)
     write_percent: int = rules.rule(rules.whole(1, 100), 100)
     initially_set: bool = rules.rule(rules.flag, True)
-    clear_chunk: int | None = rules.rule(parse_size, None, format_size)
-    pause: int = rules.rule(parse_duration, parse_duration("10ms"), format_duration)
+    clear_chunk: int | None = rules.size()
+    pause: int = rules.duration("10ms")
     counted_runs: int = rules.rule(rules.whole(1, 100), 1)
     access: str = rules.rule(rules.choice("sequential", "uniform", "zipf"), "sequential")
     shared: bool = rules.rule(rules.flag, False)
     zipf_exponent: float = rules.rule(rules.number(0, 4), 0.99)
-    access_interval: int = rules.rule(parse_duration, parse_duration("1us"), format_duration)
-    warm_up: int = rules.rule(parse_duration, parse_duration("100ms"), format_duration)
-    link: int = rules.rule(parse_bandwidth, parse_bandwidth("25Gbit/s"), format_bandwidth)
+    access_interval: int = rules.duration("1us")
+    warm_up: int = rules.duration("100ms")
+    link: int = rules.bandwidth("25Gbit/s")
     clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get", "ring"), "lazy")
     clear_threads: int = rules.rule(rules.whole(0, 64), 0)
-    downtime: int = rules.rule(parse_duration, parse_duration("300ms"), format_duration)
+    downtime: int = rules.duration("300ms")
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
-    timeout: int = rules.rule(parse_duration, parse_duration("600s"), format_duration)
+    timeout: int = rules.duration("600s")
     parked: bool = rules.rule(rules.flag, True)
     slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
     guest_runs: bool = rules.rule(rules.flag, False)
@@ -154,3 +116,8 @@ class Workload(rules.Checked):
     def facts(self) -> Facts:
         """What its kind is like."""
         return KINDS[self.kind]
+
+    @property
+    def keeps_touching(self) -> bool:
+        """Whether the guest touches its memory for as long as userspace works, an access each ``access_interval``."""
+        return self.facts.works_on or self.guest_runs or (self.kind == "eager_split" and not self.parked)

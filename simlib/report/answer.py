@@ -33,22 +33,13 @@ LONG = 40
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page shows of a result.
-
-    Attributes
-    ----------
-    blocks : sequence of Block
-        The answer: sentences and tables.
-    captions : mapping of str to str
-        The figures that are drawn, and what each shows.
-    facts : mapping of str to object
-        Where it comes from.
-    """
+    """What a page shows of a result."""
 
     title: str
     subtitle: str
     blocks: Sequence[Block]
     captions: Mapping[str, str]
+    """The figures that are drawn, and what each shows."""
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -90,29 +81,27 @@ def result_report(
     ('Predicted', ['Answer', 'Figures', 'What to know', 'Where it comes from'])
     """
     results = dict(result) if isinstance(result, Mapping) else {"": result}
-    results = results if len(results) > 1 else {"": next(iter(results.values()))}
-    answers = {name: answer_of(one) for name, one in results.items()}
-    first, one = next(iter(answers.values())), next(iter(results.values()))
-    sections = []
-    for name, answer in answers.items():
-        label = f"{name}: " if name else ""
-        sections.append(Section(f"{label}Answer" if label else "Answer", answer.blocks))
-        charts, left = _charts(results[name], answer.captions)
-        sections.append(Section(f"{label}Figures" if label else "Figures", [*charts, *left]))
-    flags = {name: list(getattr(found, "flags", ())) for name, found in results.items()}
-    notes = "\n".join(f"- {f'{name}: ' * bool(name)}{flag}" for name, lines in flags.items() for flag in lines)
+    labels = [f"{name}: " if len(results) > 1 else "" for name in results]
+    answers = [answer_of(found) for found in results.values()]
+    one, *others = results.values()
+    sections, notes = [], []
+    for label, found, answer in zip(labels, results.values(), answers, strict=True):
+        sections.append(Section(f"{label}Answer", answer.blocks))
+        sections.append(Section(f"{label}Figures", _charts(found, answer.captions)))
+        notes += [f"- {label}{flag}" for flag in getattr(found, "flags", ())]
     if notes:
-        sections.append(Section("What to know", [notes]))
+        sections.append(Section("What to know", ["\n".join(notes)]))
+    sections.append(Section("Where it comes from", _origin(one, scenario)))
     if seed is None:
-        seed = one.choice.seed if isinstance(one, BatchChoice) else getattr(one, "seed", None)
+        seed = getattr(one.choice if isinstance(one, BatchChoice) else one, "seed", None)
     facts = {"asked": asked} if asked else {}
     facts |= {"simlib": __version__, "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")}
     facts |= {"seed": str(seed)} if seed is not None else {}
-    sections.append(Section("Where it comes from", _origin(one, scenario)))
-    return Report(first.title, first.subtitle if len(answers) == 1 else "", sections, facts | dict(first.facts))
+    first = answers[0]
+    return Report(first.title, "" if others else first.subtitle, sections, facts | dict(first.facts))
 
 
-def _charts(result: Result, captions: Mapping[str, str]) -> tuple[list[Block], list[Block]]:
+def _charts(result: Result, captions: Mapping[str, str]) -> list[Block]:
     """The figures, and a sentence on those for which the result has nothing to draw."""
     charts: list[Block] = []
     left = []
@@ -121,7 +110,7 @@ def _charts(result: Result, captions: Mapping[str, str]) -> tuple[list[Block], l
             charts.append(Chart(result.plot(name), caption))
         except InputError:  # such as a run in which nobody waited
             left.append(name.replace("_", " "))
-    return charts, [Prose(f"Nothing to draw: {', '.join(left)}.")] if left else []
+    return [*charts, *[Prose(f"Nothing to draw: {', '.join(left)}.")] * bool(left)]
 
 
 def _origin(result: Result, scenario: Scenario | None) -> list[Block | str]:
@@ -132,8 +121,7 @@ def _origin(result: Result, scenario: Scenario | None) -> list[Block | str]:
         "measured unless it says so. The version, the seed and the scenario give the same numbers again."
     ]
     if isinstance(result, Choice | BatchChoice):
-        costs = result.costs
-        blocks.append(Table(costs, "The costs, and what each rests on.", folded=True))
+        blocks.append(Table(result.costs, "The costs, and what each rests on.", folded=True))
     if found is not None:
         blocks.append(Listing(found.to_toml(), "The scenario as a file; what it does not say is at its default."))
     return blocks
@@ -150,7 +138,7 @@ def value_text(value: float, unit: str) -> str:
     if not np.isfinite(value):
         return "not known"
     if unit == "s":
-        return seconds(value) if value else "0 s"
+        return seconds(value)
     if unit == "share":
         return f"{100 * value:.3g} %"
     return number_text(float(value)) + ("" if unit in ("count", "") else f" {unit}")
@@ -368,7 +356,7 @@ def _lost(curve: pd.DataFrame) -> str:
     half = float(curve.loc[curve["degradation"] > 0.5, "width_s"].sum())
     return (
         f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "
-        f"and more than half of it for {seconds(half) if half else '0 s'} in all."
+        f"and more than half of it for {seconds(half)} in all."
     )
 
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from itertools import groupby
+from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
@@ -18,14 +17,14 @@ from simlib.errors import InputError
 from simlib.figures.style import MODEBAR
 
 _MARK = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\(((?:https?://|#)[^)\s]+)\)")
-_MISSING = "–"
+_TAGS = {1: r"<code>\1</code>", 2: r"<strong>\2</strong>", 4: r'<a href="\4">\3</a>'}
+"""By the last group that `_MARK` found."""
 
 
 def prose_html(text: str) -> Markup:
     """Paragraphs and lists of plain text as HTML.
 
-    A blank line ends a paragraph, lines that begin with ``- `` are a list, `` `code` ``, ``**bold**`` and
-    ``[words](https://…)`` are marked. Everything else is escaped.
+    A blank line ends a paragraph, lines that begin with ``- `` are a list; within both the marks of `marked` count.
 
     Examples
     --------
@@ -34,10 +33,30 @@ def prose_html(text: str) -> Markup:
     >>> print(prose_html("- one\\n- two"))
     <ul><li>one</li><li>two</li></ul>
     """
-    return Markup("\n").join(part for block in re.split(r"\n\s*\n", text.strip()) if block for part in _parts(block))
+    parts = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        for items, lines in groupby(map(str.strip, block.splitlines()), lambda line: line.startswith("- ")):
+            if items:
+                rows = Markup("").join(Markup("<li>{}</li>").format(marked(line[2:])) for line in lines)
+                parts.append(Markup("<ul>{}</ul>").format(rows))
+            else:
+                parts.append(Markup("<p>{}</p>").format(marked(" ".join(lines))))
+    return Markup("\n").join(parts)
 
 
-def number_text(value: object, digits: int = 4) -> str:
+def marked(text: str) -> Markup:
+    """Text as HTML: `` `code` ``, ``**bold**`` and ``[words](https://…)`` are marked, everything else is escaped.
+
+    Examples
+    --------
+    >>> print(marked("**<x86>** and [more](https://example.org/?a&b)"))
+    <strong>&lt;x86&gt;</strong> and <a href="https://example.org/?a&amp;b">more</a>
+    """
+    tagged = _MARK.sub(lambda found: found.expand(_TAGS[found.lastindex or 1]), str(escape(text)))
+    return Markup(tagged)  # noqa: S704  # what it marks is escaped
+
+
+def number_text(value: Any, digits: int = 4) -> str:
     """A cell of a table: a number with so many significant digits and its thousands apart.
 
     Parameters
@@ -52,9 +71,8 @@ def number_text(value: object, digits: int = 4) -> str:
     >>> [number_text(v) for v in (201442478, 0.000123456, 1234.56, float("nan"), True, "spin")]
     ['201,442,478', '0.0001235', '1,235', '–', 'yes', 'spin']
     """
-    nan = isinstance(value, float | np.floating) and math.isnan(value)
-    if nan or value is None or value is pd.NA or value is pd.NaT:
-        return _MISSING
+    if pd.isna(value):
+        return "–"
     if pd.api.types.is_bool(value):
         return "yes" if value else "no"
     if pd.api.types.is_integer(value):
@@ -62,46 +80,26 @@ def number_text(value: object, digits: int = 4) -> str:
     if pd.api.types.is_float(value):
         number = float(value)
         text = f"{number:,.0f}" if 10 ** (digits - 1) <= abs(number) < 1e15 else f"{number:,.{digits}g}"
-        return text.replace("e-", "e−").replace("-", "−")
+        return text.replace("-", "−")
     return str(value)
 
 
 @dataclass(frozen=True)
 class Prose:
-    """Paragraphs and lists, written as in `prose_html`.
-
-    Examples
-    --------
-    >>> print(Prose("Held < wait").html)
-    <p>Held &lt; wait</p>
-    """
+    """Paragraphs and lists, written as in `prose_html`."""
 
     text: str
     kind: ClassVar[str] = "prose"
 
-    @property
-    def html(self) -> Markup:
-        """The text as HTML, escaped."""
-        return prose_html(self.text)
-
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a reader must not overlook, in a box.
+    """Something that a reader must not overlook, in a box: text as in `prose_html`, with a heading.
 
     Attributes
     ----------
-    text : str
-        Written as in `prose_html`.
-    title : str
-        Its heading, such as "What the data cannot decide".
     level : str
         ``note`` or ``warning``.
-
-    Examples
-    --------
-    >>> Note("Two costs trade off.", "What the data cannot decide", "warning").level
-    'warning'
     """
 
     text: str
@@ -113,11 +111,6 @@ class Note:
         """Refuse an unknown level."""
         if self.level not in ("note", "warning"):
             raise InputError("note.level", self.level, "must be note or warning")
-
-    @property
-    def html(self) -> Markup:
-        """The text as HTML, escaped."""
-        return prose_html(self.text)
 
 
 @dataclass(frozen=True)
@@ -162,13 +155,7 @@ class Table:
     @property
     def rows(self) -> list[list[str]]:
         """Every cell as text."""
-        columns = [[number_text(v, self.digits) for v in self.frame.iloc[:, i]] for i in range(self.frame.shape[1])]
-        return [list(row) for row in zip(*columns, strict=True)]
-
-    @property
-    def caption_html(self) -> Markup:
-        """The caption as HTML, escaped."""
-        return _marked(self.caption)
+        return [[number_text(value, self.digits) for value in row] for row in self.frame.itertuples(index=False)]
 
 
 @dataclass(frozen=True)
@@ -200,41 +187,20 @@ class Chart:
         """Height in pixels that the page must keep free."""
         return int(self.figure.layout.height or self.figure.layout.template.layout.height or 450)
 
-    @property
-    def caption_html(self) -> Markup:
-        """The caption as HTML, escaped."""
-        return _marked(self.caption)
-
     def html(self, name: str) -> Markup:
         """The figure as a ``div`` of that id and the script that fills it; plotly.js itself is not in it."""
-        text = self.figure.to_html(
-            full_html=False,
-            include_plotlyjs=False,
-            div_id=name,
-            default_height=f"{self.height}px",
-            config=dict(MODEBAR),
-        )
+        height = f"{self.height}px"
+        text = self.figure.to_html(MODEBAR, full_html=False, include_plotlyjs=False, div_id=name, default_height=height)
         return Markup(text)  # noqa: S704  # plotly escapes <, > and / within the figure's JSON
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Text as it is, such as a file; only its caption is seen until a reader opens it.
-
-    Examples
-    --------
-    >>> Listing("[guest]\\nvcpus = 2", "The scenario").kind
-    'listing'
-    """
+    """Text as it is, such as a file; only its caption is seen until a reader opens it."""
 
     text: str
     caption: str
     kind: ClassVar[str] = "listing"
-
-    @property
-    def caption_html(self) -> Markup:
-        """The caption as HTML, escaped."""
-        return _marked(self.caption)
 
 
 @dataclass(frozen=True)
@@ -259,45 +225,3 @@ class Cards:
 
 Block = Prose | Note | Table | Chart | Listing | Cards
 """Anything that a section may hold; a plain string is taken as `Prose`."""
-
-
-def _parts(block: str) -> list[Markup]:
-    """Paragraphs and lists within lines that no blank line divides."""
-    parts: list[Markup] = []
-    items: list[Markup] = []
-    words: list[str] = []
-
-    def flush() -> None:
-        if words:
-            parts.append(Markup("<p>{}</p>").format(_marked(" ".join(words))))
-        if items:
-            parts.append(Markup("<ul>{}</ul>").format(Markup("").join(items)))
-        words.clear()
-        items.clear()
-
-    for line in map(str.strip, block.splitlines()):
-        item = line.startswith("- ")
-        if item != bool(items):
-            flush()
-        if item:
-            items.append(Markup("<li>{}</li>").format(_marked(line[2:])))
-        else:
-            words.append(line)
-    flush()
-    return parts
-
-
-def _marked(text: str) -> Markup:
-    """Text with its code, bold and links marked and everything else escaped."""
-    parts, end = [], 0
-    for match in _MARK.finditer(text):
-        parts.append(escape(text[end : match.start()]))
-        code, bold, words, address = match.groups()
-        if code:
-            parts.append(Markup("<code>{}</code>").format(code))
-        elif bold:
-            parts.append(Markup("<strong>{}</strong>").format(bold))
-        else:
-            parts.append(Markup('<a href="{}">{}</a>').format(address, words))
-        end = match.end()
-    return Markup("").join([*parts, escape(text[end:])])

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from simlib.errors import InputError
 from simlib.files import write_text
-from simlib.report.block import Block, Chart, Prose
+from simlib.report.block import Block, Chart, Prose, marked, prose_html
 from simlib.results import rendered
 
 
@@ -81,6 +81,8 @@ class Report:
             figure_numbers=count(1),
             table_numbers=count(1),
             next=next,
+            marked=marked,
+            prose=prose_html,
             style=page_style(),
             plotly_js=plotly_js() if charts else "",
         )
@@ -88,31 +90,16 @@ class Report:
     def write(self, path: str | Path) -> Path:
         """Write the report, beside its name first and renamed when complete.
 
-        Returns: The file that was written. Raises `InputError` if the file cannot be written there; an earlier report
-        is left as it was.
-
-        Parameters
-        ----------
-        path : str or Path
-            The HTML file; missing folders are made.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Report("mmu_lock").write(f"{folder}/run/report.html").name
-        'report.html'
+        Returns: The file that was written; missing folders are made. Raises `InputError` if the file cannot be written
+        there; an earlier report is left as it was.
         """
         return write_text(path, self.to_html())
 
 
-def _text(name: str) -> str:
-    return resources.files("simlib.report").joinpath(name).read_text(encoding="utf-8")
-
-
 def page_style() -> Markup:
     """The look of every page."""
-    return Markup(_text("page.css"))  # noqa: S704  # a file of this package
+    text = resources.files("simlib.report").joinpath("page.css").read_text(encoding="utf-8")
+    return Markup(text)  # noqa: S704  # a file of this package
 
 
 def plotly_js() -> Markup:

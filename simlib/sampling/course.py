@@ -70,8 +70,6 @@ class Touches(NamedTuple):
 def touches_of(scenario: Scenario) -> Touches:
     """The classes of a guest that touches pages at random; under Zipf's law each has twice the pages of the one before.
 
-    Examples
-    --------
     >>> hot = touches_of(Scenario.parse({"guest": {"vcpus": 4, "memory": "1G"},
     ...                                  "workload": {"kind": "migration", "access": "zipf", "shared": True}}))
     >>> len(hot.share), round(float(hot.share.sum()), 12), round(float(hot.pages.sum()), 12)
@@ -117,8 +115,6 @@ class Pace(NamedTuple):
 
         `splitting`: the share that splits a block, among these.
 
-        Examples
-        --------
         >>> Pace(4, 1.0, (0.5,), (2.0,), (0.0,)).between(0.25)
         1.5
         >>> round(Pace(4, 1.0, (0.5,), (100.0,), (100.0,)).between(0.25))  # four vCPUs, one of them served at a time
@@ -149,8 +145,6 @@ def _waiting(vcpus: int, interval: float, faulting: float, delay: float, service
 def service_of(vcpus: int, interval: float, faulting: float, delay: float, queued: float) -> float:
     """For how long each fault keeps the others waiting, s, if it waits for `queued` itself.
 
-    Examples
-    --------
     >>> found = service_of(64, 1e-5, 0.2, 2e-6, 5e-6)
     >>> round(Pace(64, 1e-5, (0.2,), (2e-6,), (found,)).between(0.2) * 1e6, 6)  # 10 + 0.2 × (2 + 5) us
     11.4
@@ -184,19 +178,12 @@ class Cycles(NamedTuple):
 class Terrain:
     """The memory of a migration, as far as it is known without simulating each page.
 
-    Attributes
-    ----------
-    chunks : ndarray, shape (chunks,)
-        Pages of each.
-    clean : ndarray, shape (chunks, classes)
-        Probability that a page of those that the guest writes is clean, at `since`.
-    since, whole_since : ndarray, shape (chunks,)
-        The guest's accesses so far when that was so; and when the chunk's blocks were write-protected without being
-        split, infinite if they were not.
-    accesses, time : float
-        The guest's accesses so far, and the time since it was undisturbed, s.
-    passes : int
-        Passes that were made.
+    - `chunks`, shape (chunks,): pages of each.
+    - `clean`, shape (chunks, classes): probability that a page of those that the guest writes is clean, at `since`.
+    - `since`, `whole_since`, shape (chunks,): the guest's accesses so far when that was so; and when the chunk's blocks
+      were write-protected without being split, infinite if they were not.
+    - `accesses`, `time`: the guest's accesses so far, and the time since it was undisturbed, s.
+    - `passes`: passes that were made.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -28,18 +28,12 @@ def image(
 ) -> Image:
     """A chunk, and behind it the background.
 
-    Parameters
-    ----------
-    terrain : Terrain
-        At the moment of GET.
-    chunk : int or None
-        Which one; None: there is only the background.
-    blocks : int
-        In all.
-    faulting : ndarray, shape (3,)
-        Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page.
-    accesses : float
-        Of the guest so far, when CLEAR begins.
+    - `terrain`: at the moment of GET.
+    - `chunk`: which one; None: there is only the background.
+    - `blocks`: in all.
+    - `faulting`, shape (3,): shares of the accesses that meet a write-protected page, a block that is not split, and a
+      missing page.
+    - `accesses`: of the guest so far, when CLEAR begins.
     """
     size = terrain.block_pages
     pages = 0 if chunk is None else int(terrain.chunks[chunk])
@@ -159,17 +153,10 @@ def pages_of_classes(terrain: Terrain, chunk: int | None, random: np.random.Gene
 def places(touches: Touches, counts: NDArray[np.int64], total: int, owners: float) -> tuple[float, ...]:
     """Where the guest touches a window of so many pages: quantiles, as `simlib.model.job.Job.places` has them.
 
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (classes,)
-        The chunk's pages of each class.
-    total : int
-        Pages of the window.
-    owners : float
-        Share of the vCPUs that touch the chunk at all, of which these are.
+    - `counts`, shape (classes,): the chunk's pages of each class.
+    - `total`: pages of the window.
+    - `owners`: share of the vCPUs that touch the chunk at all, of which these are.
 
-    Examples
-    --------
     >>> everywhere = Touches(np.ones(1), np.ones(1), np.full(1, 1 / 4096))
     >>> places(everywhere, np.array([1024]), 2048, owners=1.0)[1024]  # a quarter of all accesses go to the chunk
     0.5

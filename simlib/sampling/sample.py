@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -43,8 +43,6 @@ _UNITS = {metric.name: metric.unit for metric in METRICS}
 def why_not(scenario: Scenario) -> str:
     """Why a migration cannot be sampled by windows; empty if it can.
 
-    Examples
-    --------
     >>> why_not(Scenario.parse({"workload": {"kind": "migration", "access": "sequential"}}))
     'a guest that accesses its pages in order is not sampled (workload.access)'
     """
@@ -67,17 +65,11 @@ def why_not(scenario: Scenario) -> str:
 class SampleResult(Result):
     """A migration of which some windows were simulated. Nothing in it was measured.
 
-    Attributes
-    ----------
-    frame : DataFrame
-        One row a metric: metric, value, standard_error, low, high, unit. The standard error is that of the sampling: it
-        comes from the spread of the walks.
-    curve : DataFrame
-        The guest's throughput over time: time_s, width_s, throughput, degradation.
-    walks, windows, events : int
-        Walks, and the windows and events of the engine in all of them.
-    flags : tuple of str
-        What to know before believing the result.
+    - `frame`: one row a metric: metric, value, standard_error, low, high, unit. The standard error is that of the
+      sampling: it comes from the spread of the walks.
+    - `curve`: the guest's throughput over time: time_s, width_s, throughput, degradation.
+    - `walks`, `windows`, `events`: walks, and the windows and events of the engine in all of them.
+    - `flags`: what to know before believing the result.
     """
 
     scenario: Scenario
@@ -89,7 +81,9 @@ class SampleResult(Result):
     seed: int
     flags: tuple[str, ...] = ()
 
-    FIGURES: ClassVar[Mapping[str, str]] = {"degradation_over_time": "_degradation"}
+    FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
+        "degradation_over_time": lambda run: run.curve.assign(series=run.scenario.policy.architecture)
+    }
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -109,9 +103,6 @@ class SampleResult(Result):
     def table(self) -> pd.DataFrame:
         """The metrics."""
         return self.frame
-
-    def _degradation(self) -> pd.DataFrame:
-        return self.curve.assign(series=self.scenario.policy.architecture)
 
 
 def sample_migration(

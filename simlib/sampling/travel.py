@@ -61,8 +61,6 @@ class Stalls(NamedTuple):
         equations 13 to 15), whose tail is no heavier than exponential. Where vCPUs differ by more than a factor of two
         some met what the others did not, and there is no common distribution: then it is the longest that was seen.
 
-        Examples
-        --------
         >>> seen = 10 - np.log(-np.log((np.arange(1000) + 0.5) / 1000))
         >>> round(Stalls(seen, 1000.0, np.inf).expected(), 1), Stalls(seen, 1000.0, 20.0).expected()
         (23.8, 20.0)
@@ -106,18 +104,12 @@ def _most(scenario: Scenario, seen: Window) -> float:
 class Journey:
     """What a walk found.
 
-    Attributes
-    ----------
-    metrics : dict of str to float
-        Those of a migration (`simlib.workloads.migration.METRICS`), but for the utilisation of the lock.
-    laps : ndarray, shape (488,)
-        Stalls of the whole migration by `simlib.engine.result.lap_bin`.
-    stalls : list of Stalls
-        Of each window.
-    curve : ndarray, shape (bins, 2)
-        End of each time bin, s since the guest was undisturbed, and the guest's throughput in it.
-    windows, events : int
-        That were simulated.
+    - `metrics`: those of a migration (`simlib.workloads.migration.METRICS`), but for the utilisation of the lock.
+    - `laps`, shape (488,): stalls of the whole migration by `simlib.engine.result.lap_bin`.
+    - `stalls`: of each window.
+    - `curve`, shape (bins, 2): end of each time bin, s since the guest was undisturbed, and the guest's throughput in
+      it.
+    - `windows`, `events`: that were simulated.
     """
 
     metrics: dict[str, float]
@@ -162,17 +154,11 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
     with probability proportional to size: Hansen and Hurwitz 1943, "On the theory of sampling from finite populations",
     Annals of Mathematical Statistics 14(4)).
 
-    Parameters
-    ----------
-    scenario : Scenario
-        For which `simlib.sampling.why_not` has no reason.
-    seed : int
-        Of what happens in the windows.
-    at : float
-        From 0 to 1: where in the first pass its chunk is; walks that stand for the same migration have values that are
-        spread evenly.
-    check : callable, optional
-        Called with (events, simulated time) from time to time.
+    - `scenario`: for which `simlib.sampling.why_not` has no reason.
+    - `seed`: of what happens in the windows.
+    - `at`: from 0 to 1: where in the first pass its chunk is; walks that stand for the same migration have values that
+      are spread evenly.
+    - `check`: called with (events, simulated time) from time to time.
     """
     workload = scenario.workload
     terrain, pace = Terrain(scenario), first_guess(scenario)
@@ -256,15 +242,9 @@ def job_of_clear(scenario: Scenario, seed: int = 1, at: float = 0.5) -> Job:
     Faults are taken to wait for each other no more than they must: what a walk learns about that in its first rounds is
     not known here.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        For which `simlib.sampling.why_not` has no reason.
-    at : float
-        From 0 to 1: where in the pass the chunk is.
+    - `scenario`: for which `simlib.sampling.why_not` has no reason.
+    - `at`: from 0 to 1: where in the pass the chunk is.
 
-    Examples
-    --------
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "arm64"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
     ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "128M"}})

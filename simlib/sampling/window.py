@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from simlib.engine import compiled
 from simlib.engine.random import SEEK_BITS
-from simlib.engine.result import ACTIVITIES, LOCK_COLUMNS, PS, EngineResult
-from simlib.model.job import Image, Job
+from simlib.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineResult
+from simlib.model.job import Job
 from simlib.model.program import REGION, Thread, raised
 from simlib.model.steps import Map
 from simlib.sampling.course import Floats, Terrain
@@ -76,24 +76,14 @@ class Spell(NamedTuple):
 class Window:
     """What a window showed.
 
-    Attributes
-    ----------
-    before : Spell
-        Before CLEAR, while the chunk before it was being sent.
-    measured : Spell
-        CLEAR and some time after it; without a chunk, while one was being sent.
-    clear : float
-        Duration of CLEAR, s.
-    profile : ndarray, shape (33,)
-        Share of the accesses in `measured` that were made up to as many moments, evenly spaced.
-    laps : ndarray of int64, shape (488,)
-        The vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
-    longest : ndarray, shape (vcpus,)
-        The longest of each vCPU, s.
-    hold : float
-        The longest hold of mmu_lock, s.
-    events : int
-        Of the engine.
+    - `before`: before CLEAR, while the chunk before it was being sent.
+    - `measured`: CLEAR and some time after it; without a chunk, while one was being sent.
+    - `clear`: duration of CLEAR, s.
+    - `profile`, shape (33,): share of the accesses in `measured` that were made up to as many moments, evenly spaced.
+    - `laps`, shape (488,): the vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
+    - `longest`, shape (vcpus,): the longest of each vCPU, s.
+    - `hold`: the longest hold of mmu_lock, s.
+    - `events`: of the engine.
     """
 
     before: Spell
@@ -113,20 +103,8 @@ class WindowKernel(DirtyLog):
     chunk_pages: int = 0
     stands_for: int = 1
     """Pages of the memory for each page of the background."""
-    quantiles: tuple[tuple[float, ...], ...] = ()
-    first_image: Image | None = None
     owner: bool = True
     """Whether the vCPU whose program is being written touches the chunk."""
-
-    @property
-    def places(self) -> tuple[float | tuple[float, ...], ...]:
-        """Of those vCPUs that touch the chunk, and of the others."""
-        return self.quantiles
-
-    @property
-    def image(self) -> Image | None:
-        """The memory as it is found."""
-        return self.first_image
 
     def seek(self) -> None:
         """A page of the chunk, or of the background."""
@@ -161,21 +139,13 @@ def window(
 ) -> Window:
     """Simulate a window.
 
-    Parameters
-    ----------
-    terrain : Terrain
-        At the moment of GET.
-    chunk : int or None
-        Which one is cleared; None: one is being sent.
-    faulting : ndarray, shape (3,)
-        Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page.
-    times : (float, float, float)
-        Before anything counts, before CLEAR, and after it, s.
-    accesses : float
-        Of the guest so far, when CLEAR begins.
+    - `terrain`: at the moment of GET.
+    - `chunk`: which one is cleared; None: one is being sent.
+    - `faulting`, shape (3,): shares of the accesses that meet a write-protected page, a block that is not split, and a
+      missing page.
+    - `times`: before anything counts, before CLEAR, and after it, s.
+    - `accesses`: of the guest so far, when CLEAR begins.
 
-    Examples
-    --------
     >>> from simlib import Scenario
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform",
@@ -219,8 +189,8 @@ def window_job(
         ),
         chunk_pages=pages,
         stands_for=max(1, round((memory - pages) / (total - pages))),
-        quantiles=(places(terrain.touches, counts, total, owners / guest.vcpus), _beyond(pages, total)),
-        first_image=image(terrain, chunk, blocks, faulting, accesses, seed),
+        places=(places(terrain.touches, counts, total, owners / guest.vcpus), _beyond(pages, total)),
+        image=image(terrain, chunk, blocks, faulting, accesses, seed),
     )
     vcpus = [running_vcpu(kernel, logging=True, anywhere=True)] * owners
     if owners < guest.vcpus:
@@ -267,8 +237,8 @@ def _read(job: Job, raw: EngineResult, interval: float) -> Window:
         return Spell(
             seconds=float(times[last] - times[first]) * PS,
             accesses=float(sums[-1]),
-            faults=float(sums[len(ACTIVITIES) : -1].sum()),
-            splits=float(sums[len(ACTIVITIES) + _SPLITS]),
+            faults=float(sums[FAULTS].sum()),
+            splits=float(sums[FAULTS][_SPLITS]),
             lost=float(sums[: len(ACTIVITIES)].sum() * PS - own.sum() - sums[-1] * interval),
             queued=float(sums[_WAIT] + sums[_QUEUE]) * PS - float(own[_WAIT] + own[_QUEUE]),
             work=work,

@@ -18,7 +18,7 @@ from simlib.model.program import REGION, Condition, Thread, raised
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _CLEARED, _AWAY, _BACK = range(5)
 _STOP, _MEASURE, _WAKES = range(3)
@@ -28,13 +28,9 @@ _STOP, _MEASURE, _WAKES = range(3)
 def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
-    Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``.
+    Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``. Raises
+    `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one instant.
 
-    Raises `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one
-    instant.
-
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "clear_under_load"}, "costs": {"guest_access": "2ns"}}))
     >>> len(job.entry), [str(stamp) for stamp in job.stamps[2:5]]
@@ -145,3 +141,6 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "populate_time": unknown if costs.populate_block is None else populated,
         **lock_metrics(scenario, raw),
     }
+
+
+KIND = Kind("clear_under_load", build, METRICS, DEFAULT, measure)

@@ -29,8 +29,6 @@ GUEST = (
 def undisturbed_rate(scenario: Scenario) -> float:
     """Accesses a second of the whole guest when nobody takes a lock from it.
 
-    Examples
-    --------
     >>> undisturbed_rate(Scenario.parse({"guest": {"vcpus": 4}, "workload": {"access_interval": "2us"}}))
     2000000.0
     """
@@ -47,10 +45,7 @@ def degradation(scenario: Scenario, job: Job, raw: EngineResult, end: Stamp = SW
     Returns: ``time_s`` (since the guest was undisturbed, middle of the bin), ``width_s``, ``throughput``,
     ``degradation`` (one less the throughput). From the first whole bin to the last before the end.
 
-    Parameters
-    ----------
-    end : Stamp
-        When the work ends that disturbs it; by default a migration's.
+    - `end`: when the work ends that disturbs it; by default a migration's.
     """
     stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
     begin, over = stamps[UNDISTURBED], stamps[end]
@@ -78,13 +73,8 @@ def guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) ->
 def stall_quantile(histogram: np.ndarray, share: float) -> float:
     """A quantile of the stalls, s: the upper end of the bin that holds it, so at most 12.5 % too long.
 
-    Parameters
-    ----------
-    histogram : ndarray of int64, shape (488,)
-        Count of stalls by `simlib.engine.result.lap_bin`.
+    - `histogram`, shape (488,): count of stalls by `simlib.engine.result.lap_bin`.
 
-    Examples
-    --------
     >>> counts = np.zeros(488, int)
     >>> counts[[10, 143]] = 999, 2
     >>> f"{stall_quantile(counts, 0.999):.3g}"

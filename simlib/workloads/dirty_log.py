@@ -201,7 +201,7 @@ class DirtyLog(Kernel):
         self,
         lock: Lock | None,
         extent: Extent,
-        lets_go: str,
+        lets_go: Condition,
         some: Callable[[Extent], Condition],
         act: Callable[[Extent], None],
         last: Callable[[], None] | None = None,
@@ -213,12 +213,12 @@ class DirtyLog(Kernel):
         If the strategy never lets go, the lock is taken once, whatever there is to do. Else a hold begins at the first
         word in which there is some, as in kernel-patches/ 0007.
         """
-        program, condition = self.program, strategy.strategy(lets_go)
+        program = self.program
         if lock is None:
             with program.loop(until=extent.done()):
                 act(extent)
             return
-        if isinstance(condition, strategy.Never):
+        if isinstance(lets_go, strategy.Never):
             with self._lock_regions(extent) as region:
                 with program.holding(lock):
                     with program.loop(until=region.done()):
@@ -229,14 +229,14 @@ class DirtyLog(Kernel):
                     program.run(self.costs.reacquire)
             return
         with self._lock_regions(extent) as region, program.loop(until=region.done()), program.extent(ALL) as hold:
-            ends = hold.done() | strategy.bind(condition, hold, lock, self.block_pages)
+            ends = hold.done() | strategy.bind(lets_go, hold, lock, self.block_pages)
             with program.extent(WORD_PAGES) as word, program.when(some(word), otherwise=lambda: program.skip(word)):
                 with program.holding(lock):
                     with program.loop(until=ends):
                         act(hold)
                     if last is not None:
                         last()
-                    self.adapt(condition, lock)
+                    self.adapt(lets_go, lock)
                 program.run(self.costs.reacquire)
 
     def _split_eagerly(self, lock: Lock | None) -> None:

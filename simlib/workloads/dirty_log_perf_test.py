@@ -19,7 +19,7 @@ from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _DIRTIED = range(3)
 
@@ -30,8 +30,6 @@ def build(scenario: Scenario) -> Job:
     Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``dirtied i`` and
     ``cleared i``.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}}))
     >>> len(job.entry), job.pages, str(job.stamps[3])
     (3, 2048, 'dirtied 1')
@@ -142,3 +140,6 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
             costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in given.items()})
     less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
     return less, guest.pages_per_vcpu / pages
+
+
+KIND = Kind("dirty_log_perf_test", build, METRICS, DEFAULT, measure, sample=sample, dirtying="dirtied")

@@ -15,12 +15,12 @@ from simlib.errors import InputError
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.program import REGION, Extent, Lock, Thread, mapped_by_block
-from simlib.model.quantities import format_duration, format_size
+from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Scan, Stamp
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 _GO, _DIRTIED = range(2)
 
@@ -31,13 +31,9 @@ IPA_BITS = 48
 def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
-    Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``.
+    Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``. Raises
+    `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none.
 
-    Raises `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none; or if an access of
-    a guest that works on takes no time.
-
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "eager_split"},
     ...                             "policy": {"eager_split": True}}))
     >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:5]]
@@ -101,12 +97,7 @@ class EagerSplit(DirtyLog):
 
     def check(self) -> None:
         """Refuse what would need another walk."""
-        pages, chunk, workload = self.slot_pages, self.chunk_pages, self.scenario.workload
-        if not workload.parked and not workload.access_interval:
-            raise InputError(
-                "workload.access_interval", format_duration(0), "must be more than 0 unless the vCPUs are parked",
-                "a vCPU that takes no time would go round for ever at one instant",
-            )  # fmt: skip
+        pages, chunk = self.slot_pages, self.chunk_pages
         if chunk % max(self.leaf_pages, self.block_pages):
             raise InputError(
                 "policy.split_chunk", format_size(chunk * self.table.page_bytes),
@@ -307,3 +298,6 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
         **lock_metrics(scenario, raw),
     }
+
+
+KIND = Kind("eager_split", build, METRICS, DEFAULT, measure)

@@ -21,7 +21,7 @@ from simlib.workloads.degradation import GUEST, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.horizon import within_horizon
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
@@ -29,8 +29,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``rested i`` and ``got i``.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "get_dirty_log", "iterations": 1}}))
     >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:]]
@@ -107,3 +105,6 @@ def check_horizon(scenario: Scenario) -> None:
     each = workload.pause + pages * max(costs.clear_page or 0, costs.lockless_page or 0)
     less = "take less memory, fewer iterations or a shorter pause"
     within_horizon("the rounds could take {}", workload.iterations * each, less, beside=workload.warm_up)
+
+
+KIND = Kind("get_dirty_log", build, METRICS, DEFAULT, measure, check_horizon, curve=curve)

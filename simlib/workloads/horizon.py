@@ -13,9 +13,8 @@ from simlib.model.scenario import Scenario
 def within_horizon(what: str, time: float, cure: str, option: str = "", beside: int = 0) -> None:
     """Raise unless a time, ps, and what passes `beside` it can be simulated.
 
-    The sentence is `what`, in which the time stands for ``{}``, and `cure`; on the command line `option`.
-
-    Raises `HorizonError`.
+    The sentence is `what`, in which the time stands for ``{}``, and `cure`; on the command line `option`. Raises
+    `HorizonError`.
     """
     if beside + time > HORIZON_PS:
         limit = f"more than the {HORIZON_PS * PS:.0f} s that are simulated"
@@ -29,21 +28,16 @@ LONG_RUN, LONGEST_RUN = 10**9, 10**13
 def undisturbed_accesses(scenario: Scenario) -> float:
     """Accesses that a guest which works on makes while nobody does anything: in the warm-up and the pauses.
 
-    Examples
-    --------
     >>> undisturbed_accesses(Scenario.parse({"guest": {"vcpus": 2}, "workload": {"kind": "get_dirty_log", "pause": "4s",
     ...                                       "warm_up": "0s"}}))
     16000000.0
     """
     workload = scenario.workload
-    each = workload.access_interval
-    pauses = workload.iterations * workload.pause
+    each, pauses = workload.access_interval, workload.iterations * workload.pause
     if workload.kind == "clear_under_load":
         each = scenario.machine_costs.guest_access or 0
-    elif workload.kind == "eager_split" and not workload.parked:
-        pauses += workload.warm_up
-    elif workload.facts.works_on or workload.guest_runs:
-        pauses = workload.warm_up + (pauses if workload.kind == "get_dirty_log" else 0)
+    elif workload.keeps_touching:
+        pauses = workload.warm_up + (pauses if workload.kind in ("get_dirty_log", "eager_split") else 0)
     else:
         return 0.0
     return scenario.guest.vcpus * pauses / each if each else 0.0
@@ -54,8 +48,6 @@ def check_length(scenario: Scenario) -> str:
 
     Returns: What to say of a long one beforehand; empty: it is none. Raises `HorizonError`.
 
-    Examples
-    --------
     >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
     >>> check_length(Scenario.parse(s))
     'a long run: in its pauses the guest touches its memory 2.56e+10 times, some 50 million a second; shorten pause ...'
@@ -71,12 +63,9 @@ def check_length(scenario: Scenario) -> str:
 def check_walks(scenario: Scenario) -> None:
     """Refuse a guest whose walks over its memory cannot end in time.
 
-    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978).
+    The bound is asymptotic: no vCPU is faster than its own faults one after another (Denning and Buzen 1978). Raises
+    `HorizonError`.
 
-    Raises `HorizonError`.
-
-    Examples
-    --------
     >>> check_walks(Scenario.parse({"guest": {"memory_per_vcpu": "1T"}, "workload": {"iterations": 1000},
     ...                             "costs": {"fault_exit": "1us"}}))
     Traceback (most recent call last):

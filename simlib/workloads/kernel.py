@@ -34,8 +34,6 @@ _FAULTS = ("missing page", "write-protected page", "write-protected block", "mis
 def split_at_once(guest: Guest) -> int:
     """Blocks of 2 MiB (with pages of 4 KiB) that are one mapping until a fault splits it.
 
-    Examples
-    --------
     >>> split_at_once(Guest(backing="hugetlb_1gb")), split_at_once(Guest())
     (512, 1)
     """
@@ -46,12 +44,8 @@ def split_at_once(guest: Guest) -> int:
 class Kernel:
     """A scenario's kernel, writing its steps into a program.
 
-    Attributes
-    ----------
-    policy : Policy
-        With every default replaced.
-    stamps : list of Stamp
-        Those so far.
+    - `policy`: with every default replaced.
+    - `stamps`: those so far.
     """
 
     scenario: Scenario
@@ -61,12 +55,17 @@ class Kernel:
     """What actions cost on the scenario's machine."""
     first_batch: int = 64
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
+    places: tuple[float | tuple[float, ...], ...] = ()
+    """Which pages the guest touches, as `Job.places` has it, where it is not uniform; by default Zipf's law."""
+    image: Image | None = None
+    """What the memory is like when the run begins, if it is neither empty nor all mapped."""
 
     def __post_init__(self) -> None:
         """Resolve what the scenario leaves to the architecture."""
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
         self.costs = self.scenario.machine_costs
+        self.places = self.places or (self.scenario.workload.zipf_exponent,)
 
     @property
     def slot_pages(self) -> int:
@@ -87,16 +86,6 @@ class Kernel:
         if regions and self.policy.lock_regions > 1:
             return Lock(REGIONS, how, Whose.REGION)
         return Lock(MMU_LOCK, how)
-
-    @property
-    def places(self) -> tuple[float | tuple[float, ...], ...]:
-        """Which pages the guest touches, as `Job.places` has it, where it is not uniform."""
-        return (self.scenario.workload.zipf_exponent,)
-
-    @property
-    def image(self) -> Image | None:
-        """What the memory is like when the run begins, if it is neither empty nor all mapped."""
-        return None
 
     @property
     def first_own_lock(self) -> int:
@@ -246,18 +235,11 @@ class Kernel:
     ) -> Job:
         """All that an engine needs: as many vCPU threads as the guest has, one main thread, and what helps it.
 
-        Parameters
-        ----------
-        vcpu : Thread or sequence of Thread
-            That of all vCPUs, or of each.
-        populated : bool
-            Whether all memory is mapped from the beginning.
-        shared : bool
-            Whether every vCPU walks all of the memory, rather than its own part.
-        helpers : sequence of Thread
-            Further threads.
-        parts : int
-            Into how many parts the memory is divided, of which each further thread walks the next one.
+        - `vcpu`: that of all vCPUs, or of each.
+        - `populated`: whether all memory is mapped from the beginning.
+        - `shared`: whether every vCPU walks all of the memory, rather than its own part.
+        - `helpers`: further threads.
+        - `parts`: into how many parts the memory is divided, of which each further thread walks the next one.
         """
         guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu

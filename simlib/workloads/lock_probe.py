@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from simlib.engine.result import EngineResult
+from simlib.engine.result import FAULTS, EngineResult
 from simlib.errors import InputError
 from simlib.model.job import Job
 from simlib.model.program import Thread, raised
 from simlib.model.scenario import Scenario
 from simlib.model.steps import FLAGS
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics, phase_seconds
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 _POPULATED, _GO, _ALL_DONE = range(3)
 
@@ -24,13 +24,9 @@ _POPULATED, _GO, _ALL_DONE = range(3)
 def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
-    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``begun i``, ``dirtied i``,
-    ``cleared i``.
+    Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``begun i``, ``dirtied i``, ``cleared
+    i``. Raises `InputError` if a probe takes no time, or there are more iterations than flags.
 
-    Raises `InputError` if a probe takes no time, or there are more iterations than flags.
-
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"memory_per_vcpu": "4M"}, "workload": {"kind": "lock_probe"},
     ...                             "costs": {"clear_ioctl": "500ns"}}))
     >>> [str(stamp) for stamp in job.stamps[3:6]]
@@ -117,6 +113,9 @@ def _probes(scenario: Scenario, job: Job, raw: EngineResult) -> list[float]:
     for index, stamp in enumerate(job.stamps):
         if stamp.phase == "dirtied":
             taken = (raw.stamp_locks[index, 0, :, 0] - raw.stamp_locks[index - 1, 0, :, 0]).sum()
-            faults = raw.stamp_sums[index, 6:10] - raw.stamp_sums[index - 1, 6:10]
+            faults = raw.stamp_sums[index, FAULTS] - raw.stamp_sums[index - 1, FAULTS]
             found.append(float(taken - takes @ faults))
     return found
+
+
+KIND = Kind("lock_probe", build, METRICS, DEFAULT, measure)

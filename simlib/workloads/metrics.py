@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from simlib.engine.result import PS, EngineResult
 from simlib.errors import InputError, nearest
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
+from simlib.workloads.horizon import check_walks
 
 Values = Mapping[str, "float | Sequence[float]"]
 """What a run measured, by metric; of a metric by rounds, one value each. NaN: a cost that decides it has no value."""
@@ -28,14 +30,9 @@ _NAME = re.compile(r"(\w+)(?:\[([0-9]{1,4})\])?", re.ASCII)
 class Metric:
     """One quantity that a run of a workload gives.
 
-    Attributes
-    ----------
-    definition : str
-        One sentence: exactly what is measured, and over what it is summed.
-    memory : str
-        What a run of a part of the memory tells of it: ``proportional``, ``same``, or ``whole``: nothing.
-    rounds : bool
-        Whether it is the sum over rounds, of which one can be asked for.
+    - `definition`: one sentence: exactly what is measured, and over what it is summed.
+    - `memory`: what a run of a part of the memory tells of it: ``proportional``, ``same``, or ``whole``: nothing.
+    - `rounds`: whether it is the sum over rounds, of which one can be asked for.
     """
 
     name: str
@@ -74,7 +71,8 @@ def _whole(scenario: Scenario, pages: int) -> tuple[Scenario, float]:
     return scenario, 1.0
 
 
-def _nothing(*_: object) -> tuple[str, ...]:
+def nothing(*_: object) -> tuple[str, ...]:
+    """Nothing to refuse, and nothing to know."""
     return ()
 
 
@@ -82,26 +80,15 @@ def _nothing(*_: object) -> tuple[str, ...]:
 class Kind:
     """A kind of workload: its programs, and what a run of them measures.
 
-    Attributes
-    ----------
-    name : str
-        As ``workload.kind`` has it.
-    build : callable
-        Scenario to programs.
-    default : tuple of str
-        Those that `simlib.predict` gives unless told otherwise.
-    measure : callable
-        (scenario, job, result) to `Values`.
-    check_horizon : callable
-        Raises `simlib.errors.HorizonError` for a scenario that would run past the simulated time.
-    sample : callable
-        (scenario, pages a vCPU) to a scenario of less memory and the factor between both.
-    warnings : callable
-        (scenario, job, result, factor of the sample) to what a reader of the result must know.
-    curve : callable, optional
-        (scenario, job, result) to the guest's throughput over time, if it works on.
-    dirtying : str
-        The phase in which the guest dirties its memory, if it has one of its own.
+    - `name`: as ``workload.kind`` has it.
+    - `build`: scenario to programs.
+    - `default`: those that `simlib.predict` gives unless told otherwise.
+    - `measure`: (scenario, job, result) to `Values`.
+    - `check_horizon`: raises `simlib.errors.HorizonError` for a scenario that would run past the simulated time.
+    - `sample`: (scenario, pages a vCPU) to a scenario of less memory and the factor between both.
+    - `warnings`: (scenario, job, result, factor of the sample) to what a reader of the result must know.
+    - `curve`: (scenario, job, result) to the guest's throughput over time, if it works on.
+    - `dirtying`: the phase in which the guest dirties its memory, if it has one of its own.
     """
 
     name: str
@@ -109,9 +96,9 @@ class Kind:
     metrics: tuple[Metric, ...]
     default: tuple[str, ...]
     measure: Callable[[Scenario, Job, EngineResult], Values]
-    check_horizon: Callable[[Scenario], None]
+    check_horizon: Callable[[Scenario], object] = check_walks
     sample: Callable[[Scenario, int], tuple[Scenario, float]] = _whole
-    warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = _nothing
+    warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""
 
@@ -135,14 +122,21 @@ class Kind:
                              f"ask for one of them, or {base} for their sum")  # fmt: skip
         return found, number
 
+    def of_all(self, measured: Values, scale: float) -> dict[str, np.ndarray]:
+        """What a part of the memory measured, as all of it would, which is so many times as large.
+
+        Left out is what a part does not tell.
+        """
+        factors = {"proportional": scale, "same": 1.0} | ({"whole": 1.0} if scale == 1.0 else {})
+        told = {metric.name: factors[metric.memory] for metric in self.metrics if metric.memory in factors}
+        return {name: np.asarray(measured[name], dtype=np.float64) * told[name] for name in measured if name in told}
+
 
 def split_name(name: str) -> tuple[str, int | None]:
     """A metric's name, and the iteration that it asks for.
 
     Raises `InputError` if it is not written so.
 
-    Examples
-    --------
     >>> split_name("dirty_memory_time[2]"), split_name("contentions")
     (('dirty_memory_time', 2), ('contentions', None))
     """

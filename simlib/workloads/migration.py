@@ -21,7 +21,8 @@ from simlib.workloads.degradation import GUEST, LEVELS, SWITCHOVER, UNDISTURBED,
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.horizon import within_horizon
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics
+from simlib.workloads.scaled import sample
 
 _DONE = 1
 _PASS, _CLEARED = 0, 1
@@ -33,8 +34,6 @@ def build(scenario: Scenario) -> Job:
     Stamps are ``start``, ``undisturbed``, ``enabled``, for every pass i ``collected i`` and ``sent i`` (zero for
     passes that were not made), ``switchover`` and ``left``: how much is dirty then.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
     ...                             "workload": {"kind": "migration", "pass_limit": 1}}))
     >>> len(job.entry), [str(stamp) for stamp in job.stamps]
@@ -51,8 +50,6 @@ def build(scenario: Scenario) -> Job:
 def page_time(scenario: Scenario) -> int:
     """Picoseconds to send one page.
 
-    Examples
-    --------
     >>> page_time(Scenario.parse({"workload": {"link": "4.096Gbit/s"}}))
     8000000
     """
@@ -256,3 +253,15 @@ def warnings(scenario: Scenario, job: Job, raw: EngineResult, scale: float) -> t
         f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {sends:.3g} GiB/s; "
         f"stopped at the {stop}",
     )
+
+
+KIND = Kind("migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation)
+
+
+def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
+    """Metrics of a scaled migration as they are for the whole; those of a single stall are left out.
+
+    >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
+    {'precopy_duration': 8.0, 'passes': 2.0}
+    """
+    return {name: float(value) for name, value in KIND.of_all(metrics, factor).items()}

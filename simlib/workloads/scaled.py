@@ -10,7 +10,6 @@ from simlib.errors import InputError
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
-from simlib.workloads import migration
 
 SAMPLE_PAGES = 2**18
 """Pages in all that a sampled migration keeps at least: 1 GiB, with which seed 001's whole memory agrees."""
@@ -25,19 +24,12 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
     A guest that touches so many pages a second touches each page of less memory more often, in proportion; a pass over
     it takes less time, in proportion. What happens to a page between two passes is thus the same. Chunks shrink alike,
     so that there are as many, and what one ioctl costs outside of its pages shrinks with them. What does not scale is
-    the time of a single hold of a whole chunk, and so the longest stall.
+    the time of a single hold of a whole chunk, and so the longest stall. Raises `InputError` if the memory or the chunk
+    cannot be divided so.
 
-    Raises `InputError` if the memory or the chunk cannot be divided so.
+    - `scenario`: its workload must be a migration.
+    - `factor`: memory of the scenario over memory of the result.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Its workload must be a migration.
-    factor : int
-        Memory of the scenario over memory of the result.
-
-    Examples
-    --------
     >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
     ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
     >>> part = scaled(whole, 64)
@@ -78,22 +70,6 @@ def _undivided(scenario: Scenario, unit: int) -> int:
     """Pages of what must stay whole blocks: each vCPU's part, or all of a memory that is shared and has no such."""
     guest = scenario.guest
     return guest.pages if guest.pages % (guest.vcpus * unit) else guest.pages_per_vcpu
-
-
-def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:
-    """Metrics of a scaled migration as they are for the whole; those of a single stall are left out.
-
-    Examples
-    --------
-    >>> unscaled({"precopy_duration": 0.5, "passes": 2.0, "longest_stall": 0.1}, 16)
-    {'precopy_duration': 8.0, 'passes': 2.0}
-    """
-    kept = {metric.name: metric.memory for metric in migration.METRICS if metric.memory != "whole"}
-    return {
-        name: value * factor if kept[name] == "proportional" else value
-        for name, value in metrics.items()
-        if name in kept
-    }
 
 
 def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:

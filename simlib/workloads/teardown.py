@@ -23,7 +23,7 @@ from simlib.model.unmapping import Unmapping, unmapping
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.horizon import within_horizon
 from simlib.workloads.kernel import INTERCONNECT, Kernel
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics
 
 _UNMAPPED, _UNDISTURBED = Stamp("unmapped"), Stamp("undisturbed")
 
@@ -34,8 +34,6 @@ def build(scenario: Scenario) -> Job:
     All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. The vCPUs of a
     guest that has ended do nothing.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "workload": {"kind": "teardown"}}))
     >>> job.thread_names, [stamp.phase for stamp in job.stamps]
     (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'unmapped'])
@@ -149,8 +147,6 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 def counts(scenario: Scenario) -> Unmapping:
     """What tearing the scenario's memory down does, counted.
 
-    Examples
-    --------
     >>> counts(Scenario.parse({"guest": {"memory": "64G"}, "workload": {"kind": "teardown"}})).entries
     32832
     """
@@ -167,3 +163,6 @@ def check_horizon(scenario: Scenario) -> None:
     time = counts(scenario).time_ps(scenario.machine_costs, scenario.guest.vcpus)
     less = "take less memory, or count it (simlib.workloads.teardown.counts)"
     within_horizon("the teardown would take {}", time, less, beside=scenario.workload.warm_up)
+
+
+KIND = Kind("teardown", build, METRICS, DEFAULT, measure, check_horizon)

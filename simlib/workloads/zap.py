@@ -14,7 +14,7 @@ from simlib.model.steps import ALL, Map, Stamp
 from simlib.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.kernel import Kernel
-from simlib.workloads.metrics import LOCKS, Metric, Values, lock_metrics
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, nothing
 
 
 def build(scenario: Scenario) -> Job:
@@ -23,8 +23,6 @@ def build(scenario: Scenario) -> Job:
     The memory is mapped when the run begins, and no log is kept of it. Stamps are ``start``, ``undisturbed`` and
     ``zapped``; then the guest is stopped.
 
-    Examples
-    --------
     >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "zap"}}))
     >>> job.thread_names, [stamp.phase for stamp in job.stamps]
     (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'zapped'])
@@ -56,7 +54,7 @@ def _zap(kernel: Kernel) -> None:
     Source: arch/x86/kvm/mmu/mmu.c kvm_mmu_zap_all_fast and kvm_zap_obsolete_pages (BATCH_ZAP_PAGES).
     """
     program, costs, size = kernel.program, kernel.costs, kernel.block_pages
-    lock, lets_go = kernel.lock("write"), strategy.strategy(kernel.policy.zap_lets_go)
+    lock, lets_go = kernel.lock("write"), kernel.policy.zap_lets_go
     with program.holding(lock):
         with program.loop(until=REGION.done()):
             program.map(Map.ZAP)
@@ -105,5 +103,4 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     }
 
 
-def check_horizon(scenario: Scenario) -> None:
-    """Nothing to refuse: it takes one walk over the tables."""
+KIND = Kind("zap", build, METRICS, DEFAULT, measure, nothing, curve=curve)

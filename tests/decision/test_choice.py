@@ -206,7 +206,7 @@ def test_strategies_of_a_replication_share_costs_and_seed(monkeypatch, short):
     assert len({cases[0].costs for cases in seen.values()}) == len(seen)
     for cases in seen.values():
         assert len({case.costs for case in cases}) == 1
-        assert {case.policy.lets_go for case in cases} == {"pages >= 64", "pages >= 128", "never"}
+        assert {str(case.policy.lets_go) for case in cases} == {"pages >= 64", "pages >= 128", "never"}
         assert {dataclasses.replace(case.policy, lets_go="never") for case in cases} == {vague().policy}
     assert found.table["batch_pages"].tolist() == [64, 128, 0]
 
@@ -235,9 +235,9 @@ def test_what_is_printed_comes_from_replications_that_the_selection_did_not_see(
     used = defaultdict(set)
 
     class Spy(Trials):
-        def run(self, stage, numbers, progress=None):
+        def run(self, stage, numbers, what="", progress=None):
             used[stage] |= {self.drawn(stage, number)[1] for number in numbers}
-            return super().run(stage, numbers, progress)
+            return super().run(stage, numbers, what, progress)
 
     monkeypatch.setattr(choice, "Trials", Spy)
     monkeypatch.setattr(choice, "LOOKS", (12, 16))
@@ -274,7 +274,7 @@ def test_strategies_that_come_to_the_same_are_compared_once():
 
 def test_several_strategies_together_and_texts():
     both = Strategy("held >= 50us and pages >= 512+ eager-split-drop").applied(standard_scenario("x86-tdp")).policy
-    assert (both.lets_go, both.eager_split, both.split_alloc) == ("held >= 50us and pages >= 512", True, "drop")
+    assert (str(both.lets_go), both.eager_split, both.split_alloc) == ("held >= 50us and pages >= 512", True, "drop")
     assert Strategy("own").applied(scenario()) == scenario()
 
 
@@ -384,7 +384,7 @@ MEANS = np.array([[20e-6, 1e-3, 5.0, 10.0, 0.9, 3.0, 2.0, 1.0],
 class Known(Trials):
     """Replications that are drawn from known means; a part of what is drawn is common to all strategies."""
 
-    def run(self, stage, numbers, progress=None):
+    def run(self, stage, numbers, what="", progress=None):
         found = []
         for number in numbers:
             random = np.random.default_rng([self.seed, stage, number])
@@ -489,7 +489,8 @@ def test_there_is_a_knee_though_what_is_not_allowed_beats_all_that_is(short):
     checked = np.ones((3, 2, len(OBJECTIVES)))
     checked[:, 1] = 0.5
     two = (Strategy("every-64"), Strategy("whole-ioctl"))
-    table = choice._table(two, checked, np.array([1.0, 9.0]), [0], list(OBJECTIVES.values()))
+    picked = choice.Picked(two, [0], [], choice.Terms(1.0, 0.02, 0.95, None, 1))
+    table = choice._table(picked, checked, np.array([1.0, 9.0]))
     assert table["on_front"].tolist() == [False, True]
     assert table["knee"].tolist() == [True, False]
 
@@ -525,7 +526,7 @@ def test_a_named_guest_can_be_asked_about_on_every_architecture(name):
         for one in compared:
             assert not why_not(one.applied(drawn))
             assert set(needed_costs(one.applied(case))) <= set(drawn.costs.given())
-        choice.check_arguments(case, 1.0, 0.02, 0.95, None)
+        choice.check_scenario(case)
 
 
 def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_said(monkeypatch, short):

@@ -47,14 +47,14 @@ def visits(result):
     """All visits, from the trace alone."""
     inside, done, stamped, decision = defaultdict(dict), [], {}, {}
     rows = result.trace.tolist()
-    for number, (time, thread, kind, arg) in enumerate(rows):
+    for number, (time, thread, kind, arg, _) in enumerate(rows):
         mine = inside[thread]
         if kind == TRY:
             assert arg not in mine, "a thread asked twice"
             mine[arg] = Visit(thread, arg, time)
         elif kind == ACQUIRED:
             mine[arg].acquired = time
-            if rows[number - 1][1:] != [thread, TRY, arg]:  # not at once: somebody handed the lock on
+            if rows[number - 1][1:4] != [thread, TRY, arg]:  # not at once: somebody handed the lock on
                 mine[arg].decided = decision[arg]
         elif kind == STAMP:
             stamped[thread] = time, arg

@@ -33,7 +33,7 @@ def test_every_policy_runs_alike_and_changes_what_it_says(name):
     changed = apply(SCENARIO, name)
     for section, table in policy(name).changes.items():
         for key, value in table.items():
-            assert getattr(getattr(changed, section), key) == value
+            assert str(getattr(getattr(changed, section), key)) == str(value)
     for case in (changed, changed.variants["arm"]):
         job = build(case)
         assert compiled.run(job, 3, trace=100_000) == reference.run(job, 3, trace=100_000)
@@ -41,8 +41,8 @@ def test_every_policy_runs_alike_and_changes_what_it_says(name):
 
 def test_the_opt_in_is_the_architecture_s():
     changed = apply(SCENARIO, "arch-opt-in")
-    assert changed.policy.lets_go == "pages >= 64"
-    assert changed.variants["arm"].policy.lets_go == "never"
+    assert str(changed.policy.lets_go) == "pages >= 64"
+    assert str(changed.variants["arm"].policy.lets_go) == "never"
 
 
 def test_a_policy_that_nobody_knows_is_one_sentence():

@@ -18,8 +18,7 @@ from simlib.model.costs import Calibration, Costs
 from simlib.model.machine import Machine
 from simlib.model.scenario import Guest, Policy, Scenario, load_scenario
 from simlib.model.workload import Workload
-from simlib.simulation import sampled
-from simlib.workloads import build
+from simlib.workloads import build, dirty_log_perf_test
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 SIZES = st.integers(1, 4096).map(lambda n: f"{2 * n}M")
@@ -170,12 +169,12 @@ BAD = [
         "larger than the guest's memory of 1G",
         "a smaller",
     ),
-    ("[policy]\nget_batch_pages = 65", "policy.get_batch_pages", 65, "must be 0 or a multiple of 64", "bitmap word"),
+    ("[workload]\nkind = 'zap'\naccess_interval = '0ns'", "workload.access_interval", "0ps", "more than 0", "for ever"),
     (
-        "[workload]\nkind = 'zap'\naccess_interval = '0ns'",
+        "[workload]\nkind = 'eager_split'\nparked = false\naccess_interval = '0ns'",
         "workload.access_interval",
         "0ps",
-        "must be more than 0",
+        "more than 0",
         "for ever",
     ),
     ("[workload]\nkind = 'zap'\n[policy]\nlock_regions = 2", "policy.lock_regions", 2, "one lock", "leave it out"),
@@ -275,7 +274,10 @@ def test_memory_that_all_vcpus_access_is_not_divided():
     job = build(scenario)
     assert job.pages == scenario.guest.pages == 128 * 256
     assert job.region[:4].tolist() == [[0, job.pages]] * 4
-    assert sampled(scenario, 512)[0].guest.pages * sampled(scenario, 512)[1] == job.pages
+    assert (
+        dirty_log_perf_test.sample(scenario, 512)[0].guest.pages * dirty_log_perf_test.sample(scenario, 512)[1]
+        == job.pages
+    )
     with pytest.raises(InputError, match="multiple of 2M with backing"):
         Scenario.parse(tables | {"guest": {"vcpus": 3, "memory": "129M"}})
     with pytest.raises(InputError, match=r"multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'$"):

@@ -19,7 +19,7 @@ from simlib.model.machine import MACHINES
 from simlib.studies.migrations.drops import BARS
 from simlib.studies.study import FITTED, HELD_OUT, judged
 from simlib.studies.x86 import STUDY, figures, growth, hosts, parked
-from simlib.workloads.scaled import unscaled
+from simlib.workloads.migration import unscaled
 
 KEPT = sorted(path.stem for path in growth.folder().glob("*.json"))
 

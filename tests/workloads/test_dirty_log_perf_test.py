@@ -10,7 +10,7 @@ from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Mode
 from simlib.simulation import run_scenario as simulate
-from simlib.simulation import sampled
+from simlib.workloads import dirty_log_perf_test
 
 READ, WRITE = Mode.READ, Mode.WRITE
 
@@ -217,7 +217,7 @@ def test_a_sample_of_the_pages_scales_to_all_of_them(architecture):
         "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "tlb_invalidate": "300ns", "line_transfer": "47ns",
                   "fault_jitter": 0.3, "populate_block": "1us", "clear_page": "10ns"},
     })  # fmt: skip
-    small, scale = sampled(scenario, 4096)
+    small, scale = dirty_log_perf_test.sample(scenario, 4096)
     assert (small.guest.pages_per_vcpu, scale) == (4096, 8.0)
     full, part = simulate(scenario).metrics, simulate(scenario, pages_per_vcpu=4096).metrics
     assert full.keys() == part.keys()
@@ -236,9 +236,9 @@ def test_a_sample_scales_the_flush_of_one_ioctl_no_further_than_it_happens():
 
 def test_no_sample_is_taken_where_all_pages_fit():
     scenario = Scenario.parse({"guest": {"memory_per_vcpu": "4M"}})
-    assert sampled(scenario, 1024) == (scenario, 1.0)
-    assert sampled(scenario, 1)[0].guest.pages_per_vcpu == 512  # a whole block at least
-    assert sampled(Scenario.parse({"guest": {"backing": "4k"}}), 1)[0].guest.pages_per_vcpu == 64
+    assert dirty_log_perf_test.sample(scenario, 1024) == (scenario, 1.0)
+    assert dirty_log_perf_test.sample(scenario, 1)[0].guest.pages_per_vcpu == 512  # a whole block at least
+    assert dirty_log_perf_test.sample(Scenario.parse({"guest": {"backing": "4k"}}), 1)[0].guest.pages_per_vcpu == 64
 
 
 def test_metrics_that_depend_on_an_unknown_cost_are_not_given():

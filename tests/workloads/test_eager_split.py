@@ -137,7 +137,6 @@ def test_a_guest_that_writes_on_waits_for_a_chunk_at_most():
         (scenario("hugetlb_1gb", "1G", policy={"split_chunk": "2M"}), r"policy\.split_chunk = 2M: must be a multiple"),
         (scenario("hugetlb_1gb", "512M"), r"guest\.memory = 512M: must be a multiple of 1G"),
         (scenario("hugetlb_1gb", "2G", clear_chunk="512M"), r"workload\.clear_chunk = 512M: must be a multiple of 1G"),
-        (scenario(parked=False, access_interval="0ps"), r"workload\.access_interval = 0ps: must be more than 0"),
     ],
 )
 def test_what_it_does_not_simulate_is_refused(case, message):

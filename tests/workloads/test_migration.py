@@ -23,11 +23,11 @@ COSTS = {
 POLICIES = {
     "whole ioctl": {},
     "every word": {"clear_batch_pages": 64},
-    "yield": {"yield_on": "contended", "yield_pages": 128},
+    "yield": {"lets_go": "pages >= 128 and waiters >= 1"},
     "regions": {"lock_regions": 4, "clear_batch_pages": 512},
     "eager, drop": {"eager_split": True, "split_alloc": "drop"},
     "eager, under lock": {"eager_split": True, "split_alloc": "under_lock"},
-    "yield to vCPUs": {"yield_on": "vcpus", "yield_waiters": 2},
+    "yield to vCPUs": {"lets_go": "pages >= 64 and vcpus >= 2"},
     "regions that no chunk fits": {"lock_regions": 3},
     "read lock": {"clear_lock": "read"},
 }
@@ -190,7 +190,11 @@ def test_the_ring_s_reset_takes_the_lock_for_each_run_of_neighbours(access):
 
 @pytest.mark.parametrize(("batch", "most"), [(0, 1), (512, 16)])
 def test_get_without_manual_protection_may_let_go_too(batch, most):
-    run = simulate(scenario({"architecture": "x86-tdp", "get_batch_pages": batch}, clear_when="at_get"))
+    run = simulate(
+        scenario(
+            {"architecture": "x86-tdp", "get_lets_go": f"pages >= {batch}" if batch else "never"}, clear_when="at_get"
+        )
+    )
     taken = int(holds(run, "sent 1", "collected 2")[0, 1])
     assert most - 2 <= taken <= most
 
@@ -224,17 +228,17 @@ def test_with_locks_for_regions_nobody_takes_the_one_lock(way):
 
 
 def test_a_yield_may_count_vcpus_only():
-    def acquisitions(yield_on, threads):
-        policy = {"yield_on": yield_on, "architecture": "x86-shadow-paging", "eager_split": False}
+    def acquisitions(asked, threads):
+        policy = {"lets_go": f"pages >= 64 and {asked} >= 1", "architecture": "x86-shadow-paging", "eager_split": False}
         return simulate(scenario(policy, clear_threads=threads)).metrics["lock_acquisitions"]
 
-    assert acquisitions("vcpus", 0) == acquisitions("contended", 0)
-    assert acquisitions("vcpus", 2) < acquisitions("contended", 2)
+    assert acquisitions("vcpus", 0) == acquisitions("waiters", 0)
+    assert acquisitions("vcpus", 2) < acquisitions("waiters", 2)
 
 
 def test_a_yield_may_ask_for_more_than_one_that_waits():
     few, many = (
-        simulate(scenario({"yield_on": "contended", "yield_waiters": n, "architecture": "x86-shadow-paging"}))
+        simulate(scenario({"lets_go": f"pages >= 64 and waiters >= {n}", "architecture": "x86-shadow-paging"}))
         for n in (1, 4)
     )
     assert few.metrics["longest_stall"] < many.metrics["longest_stall"]

@@ -7,7 +7,8 @@ from simlib.calibration import find_fit
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.studies.x86 import hosts
-from simlib.workloads.scaled import scaled, unscaled
+from simlib.workloads.migration import unscaled
+from simlib.workloads.scaled import scaled
 
 
 def test_a_sixteenth_of_the_memory_gives_the_same_after_scaling():

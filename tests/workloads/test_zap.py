@@ -15,7 +15,8 @@ def scenario(batch=10, guest=None, architecture="x86-shadow", **workload):
     return Scenario.parse(
         {
             "guest": {"vcpus": 4, "memory": "64M", "backing": "4k"} | (guest or {}),
-            "policy": {"architecture": architecture, "zap_batch": batch},
+            "policy": {"architecture": architecture,
+                       "zap_lets_go": f"blocks >= {batch} and waiters >= 1" if batch else "never"},
             "workload": {"kind": "zap", "warm_up": "1ms", "access": "uniform", "shared": True} | workload,
             "costs": {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "zap_block": "20us",
                       "flush": "5us", "kick": "2us", "reacquire": "100ns"},

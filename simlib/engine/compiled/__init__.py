@@ -2,9 +2,9 @@
 """The fast engine: the step language interpreted by Numba, a room a subject.
 
 `simlib.engine.reference` is the definition; this computes the same thing, event for event.
-`state` says what a run is made of, `calendar` whose turn it is, `ahead` what needs no turn, `clock` how time passes,
-`locks` who gets a lock, `memory` what the page table and the log say, `statistics` what is written down, and
-`interpreter` goes from step to step.
+`state` says what a run is made of, `calendar` whose turn it is, `ahead` what needs no turn (by what `reach` found out
+before, and `rounds` learnt), `clock` how time passes, `locks` who gets a lock, `memory` what the page table and the log
+say, `statistics` what is written down, and `interpreter` goes from step to step.
 """
 
 from __future__ import annotations
@@ -43,21 +43,12 @@ def run(
     Raises `DeadlockError` if every thread that has not ended waits for another. Raises `HorizonError` if simulated time
     passes 75 minutes, or the trace outgrows `trace`. Raises `InputError` if the job has more than 1024 threads.
 
-    Parameters
-    ----------
-    job : Job
-        Programs, threads and locks.
-    seed : int
-        Root of all random streams.
-    trace : int
-        Keep up to this many trace events; 0 keeps none.
-    ledger : int
-        Keep up to this many entries of what happened to the guest's pages; 0 keeps none.
-    progress : callable, optional
-        Called with (events, simulated time in ps) several times a second.
+    - `job`: programs, threads and locks.
+    - `seed`: root of all random streams.
+    - `trace`: keep up to this many trace events; 0 keeps none.
+    - `ledger`: keep up to this many entries of what happened to the guest's pages; 0 keeps none.
+    - `progress`: called with (events, simulated time in ps) several times a second.
 
-    Examples
-    --------
     >>> from simlib.model.program import Lock, Program
     >>> from simlib.model.steps import Mode
     >>> import numpy as np
@@ -100,9 +91,9 @@ def _compile_for(state: Run) -> None:
             _compiled.add(recorded)
 
 
-def _written(rows: NDArray[np.int64] | None, count: int, columns: int) -> NDArray[np.int64]:
+def _written(rows: NDArray[np.int64] | None, count: int) -> NDArray[np.int64]:
     """So many rows of a record; none, if it was not kept."""
-    return np.zeros((0, columns), dtype=np.int64) if rows is None else rows[:count]
+    return np.zeros((0, 5), dtype=np.int64) if rows is None else rows[:count]
 
 
 def _result(state: Run) -> EngineResult:
@@ -127,6 +118,6 @@ def _result(state: Run) -> EngineResult:
         stamp_own=books.stamp_own,
         lap_histogram=books.laps,
         lap_max_ps=threads["lap_max"].copy(),
-        trace=_written(books.trace, int(world["traced"]), 4),
-        ledger=_written(books.ledger, int(world["ledgered"]), 5),
+        trace=_written(books.trace, int(world["traced"])),
+        ledger=_written(books.ledger, int(world["ledgered"])),
     )

@@ -24,8 +24,6 @@ NEVER = np.iinfo(np.int64).max
 def first_calendar(threads: int) -> NDArray[np.int64]:
     """Every thread wakes at time zero.
 
-    Examples
-    --------
     >>> first_calendar(3)[1:6].tolist()
     [0, 0, 2, 0, 1]
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simlib.engine.compiled import ahead, calendar, clock, locks, memory, statistics
+from simlib.engine.compiled import ahead, calendar, clock, locks, memory, reach, rounds, statistics
 from simlib.engine.compiled.inline import apart, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
@@ -161,7 +161,7 @@ def rare_step(run, thread, number, step):
         statistics.note(world, run.books.trace, now, number, statistics.STAMP, step.a)
     elif kind == Step.SIGNAL:
         world.flags[step.a] = 1
-        ahead.learn(world, run.steps, run.rounds)
+        rounds.learn(world, run.steps, run.rounds)
         statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
     elif kind == Step.SLEEP:
         thread.alarm = clock.shown(world, now) + step.a
@@ -243,8 +243,8 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move 
         if not is_shared(step):
             own_step(run, thread, number, step, time)
             continue
-        may = step.ahead if runs_ahead else ahead.NEVER
-        if may == ahead.NEVER:
+        may = step.ahead if runs_ahead else reach.NEVER
+        if may == reach.NEVER:
             if time > turn:
                 if time > done or not calendar.is_next(run.tree, number, time) or world.events >= world.stop_at:
                     return time  # come back at that time
@@ -252,7 +252,7 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move 
                 turn = now = time
                 world.now = world.turn = now
         else:
-            round_known = may == ahead.HIT and item(run.rounds, thread.pc).known
+            round_known = may == reach.HIT and item(run.rounds, thread.pc).known
             if (time > turn or round_known) and horizon == UNKNOWN:
                 horizon = ahead.horizon(run, thread, number)
             if time > turn:
@@ -262,7 +262,7 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move 
                 now = time
                 world.now = now
             if round_known:
-                time = ahead.skip(run, thread, number, now, horizon)
+                time = rounds.skip(run, thread, number, now, horizon)
                 if time > now:
                     continue
         if now == turn:

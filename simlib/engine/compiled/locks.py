@@ -150,7 +150,7 @@ def own(world, books, index, lock, number, thread, mode, at):
     lock.stats[np.uint64(first + WAIT_PS)] += wait
     lock.stats[np.uint64(first + WAIT_MAX_PS)] = max(lock.stats[np.uint64(first + WAIT_MAX_PS)], wait)
     lock.waits[np.uint64(BITS * mode + bit_length(wait))] += 1
-    note(world, books.trace, at, number, ACQUIRED, index)
+    note(world, books.trace, at, number, ACQUIRED, index, mode)
 
 
 @small
@@ -174,7 +174,7 @@ def take(run, thread, number, step, now):
     thread.pc += 1
     thread.tried = now
     thread.mode = mode
-    note(world, books.trace, now, number, TRY, index)
+    note(world, books.trace, now, number, TRY, index, mode)
     if lock.kind == Discipline.LOCKLESS:
         thread.seen = lock.count
         thread.acquired = now
@@ -212,7 +212,7 @@ def drop(run, thread, number, step, now):
     if lock.kind == Discipline.LOCKLESS:
         if lock.count != thread.seen:
             lock.stats[np.uint64(first + CONTENDED)] += 1
-            note(world, books.trace, done, number, RETRY, index)
+            note(world, books.trace, done, number, RETRY, index, mode)
             thread.pc = step.d
             return done
         lock.count += 1
@@ -225,7 +225,7 @@ def drop(run, thread, number, step, now):
     lock.stats[np.uint64(first + HOLD_PS)] += held
     lock.stats[np.uint64(first + HOLD_MAX_PS)] = max(lock.stats[np.uint64(first + HOLD_MAX_PS)], held)
     lock.holds[np.uint64(BITS * mode + bit_length(held))] += 1
-    note(world, books.trace, done, number, RELEASED, index)
+    note(world, books.trace, done, number, RELEASED, index, mode)
     thread.pc += 1
     if lock.length > 0:
         grant(run, index, lock, number, now, done)

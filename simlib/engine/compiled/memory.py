@@ -10,7 +10,7 @@ from simlib.engine.limits import PADDING
 from simlib.model.steps import STATE, Block, Map, Page, Scan
 
 _LOGGED = int(Page.DIRTY | Page.COLLECTED)
-_NO_FAULT = -1
+NO_FAULT = -1
 
 WORD_PAGES = 64
 """Pages of a bitmap's word."""
@@ -37,7 +37,7 @@ def fault_of(world, pages, blocks, page):
         return 2
     elif block == Block.ABSENT:
         return 3
-    return _NO_FAULT
+    return NO_FAULT
 
 
 @small
@@ -55,8 +55,8 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
     thread.interrupted = 0
     page = thread.page
     fault = fault_of(world, pages, blocks, page)
-    thread.outside = int(fault != _NO_FAULT)
-    if fault == _NO_FAULT:
+    thread.outside = int(fault != NO_FAULT)
+    if fault == NO_FAULT:
         thread.pc += 1
         if ledger is not None and writes(world, page):
             enter(world, ledger, number, WRITE, page, 0)

@@ -168,7 +168,7 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         stamp_sums=zeros(stamps, len(ACTIVITIES) + 5),
         stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
         laps=zeros(threads, LAP_BINS),
-        trace=zeros(trace, 4) if trace or ledger else None,
+        trace=zeros(trace, 5) if trace or ledger else None,
         ledger=zeros(ledger, 5) if trace or ledger else None,
     )
 

@@ -23,8 +23,8 @@ _ACTIVITIES = len(ACTIVITIES)
 
 
 @small
-def note(world, trace, time, number, event, argument):
-    """Write down one event of the trace, if there is one."""
+def note(world, trace, time, number, event, argument, mode=0):
+    """Write down one event of the trace, if there is one; `mode`: of a lock's."""
     if trace is not None:
         if world.traced < trace.shape[0]:
             row = world.traced
@@ -32,6 +32,7 @@ def note(world, trace, time, number, event, argument):
             trace[row, 1] = number
             trace[row, 2] = event
             trace[row, 3] = argument
+            trace[row, 4] = mode
         world.traced += 1
 
 

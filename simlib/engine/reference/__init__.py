@@ -3,8 +3,8 @@
 
 This is the definition; `simlib.engine.compiled` must give the same trace to the
 picosecond. Events at the same time happen in the order of the threads' numbers.
-`simulation` says what every step means, `locks` who gets a lock, `memory` what the page table and the log say,
-`threads` what a thread remembers, `calendar` whose turn it is.
+`simulation` says what every step means, `locks` who gets a lock, `memory` what the page table and the log say, `clock`
+how time passes, `statistics` what is written down, `threads` what a thread remembers, `calendar` whose turn it is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ def run(
 ) -> EngineResult:
     """Run a job with the reference engine; arguments, result and errors as `simlib.engine.compiled.run`.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> from simlib.engine.compiled import run as fast
     >>> from simlib.model.program import Lock, Program

@@ -9,25 +9,17 @@ import numpy as np
 import simpy
 
 from simlib.engine import limits
-from simlib.engine.random import (
-    FIXED_POINT_BITS,
-    SCATTER,
-    SEEK_BITS,
-    TABLE_BITS,
-    WITHIN_BITS,
-    draw,
-    seek_tables,
-    tables,
-    thread_keys,
-)
+from simlib.engine.random import thread_keys
 from simlib.engine.reference.calendar import Calendar, Wake
-from simlib.engine.reference.locks import DISCIPLINES, Line, Lock, Lockless, Server
+from simlib.engine.reference.clock import Chance, Shown
+from simlib.engine.reference.locks import DISCIPLINES, Line, Lockless, Server
 from simlib.engine.reference.memory import Memory
+from simlib.engine.reference.statistics import Statistics
 from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread, first_state
-from simlib.engine.result import BINS, EVENTS, FIRST_SHIFT, LEDGER, EngineResult, lap_bin
+from simlib.engine.result import EngineResult, lap_bin
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
-from simlib.model.steps import EXTENTS, FLAGS, Adapt, Clock, Map, Mode, Page, Quantity, Scan, Step, Whose
+from simlib.model.steps import EXTENTS, FLAGS, Adapt, Clock, Map, Page, Quantity, Scan, Step, Whose
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
@@ -46,30 +38,18 @@ class Simulation:
         self.job, self.report = job, progress
         self.env = Calendar(initial_time=0)
         self.steps = [(Step(kind), a, b, c, d) for kind, a, b, c, d in job.steps.tolist()]
-        self.tables = tables(job.cvs)
-        self.places = seek_tables(job.places, limits.vcpu_pages(job))
-        limits.check_times(job, self.tables)
+        self.shown, self.chance = Shown(job), Chance(job)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [first_state(job, i, int(keys[i])) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
         self.lines = [Line(job) for _ in range(job.lines)]
         self.memory = Memory(job)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
-        self.room = {"trace": trace, "ledger": ledger}
-        self.records: dict[str, list[tuple[int, ...]]] = {"trace": [], "ledger": []}
+        self.books = Statistics(job, trace, ledger)
         self.flags = [False] * FLAGS
         self.events = self.live = 0
-        self.clock_base = self.clock_since = 0
-        self.running = len(job.entry) if job.clock != Clock.WALL else 1
-        self.shift = FIRST_SHIFT
-        self.queue = np.zeros((len(self.locks), BINS), dtype=np.int64)
-        self.progress = np.zeros((len(self.threads), BINS), dtype=np.int64)
-        self.stamp_t = np.zeros(len(job.stamps), dtype=np.int64)
-        self.stamp_s = np.zeros((len(job.stamps), 11), dtype=np.int64)
-        self.stamp_own = np.zeros((len(job.stamps), 7), dtype=np.int64)
-        self.stamp_l = np.zeros((len(job.stamps), len(self.locks), 2, 2), dtype=np.int64)
 
-    # -- time and records ------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> int:
@@ -87,55 +67,16 @@ class Simulation:
         Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
 
     def clock(self) -> int:
-        """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
-        return self.clock_base + max(1, self.running) * (self.now - self.clock_since)
+        """What a clock shows."""
+        return self.shown.at(self.now)
 
     def starts(self, threads: int) -> None:
         """So many more threads run from now on; fewer, if negative."""
-        if self.job.clock != Clock.WALL:
-            self.clock_base, self.clock_since = self.clock(), self.now
-            self.running += threads
+        self.shown.starts(self.now, threads)
 
-    def note(self, time: int, thread: Thread, kind: str, argument: int) -> None:
-        """Write down one trace event, if a trace is wanted."""
-        if self.room["trace"]:
-            self.records["trace"].append((time, thread.number, EVENTS.index(kind), argument))
-
-    def enter(self, thread: Thread, what: str, page: int, count: int) -> None:
-        """Enter into the ledger what happened to a page, or to those of a word, if a ledger is wanted."""
-        if self.room["ledger"]:
-            self.records["ledger"].append((self.now, thread.number, LEDGER.index(what), page, count))
-
-    def bin_of(self, time: int) -> int:
-        """Index of a time's bin; the bins' width doubles until the time fits."""
-        while time >> self.shift >= BINS:
-            self.shift += 1
-            for rows in (self.queue, self.progress):
-                rows[:, : BINS // 2] = rows[:, 0::2] + rows[:, 1::2]
-                rows[:, BINS // 2 :] = 0
-        return time >> self.shift
-
-    def queue_changes(self, index: int, lock: Lock, now: int) -> None:
-        """Add the queue's length since its last change to the time bins; call before it changes."""
-        last = self.bin_of(now)
-        t = lock.changed
-        while t < now and lock.waiting:
-            b = t >> self.shift
-            until = now if b == last else (b + 1) << self.shift
-            self.queue[index, b] += len(lock.waiting) * (until - t)
-            t = until
-        lock.changed = now
-
-    def draw(self, thread: Thread) -> int:
-        """The thread's next 64 random bits."""
-        thread.draws += 1
-        return draw(thread.key, thread.draws - 1)
-
-    def sample(self, thread: Thread, mean: int, table: int) -> int:
-        """A duration: the mean, or the mean times a random entry of a quantile table."""
-        if table == 0:
-            return mean
-        return (mean * int(self.tables[table, self.draw(thread) >> (64 - TABLE_BITS)])) >> FIXED_POINT_BITS
+    def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int = 0) -> None:
+        """Write down one trace event; `mode`: of a lock's."""
+        self.books.note(time, thread, kind, argument, mode)
 
     # -- the interpreter -------------------------------------------------------------------------------
 
@@ -191,7 +132,7 @@ class Simulation:
         thread.pc += 1
         match step:
             case Step.RUN | Step.HOLD:
-                time = self.sample(thread, a, b)
+                time = self.chance.duration(thread, a, b)
                 thread.spent[RUN if step is Step.RUN else HOLD] += time
                 return clock + time
             case Step.JUMP:
@@ -210,25 +151,15 @@ class Simulation:
                 thread.begin[a], thread.end[a] = thread.page, min(reach, thread.end[a - 1])
             case Step.ADVANCE:
                 page = min(thread.page + a, thread.end[b])
-                self.progress[thread.number, self.bin_of(clock)] += page - thread.page
+                self.books.progress[thread.number, self.books.bin_of(clock)] += page - thread.page
                 thread.page = page
             case Step.BACK:
                 thread.page = thread.begin[a]
             case Step.ADAPT:
                 thread.batch = min(thread.batch * 2, c) if a == Adapt.DOUBLE else max(thread.batch // 2, b)
             case Step.SEEK:
-                thread.page = self.place(thread, a, b)
+                thread.page = self.chance.page(thread, a, b)
         return clock
-
-    def place(self, thread: Thread, multiple: int, table: int) -> int:
-        """A page of the region at random."""
-        first, places = thread.begin[0], (thread.end[0] - thread.begin[0]) // multiple
-        bits = self.draw(thread)
-        number = bits >> (64 - SEEK_BITS)
-        within = bits >> (64 - SEEK_BITS - WITHIN_BITS) & ((1 << WITHIN_BITS) - 1)
-        low, high = (int(self.places[table, number + i]) for i in (0, 1))
-        rank = min((low + ((high - low) * within >> WITHIN_BITS)) * places >> 32, places - 1)
-        return first + (rank * SCATTER % places if self.places[table, -1] else rank) * multiple
 
     def quantity(  # noqa: PLR0911  # one return a quantity reads best
         self, thread: Thread, quantity: Quantity, argument: int, clock: int
@@ -284,7 +215,7 @@ class Simulation:
         lock = self.locks[index]
         thread.pc += 1
         thread.tried, thread.mode = now, mode
-        self.note(now, thread, "try", index)
+        self.note(now, thread, "try", index, mode)
         if isinstance(lock, Lockless):
             thread.seen, thread.acquired = lock.version, now
             return now
@@ -295,7 +226,7 @@ class Simulation:
             self.own(index, thread, mode, done)
             return done
         lock.stats[mode][1] += 1
-        self.queue_changes(index, lock, now)
+        self.books.queue_changes(index, lock, now)
         lock.waiting.append(thread)
         if self.job.clock == Clock.SERIAL_YIELD:
             self.starts(-1)
@@ -318,7 +249,7 @@ class Simulation:
         stats[2] += wait
         stats[3] = max(stats[3], wait)
         lock.waits[mode][wait.bit_length()] += 1
-        self.note(at, thread, "acquired", index)
+        self.note(at, thread, "acquired", index, mode)
 
     def drop(self, thread: Thread, number: int, mode: int, whose: int, retry: int) -> int:
         """Let a lock go, or publish a lockless update; hand the lock on."""
@@ -332,7 +263,7 @@ class Simulation:
         if isinstance(lock, Lockless):
             if lock.version != thread.seen:
                 lock.stats[mode][1] += 1
-                self.note(done, thread, "retry", index)
+                self.note(done, thread, "retry", index, mode)
                 thread.pc = retry
                 return done
             lock.version += 1
@@ -344,7 +275,7 @@ class Simulation:
         stats[4] += held
         stats[5] = max(stats[5], held)
         lock.holds[mode][held.bit_length()] += 1
-        self.note(done, thread, "released", index)
+        self.note(done, thread, "released", index, mode)
         thread.pc += 1
         self.grant(index, thread, now, done)
         return done
@@ -353,7 +284,7 @@ class Simulation:
         """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
         lock = self.locks[index]
         while lock.waiting and lock.admits(lock.waiting[lock.successor(by)].mode):
-            self.queue_changes(index, lock, now)
+            self.books.queue_changes(index, lock, now)
             place = lock.successor(by)
             thread = lock.waiting[place]
             del lock.waiting[place]
@@ -377,7 +308,7 @@ class Simulation:
         if fault is None:
             thread.pc += 1
             if self.memory.writes(thread.page):
-                self.enter(thread, "write", thread.page, 0)
+                self.books.enter(self.now, thread, "write", thread.page, 0)
         else:
             thread.faults[fault] += 1
             self.note(self.now, thread, "fault", fault)
@@ -390,7 +321,7 @@ class Simulation:
         self.memory.map(thread.page, Map(action), bool(logging))
         thread.outside = False
         if self.memory.writes(thread.page) and action not in (Map.ZAP, Map.EAGER):
-            self.enter(thread, "write", thread.page, 1)
+            self.books.enter(self.now, thread, "write", thread.page, 1)
         self.note(self.now, thread, "mapped", thread.page)
         thread.pc += 1
         return self.now
@@ -402,7 +333,7 @@ class Simulation:
         thread.bitmap += found.more
         thread.spent[SCAN_ACTIVITY.get(Scan(action), HOLD)] += time
         self.note(self.now, thread, "scan", found.entries)
-        self.enter(thread, Scan(action).name.lower(), thread.page, found.pages)
+        self.books.enter(self.now, thread, Scan(action).name.lower(), thread.page, found.pages)
         thread.pc += 1
         return self.now + time
 
@@ -429,13 +360,7 @@ class Simulation:
 
     def stamp(self, thread: Thread, which: int, _b: int, _c: int, _d: int) -> int:
         """Write down the time and all counters."""
-        self.stamp_t[which] = self.clock()
-        for index, lock in enumerate(self.locks):
-            self.stamp_l[which, index] = [lock.stats[mode][:2] for mode in Mode]
-        self.stamp_s[which, :6] = np.sum([t.spent for t in self.threads], axis=0)
-        self.stamp_s[which, 6:10] = np.sum([t.faults for t in self.threads], axis=0)
-        self.stamp_s[which, 10] = self.progress[: self.job.vcpus].sum()
-        self.stamp_own[which] = [*thread.spent, thread.bitmap]
+        self.books.stamp(which, self.clock(), thread, self.threads, self.locks)
         self.note(self.now, thread, "stamp", which)
         thread.pc += 1
         return self.now
@@ -506,8 +431,8 @@ class Simulation:
             stuck = self.env.peek() == simpy.core.Infinity
             ended = np.array([t.ended for t in self.threads])
             raise limits.deadlock(self.job, self.now, ended) if stuck else limits.past_horizon()
-        limits.check_room("trace events", len(self.records["trace"]), self.room["trace"])
-        limits.check_room("ledger entries", len(self.records["ledger"]), self.room["ledger"])
+        books = self.books
+        books.check_room()
         return EngineResult(
             end_ps=max(t.ended for t in self.threads),
             events=self.events,
@@ -515,20 +440,20 @@ class Simulation:
             wait_histogram=np.array([lock.waits for lock in self.locks]),
             hold_histogram=np.array([lock.holds for lock in self.locks]),
             busy_ps=np.array([lock.busy for lock in self.locks]),
-            queue_ps=self.queue,
+            queue_ps=books.queue,
             thread_ps=np.array([t.spent for t in self.threads]),
             thread_end_ps=np.array([t.ended for t in self.threads]),
             faults=np.array([t.faults for t in self.threads]),
-            progress=self.progress,
-            bin_ps=1 << self.shift,
-            stamp_ps=self.stamp_t,
-            stamp_locks=self.stamp_l,
-            stamp_sums=self.stamp_s,
-            stamp_own=self.stamp_own,
+            progress=books.progress,
+            bin_ps=1 << books.shift,
+            stamp_ps=books.stamp_ps,
+            stamp_locks=books.stamp_locks,
+            stamp_sums=books.stamp_sums,
+            stamp_own=books.stamp_own,
             lap_histogram=np.array([t.laps for t in self.threads]),
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
-            trace=np.array(self.records["trace"], dtype=np.int64).reshape(-1, 4),
-            ledger=np.array(self.records["ledger"], dtype=np.int64).reshape(-1, 5),
+            trace=np.array(books.trace, dtype=np.int64).reshape(-1, 5),
+            ledger=np.array(books.ledger, dtype=np.int64).reshape(-1, 5),
         )
 
 

@@ -19,7 +19,8 @@ from simlib.simulation import SimulationResult, run_scenario
 from simlib.studies.study import FITTED, HELD_OUT, numbers, shipped_fit
 from simlib.studies.x86.hosts import split_access_bound
 from simlib.workloads.degradation import LEVELS, degradation
-from simlib.workloads.scaled import scaled, unscaled
+from simlib.workloads.migration import unscaled
+from simlib.workloads.scaled import scaled
 
 TABLE = "arm64-migration-degradation"
 """The published seconds of degradation."""

@@ -23,7 +23,8 @@ from simlib.prediction import LEVEL
 from simlib.simulation import run_scenario
 from simlib.studies.study import CHANGE, FITTED, numbers, shipped_fit
 from simlib.studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configuration_metrics, configurations
-from simlib.workloads.scaled import scaled, unscaled
+from simlib.workloads.migration import unscaled
+from simlib.workloads.scaled import scaled
 
 TABLE = "x86-clear-lock-drop-configurations"
 """The published table of seed 001."""
