@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simlib.errors import CalibrationError, InputError
 from simlib.host.design import PAGE
 from simlib.host.measure import NAME
-from simlib.lab.records import FAULT_SITES, switch
+from simlib.lab.records import FAULT_SITES, batch_of
 from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
@@ -126,7 +126,7 @@ class HostData:
 
 def batches(rows: pd.DataFrame) -> pd.Series:
     """Pages per hold of the lock that the kernel's switch was set to; 0: a whole ioctl, as without the switch."""
-    return rows["switches"].map(lambda text: switch(text, "dirty_log_clear_batch") if isinstance(text, str) else 0)
+    return rows["switches"].map(lambda text: batch_of(text) if isinstance(text, str) else 0)
 
 
 def is_quiet(noise: pd.DataFrame) -> pd.Series:

@@ -34,16 +34,16 @@ FAULT_SITES = ("fault_fast", "fault_slow")
 """Call sites' classes at which a fault takes the lock."""
 
 
-def switch(switches: str, name: str, default: int = 0) -> int:
-    """A whole number among a cell's switches.
+def batch_of(switches: str) -> int:
+    """Pages after which a cell's CLEAR lets go; 0: never.
 
     Examples
     --------
-    >>> switch("dirty_log_clear_batch=512 fast_page_fault=off", "dirty_log_clear_batch")
-    512
+    >>> batch_of("dirty_log_clear_batch=512 fast_page_fault=off"), batch_of("")
+    (512, 0)
     """
     found = dict(word.split("=", 1) for word in str(switches).split())
-    return int(found.get(name, default))
+    return int(found.get("dirty_log_clear_batch", 0))
 
 
 @dataclass(frozen=True)

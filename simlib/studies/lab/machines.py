@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from simlib.errors import InputError, nearest
-from simlib.lab.records import switch
+from simlib.lab.records import batch_of
 from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
@@ -32,11 +32,6 @@ def lab_scenario(name: str) -> Scenario:
     'serial'
     """
     return load_scenario(data_dir() / "scenarios" / f"lab-{name}.toml")
-
-
-def batch_of(switches: str) -> int:
-    """Pages after which a cell's CLEAR lets go; 0: never."""
-    return switch(switches, "dirty_log_clear_batch")
 
 
 def lab_case(name: str, row: pd.Series) -> Scenario:

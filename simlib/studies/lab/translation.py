@@ -33,19 +33,10 @@ _WAITERS_AT = 16
 """vCPUs at which x86's hold is taken, since it grows with them."""
 
 
-class Instructions(NamedTuple):
-    """Instructions of one action without the statistics': value, and within which bounds it is known."""
-
-    value: float
-    low: float
-    high: float
-
-
-def instructions(name: str) -> dict[str, Instructions]:
+def instructions(name: str) -> dict[str, float]:
     """What each kind of action executes on one of the lab's machines, the statistics' own taken off.
 
-    How many of the statistics' instructions lie within the hold is not known; half of them are taken to, and the bounds
-    are none and all.
+    How many of the statistics' instructions lie within the hold is not known; half of them are taken to.
 
     Parameters
     ----------
@@ -54,17 +45,14 @@ def instructions(name: str) -> dict[str, Instructions]:
 
     Examples
     --------
-    >>> found = instructions("x86-npt")
-    >>> found["letting go"].value < 60 < 200 < statistics_own("x86-npt")["letting go"] + found["letting go"].value
+    >>> found = instructions("x86-npt")["letting go"]
+    >>> found < 60 < 200 < statistics_own("x86-npt")["letting go"] + found
     True
     """
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
     within = max(0.0, statistics_own(name)["fault"])  # none where faults take no lock
-    both = {kind: known[KINDS[kind]] for kind in ("hold", "exit")}
-    alone = {kind: plain[KINDS[kind]] for kind in ("clear", "letting go")}
-    return {kind: Instructions(value - within / 2, value - within, value) for kind, value in both.items()} | {
-        kind: Instructions(value, value, value) for kind, value in alone.items()
-    }
+    both = {kind: known[KINDS[kind]] - within / 2 for kind in ("hold", "exit")}
+    return both | {kind: plain[KINDS[kind]] for kind in ("clear", "letting go")}
 
 
 def statistics_own(name: str) -> dict[str, float]:
@@ -136,7 +124,7 @@ def ratio_table() -> pd.DataFrame:
     counted, taken = [], []
     for kind, machine in zip(table["kind"], table["machine"], strict=True):
         own = statistics_own(machine)
-        counted.append(instructions(machine)[kind].value)
+        counted.append(instructions(machine)[kind])
         taken.append({"clear": 0.0, "letting go": own["letting go"]}.get(kind, own["fault"] / 2))
     table = table.assign(instructions=counted, statistics=taken)
     table["ns_per_instruction"] = table["time_ns"] / table["instructions"]
@@ -194,6 +182,6 @@ def riscv_priors(ratios: pd.DataFrame) -> pd.DataFrame:
     ratios : DataFrame
         Of `ratio_table`.
     """
-    counted = {kind: each.value for kind, each in instructions("riscv").items()}
+    counted = instructions("riscv")
     rows = [(KINDS[kind], counted[kind], *translate(kind, counted[kind], ratios)) for kind in KINDS]
     return pd.DataFrame(rows, columns=["cost", "instructions", "median_ns", "factor"])

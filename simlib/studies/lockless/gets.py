@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -111,7 +110,7 @@ def fit_walk() -> Walk:
     True
     """
     case, _ = _lab_case()
-    locked: dict[Any, Any] = instruction_costs("x86-shadow").set_index("name").loc["clear_page"].to_dict()
+    (locked,) = instruction_costs("x86-shadow").query("name == 'clear_page'").to_dict("records")
     lockless = case.changed({"policy": {"clear_lock": "lockless"}})
     model = np.log(_medians([lockless.with_costs(lockless_page=1000 * each) for each in GRID], _ROUNDS))
     seen = lab_clears().query("lockless")
@@ -129,7 +128,7 @@ def fit_walk() -> Walk:
     half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * float(np.sqrt(scatter + discrepancy**2)) / slope
     left = float(np.sqrt((residuals(value) ** 2).mean()))
     return Walk(
-        (float(locked["value"]), float(locked["low"]), float(locked["high"])),
+        (locked["value"], locked["low"], locked["high"]),
         (value, value - half, value + half),
         len(logs),
         left,
