@@ -49,17 +49,10 @@ def reads(what: str, columns: Mapping[str, Rule], **optional: Any) -> Callable[[
 
     In place of the table the figure takes a `Result`, which knows the table that the figure of this name draws.
 
-    Parameters
-    ----------
-    what : str
-        The name of the table in an error message.
-    columns : mapping of str to Rule
-        What the figure reads.
-    **optional
-        Those of the columns that may be missing, and what they hold then.
+    - `what`: the name of the table in an error message.
+    - `columns`: what the figure reads.
+    - `**optional`: those of the columns that may be missing, and what they hold then.
 
-    Examples
-    --------
     >>> @reads("counts", {"vcpus": number(1), "count": number(0)}, count=7)
     ... def counted(rows):
     ...     return go.Figure(go.Bar(x=rows["vcpus"], y=rows["count"]))
@@ -105,8 +98,6 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: 
 
     Raises `InputError` if `frame` is not a table, lacks a column, or has no rows.
 
-    Examples
-    --------
     >>> require(pd.DataFrame({"vcpu": [1]}), ["vcpus"], "curves")
     Traceback (most recent call last):
     ...
@@ -131,8 +122,6 @@ def require_numbers(
 
     Raises `InputError` with the first offending number.
 
-    Examples
-    --------
     >>> require_numbers(pd.DataFrame({"count": [3, -1]}), ["count"], "histogram", least=0)
     Traceback (most recent call last):
     ...
@@ -155,8 +144,6 @@ def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what
 
     Raises `InputError` with the first value that is not known, and the nearest one that is.
 
-    Examples
-    --------
     >>> require_words(pd.DataFrame({"kind": ["fited"]}), "kind", ["fitted", "usl"], "curves")
     Traceback (most recent call last):
     ...
@@ -172,8 +159,6 @@ def require_truths(frame: pd.DataFrame, columns: Iterable[str], what: str) -> No
 
     Raises `InputError` with the first value that is neither.
 
-    Examples
-    --------
     >>> require_truths(pd.DataFrame({"best": ["False"]}), ["best"], "costs")
     Traceback (most recent call last):
     ...
@@ -188,8 +173,6 @@ def require_truths(frame: pd.DataFrame, columns: Iterable[str], what: str) -> No
 def in_order(values: Iterable[object]) -> list[str]:
     """Distinct values as text, in order of first appearance.
 
-    Examples
-    --------
     >>> in_order(["b", "a", "b"])
     ['b', 'a']
     """

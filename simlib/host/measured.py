@@ -139,10 +139,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
 
     Raises `InputError` if a table is missing or damaged, `CalibrationError` if too few runs were quiet.
 
-    Parameters
-    ----------
-    name : str
-        First part of the tables' names.
+    - `name`: first part of the tables' names.
     """
     folder = Path(folder)
     tables = {}
@@ -176,8 +173,6 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
 def shipped_host() -> HostData:
     """A host that was measured, as the data set has it: what a folder of one's own would be.
 
-    Examples
-    --------
     >>> shipped_host().facts["architecture"]
     'x86-shadow-paging'
     """
@@ -205,8 +200,6 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
 def machine_name(facts: Mapping[str, Any]) -> str:
     """A name for a host, of its CPU and how many it has.
 
-    Examples
-    --------
     >>> machine_name({"cpu": "AMD EPYC", "cpus": [0, 1]})
     'host-amd-epyc-2'
     """

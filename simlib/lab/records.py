@@ -37,8 +37,6 @@ FAULT_SITES = ("fault_fast", "fault_slow")
 def batch_of(switches: str) -> int:
     """Pages after which a cell's CLEAR lets go; 0: never.
 
-    Examples
-    --------
     >>> batch_of("dirty_log_clear_batch=512 fast_page_fault=off"), batch_of("")
     (512, 0)
     """
@@ -362,10 +360,7 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
     Returns: The CSV files. Raises `InputError` if the name is unfit, or the folder cannot be written. Raises
     `SimlibError` if there is no record, or two that the tables' key does not tell apart.
 
-    Parameters
-    ----------
-    name : str
-        First part of the tables' names: ``<name>-runs`` and so on.
+    - `name`: first part of the tables' names: ``<name>-runs`` and so on.
     """
     check_name("--name", name)
     if not records:

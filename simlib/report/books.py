@@ -86,10 +86,7 @@ def gallery(out: str | Path, only: Sequence[str] = ("",), progress: Progress | N
 class Pages:
     """Pages in a folder, and the files that they link to, each of them once.
 
-    Attributes
-    ----------
-    wanted : dict
-        Files of the source tree that some page links to, with their place in the folder.
+    - `wanted`: files of the source tree that some page links to, with their place in the folder.
     """
 
     out: Path
@@ -199,8 +196,6 @@ def placed(name: str) -> str:
     Notebooks become pages beside the index, markdown becomes a page, a picture stays what it is; all else gets a name
     that a browser shows as text.
 
-    Examples
-    --------
     >>> placed("notebooks/08-teardown.ipynb"), placed("docs/lab.md"), placed("docs/arm64-curves.svg")
     ('08-teardown.html', 'docs/lab.html', 'docs/arm64-curves.svg')
     >>> placed("simlib/host/design.py")
@@ -217,8 +212,6 @@ def placed(name: str) -> str:
 def slug(heading: str) -> str:
     """The address of a heading, as forges make it.
 
-    Examples
-    --------
     >>> slug("2.3 Teardown (seed 003)"), slug("When a <code>hold</code> ends")
     ('23-teardown-seed-003', 'when-a-hold-ends')
     """

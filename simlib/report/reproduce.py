@@ -38,12 +38,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
     Returns: The index. Raises `SimlibError` if the engines disagree or a cell of a notebook fails, and `InputError` if
     the folder cannot be written.
 
-    Parameters
-    ----------
-    out : Path
-        Folder for ``index.html``, a page of each notebook, the fits and the tables behind the figures.
-    progress : callable, optional
-        Called with (what, share done of all).
+    - `out`: folder for ``index.html``, a page of each notebook, the fits and the tables behind the figures.
+    - `progress`: called with (what, share done of all).
     """
     out = Path(out)
     check_writable(out, folder=True)

@@ -23,8 +23,6 @@ FAR = 10.0
 def study_of(table: str) -> str:
     """A published table by its name, behind the seed that it belongs to, if it does.
 
-    Examples
-    --------
     >>> study_of("arm64-dirty-memory-time"), study_of("x86-tdp-eager-split")
     ('seed 000: arm64-dirty-memory-time', 'x86-tdp-eager-split')
     """
@@ -59,15 +57,9 @@ def misses(table: pd.DataFrame, beyond: float = FAR) -> pd.DataFrame:
 
     A number without an interval is missed by its error alone.
 
-    Parameters
-    ----------
-    table : DataFrame
-        As of `published_table`.
-    beyond : float
-        Percent.
+    - `table`: as of `published_table`.
+    - `beyond`: percent.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"role": HELD_OUT, "error_percent": [-30.0, 40.0, 25.0], "inside": [None, True, False]})
     >>> misses(rows)["error_percent"].tolist()
     [-30.0, 25.0]
@@ -167,8 +159,6 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 def finding(table: pd.DataFrame) -> str:
     """What the table says, in a sentence or two.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"study": "seed 000", "variant": "a", "vcpus": [1, 64], "metric": "m", "role": ["fitted",
     ...                      "held out"], "error_percent": [1.0, -7.5], "inside": [None, True]})
     >>> print(finding(rows))

@@ -38,15 +38,9 @@ it for the notebooks that it runs, so that these compute nothing again."""
 def numbers(rows: pd.DataFrame, table: str | Sequence[str]) -> pd.DataFrame:
     """Published numbers with all of `COLUMNS`, in that order; what else `rows` has stands behind them.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        variant, metric, published, unit, role; vcpus, relation, predicted, low and high where there are any.
-    table : str, or one of each row
-        Names of the published tables.
+    - `rows`: variant, metric, published, unit, role; vcpus, relation, predicted, low and high where there are any.
+    - `table`: names of the published tables.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out"})
     >>> numbers(rows.assign(memory_gb=4), "some-table").iloc[0].dropna().to_dict()
     {'variant': 'a', 'metric': 'm', 'published': 10.0, 'unit': 's', 'relation': '', 'role': 'held out',
@@ -64,8 +58,6 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     The error is that of the predicted number over the published one; of a change in percent it is that of the ratio
     which the change stands for, (100 + predicted) over (100 + published). A bound and a zero have none.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out",
     ...                      "predicted": 11.0, "low": 10.5, "high": 12.0})
     >>> judged(numbers(rows, "t"))[["error_percent", "inside"]].round(6).to_numpy().tolist()
@@ -102,8 +94,6 @@ def shipped_fit(scenario: Scenario) -> Fit:
 class Answer(str):
     """The sentence that a notebook closes with, made from the numbers above it; a notebook shows it in bold.
 
-    Examples
-    --------
     >>> Answer("It does.")._repr_markdown_()
     '**Answer.** It does.'
     """
@@ -118,14 +108,9 @@ class Answer(str):
 class Found:
     """What a study found. A study's own class adds what its notebook and its figures need.
 
-    Attributes
-    ----------
-    numbers : DataFrame
-        `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
-    tables : mapping of str to DataFrame
-        What ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
-    calibrated : mapping of str to Fit
-        Costs that were calibrated now, written as ``<study>-<name>.json``.
+    - `numbers`: `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
+    - `tables`: what ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
+    - `calibrated`: costs that were calibrated now, written as ``<study>-<name>.json``.
     """
 
     numbers: pd.DataFrame
@@ -148,20 +133,12 @@ class Compute(Protocol[Kind_co]):
 class Study(Generic[F]):
     """A published or collected subject: what it reads, how it is computed, and which notebooks tell it.
 
-    Attributes
-    ----------
-    name : str
-        That of its folder in `simlib.studies`.
-    title : str
-        For people, a few words.
-    notebooks : tuple of str
-        Its text: names in ``notebooks/``, without their ending. The first one ends with its answer.
-    reads : tuple of str
-        The tables of data/ that it rests on.
-    compute : callable
-        Gives what it found, by seed.
-    answer : callable
-        Its closing sentence, from what it found.
+    - `name`: that of its folder in `simlib.studies`.
+    - `title`: for people, a few words.
+    - `notebooks`: its text: names in ``notebooks/``, without their ending. The first one ends with its answer.
+    - `reads`: the tables of data/ that it rests on.
+    - `compute`: gives what it found, by seed.
+    - `answer`: its closing sentence, from what it found.
     """
 
     name: str

@@ -24,24 +24,14 @@ Counts = Mapping[str, int]
 class EagerSplit:
     """A slot, what maps it, and the guest that writes it.
 
-    Attributes
-    ----------
-    memory : int
-        Bytes of the slot.
-    backing : str
-        As `simlib.model.scenario.Guest.backing`.
-    page_size : int
-        The host's, bytes: what stage 2 and the dirty log go by.
-    guest_page_size : int
-        The guest's, bytes. The selftest writes one word of each (lib/memstress.c memstress_guest_code), so that of
-        several pages of the host only the first is ever touched.
-    ipa_bits : int
-        Of the guest's physical addresses, by which the number of levels goes.
-    chunk : int or None
-        Bytes that KVM splits at a time; None: the largest block.
+    - `memory`: bytes of the slot.
+    - `backing`: as `simlib.model.scenario.Guest.backing`.
+    - `page_size`: the host's, bytes: what stage 2 and the dirty log go by.
+    - `guest_page_size`: the guest's, bytes. The selftest writes one word of each (lib/memstress.c
+      memstress_guest_code), so that of several pages of the host only the first is ever touched.
+    - `ipa_bits`: of the guest's physical addresses, by which the number of levels goes.
+    - `chunk`: bytes that KVM splits at a time; None: the largest block.
 
-    Examples
-    --------
     >>> thp = EagerSplit(2**30, "thp")
     >>> thp.enable()["walk_entry"] - thp.enable("skip_levels")["walk_entry"]
     262144
@@ -155,8 +145,6 @@ class EagerSplit:
 def time(counts: Counts, costs: Mapping[str, float | None]) -> float:
     """What the counts take, in the unit of the costs; a cost without a value takes nothing.
 
-    Examples
-    --------
     >>> time({"walk_entry": 3, "clear_word": 2}, {"walk_entry": 5.0, "clear_word": 100.0})
     215.0
     """

@@ -60,8 +60,6 @@ def calibrated(seed: int = 1, progress: Progress | None = None) -> Fit:
 def shipped_fit() -> Fit:
     """The fit that simlib brings along for the machine of seed 000.
 
-    Examples
-    --------
     >>> shipped_fit().scenario.machine.name
     'ampere-altra'
     """
@@ -71,12 +69,8 @@ def shipped_fit() -> Fit:
 def published_numbers(observations: pd.DataFrame, prediction: PredictionResult) -> pd.DataFrame:
     """Dirty memory times and contentions beside the model.
 
-    Parameters
-    ----------
-    observations : DataFrame
-        variant, vcpus, metric, value, train: of a fit.
-    prediction : PredictionResult
-        For the same variants and numbers of vCPUs.
+    - `observations`: variant, vcpus, metric, value, train: of a fit.
+    - `prediction`: for the same variants and numbers of vCPUs.
     """
     keys = ["variant", "vcpus", "metric"]
     frame = prediction.frame.rename(columns={"estimate": "predicted"})

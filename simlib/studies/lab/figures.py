@@ -39,14 +39,9 @@ SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": nu
 def under_load(rows: pd.DataFrame, title: str = "CLEAR under load: the lab beside the simulator") -> go.Figure:
     """CLEAR time and longest stall over vCPUs, a column a machine, a colour a batch.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        The columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their range.
-        Times are seconds of the lab's clock. No cell was calibrated on.
+    - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
+      range. Times are seconds of the lab's clock. No cell was calibrated on.
 
-    Examples
-    --------
     >>> cell = {"machine": "riscv", "vcpus": 1, "batch": 64, "metric": "longest_stall", "lab": 1e-4,
     ...         "lab_low": 9e-5, "lab_high": 2e-4, "model": 1.1e-4}
     >>> [trace.name for trace in under_load(pd.DataFrame([cell])).data]
@@ -105,8 +100,6 @@ _SWITCH_METRICS = {
 def metric_title(metric: str) -> str:
     """What a column of the lab's switches is called.
 
-    Examples
-    --------
     >>> metric_title("clear_time_s"), metric_title("own_s")
     ('time of CLEAR', 'own')
     """
@@ -117,13 +110,8 @@ def metric_title(metric: str) -> str:
 def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
     """What a switch changes: a panel a metric, a row a setting; points are medians, bars the range over seeds.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        The columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
+    - `rows`: the columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
 
-    Examples
-    --------
     >>> cell = {"setting": "lockless", "metric": "longest_stall_s", "value": 2e-5, "low": 1e-5, "high": 3e-5}
     >>> len(switch_effects(pd.DataFrame([cell]), "Fast page fault").data)
     1

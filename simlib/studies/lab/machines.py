@@ -26,8 +26,6 @@ PAGE = 4096
 def lab_scenario(name: str) -> Scenario:
     """The scenario of one of the lab's machines; its costs are in its fit.
 
-    Examples
-    --------
     >>> lab_scenario("riscv").machine.clock
     'serial'
     """
@@ -37,12 +35,8 @@ def lab_scenario(name: str) -> Scenario:
 def lab_case(name: str, row: pd.Series) -> Scenario:
     """The scenario of one cell of the lab's tables.
 
-    Parameters
-    ----------
-    name : str
-        One of `LABS`.
-    row : pandas.Series
-        A row of any of the lab's tables.
+    - `name`: one of `LABS`.
+    - `row`: a row of any of the lab's tables.
     """
     parked = row["parked"] == "true"
     chunk = int(row["chunk_pages"])
@@ -68,8 +62,6 @@ def lab_name(row: pd.Series) -> str:
 
     Raises `InputError` if the row's machine is none of them.
 
-    Examples
-    --------
     >>> lab_name(pd.Series({"architecture": "x86_64", "mode": "npt", "switches": ""}))
     'x86-npt'
     """

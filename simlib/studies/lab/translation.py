@@ -38,13 +38,8 @@ def instructions(name: str) -> dict[str, float]:
 
     How many of the statistics' instructions lie within the hold is not known; half of them are taken to.
 
-    Parameters
-    ----------
-    name : str
-        One of `simlib.studies.lab.machines.LABS`.
+    - `name`: one of `simlib.studies.lab.machines.LABS`.
 
-    Examples
-    --------
     >>> found = instructions("x86-npt")["letting go"]
     >>> found < 60 < 200 < statistics_own("x86-npt")["letting go"] + found
     True
@@ -58,8 +53,6 @@ def instructions(name: str) -> dict[str, float]:
 def statistics_own(name: str) -> dict[str, float]:
     """Instructions of the lab's statistics themselves: in a fault, and in letting go and taking the lock again.
 
-    Examples
-    --------
     >>> own = statistics_own("x86-npt")
     >>> abs(own["fault"]) < 10 < 100 < own["letting go"]  # a stamp of the time is read twice for each hold
     True
@@ -76,8 +69,6 @@ def _values_of(costs: pd.DataFrame) -> dict[str, float]:
 def times() -> pd.DataFrame:
     """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source.
 
-    Examples
-    --------
     >>> sorted(times()["kind"].unique())
     ['clear', 'exit', 'hold', 'letting go']
     """
@@ -114,8 +105,6 @@ def ratio_table() -> pd.DataFrame:
     ``ns_per_instruction``, ``by_the_others_ns``, ``factor`` (by the others over its own, or the inverse; NaN: there is
     no other), ``source``.
 
-    Examples
-    --------
     >>> table = ratio_table()
     >>> bool(table[table["kind"] == "clear"]["factor"].max() < 2)
     True
@@ -150,15 +139,9 @@ def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
     The ratio is the geometric mean of the architectures that were; its spread between architectures is pooled over the
     kinds, on as many degrees of freedom as there are ratios less kinds.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    table : DataFrame
-        Of `ratio_table`.
+    - `kind`: one of `KINDS`.
+    - `table`: of `ratio_table`.
 
-    Examples
-    --------
     >>> found = translate("clear", 100, ratio_table())
     >>> bool(15 < found.time_ns < 40 and found.factor > 1)
     True
@@ -177,10 +160,7 @@ def riscv_priors(ratios: pd.DataFrame) -> pd.DataFrame:
 
     Returns: ``cost``, ``instructions``, ``median_ns``, ``factor`` (90 %).
 
-    Parameters
-    ----------
-    ratios : DataFrame
-        Of `ratio_table`.
+    - `ratios`: of `ratio_table`.
     """
     counted = instructions("riscv")
     rows = [(KINDS[kind], counted[kind], *translate(kind, counted[kind], ratios)) for kind in KINDS]

@@ -63,14 +63,9 @@ def three_configurations(
 
     The axis is linear near 0 and logarithmic beyond, so that −1 % and +5200 % can both be read.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns of `BESIDE` and ``emulates``: ``variant`` ends with the configuration's number, ``metric`` is
-        one of `METRICS`; changes in percent.
+    - `table`: the columns of `BESIDE` and ``emulates``: ``variant`` ends with the configuration's number, ``metric`` is
+      one of `METRICS`; changes in percent.
 
-    Examples
-    --------
     >>> row = {"variant": "configuration 3", "emulates": "loongarch", "metric": "clear_cpu_time", "published": 5200,
     ...        "low_bar": 3000, "high_bar": 8000, "predicted": 4800, "low": 4100, "high": 5600, "role": "held out"}
     >>> [trace.name for trace in three_configurations(pd.DataFrame([row])).data if trace.showlegend]
@@ -92,13 +87,8 @@ def three_configurations(
 def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest is degraded") -> go.Figure:
     """Seconds above each level of degradation, published and by the model, a panel a variant, a row a level.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns of `BESIDE`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
+    - `table`: the columns of `BESIDE`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
 
-    Examples
-    --------
     >>> row = {"variant": "arm64, before", "metric": "seconds above 99 %", "published": 105.0, "predicted": 101.0,
     ...        "low": 96.0, "high": 108.0, "low_bar": 80.0, "high_bar": 130.0, "role": "fitted"}
     >>> [trace.name for trace in seconds_above(pd.DataFrame([row])).data if trace.showlegend]
@@ -116,13 +106,8 @@ def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest
 def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput while CLEAR splits") -> go.Figure:
     """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed).
+    - `table`: columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed).
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"series": "before", "panel": "1 GiB", "time_s": [0.1, 0.2], "throughput": [1.0, 0.7]})
     >>> throughput_over_time(table).data[0].y
     array([100.,  70.])
