@@ -52,7 +52,6 @@ class Result:
         - `figure`: one of `figures`; by default the first.
         - `**options`: of the function of that name in `simlib.figures`.
         """
-        # The only import upwards: a result that could not be drawn without knowing a second module would be no help.
         from simlib import figures as drawing  # noqa: PLC0415  # Plotly is slow to import
 
         name = figure or self.figures()[0]

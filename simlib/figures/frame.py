@@ -9,18 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
-from simlib.results import Result
 
 Options = ParamSpec("Options")
 Draw = Callable[Concatenate[pd.DataFrame, Options], go.Figure]
-Drawn = Callable[Concatenate[pd.DataFrame | Result, Options], go.Figure]
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """A result that knows the table of each figure that can be drawn of it, such as `simlib.results.Result`."""
+
+    def table_for(self, figure: str) -> pd.DataFrame:
+        """The table that the figure of this name draws."""
+
+
+Drawn = Callable[Concatenate[pd.DataFrame | Drawable, Options], go.Figure]
 
 
 class Rule(NamedTuple):
@@ -47,7 +56,7 @@ def word(words: Collection[str]) -> Rule:
 def reads(what: str, columns: Mapping[str, Rule], **optional: Any) -> Callable[[Draw[Options]], Drawn[Options]]:
     """Let a figure read a table: its columns, checked and as the types of their rules, and nothing else.
 
-    In place of the table the figure takes a `Result`, which knows the table that the figure of this name draws.
+    In place of the table the figure takes a `Drawable`, which knows the table that the figure of this name draws.
 
     - `what`: the name of the table in an error message.
     - `columns`: what the figure reads.
@@ -86,8 +95,8 @@ def draws(draw: Draw[Options]) -> Drawn[Options]:
     """Let a figure take a result, which knows the table that the figure of this name draws, in place of the table."""
 
     @wraps(draw)
-    def drawn(table: pd.DataFrame | Result, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
-        found = table.table_for(draw.__name__) if isinstance(table, Result) else table
+    def drawn(table: pd.DataFrame | Drawable, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
+        found = table.table_for(draw.__name__) if isinstance(table, Drawable) else table
         return draw(found, *args, **options)
 
     return drawn
