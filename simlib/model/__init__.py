@@ -11,6 +11,6 @@ Steps that touch something shared (a lock, page state, a barrier) happen at the 
 reaches them; the others move the thread's own clock. Time is int64 picoseconds. Ties go to the lower thread number, so
 that the order of events does not depend on an engine.
 
-Memory has two bitmaps: KVM's dirty log, and that of userspace, to which GET adds it. CLEAR write-protects what stands in
-both; what is sent leaves the latter.
+Memory has two bitmaps: KVM's dirty log, and that of userspace, to which GET adds it. CLEAR write-protects what stands
+in both; what is sent leaves the latter.
 """
