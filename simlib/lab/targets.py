@@ -15,7 +15,7 @@ QEMU_PACKAGES_SUITE = "bookworm-backports"
 
 
 @dataclass(frozen=True)
-class Mode:
+class KernelMode:
     """A way in which a target's KVM translates guest addresses."""
 
     cpu: str
@@ -45,7 +45,7 @@ class Target:
     """QEMU's arguments for the board."""
     console: str
     """Kernel arguments for the serial console."""
-    modes: dict[str, Mode]
+    modes: dict[str, KernelMode]
     """First one: the default."""
     packages: tuple[str, ...]
     """Debian packages for building."""
@@ -71,8 +71,8 @@ TARGETS = {
             machine=("-M", "q35"),
             console="console=ttyS0 no_timer_check tsc=reliable clocksource=tsc",
             modes={
-                "npt": Mode("max,+svm,+npt", ("kvm_amd.npt=1",), "nested page tables: the TDP MMU"),
-                "shadow": Mode("max,+svm,+npt", ("kvm_amd.npt=0",), "shadow paging: the shadow MMU"),
+                "npt": KernelMode("max,+svm,+npt", ("kvm_amd.npt=1",), "nested page tables: the TDP MMU"),
+                "shadow": KernelMode("max,+svm,+npt", ("kvm_amd.npt=0",), "shadow paging: the shadow MMU"),
             },
             packages=BUILD_PACKAGES,
             qemu_packages=("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"),
@@ -87,8 +87,8 @@ TARGETS = {
             machine=("-M", "virt,virtualization=on,gic-version=3"),
             console="console=ttyAMA0",
             modes={
-                "vhe": Mode("cortex-a76", (), "the host kernel runs at EL2 (VHE)"),
-                "nvhe": Mode("cortex-a57", (), "the host kernel runs at EL1, KVM's own code at EL2 (nVHE)"),
+                "vhe": KernelMode("cortex-a76", (), "the host kernel runs at EL2 (VHE)"),
+                "nvhe": KernelMode("cortex-a57", (), "the host kernel runs at EL1, KVM's own code at EL2 (nVHE)"),
             },
             packages=(*BUILD_PACKAGES, "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
             qemu_packages=("qemu-system-arm", "qemu-system-common", "qemu-system-data"),
@@ -102,7 +102,7 @@ TARGETS = {
             qemu="qemu-system-riscv64",
             machine=("-M", "virt"),
             console="console=ttyS0",
-            modes={"h": Mode("rv64,h=true", (), "the hypervisor extension")},
+            modes={"h": KernelMode("rv64,h=true", (), "the hypervisor extension")},
             packages=(*BUILD_PACKAGES, "gcc-riscv64-linux-gnu", "libc6-dev-riscv64-cross"),
             qemu_packages=("qemu-system-riscv", "qemu-system-common", "qemu-system-data", "opensbi"),
         ),

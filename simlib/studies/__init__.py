@@ -15,16 +15,10 @@ NAMES = ("arm64", "lab", "x86", "migrations", "lockless", "teardown", "split_wal
 """Every study, in the order in which it is read. A new one is its folder, its notebook, and its name here."""
 
 
-def study(name: str) -> Study[Any]:
-    """A study by its name.
+def every() -> tuple[Study[Any], ...]:
+    """All studies, in the order of `NAMES`.
 
-    >>> study("teardown").notebooks
+    >>> {study.name: study.notebooks for study in every()}["teardown"]
     ('08-teardown',)
     """
-    found: Study[Any] = import_module(f"simlib.studies.{name}").STUDY
-    return found
-
-
-def every() -> tuple[Study[Any], ...]:
-    """All studies, in the order of `NAMES`."""
-    return tuple(study(name) for name in NAMES)
+    return tuple(import_module(f"simlib.studies.{name}").STUDY for name in NAMES)

@@ -13,7 +13,7 @@ PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
 """What a block that maps memory permits, as the entries of its table would."""
 
 
-class Found(NamedTuple):
+class Scanned(NamedTuple):
     """What a scan did.
 
     `pages`: how many it found as it looked for them; `entries`: how many entries of the page table it acted on, where a
@@ -85,7 +85,7 @@ class Memory:
         for p in range(block * size, min((block + 1) * size, self.job.pages)):
             self.pages[p] = self.pages[p] & ~STATE | state
 
-    def scan(self, first: int, action: Scan) -> Found:
+    def scan(self, first: int, action: Scan) -> Scanned:
         """Walk the 64 pages of a bitmap word, or one page."""
         word = range(first, first + (1 if action == Scan.CLEAR_PAGE else 64))
         before = self.count(word.start, word.stop, Page.COLLECTED)
@@ -98,7 +98,7 @@ class Memory:
             unsplit = found if clears else 0
             if entries and writable:
                 self.blocks[block] = Block.PROTECTED
-        return Found(found, entries, unsplit, more)
+        return Scanned(found, entries, unsplit, more)
 
     def scan_page(self, p: int, action: Scan) -> bool:
         """What a scan does to one page; True if it found it as it looked for it."""
