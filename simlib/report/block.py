@@ -24,7 +24,8 @@ _TAGS = {1: r"<code>\1</code>", 2: r"<strong>\2</strong>", 4: r'<a href="\4">\3<
 def prose_html(text: str) -> Markup:
     """Paragraphs and lists of plain text as HTML.
 
-    A blank line ends a paragraph, lines that begin with a hyphen and a space are a list; within both the marks of `marked` count.
+    A blank line ends a paragraph, lines that begin with a hyphen and a space are a list; within both the marks of
+    `marked` count.
 
     >>> print(prose_html("The `mmu_lock` of <x86>:"))
     <p>The <code>mmu_lock</code> of &lt;x86&gt;:</p>

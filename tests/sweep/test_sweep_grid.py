@@ -118,7 +118,7 @@ def left_of(store: Store) -> list[int]:
         _, _, begin, end, _ = task
         done = begin + (end - begin + 1) // 2
         found += points.numbers(begin, done).tolist()
-        todo.took(Batch(begin, done, None, None, 0.01 * (done - begin), 0.0), end)
+        todo.took(Batch(begin, done, None, None, 0.01 * (done - begin)), end)
     assert todo.left == 0
     return found
 
