@@ -25,7 +25,6 @@ from random import Random
 from typing import Any
 
 import simlib.calibration
-import simlib.calibration.lab
 import simlib.comparison
 import simlib.decision
 import simlib.explorer.findings

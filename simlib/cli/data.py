@@ -108,14 +108,14 @@ def data_settings(
     how: FormatOption = Format.TABLE,
 ) -> None:
     """Simulate every setting of seed 001's workload that its mail does not state. Some twenty minutes on two cores."""
-    from simlib.calibration import unstated
     from simlib.files import write_text
+    from simlib.studies.migrations import settings
 
     with progress_bar() as progress:
-        table = unstated.simulate_grid(progress)
+        table = settings.simulate_grid(progress)
     write_text(out, table.to_csv(index=False, float_format="%.6g"))
     say(f"{len(table)} combinations written to {out}")
-    show(unstated.predictive(table), how)
+    show(settings.predictive(table), how)
 
 
 @app.command("check")

@@ -152,7 +152,7 @@ def lab_compare(
 
     What happens before the log is enabled is shown but not judged: the guest also accesses its own code and tables.
     """
-    from simlib.calibration.lab import count_comparison
+    from simlib.studies.lab.counts import count_comparison
 
     found = _collect(experiment, Runs(jobs=jobs))
     _report(found)
@@ -201,9 +201,10 @@ def lab_costs(
 
     Example: simlib lab costs --out data/fits
     """
-    from simlib.calibration.lab import LABS, lab_fit
     from simlib.files import write_together
     from simlib.fits.file import fit_text
+    from simlib.studies.lab.load import lab_fit
+    from simlib.studies.lab.machines import LABS
 
     rows, texts = [], {}
     with progress_bar() as progress:

@@ -5,13 +5,11 @@ Nothing is computed here beyond scaling and sorting. Points are measured, lines 
 model; what was simulated says so.
 """
 
-from simlib.figures.beside import seconds_above, three_configurations
 from simlib.figures.curves import contentions, dirty_memory_time, speed_up
 from simlib.figures.decision import batch_costs, best_strategy_map, pareto
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, residuals, sensitivity
-from simlib.figures.lab import switch_effects, under_load
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
-from simlib.figures.migration import degradation_over_time, throughput_over_time
+from simlib.figures.migration import degradation_over_time
 from simlib.figures.ownership import lock_ownership
 from simlib.figures.prediction import over_vcpus
 from simlib.figures.published import published_errors
@@ -35,12 +33,7 @@ __all__ = [
     "progress",
     "published_errors",
     "residuals",
-    "seconds_above",
     "sensitivity",
     "speed_up",
-    "switch_effects",
-    "three_configurations",
-    "throughput_over_time",
     "time_per_page",
-    "under_load",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the guest sees of its migration over time: throughput and degradation.
+"""What the guest sees of its migration over time: its degradation.
 
 Lines are simulated: solid, or dashed where a series is a prediction for a measurement that no cost was fitted to.
 Points are published.
@@ -15,49 +15,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from simlib.figures.frame import draws, in_order, require, require_numbers, require_words
-from simlib.figures.style import PALETTE, facet_titles, facets, legend_below, titled
+from simlib.figures.style import PALETTE, facet_titles, legend_below, titled
 
 _DASHES = {"simulated": "solid", "fitted": "solid", "predicted": "dash"}
 _PUBLISHED = {"symbol": "circle", "size": 10, "line": {"color": "white", "width": 1}}
-_LEVEL = {"color": "#9aa0a6", "width": 1, "dash": "dot"}
-
-
-def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput during the first pass") -> go.Figure:
-    """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
-
-    Raises `InputError` if a column is missing or the table is empty.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed). ``role`` (``fitted``, ``predicted``)
-        may be there: predicted series are dashed.
-    title : str
-        Title of the figure.
-
-    Examples
-    --------
-    >>> table = pd.DataFrame({"series": "before", "panel": "1 GiB", "time_s": [0.1, 0.2], "throughput": [1.0, 0.7]})
-    >>> throughput_over_time(table).data[0].y
-    array([100.,  70.])
-    """
-    rows = require(table, ["series", "panel", "time_s", "throughput"], "table", role="simulated")
-    require_words(rows, "role", _DASHES, "table")
-    require_numbers(rows, ["time_s"], "table")
-    require_numbers(rows, ["throughput"], "table", least=0)
-    panels, series = in_order(rows["panel"]), in_order(rows["series"])
-    figure, place = facets(panels, "time since the log was enabled, s", columns=1)
-    seen: set[str] = set()
-    for i, panel in enumerate(panels):
-        mine = rows[rows["panel"].astype(str) == panel]
-        figure.add_hline(y=100, line=_LEVEL, layer="below", exclude_empty_subplots=False, **place(i))
-        _add_lines(figure, mine, "throughput", series, seen, place(i))
-    top = max(104.0, 104 * float(rows["throughput"].max()))
-    figure.update_yaxes(title="throughput, % of undisturbed", range=[0, top])
-    figure.update_xaxes(rangemode="tozero")
-    facet_titles(figure)
-    legend_below(figure, len(seen), rows_of=3)
-    return titled(figure, title, "simulated; all vCPUs together, 100 %: nobody takes a lock from them")
+LEVEL_LINE = {"color": "#9aa0a6", "width": 1, "dash": "dot"}
 
 
 @draws
@@ -100,9 +62,9 @@ def degradation_over_time(
         subplot_titles=["over time", "seconds above"],
     )  # fmt: skip
     seen: set[str] = set()
-    _add_lines(figure, rows, "degradation", series, seen, {"row": 1, "col": 1})
+    add_lines(figure, rows, "degradation", series, seen, {"row": 1, "col": 1})
     above = pd.concat([_time_above(part) for _, part in rows.groupby("series", sort=False)])
-    _add_lines(figure, above, "degradation", series, seen, {"row": 1, "col": 2}, shape="vh")
+    add_lines(figure, above, "degradation", series, seen, {"row": 1, "col": 2}, shape="vh")
     if points is not None:
         for name, colour in _colours(series).items():
             part = points[points["series"].astype(str) == name]
@@ -116,7 +78,7 @@ def degradation_over_time(
             )  # fmt: skip
             seen.add(f"{name}, published")
         for level in sorted(set(points["level_percent"])):
-            figure.add_hline(y=level, line=_LEVEL, layer="below", row=1)
+            figure.add_hline(y=level, line=LEVEL_LINE, layer="below", row=1)
     figure.update_yaxes(range=[min(0.0, 100 * float(rows["degradation"].min())) - 2, 104])
     figure.update_yaxes(title="degradation, %", col=1)
     figure.update_xaxes(title="time since the log was enabled, s", rangemode="tozero", col=1)
@@ -130,7 +92,7 @@ def _colours(series: Sequence[str]) -> dict[str, str]:
     return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(series)}
 
 
-def _add_lines(
+def add_lines(
     figure: go.Figure,
     rows: pd.DataFrame,
     column: str,

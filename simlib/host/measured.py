@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.calibration.lab import FAULT_SITES, switch
 from simlib.errors import CalibrationError, InputError
 from simlib.host.design import PAGE
 from simlib.host.measure import NAME
+from simlib.lab.records import FAULT_SITES, switch
 from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size

@@ -30,6 +30,21 @@ _CONTENT = {
 PROGRAM_KINDS = {"mmu_lock_contention_test": "contention-test", "dirty_log_perf_test": "dirty-log-perf-test"}
 """Importer of each selftest's output."""
 
+FAULT_SITES = ("fault_fast", "fault_slow")
+"""Call sites' classes at which a fault takes the lock."""
+
+
+def switch(switches: str, name: str, default: int = 0) -> int:
+    """A whole number among a cell's switches.
+
+    Examples
+    --------
+    >>> switch("dirty_log_clear_batch=512 fast_page_fault=off", "dirty_log_clear_batch")
+    512
+    """
+    found = dict(word.split("=", 1) for word in str(switches).split())
+    return int(found.get(name, default))
+
 
 @dataclass(frozen=True)
 class Record:

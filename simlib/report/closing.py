@@ -45,42 +45,6 @@ def own_strategy(compared: Comparison, idea: str, beside: str, vcpus: int) -> An
     return Answer(f"Against `{compared.policies[0]}`, with {vcpus} vCPUs: {'; '.join(said)}.")
 
 
-def running_kernels(load: pd.DataFrame) -> Answer:
-    """Of 02: whether the simulator gives what running kernels count and time."""
-    median = load.groupby("metric")["error"].apply(lambda error: 100 * float(error.abs().median()))
-    return Answer(
-        "Once the log is enabled every count of the lock is the kernel's own; of times, held out, CLEAR's is off "
-        f"by {median['clear_dirty_log_time']:.2g} % and the longest stall by {median['longest_stall']:.2g} % in the "
-        "median."
-    )
-
-
-def drop_cost(changes: pd.DataFrame) -> Answer:
-    """Of 03: why the same 64 pages cost so different shares."""
-    rows = changes[(changes["metric"] == "clear_cpu_time") & changes["published_percent"].notna()]
-    each = ", ".join(
-        f"{signed(row['model_percent'])} % where {signed(row['published_percent'])} % was published"
-        for row in rows.to_dict("records")
-    )
-    return Answer(
-        "Letting go costs what CLEAR then waits for before it has the lock again: nobody, one round of readers, or one "
-        f"writer after another, beside more work or less; the model has {each}."
-    )
-
-
-def degraded(rows: pd.DataFrame) -> Answer:
-    """Of 04: how near the seconds of degradation are, fitted and predicted."""
-    inside = (rows["published_s"] >= rows["low_s"]) & (rows["published_s"] <= rows["high_s"])
-    counts = ", ".join(
-        f"{int(inside[rows['role'] == role].sum())} of {int((rows['role'] == role).sum())} {role}"
-        for role in dict.fromkeys(rows["role"])
-    )
-    return Answer(
-        "While all vCPUs fault, the guest goes only as fast as faults are served one after another, one for each page "
-        f"and pass; of the published seconds {counts} lie in the model's interval."
-    )
-
-
 def swept(table: pd.DataFrame) -> Answer:
     """Of 13: at which share of the places it matters, by mode of the lock, and what is best there."""
     shares = 100 * table.groupby("clear_lock")["matters"].mean()

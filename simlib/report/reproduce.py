@@ -30,14 +30,15 @@ from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
-from simlib.parallel import Progress, both, each, portion
-from simlib.report import lab, migration, published
+from simlib.parallel import Progress, each, portion
+from simlib.report import published
 from simlib.report.block import Block, Cards, Prose, Table
 from simlib.report.books import Pages, notebooks
 from simlib.report.page import Report, Section
 from simlib.simulation import run_scenario
 from simlib.studies import every
 from simlib.studies.arm64 import altra
+from simlib.studies.published import published_table
 from simlib.studies.study import KEPT, Found
 from simlib.version import __version__
 from simlib.workloads import build
@@ -57,19 +58,18 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
     """
     out = Path(out)
     check_writable(out, folder=True)
-    ours, migrations = both(lab.study, lambda: migration.study(seed, portion(progress, 0.0, 0.15)))
-    ends = pairwise(np.linspace(0.15, 0.95, len(every()) + 1))
+    ends = pairwise(np.linspace(0.0, 0.95, len(every()) + 1))
     founds = {
         study.name: study.found(seed=seed, progress=portion(progress, float(begin), float(end)))
         for study, (begin, end) in zip(every(), ends, strict=True)
     }
     costs = founds["arm64"].fit
     checked = _checks(costs, seed)
-    numbers = published.all_numbers(founds, migrations)
+    numbers = published_table(one.numbers for one in founds.values())
     sections = [
         published.section(numbers),
         Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]),
-        *lab.sections(ours), *migration.sections(migrations), checked,
+        checked,
     ]  # fmt: skip
     table = load(altra.TABLE)
     report = Report(
@@ -88,13 +88,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None
             "every number": "measured, fitted or predicted, and marked so; nothing simulated is shown as measured",
         },
     )
-    tables = {
-        "published": numbers,
-        "lab-counts": ours.counts, "lab-instruction-costs": ours.costs, "lab-under-load": ours.load,
-        "x86-three-configurations": migrations.configurations, "x86-160-vcpus-dips": migrations.dip_table,
-        "x86-160-vcpus-throughput": migrations.dip_curves, "migration-48-vcpus-seconds": migrations.seconds,
-        "migration-48-vcpus-degradation": migrations.curves,
-    }  # fmt: skip
+    tables = {"published": numbers}
     for name, one in founds.items():
         file = name.replace("_", "-")
         numbered = {"numbers": one.numbers} if len(one.numbers) else {}

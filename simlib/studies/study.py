@@ -13,6 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import pandas as pd
 
+from simlib.errors import InputError
+from simlib.fits import Fit, find_fit
+from simlib.model.scenario import Scenario
 from simlib.parallel import Progress
 
 FITTED, HELD_OUT, COUNTED, NONE = ROLES = ("fitted", "held out", "shown only", "not predicted")
@@ -82,6 +85,17 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
 def held_out(rows: pd.DataFrame) -> pd.DataFrame:
     """The published numbers that the model did not see, with `judged`'s columns."""
     return judged(rows[rows["role"] == HELD_OUT]).reset_index(drop=True)
+
+
+def shipped_fit(scenario: Scenario) -> Fit:
+    """The shipped fit of a scenario's machine.
+
+    Raises `InputError` if there is none.
+    """
+    found = find_fit(scenario)
+    if found is None:
+        raise InputError("machine.name", scenario.machine.name, "has no fit in data/fits")
+    return found
 
 
 class Answer(str):

@@ -16,8 +16,9 @@ import plotly.io as pio
 import pytest
 
 from simlib import figures
-from simlib.figures import curves, host, lab
+from simlib.figures import curves, host
 from simlib.figures.style import MODEBAR, as_widget, log_ticks, titled
+from simlib.studies.lab import figures as lab
 from simlib.studies.teardown.figures import unmap_times
 
 UNIT = re.compile(r"(?:^|[\s,\d])(ps|ns|µs|μs|us|ms|s|seconds)$")
@@ -48,8 +49,8 @@ def drawn(scale: float) -> Iterator[go.Figure]:
                 (0, 2 * t, t, 3 * t, False, False))  # fmt: skip
     yield figures.batch_costs(cost.assign(architecture="riscv", evidence="facts alone"))
     cell = rows(
-        "machine vcpus batch metric lab lab_low lab_high model held_out",
-        ("riscv", 1, 64, "longest_stall", t, t, 2 * t, t, True),
+        "machine vcpus batch metric lab lab_low lab_high model",
+        ("riscv", 1, 64, "longest_stall", t, t, 2 * t, t),
     )
     yield lab.under_load(cell)
     yield lab.switch_effects(

@@ -13,25 +13,9 @@ import pytest
 
 from simlib import figures
 from simlib.errors import InputError
-from simlib.figures.beside import CONFIGURATION_COLUMNS, SECONDS_COLUMNS
 from simlib.figures.decision import COST_COLUMNS, MAP_COLUMNS, PARETO_COLUMNS, batch_text
 
 NAN = float("nan")
-CONFIGURATIONS = pd.DataFrame(
-    [(3, "loongarch", "clear_cpu_time", 5200, 3000, 8000, 4800, 4100, 5600),
-     (1, "x86", "clear_cpu_time", 6, 1, 11, 7, 5, 9), (1, "x86", "precopy_duration", -1, -6, 4, 0.5, NAN, NAN)],
-    columns=list(CONFIGURATION_COLUMNS),
-)  # fmt: skip
-SECONDS = pd.DataFrame(
-    [("before", 99, 105.0, 101.0, 96.0, 108.0, "fitted"), ("before", 10, 112.0, 115.0, 110.0, 120.0, "fitted"),
-     ("after", 99, NAN, 36.0, 30.0, 40.0, "predicted")],
-    columns=list(SECONDS_COLUMNS),
-)  # fmt: skip
-THROUGHPUT = pd.DataFrame(
-    [(series, panel, t, 1 - 0.3 * (t == 2) * (series == "before"))
-     for panel in ("1 GiB", "8 GiB") for series in ("before", "after") for t in (3.0, 1.0, 2.0)],
-    columns=["series", "panel", "time_s", "throughput"],
-)  # fmt: skip
 DEGRADATION = pd.DataFrame(
     [("before", 0.5, 0.995), ("before", 1.5, 0.2), ("before", 2.5, 0.6), ("after", 0.5, 0.3)],
     columns=["series", "time_s", "degradation"],
@@ -68,9 +52,6 @@ SHARES = pd.DataFrame(
 
 Draw = Callable[[pd.DataFrame], go.Figure]
 FIGURES: list[tuple[Draw, pd.DataFrame]] = [
-    (figures.three_configurations, CONFIGURATIONS),
-    (figures.seconds_above, SECONDS),
-    (figures.throughput_over_time, THROUGHPUT),
     (figures.degradation_over_time, DEGRADATION),
     (partial(figures.degradation_over_time, DEGRADATION), PUBLISHED),
     (figures.batch_costs, COSTS),
@@ -118,12 +99,6 @@ def test_an_index_with_doubles_changes_nothing(draw: Draw, frame: pd.DataFrame) 
 @pytest.mark.parametrize(
     ("draw", "frame", "sentence"),
     [
-        (figures.three_configurations, CONFIGURATIONS.assign(metric="speed"), "table.metric = speed"),
-        (figures.three_configurations, CONFIGURATIONS.assign(model_percent=NAN), "table.model_percent = nan"),
-        (figures.three_configurations, CONFIGURATIONS.assign(role="guessed"), "table.role = guessed"),
-        (figures.seconds_above, SECONDS.assign(role="simulated"), "table.role = simulated"),
-        (figures.seconds_above, SECONDS.assign(model_s=-1), "table.model_s = -1.0: must be at least 0"),
-        (figures.throughput_over_time, THROUGHPUT.assign(throughput=-1), "must be at least 0"),
         (figures.degradation_over_time, DEGRADATION.assign(degradation="much"), "must hold numbers"),
         (figures.batch_costs, COSTS.assign(objective_s=0.0), "table.objective_s = 0.0"),
         (figures.batch_costs, COSTS.assign(best="False"), "table.best = False: must be True or False"),
@@ -138,76 +113,6 @@ def test_an_index_with_doubles_changes_nothing(draw: Draw, frame: pd.DataFrame) 
 def test_a_bad_value_is_named(draw: Draw, frame: pd.DataFrame, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         draw(frame)
-
-
-def test_changes_of_every_size_stand_in_one_panel_a_metric() -> None:
-    figure = figures.three_configurations(CONFIGURATIONS)
-    precopy, clear = traces(figure, "published")
-
-    def place(percent: list[float]) -> np.ndarray:
-        return np.arcsinh(np.array(percent) / 3)
-
-    np.testing.assert_allclose(precopy.x, place([-1]))
-    np.testing.assert_allclose(clear.x, place([6, 5200]))
-    np.testing.assert_array_equal(clear.y, [0, 1])  # rows in order of the configuration
-    line, marks = (t for t in traces(figure, "model, predicted") if t.yaxis == "y2")
-    np.testing.assert_allclose(line.x, place([5, 9, NAN, 4100, 5600, NAN]))
-    np.testing.assert_allclose(marks.x, place([7, 4800]))
-    assert list(marks.text) == ["+7 % (+5 % to +9 %)", "+4800 % (+4100 % to +5600 %)"]
-    asked = traces(figure, "counted as agreement")[1]
-    np.testing.assert_allclose(asked.x, place([1, 11, NAN, 3000, 8000, NAN]))
-    left, right = figure.layout.xaxis2.range
-    assert left < place(-3)
-    assert right > place(8000)
-    assert {"−1 % → +0.5 %", "+6 % → +7 %", "+5200 % → +4800 %", "pre-copy duration"} <= set(notes(figure))
-    assert list(figure.layout.yaxis.ticktext) == ["1: x86", "3: loongarch"]
-    assert len(titles(figure, "x")) == 1
-    assert "%" in titles(figure, "x")[0]
-    ticks = dict(zip(figure.layout.xaxis.ticktext, figure.layout.xaxis.tickvals, strict=True))
-    assert ticks["+1000"] == pytest.approx(place(1000))
-
-
-def test_fitted_predicted_and_published_look_different() -> None:
-    figure = figures.three_configurations(CONFIGURATIONS.assign(role=["predicted", "fitted", "fitted"]))
-    looks = {t.name: t.marker.symbol for t in figure.data if t.mode == "markers"}
-    assert looks == {"published": "circle", "model, fitted": "line-ns-open", "model, predicted": "diamond-tall-open"}
-    assert sum(bool(trace.showlegend) for trace in figure.data) == 4
-    assert len(figure.data) <= 2 * (2 + 2 * 2)
-
-
-def test_seconds_above_has_a_panel_a_series_and_a_row_a_level() -> None:
-    figure = figures.seconds_above(SECONDS)
-    published = traces(figure, "published")
-    assert len(published) == 1  # nothing was published of the other
-    np.testing.assert_array_equal(published[0].x, [105, 112])
-    np.testing.assert_array_equal(published[0].y, [0, 1])
-    line, marks = traces(figure, "model, predicted")
-    np.testing.assert_array_equal(line.x, [30, 40, NAN])
-    assert list(marks.text) == ["36 s (30 s to 40 s)"]
-    assert list(figure.layout.yaxis.ticktext) == ["above 99 %", "above 10 %"]
-    assert {"before", "after", "– → 36 s", "105 s → 101 s"} <= set(notes(figure))
-    assert titles(figure, "x") == ["seconds"]
-    assert figure.layout.xaxis.range[0] == 0
-    asked = figures.seconds_above(SECONDS.assign(low_bar_s=80.0, high_bar_s=130.0))
-    np.testing.assert_array_equal(traces(asked, "counted as agreement")[1].x, [80, 130, NAN])
-
-
-def test_throughput_is_in_percent_and_has_a_panel_a_case() -> None:
-    figure = figures.throughput_over_time(THROUGHPUT)
-    first, second = traces(figure, "before, simulated")
-    np.testing.assert_allclose((first.x, first.y), ([1, 2, 3], [100, 70, 100]))
-    assert (first.showlegend, second.showlegend, second.yaxis) == (True, False, "y2")
-    assert (
-        first.line.width >= traces(figure, "after, simulated")[0].line.width + 2
-    )  # it shows on both sides where the other covers it
-    assert [shape.y0 for shape in figure.layout.shapes] == [100, 100]
-    assert notes(figure) == ["1 GiB", "8 GiB"]
-    assert set(titles(figure, "y")) == {"throughput, % of undisturbed"}
-    assert len(figure.data) == 4
-    dashed = figures.throughput_over_time(THROUGHPUT.assign(role="predicted"))
-    assert {(trace.name, trace.line.dash) for trace in dashed.data} == {
-        ("before, predicted", "dash"), ("after, predicted", "dash")
-    }  # fmt: skip
 
 
 def test_degradation_is_sorted_beside_what_was_published() -> None:

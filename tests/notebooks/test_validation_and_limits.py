@@ -20,7 +20,7 @@ NOTEBOOK = ROOT / "notebooks" / "12-validation-and-limits.ipynb"
 
 
 def tell(run: Run) -> dict[str, Any]:
-    load, missed, numbers = (run["load"], run["missed"], run["numbers"])
+    missed, numbers = run["missed"], run["numbers"]
     held = numbers[(numbers["role"] == "held out") & numbers["error_percent"].notna()]
     return {
         "roles": numbers["role"].value_counts().to_dict(),
@@ -29,7 +29,6 @@ def tell(run: Run) -> dict[str, Any]:
         "tables": held["table"].tolist(),
         "missed": missed["error_percent"].tolist(),
         "missed_tables": sorted(set(missed["table"])),
-        "lab": load.groupby("metric").size().to_dict(),
     }
 
 

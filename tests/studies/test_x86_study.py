@@ -13,10 +13,10 @@ from notebook_run import ROOT, assert_ran_without_complaint
 
 from simlib.calibration import find_fit, search
 from simlib.calibration.fit import calibrate
-from simlib.calibration.migrations import CHANGE_BARS
 from simlib.fits import CostEstimate
 from simlib.measurements import load
 from simlib.model.machine import MACHINES
+from simlib.studies.migrations.drops import BARS
 from simlib.studies.study import FITTED, HELD_OUT, judged
 from simlib.studies.x86 import STUDY, figures, growth, hosts, parked
 from simlib.workloads.migration import unscaled
@@ -75,7 +75,7 @@ def test_one_set_of_costs_gives_the_three_configurations(number):
     estimate = find_fit(hosts.configurations()).estimate
     whole, batch = (hosts.configuration_metrics(estimate, f"config-{number}", n, hosts.FACTOR) for n in (0, 64))
     for metric in hosts.PUBLISHED_CHANGE:
-        low, high = CHANGE_BARS[number, metric]
+        low, high = BARS[number, metric]
         assert low < 100 * (batch[metric] / whole[metric] - 1) < high, metric
 
 

@@ -16,15 +16,17 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from simlib.calibration import lab
 from simlib.engine import compiled
 from simlib.engine.result import LEDGER, PS
-from simlib.fits import CostEstimate, find_fit
+from simlib.fits import CostEstimate
 from simlib.measurements import load
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
 from simlib.prediction import LEVEL, evaluate
+from simlib.studies.lab.instructions import cost_estimate, instruction_costs
+from simlib.studies.lab.machines import lab_case, lab_scenario
 from simlib.studies.lockless import kernbench
+from simlib.studies.study import shipped_fit
 from simlib.workloads import build
 
 EXPERIMENT = "lockless-write-protect"
@@ -50,7 +52,7 @@ class Walk:
     Attributes
     ----------
     locked : tuple of float
-        With the lock: value and interval, from cells whose vCPU is parked (`simlib.calibration.lab`).
+        With the lock: value and interval, from cells whose vCPU is parked (`simlib.studies.lab.instructions`).
     lockless : tuple of float
         Without: value and interval. One number determined from `observations`.
     deviation : float
@@ -82,8 +84,8 @@ def lab_clears() -> pd.DataFrame:
 def _lab_case() -> tuple[Scenario, CostEstimate]:
     """The cell with the lock as a scenario, with the lab's costs."""
     frame = load("switches-ioctls").frame
-    estimate = lab.cost_estimate(lab.instruction_costs("x86-shadow"))
-    return estimate.apply(lab.lab_case("x86-shadow", frame[frame["experiment"] == EXPERIMENT].iloc[0])), estimate
+    estimate = cost_estimate(instruction_costs("x86-shadow"))
+    return estimate.apply(lab_case("x86-shadow", frame[frame["experiment"] == EXPERIMENT].iloc[0])), estimate
 
 
 def _medians(cases: list[Scenario], metrics: tuple[str, ...]) -> NDArray[np.float64]:
@@ -108,7 +110,7 @@ def fit_walk() -> Walk:
     True
     """
     case, _ = _lab_case()
-    locked = next(cost for cost in lab.instruction_costs("x86-shadow") if cost.name == "clear_page")
+    locked = instruction_costs("x86-shadow").set_index("name").loc["clear_page"]
     lockless = case.changed({"policy": {"clear_lock": "lockless"}})
     model = np.log(_medians([lockless.with_costs(lockless_page=1000 * each) for each in GRID], _ROUNDS))
     seen = lab_clears().query("lockless")
@@ -122,19 +124,18 @@ def fit_walk() -> Walk:
     slope = float(np.mean(residuals(value - 1) - residuals(value + 1)) / 2)  # of the logarithm, by instruction
     dof = len(logs) - 1
     scatter = float((residuals(value) ** 2).sum() / dof / len(logs))
-    discrepancy = shipped_discrepancy()
+    discrepancy = shipped_fit(lab_scenario("x86-shadow")).estimate.discrepancy
     half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * float(np.sqrt(scatter + discrepancy**2)) / slope
     left = float(np.sqrt((residuals(value) ** 2).mean()))
-    return Walk((locked.value, locked.low, locked.high), (value, value - half, value + half), len(logs), left)
+    return Walk(
+        (float(locked["value"]), float(locked["low"]), float(locked["high"])),
+        (value, value - half, value + half),
+        len(logs),
+        left,
+    )
 
 
-def shipped_discrepancy() -> float:
-    """How far the model was off in CLEAR's time under load, in the lab's other cells of the same machine."""
-    found = find_fit(lab.lab_scenario("x86-shadow"))
-    return float(found.estimate.discrepancy) if found is not None else float("nan")
-
-
-_THOUSANDS = 1e6
+_THOUSANDS_PER_S = 1e6
 """Thousands of instructions in a second of the lab's clock, which shows a nanosecond for each."""
 
 
@@ -161,9 +162,9 @@ def lab_comparison(walk: Walk) -> pd.DataFrame:
         for i, (name, values) in enumerate(zip(names, measured, strict=True)):
             rows.append(
                 {"lock": "none" if without else "mmu_lock", "what": name, "unit": "thousand instructions",
-                 "lab": _THOUSANDS * float(values.median()), "lab_low": _THOUSANDS * float(values.min()),
-                 "lab_high": _THOUSANDS * float(values.max()), "model": _THOUSANDS * float(model[number, i]),
-                 "determined": without and i < 2}
+                 "lab": _THOUSANDS_PER_S * float(values.median()), "lab_low": _THOUSANDS_PER_S * float(values.min()),
+                 "lab_high": _THOUSANDS_PER_S * float(values.max()),
+                 "model": _THOUSANDS_PER_S * float(model[number, i]), "determined": without and i < 2}
             )  # fmt: skip
         taken = locks[(locks["experiment"] == EXPERIMENT) & (locks["switches"].str.endswith("=Y") == without)]
         taken = taken[(taken["phase"] == "rounds") & (taken["site"] == "clear")]
@@ -214,10 +215,7 @@ def get_scenario(guest: str, memory: str, interval: str, pause: str, vcpus: int 
 
 def published_costs() -> CostEstimate:
     """The costs of the published x86 host, calibrated (data/fits/x86-published.json)."""
-    found = find_fit(get_scenario("EPT off", "3G", "1us", "5ms"))
-    if found is None:
-        raise AssertionError("data/fits has no x86-published.json")
-    return found.estimate
+    return shipped_fit(get_scenario("EPT off", "3G", "1us", "5ms")).estimate
 
 
 _GET = ("get_dirty_log_time", "get_wait_time", "dirty_pages")

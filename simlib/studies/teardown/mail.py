@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from simlib.fits import find_fit
 from simlib.measurements import load
 from simlib.model.costs import Costs
 from simlib.model.pagetable import LINE_BYTES, PageTable
@@ -20,7 +19,7 @@ from simlib.model.quantities import format_size, parse_size
 from simlib.model.scenario import Scenario
 from simlib.model.unmapping import unmapping
 from simlib.simulation import run_scenario
-from simlib.studies.study import FITTED, HELD_OUT, numbers
+from simlib.studies.study import FITTED, HELD_OUT, numbers, shipped_fit
 from simlib.studies.teardown.unmap import COSTS, GIB, TABLES, UnmapFit
 
 BOUNDS = "arm64-teardown-64gb"
@@ -241,8 +240,7 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
             access_interval="50us",
         ).changed({"machine": {"name": "ampere-altra"}, "guest": {"vcpus": vcpus}})  # fmt: skip
         case = replace(case.with_costs(**costs.given()), group="fixed test")
-        estimate = find_fit(case)
-        run = run_scenario(case if estimate is None else estimate.estimate.apply(case))
+        run = run_scenario(shipped_fit(case).estimate.apply(case))
         pages = PageTable(4096)
         hold = unmapping(pages, pages.largest_block * pages.page_bytes, table.leaf, way).time_ps(costs) * 1e-12
         rows.append((mapping, name, hold, run.metrics["longest_stall"], run.metrics["teardown_time"]))

@@ -5,8 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib.calibration import find_fit, unstated
+from simlib.calibration import find_fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
+from simlib.studies.migrations import settings
 from simlib.studies.x86 import hosts
 
 
@@ -16,18 +17,18 @@ def _nothing(*_):
 
 @pytest.fixture(scope="module")
 def table():
-    return unstated.load_grid()
+    return settings.load_grid()
 
 
 @pytest.mark.parametrize("row", [31, 127, 443])
 def test_the_kept_grid_is_what_a_simulation_gives(table, row):
     """``simlib data settings`` writes it."""
-    settings = {name: table.iloc[row][name] for name in unstated.SETTINGS}
-    settings = {name: value.item() if hasattr(value, "item") else value for name, value in settings.items()}
-    assert settings == unstated.grid()[row]
-    kept = table.iloc[row][[unstated.column(n) for n in unstated.NUMBERS]].to_numpy(dtype=float)
+    chosen = {name: table.iloc[row][name] for name in settings.SETTINGS}
+    chosen = {name: value.item() if hasattr(value, "item") else value for name, value in chosen.items()}
+    assert chosen == settings.grid()[row]
+    kept = table.iloc[row][[settings.column(n) for n in settings.NUMBERS]].to_numpy(dtype=float)
     assert kept == pytest.approx(
-        unstated.changes(settings, find_fit(hosts.configurations()).estimate, _nothing), rel=1e-4, abs=1e-5
+        settings.changes(chosen, find_fit(hosts.configurations()).estimate, _nothing), rel=1e-4, abs=1e-5
     )
 
 
@@ -38,7 +39,7 @@ def test_the_shipped_settings_are_about_as_likely_as_the_likeliest(table):
         "link": format_bandwidth(workload.link), "pass_limit": workload.pass_limit,
         "clear_chunk": format_size(workload.clear_chunk), "clear_threads": workload.clear_threads,
     }  # fmt: skip
-    weighted = unstated.posterior(table)
+    weighted = settings.posterior(table)
     mine = weighted[(weighted[list(shipped)] == pd.Series(shipped)).all(axis=1)]["weight"]
     assert len(mine) == 1
     assert mine.iloc[0] > weighted["weight"].max() / 2
@@ -46,19 +47,19 @@ def test_the_shipped_settings_are_about_as_likely_as_the_likeliest(table):
 
 def test_weights_are_bayess_rule(table):
     few = table.iloc[[31, 127, 443]].reset_index(drop=True)
-    weights = unstated.posterior(few, without=4)["weight"].to_numpy()
-    wanted, likelihoods = unstated.published(), []
+    weights = settings.posterior(few, without=4)["weight"].to_numpy()
+    wanted, likelihoods = settings.published(), []
     for row in few.to_dict("records"):
-        terms = [np.exp(-0.5 * ((row[unstated.column(n)] - w) / (0.03 + 0.1 * abs(w))) ** 2)
-                 for i, (n, w) in enumerate(zip(unstated.NUMBERS, wanted, strict=True)) if i != 4]  # fmt: skip
+        terms = [np.exp(-0.5 * ((row[settings.column(n)] - w) / (0.03 + 0.1 * abs(w))) ** 2)
+                 for i, (n, w) in enumerate(zip(settings.NUMBERS, wanted, strict=True)) if i != 4]  # fmt: skip
         likelihoods.append(np.prod(terms))
     assert weights == pytest.approx(np.array(likelihoods) / sum(likelihoods))
 
 
 def test_of_the_nine_numbers_seven_are_predictions(table):
     """The third configuration sets what the mail does not state, and its CLEAR CPU is the one that is missed."""
-    found = unstated.predictive(table).set_index(["configuration", "metric"])
-    assert (found["low"] < found["published_percent"]).all()
+    found = settings.predictive(table).set_index(["configuration", "metric"])
+    assert (found["low"] < found["published"]).all()
     others = found[found["role"] != "predicted"]
     assert others["role"].to_dict() == {(3, "dirty_left"): "not determined", (3, "clear_cpu_time"): "missed"}
     assert found.loc[3, "clear_cpu_time"]["high"] > 4500

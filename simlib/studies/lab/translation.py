@@ -9,27 +9,27 @@ run on kernels without them (``data/experiments/plain.toml``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.calibration import lab
-from simlib.calibration.migrations import fit_of
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.machine import MACHINES
 from simlib.model.scenario import load_scenario
 from simlib.prediction import LEVEL
+from simlib.studies.lab.instructions import instruction_costs, plain_costs
+from simlib.studies.study import shipped_fit
 from simlib.studies.x86 import growth
 from simlib.studies.x86.hosts import configurations
 
 KINDS = {"exit": "fault_exit", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
 """Kinds of action, and the cost that each is."""
 
-_WAITERS_AT, _GIB_PAGES = 16, 262144
+_GIB_PAGES = 262144
+_WAITERS_AT = 16
 """vCPUs at which x86's hold is taken, since it grows with them."""
 
 
@@ -50,7 +50,7 @@ def instructions(name: str) -> dict[str, Instructions]:
     Parameters
     ----------
     name : str
-        One of `simlib.calibration.lab.LABS`.
+        One of `simlib.studies.lab.machines.LABS`.
 
     Examples
     --------
@@ -58,16 +58,12 @@ def instructions(name: str) -> dict[str, Instructions]:
     >>> found["letting go"].value < 60 < 200 < statistics_own("x86-npt")["letting go"] + found["letting go"].value
     True
     """
-    known = {cost.name: cost for cost in lab.instruction_costs(name)}
-    own = statistics_own(name)
-    hold, outside = known["fault_hold"].value, known["fault_exit"].value
-    plain = {cost.name: cost.value for cost in lab.plain_costs(name)}
-    within = max(0.0, own["fault"])  # none where faults take no lock
-    return {
-        "hold": Instructions(hold - within / 2, hold - within, hold),
-        "exit": Instructions(outside - within / 2, outside - within, outside),
-        "clear": Instructions(plain["clear_page"], plain["clear_page"], plain["clear_page"]),
-        "letting go": Instructions(plain["reacquire"], plain["reacquire"], plain["reacquire"]),
+    known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
+    within = max(0.0, statistics_own(name)["fault"])  # none where faults take no lock
+    both = {kind: known[KINDS[kind]] for kind in ("hold", "exit")}
+    alone = {kind: plain[KINDS[kind]] for kind in ("clear", "letting go")}
+    return {kind: Instructions(value - within / 2, value - within, value) for kind, value in both.items()} | {
+        kind: Instructions(value, value, value) for kind, value in alone.items()
     }
 
 
@@ -80,65 +76,47 @@ def statistics_own(name: str) -> dict[str, float]:
     >>> abs(own["fault"]) < 10 < 100 < own["letting go"]  # a stamp of the time is read twice for each hold
     True
     """
-    with_them = {cost.name: cost.value for cost in lab.instruction_costs(name)}
-    plain = {cost.name: cost.value for cost in lab.plain_costs(name)}
-    fault = with_them["fault_exit"] + with_them["fault_hold"] + with_them["guest_access"]
-    return {"fault": fault - plain["fault"], "letting go": with_them["reacquire"] - plain["reacquire"]}
+    known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
+    fault = known["fault_exit"] + known["fault_hold"] + known["guest_access"]
+    return {"fault": fault - plain["fault"], "letting go": known["reacquire"] - plain["reacquire"]}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One kind of action on one architecture: counted, and published.
-
-    Attributes
-    ----------
-    kind, architecture, machine : str
-        `machine` is the lab's.
-    source : str
-        Where the time comes from.
-    """
-
-    kind: str
-    architecture: str
-    machine: str
-    time_ns: float
-    source: str
+def _values_of(costs: pd.DataFrame) -> dict[str, float]:
+    return dict(zip(costs["name"], costs["value"], strict=True))
 
 
-def pairs() -> list[Pair]:
-    """All actions of which both a count and a time exist.
+def times() -> pd.DataFrame:
+    """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source.
 
     Examples
     --------
-    >>> sorted({pair.kind for pair in pairs()})
+    >>> sorted(times()["kind"].unique())
     ['clear', 'exit', 'hold', 'letting go']
     """
-    fit = fit_of(configurations())
-    arm64 = fit_of(load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml"))
-    x86, altra = _values(fit.estimate), _values(arm64.estimate)
-    paging = _values(growth.growth_fit("shadow-paging-few").estimate)
+    x86 = _nanoseconds(shipped_fit(configurations()).estimate)
+    altra = _nanoseconds(shipped_fit(load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")).estimate)
+    paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
+    # What a fault occupies the lock for, moving the lock's own lines left out: the growth is work of some kind.
+    hold = MACHINES["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
+    hold += x86["crowding"] * float(np.log2(_WAITERS_AT - 1))
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")
     enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * _GIB_PAGES) * 1e6
-    return [
-        Pair("exit", "x86-shadow-paging", "x86-shadow", paging["fault_exit"], "calibrated, ept=N"),
-        Pair("exit", "arm64", "arm64-write", altra["fault_exit[fixed test]"], "calibrated, seed 000"),
-        Pair("hold", "x86-shadow-paging", "x86-shadow", _hold_among_waiters(paging["fault_hold"], x86["crowding"]),
-             f"calibrated, ept=N, with its growth at {_WAITERS_AT} vCPUs"),
-        Pair("hold", "arm64", "arm64-write", altra["fault_hold"], "calibrated, seed 000"),
-        Pair("clear", "x86-shadow-paging", "x86-shadow", x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),
-        Pair("clear", "x86-tdp", "x86-npt", x86["clear_page[tdp]"], "CLEAR with parked vCPUs"),
-        Pair("clear", "arm64", "arm64-write", enabling, "write-protecting at enable, Kunpeng 920: not CLEAR"),
-        Pair("letting go", "x86-tdp", "x86-npt", x86["reacquire"], "seed 001, configuration 1"),
-    ]  # fmt: skip
+    shadow, tdp, arm64 = ("x86-shadow-paging", "x86-shadow"), ("x86-tdp", "x86-npt"), ("arm64", "arm64-write")
+    rows = [
+        ("exit", *shadow, paging["fault_exit"], "calibrated, ept=N"),
+        ("exit", *arm64, altra["fault_exit[fixed test]"], "calibrated, seed 000"),
+        ("hold", *shadow, hold, f"calibrated, ept=N, with its growth at {_WAITERS_AT} vCPUs"),
+        ("hold", *arm64, altra["fault_hold"], "calibrated, seed 000"),
+        ("clear", *shadow, x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),
+        ("clear", *tdp, x86["clear_page[tdp]"], "CLEAR with parked vCPUs"),
+        ("clear", *arm64, enabling, "write-protecting at enable, Kunpeng 920: not CLEAR"),
+        ("letting go", *tdp, x86["reacquire"], "seed 001, configuration 1"),
+    ]
+    return pd.DataFrame(rows, columns=["kind", "architecture", "machine", "time_ns", "source"])
 
 
-def _values(estimate: CostEstimate) -> dict[str, float]:
+def _nanoseconds(estimate: CostEstimate) -> dict[str, float]:
     return dict(zip(estimate.names, (np.exp(estimate.logs) / 1000).tolist(), strict=True))
-
-
-def _hold_among_waiters(hold: float, crowding: float) -> float:
-    """What a fault occupies the lock for, moving the lock's own lines left out: the growth is work of some kind."""
-    return MACHINES["x86-published"].slowed(_WAITERS_AT) * hold + crowding * float(np.log2(_WAITERS_AT - 1))
 
 
 def ratio_table() -> pd.DataFrame:
@@ -154,20 +132,18 @@ def ratio_table() -> pd.DataFrame:
     >>> bool(table[table["kind"] == "clear"]["factor"].max() < 2)
     True
     """
-    rows = []
-    for pair in pairs():
-        counted, own = instructions(pair.machine)[pair.kind], statistics_own(pair.machine)
-        taken = {"clear": 0.0, "letting go": own["letting go"]}.get(pair.kind, own["fault"] / 2)
-        rows.append({"kind": pair.kind, "architecture": pair.architecture, "instructions": counted.value,
-                     "statistics": taken, "time_ns": pair.time_ns, "ns_per_instruction": pair.time_ns / counted.value,
-                     "source": pair.source})  # fmt: skip
-    table = pd.DataFrame(rows)
+    table = times()
+    counted, taken = [], []
+    for kind, machine in zip(table["kind"], table["machine"], strict=True):
+        own = statistics_own(machine)
+        counted.append(instructions(machine)[kind].value)
+        taken.append({"clear": 0.0, "letting go": own["letting go"]}.get(kind, own["fault"] / 2))
+    table = table.assign(instructions=counted, statistics=taken)
+    table["ns_per_instruction"] = table["time_ns"] / table["instructions"]
     logs = np.log(table["ns_per_instruction"])
-    others = []
-    for index, row in table.iterrows():
-        rest = logs[(table["kind"] == row["kind"]) & (table.index != index)]
-        others.append(float(np.exp(rest.mean())) * row["instructions"] if len(rest) else np.nan)
-    table["by_the_others_ns"] = others
+    kinds = logs.groupby(table["kind"])
+    others = np.exp((kinds.transform("sum") - logs) / (kinds.transform("size") - 1).replace(0, np.nan))
+    table["by_the_others_ns"] = others * table["instructions"]
     table["factor"] = np.exp(np.abs(np.log(table["by_the_others_ns"] / table["time_ns"])))
     return table[["kind", "architecture", "instructions", "statistics", "time_ns", "ns_per_instruction",
                   "by_the_others_ns", "factor", "source"]]  # fmt: skip
@@ -180,7 +156,7 @@ class Translated(NamedTuple):
     factor: float
 
 
-def translate(kind: str, count: float, table: pd.DataFrame | None = None) -> Translated:
+def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
     """Nanoseconds for so many instructions of one kind of action on an architecture that nobody timed.
 
     The ratio is the geometric mean of the architectures that were; its spread between architectures is pooled over the
@@ -190,16 +166,15 @@ def translate(kind: str, count: float, table: pd.DataFrame | None = None) -> Tra
     ----------
     kind : str
         One of `KINDS`.
-    table : DataFrame, optional
+    table : DataFrame
         Of `ratio_table`.
 
     Examples
     --------
-    >>> found = translate("clear", 100)
+    >>> found = translate("clear", 100, ratio_table())
     >>> bool(15 < found.time_ns < 40 and found.factor > 1)
     True
     """
-    table = ratio_table() if table is None else table
     logs = np.log(table["ns_per_instruction"])
     deviations = logs - logs.groupby(table["kind"]).transform("mean")
     dof = len(table) - table["kind"].nunique()
@@ -207,3 +182,18 @@ def translate(kind: str, count: float, table: pd.DataFrame | None = None) -> Tra
     mine = logs[table["kind"] == kind]
     half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * spread * float(np.sqrt(1 + 1 / len(mine)))
     return Translated(float(np.exp(mine.mean())) * count, float(np.exp(half)))
+
+
+def riscv_priors(ratios: pd.DataFrame) -> pd.DataFrame:
+    """riscv's costs, which nobody has timed, as the others translate them.
+
+    Returns: ``cost``, ``instructions``, ``median_ns``, ``factor`` (90 %).
+
+    Parameters
+    ----------
+    ratios : DataFrame
+        Of `ratio_table`.
+    """
+    counted = {kind: each.value for kind, each in instructions("riscv").items()}
+    rows = [(KINDS[kind], counted[kind], *translate(kind, counted[kind], ratios)) for kind in KINDS]
+    return pd.DataFrame(rows, columns=["cost", "instructions", "median_ns", "factor"])

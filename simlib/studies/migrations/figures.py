@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Published values and the model's beside each other: a row a value, with both in words at its end.
+"""Figures of published migrations: numbers beside the model's, and the guest's throughput over time.
 
 What was published is a black circle; the model is blue, with its interval: a tick if its costs were fitted to this very
 measurement, a hollow diamond if it was predicted. The grey bar is the range that counts as agreement.
@@ -7,7 +7,6 @@ measurement, a hollow diamond if it was predicted. The grey bar is the range tha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,14 +16,24 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from simlib.figures.frame import in_order, require, require_numbers, require_words
-from simlib.figures.style import INK, MUTED, PALETTE, facet_titles, legend_below, seconds, signed, titled, translucent
+from simlib.figures.migration import LEVEL_LINE, add_lines
+from simlib.figures.style import (
+    INK,
+    MUTED,
+    PALETTE,
+    facet_titles,
+    facets,
+    legend_below,
+    seconds,
+    signed,
+    titled,
+    translucent,
+)
+from simlib.studies.study import FITTED, HELD_OUT
 
-CONFIGURATION_COLUMNS = ("configuration", "emulates", "metric", "published_percent", "low_bar", "high_bar",
-                         "model_percent", "low", "high")  # fmt: skip
-"""Columns of the table that `three_configurations` reads."""
-
-SECONDS_COLUMNS = ("series", "level_percent", "published_s", "model_s", "low_s", "high_s", "role")
-"""Columns of the table that `seconds_above` reads."""
+BESIDE_COLUMNS = ("variant", "metric", "published", "predicted", "low", "high", "low_bar", "high_bar", "role")
+"""Columns of the tables that `three_configurations` and `seconds_above` read: ``low_bar`` to ``high_bar`` is the range
+that counts as agreement, ``low`` to ``high`` the model's interval."""
 
 METRICS = {
     "precopy_duration": "pre-copy duration",
@@ -35,12 +44,13 @@ METRICS = {
 
 _PUBLISHED = {"symbol": "circle", "size": 9, "color": INK}
 _MODEL = {
-    "fitted": {"symbol": "line-ns-open", "size": 19, "color": PALETTE[0], "line": {"width": 4}},
-    "predicted": {"symbol": "diamond-tall-open", "size": 15, "color": PALETTE[0], "line": {"width": 2.5}},
-}
+    FITTED: ("model, fitted", {"symbol": "line-ns-open", "size": 19, "color": PALETTE[0], "line": {"width": 4}}),
+    HELD_OUT: ("model, predicted",
+               {"symbol": "diamond-tall-open", "size": 15, "color": PALETTE[0], "line": {"width": 2.5}}),
+}  # fmt: skip
 """Marks of the model, by how it came by a number: from costs fitted to this very measurement, or to others."""
 
-_VALUES = ("published", "value", "low", "high", "low_bar", "high_bar")
+_VALUES = ("published", "predicted", "low", "high", "low_bar", "high_bar")
 _LINEAR = 3.0
 """Change, percent, up to which the axis of changes is about linear."""
 
@@ -57,29 +67,23 @@ def three_configurations(
     Parameters
     ----------
     table : DataFrame
-        The columns `CONFIGURATION_COLUMNS`: ``configuration`` a number, ``metric`` one of `METRICS`; changes in
-        percent; ``low_bar`` to ``high_bar`` the range that counts as agreement, ``low`` to ``high`` the model's
-        interval (NaN: none; so may be what was published). ``role`` (``fitted`` or ``predicted``) may be there; without
-        it the model is predicted.
-    title : str
-        Title of the figure.
+        The columns `BESIDE_COLUMNS` and ``emulates``: ``variant`` ends with the configuration's number, ``metric`` is
+        one of `METRICS`; changes in percent.
 
     Examples
     --------
-    >>> row = {"configuration": 3, "emulates": "loongarch", "metric": "clear_cpu_time", "published_percent": 5200,
-    ...        "low_bar": 3000, "high_bar": 8000, "model_percent": 4800, "low": 4100, "high": 5600}
+    >>> row = {"variant": "configuration 3", "emulates": "loongarch", "metric": "clear_cpu_time", "published": 5200,
+    ...        "low_bar": 3000, "high_bar": 8000, "predicted": 4800, "low": 4100, "high": 5600, "role": "held out"}
     >>> [trace.name for trace in three_configurations(pd.DataFrame([row])).data if trace.showlegend]
     ['counted as agreement', 'published', 'model, predicted']
     """
-    rows = require(table, CONFIGURATION_COLUMNS, "table", role="predicted")
+    rows = require(table, (*BESIDE_COLUMNS, "emulates"), "table")
     require_words(rows, "metric", METRICS, "table")
-    require_numbers(rows, ["configuration", "model_percent"], "table")
-    require_numbers(rows, ["published_percent", "low_bar", "high_bar", "low", "high"], "table", gaps=True)
-    rows = rows.rename(columns={"published_percent": "published", "model_percent": "value"})
-    rows = rows.sort_values("configuration", kind="stable")
-    names = [f"{number}: {emulates}" for number, emulates in zip(rows["configuration"], rows["emulates"], strict=True)]
+    require_numbers(rows, _VALUES, "table")
+    rows = rows.sort_values("variant", kind="stable")
+    label = rows["variant"].str.split().str[-1] + ": " + rows["emulates"]
     figure = _beside(
-        rows.assign(label=names), "metric", METRICS, lambda value: f"{signed(value)} %", place=_on_change_axis
+        rows.assign(label=label), "metric", METRICS, lambda value: f"{signed(value)} %", place=_on_change_axis
     )
     figure.update_xaxes(_change_axis(rows[list(_VALUES)].to_numpy(dtype=float)))
     figure.update_xaxes(
@@ -89,39 +93,64 @@ def three_configurations(
 
 
 def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest is degraded") -> go.Figure:
-    """Seconds above each level of degradation, published and by the model, a panel a series, a row a level.
+    """Seconds above each level of degradation, published and by the model, a panel a variant, a row a level.
 
     Raises `InputError` if a column is missing, the table is empty, or a role is not known.
 
     Parameters
     ----------
     table : DataFrame
-        The columns `SECONDS_COLUMNS`: times in seconds (``published_s`` and the interval may be NaN), ``role``
-        ``fitted`` or ``predicted``. ``low_bar_s`` and ``high_bar_s``, the range that counts as agreement, may be
-        there.
-    title : str
-        Title of the figure.
+        The columns `BESIDE_COLUMNS`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
 
     Examples
     --------
-    >>> row = {"series": "arm64, before", "level_percent": 99, "published_s": 105.0, "model_s": 101.0,
-    ...        "low_s": 96.0, "high_s": 108.0, "role": "fitted"}
+    >>> row = {"variant": "arm64, before", "metric": "seconds above 99 %", "published": 105.0, "predicted": 101.0,
+    ...        "low": 96.0, "high": 108.0, "low_bar": 80.0, "high_bar": 130.0, "role": "fitted"}
     >>> [trace.name for trace in seconds_above(pd.DataFrame([row])).data if trace.showlegend]
-    ['published', 'model, fitted']
+    ['counted as agreement', 'published', 'model, fitted']
     """
-    rows = require(table, SECONDS_COLUMNS, "table", low_bar_s=np.nan, high_bar_s=np.nan)
-    require_numbers(rows, ["level_percent", "model_s"], "table", least=0)
-    require_numbers(rows, ["published_s", "low_s", "high_s", "low_bar_s", "high_bar_s"], "table", gaps=True, least=0)
-    rows = rows.rename(columns={"model_s": "value_s"}).rename(columns=lambda name: str(name).removesuffix("_s"))
-    rows = rows.sort_values("level_percent", ascending=False, kind="stable")
-    series = {name: name for name in in_order(table["series"])}
-    figure = _beside(
-        rows.assign(label=[f"above {level:g} %" for level in rows["level_percent"]]), "series", series, seconds
-    )
-    most = float(np.nanmax(rows[list(_VALUES)].to_numpy(dtype=float)))
+    rows = require(table, BESIDE_COLUMNS, "table")
+    require_numbers(rows, _VALUES, "table", least=0)
+    series = {name: name for name in in_order(rows["variant"])}
+    figure = _beside(rows.assign(label=rows["metric"].str.removeprefix("seconds ")), "variant", series, seconds)
+    most = float(rows[list(_VALUES)].to_numpy(dtype=float).max())
     figure.update_xaxes(range=[0, (most or 1.0) * 1.06])
     figure.update_xaxes(title="seconds", row=len(series))
     return titled(figure, title, "seconds above a level of degradation; 100 %: the guest stands still")
+
+
+def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput while CLEAR splits") -> go.Figure:
+    """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
+
+    Raises `InputError` if a column is missing or the table is empty.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed).
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"series": "before", "panel": "1 GiB", "time_s": [0.1, 0.2], "throughput": [1.0, 0.7]})
+    >>> throughput_over_time(table).data[0].y
+    array([100.,  70.])
+    """
+    rows = require(table, ["series", "panel", "time_s", "throughput"], "table").assign(role="simulated")
+    require_numbers(rows, ["time_s"], "table")
+    require_numbers(rows, ["throughput"], "table", least=0)
+    panels, series = in_order(rows["panel"]), in_order(rows["series"])
+    figure, place = facets(panels, "time since the log was enabled, s", columns=1)
+    seen: set[str] = set()
+    for i, panel in enumerate(panels):
+        mine = rows[rows["panel"].astype(str) == panel]
+        figure.add_hline(y=100, line=LEVEL_LINE, layer="below", exclude_empty_subplots=False, **place(i))
+        add_lines(figure, mine, "throughput", series, seen, place(i))
+    top = max(104.0, 104 * float(rows["throughput"].max()))
+    figure.update_yaxes(title="throughput, % of undisturbed", range=[0, top])
+    figure.update_xaxes(rangemode="tozero")
+    facet_titles(figure)
+    legend_below(figure, len(seen), rows_of=3)
+    return titled(figure, title, "simulated; all vCPUs together, 100 %: nobody takes a lock from them")
 
 
 def _beside(
@@ -188,23 +217,19 @@ def _draw(
             row=panel, col=1,
         )  # fmt: skip
 
-    asked = rows.dropna(subset=["low_bar", "high_bar"])
-    if len(asked):
-        span(asked, "low_bar", "high_bar", "counted as agreement", translucent(MUTED, 0.25), 20)
-    known = rows.dropna(subset=["published"])
-    if len(known):
-        points(known, "published", "published", _PUBLISHED, [text(value) for value in known["published"]])
-    for role, marker in _MODEL.items():
+    span(rows, "low_bar", "high_bar", "counted as agreement", translucent(MUTED, 0.25), 20)
+    points(rows, "published", "published", _PUBLISHED, [text(value) for value in rows["published"]])
+    for role, (name, marker) in _MODEL.items():
         part = rows[rows["role"] == role]
         if len(part):
-            words = [text(v) + ("" if math.isnan(low + high) else f" ({text(low)} to {text(high)})")
-                     for v, low, high in part[["value", "low", "high"]].to_numpy()]  # fmt: skip
-            span(part, "low", "high", f"model, {role}", PALETTE[0], 2.5)
-            points(part, "value", f"model, {role}", marker, words)
-    for y, published, value in rows[["y", "published", "value"]].to_numpy():
+            ends = part[["predicted", "low", "high"]].to_numpy()
+            words = [f"{text(value)} ({text(low)} to {text(high)})" for value, low, high in ends]
+            span(part, "low", "high", name, PALETTE[0], 2.5)
+            points(part, "predicted", name, marker, words)
+    for y, published, value in rows[["y", "published", "predicted"]].to_numpy():
         figure.add_annotation(
-            text=f"{'–' if math.isnan(published) else text(published)} → {text(value)}", showarrow=False,
-            xref="paper", x=1.01, xanchor="left", y=y, yref=f"y{panel if panel > 1 else ''}", font={"size": 12},
+            text=f"{text(published)} → {text(value)}", showarrow=False, xref="paper", x=1.01, xanchor="left", y=y,
+            yref=f"y{panel if panel > 1 else ''}", font={"size": 12},
         )  # fmt: skip
 
 
@@ -214,8 +239,8 @@ def _on_change_axis(percent: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _change_axis(values: NDArray[np.float64]) -> dict[str, object]:
-    """The axis of `_on_change_axis` that holds all finite values and 0."""
-    low, high = min(-_LINEAR, float(np.nanmin(values))), max(_LINEAR, float(np.nanmax(values)))
+    """The axis of `_on_change_axis` that holds all values and 0."""
+    low, high = min(-_LINEAR, float(values.min())), max(_LINEAR, float(values.max()))
     sizes = [float(f"{digit}e{power}") for power in range(7) for digit in (1, 3)]
     ticks = [tick for tick in (*(-size for size in sizes[::-1]), 0.0, *sizes) if low <= tick <= high]
     left, right = _on_change_axis(np.array([low, high]))
@@ -228,6 +253,3 @@ def _change_axis(values: NDArray[np.float64]) -> dict[str, object]:
         "zerolinecolor": INK,
         "zerolinewidth": 1.2,
     }
-
-
-__all__ = ["CONFIGURATION_COLUMNS", "METRICS", "SECONDS_COLUMNS", "seconds_above", "three_configurations"]

@@ -11,8 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from simlib.errors import InputError
-from simlib.figures.frame import in_order, require, require_numbers
+from simlib.figures.frame import in_order, require, require_numbers, require_words
 from simlib.figures.style import (
     PALETTE,
     even_ticks,
@@ -25,24 +24,13 @@ from simlib.figures.style import (
     vcpu_axis,
 )
 
-LOAD_COLUMNS = ("machine", "vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model", "held_out")
+LOAD_COLUMNS = ("machine", "vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model")
 """Columns of the table that `under_load` reads."""
 
 SWITCH_COLUMNS = ("setting", "metric", "value", "low", "high")
 """Columns of the table that `switch_effects` reads."""
 
 _METRICS = {"clear_dirty_log_time": "CLEAR, lab time", "longest_stall": "longest stall, lab time"}
-
-
-def batch_name(batch: int) -> str:
-    """How a batch is called in a legend.
-
-    Examples
-    --------
-    >>> batch_name(0), batch_name(64)
-    ('whole ioctl', '64 pages')
-    """
-    return "whole ioctl" if batch == 0 else f"{batch} pages"
 
 
 def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab beside the simulator") -> go.Figure:
@@ -53,52 +41,40 @@ def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab besi
     Parameters
     ----------
     cells : DataFrame
-        The columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their range,
-        ``held_out`` whether the calibration did not see the cell. Times are seconds of the lab's clock.
+        The columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their range.
+        Times are seconds of the lab's clock. No cell was calibrated on.
 
     Examples
     --------
     >>> cell = {"machine": "riscv", "vcpus": 1, "batch": 64, "metric": "longest_stall", "lab": 1e-4,
-    ...         "lab_low": 9e-5, "lab_high": 2e-4, "model": 1.1e-4, "held_out": True}
+    ...         "lab_low": 9e-5, "lab_high": 2e-4, "model": 1.1e-4}
     >>> [trace.name for trace in under_load(pd.DataFrame([cell])).data]
     ['64 pages, simulated', '64 pages, lab, held out']
     """
     rows = require(cells, LOAD_COLUMNS, "cells")
     require_numbers(rows, ("lab", "model"), "cells", least=0)
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
+    require_words(rows, "metric", _METRICS, "cells")
     metrics = [metric for metric in _METRICS if metric in set(rows["metric"])]
-    if not metrics:
-        raise InputError("cells.metric", ", ".join(in_order(rows["metric"])), f"must be one of {', '.join(_METRICS)}")
     figure = make_subplots(
-        len(metrics),
-        len(machines),
-        column_titles=machines,
-        shared_xaxes=True,
-        shared_yaxes="rows",
-        horizontal_spacing=0.02,
-        vertical_spacing=0.06,
-    )
+        len(metrics), len(machines), column_titles=machines, shared_xaxes=True, shared_yaxes="rows",
+        horizontal_spacing=0.02, vertical_spacing=0.06,
+    )  # fmt: skip
     seen: set[str] = set()
     for (i, metric), (j, machine) in ((a, b) for a in enumerate(metrics, 1) for b in enumerate(machines, 1)):
         for colour, batch in zip(PALETTE, batches, strict=False):
             part = rows[(rows["metric"] == metric) & (rows["machine"] == machine) & (rows["batch"] == batch)]
             part = part.sort_values("vcpus")
-            name = batch_name(int(batch))
+            name = f"{batch} pages" if batch else "whole ioctl"
             line = {"color": colour, "width": 2.5}
-            _add(
-                figure, seen, i, j, x=part["vcpus"], y=part["model"], mode="lines", line=line, name=f"{name}, simulated"
-            )
-            for held_out, symbol, what in ((False, "circle", "calibrated on"), (True, "diamond-open", "held out")):
-                points = part[part["held_out"] == held_out]
-                if points.empty:
-                    continue
-                up, down = points["lab_high"] - points["lab"], points["lab"] - points["lab_low"]
-                bars = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.2, "width": 3}
-                marker = {"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
-                _add(
-                    figure, seen, i, j, x=points["vcpus"], y=points["lab"], mode="markers", marker=marker,
-                    error_y=bars, name=f"{name}, lab, {what}",
-                )  # fmt: skip
+            up, down = part["lab_high"] - part["lab"], part["lab"] - part["lab_low"]
+            bars = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.2, "width": 3}
+            marker = {"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
+            lines = {"y": part["model"], "mode": "lines", "line": line, "name": f"{name}, simulated"}
+            points = {"y": part["lab"], "mode": "markers", "marker": marker, "error_y": bars,
+                      "name": f"{name}, lab, held out"}  # fmt: skip
+            for trace in (lines, points):
+                _add(figure, seen, i, j, x=part["vcpus"], **trace)
         figure.update_xaxes(vcpu_axis(rows["vcpus"]), row=i, col=j)
         if i < len(metrics):
             figure.update_xaxes(title=None, row=i, col=j)
@@ -163,13 +139,8 @@ def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
     figure = make_subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
     for i, metric in enumerate(metrics, 1):
         part = rows[rows["metric"] == metric].set_index("setting").reindex(settings).dropna()
-        bars = {
-            "type": "data",
-            "array": part["high"] - part["value"],
-            "arrayminus": part["value"] - part["low"],
-            "thickness": 1.5,
-            "width": 4,
-        }
+        up, down = part["high"] - part["value"], part["value"] - part["low"]
+        bars = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.5, "width": 4}
         marker = {"size": 11, "color": PALETTE[0]}
         trace = go.Scatter(x=part["value"], y=part.index, error_x=bars, mode="markers", marker=marker, showlegend=False)
         figure.add_trace(trace, row=1, col=i)

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simlib import parallel
-from simlib.calibration.migrations import fit_of
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
-from simlib.model.scenario import Scenario
+from simlib.model.pagetable import WORD_PAGES
 from simlib.model.strategy import every
 from simlib.prediction import LEVEL
 from simlib.simulation import run_scenario
+from simlib.studies.migrations.drops import TABLE
+from simlib.studies.study import shipped_fit
 from simlib.studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.workloads.scaled import scaled
 
@@ -56,8 +57,7 @@ SPREAD = (0.03, 0.10)
 OWN_SPREADS = 2.0
 """A number counts as predicted if its interval is at most so many times as wide as `SPREAD` alone makes it."""
 
-_CONFIGURATIONS = (1, 2, 3)
-NUMBERS = tuple((number, metric) for number in _CONFIGURATIONS for metric in PUBLISHED_CHANGE)
+NUMBERS = tuple((number, metric) for number in (1, 2, 3) for metric in PUBLISHED_CHANGE)
 """The nine numbers, as configuration and metric."""
 
 
@@ -69,27 +69,17 @@ def published() -> NDArray[np.float64]:
     >>> round(100 * float(np.expm1(published()[-1])))
     5200
     """
-    table = load("x86-clear-lock-drop-configurations").frame.set_index("configuration")
+    table = load(TABLE).frame.set_index("configuration")
     return np.array([np.log1p(float(table[PUBLISHED_CHANGE[metric]][n]) / 100) for n, metric in NUMBERS])
-
-
-def case_of(settings: Mapping[str, Any], number: int) -> Scenario:
-    """One configuration with some settings.
-
-    Examples
-    --------
-    >>> case_of({"link": "25Gbit/s"}, 2).workload.link
-    25000000000
-    """
-    return configurations().variants[f"config-{number}"].changed({"workload": dict(settings)})
 
 
 def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel.Check) -> list[float]:
     """Logarithms of after over before for all `NUMBERS`, by simulation of a part of the memory."""
     found = []
-    for number in _CONFIGURATIONS:
-        case = estimate.apply(case_of(settings, number))
-        cases = [case.changed({"policy": {"lets_go": every(pages)}}) for pages in (0, 64)]
+    for number in (1, 2, 3):
+        variant = configurations().variants[f"config-{number}"]
+        case = estimate.apply(variant.changed({"workload": dict(settings)}))
+        cases = [case.changed({"policy": {"lets_go": every(pages)}}) for pages in (0, WORD_PAGES)]
         runs = [run_scenario(scaled(each, GRID_FACTOR), progress=check).metrics for each in cases]
         found += [float(np.log(runs[1][metric] / runs[0][metric])) for metric in PUBLISHED_CHANGE]
     return found
@@ -112,7 +102,7 @@ def simulate_grid(progress: parallel.Progress | None = None) -> pd.DataFrame:
     Returns: A column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before, named
     ``metric[configuration]``.
     """
-    fit = fit_of(configurations())
+    fit = shipped_fit(configurations())
     tasks = [partial(changes, settings, fit.estimate) for settings in grid()]
     found = parallel.each(tasks, "seed 001's settings", progress)
     return pd.concat([pd.DataFrame(grid()), pd.DataFrame(found, columns=[*map(column, NUMBERS)])], axis=1)
@@ -167,10 +157,11 @@ def posterior(table: pd.DataFrame, without: int | None = None) -> pd.DataFrame:
 def predictive(table: pd.DataFrame) -> pd.DataFrame:
     """Each number beside what the settings allow, and what the other eight make of it.
 
-    Returns: ``configuration``, ``metric``, ``published_percent``; ``before_low``, ``before_high``: the interval over
-    all allowed settings; ``model_percent``, ``low``, ``high``: weighted by the other eight; ``effective`` (combinations
-    that carry the weight); ``role``: ``predicted`` where the interval holds the number and the settings widen it no
-    more than `OWN_SPREADS` says; ``not determined`` where they do; ``missed`` where it does not hold the number.
+    Returns: ``configuration``, ``metric``, ``published`` (percent, as all); ``before_low``, ``before_high``: the
+    interval over all allowed settings; ``predicted``, ``low``, ``high``: weighted by the other eight; ``effective``
+    (combinations that carry the weight); ``role``: ``predicted`` where the interval holds the number and the settings
+    widen it no more than `OWN_SPREADS` says; ``not determined`` where they do; ``missed`` where it does not hold the
+    number.
     """
     rows = []
     wanted = published()
@@ -184,7 +175,7 @@ def predictive(table: pd.DataFrame) -> pd.DataFrame:
         narrow = high - low <= OWN_SPREADS * 2 * spread * float(stats.norm.ppf((1 + LEVEL) / 2))
         role = "missed" if not holds else "predicted" if narrow else "not determined"
         percent = [100 * float(np.expm1(v)) for v in (wanted[index], before[0], before[2], middle, low, high)]
-        names = ("published_percent", "before_low", "before_high", "model_percent", "low", "high")
+        names = ("published", "before_low", "before_high", "predicted", "low", "high")
         rows.append({"configuration": number, "metric": metric, **dict(zip(names, percent, strict=True)),
                      "effective": float(1 / (weights**2).sum()), "role": role})  # fmt: skip
     return pd.DataFrame(rows)

@@ -9,13 +9,14 @@ import pandas as pd
 
 from simlib.figures.style import plain_number, seconds, signed
 from simlib.fits import Fit
+from simlib.model.quantities import format_bandwidth, format_duration, format_size
+from simlib.studies.study import FITTED, HELD_OUT, judged
+from simlib.studies.x86.hosts import configurations
 
 METRIC_NAMES = {
     "precopy_duration": "pre-copy", "dirty_left": "dirty memory left", "clear_cpu_time": "CPU time of CLEAR"
 }  # fmt: skip
 """Metrics of seed 001's table, as a person calls them."""
-
-_MODEL = ("model_percent", "low", "high")
 
 WIDE = 2.0
 """An interval whose ends are further apart than this factor is called wide."""
@@ -33,7 +34,7 @@ def cost_rows(fit: Fit) -> pd.DataFrame:
 
 def costs_told(rows: pd.DataFrame) -> str:
     """Which costs have no interval, and which a wide one."""
-    none, wide = ([str(n) for n in rows.loc[rows["interval"] == kind, "name"]] for kind in ("none", "wide"))
+    none = rows.loc[rows["interval"] == "none", "name"].tolist()
     said = []
     if none:
         said.append(
@@ -42,22 +43,32 @@ def costs_told(rows: pd.DataFrame) -> str:
         )
     said += [
         f"Hardly determined: {row['name']}, {row['low']:.3g} to {row['high']:.3g} {row['unit']}."
-        for row in rows[rows["name"].isin(wide)].to_dict("records")
+        for row in rows[rows["interval"] == "wide"].to_dict("records")
     ]
     return " ".join(said)
 
 
+def workload_told() -> str:
+    """What was chosen of seed 001's workload."""
+    chosen = configurations().workload
+    return (
+        f"What the mail does not state was chosen: an access every {format_duration(chosen.access_interval)}, each to "
+        f"any page; {chosen.write_percent} % of the pages are written; {format_bandwidth(chosen.link)}; "
+        f"{chosen.pass_limit} passes; CLEARs of {format_size(chosen.clear_chunk or 0)} by a thread beside the sender, "
+        "one chunk ahead of it."
+    )
+
+
 def changes_told(changes: pd.DataFrame) -> str:
     """CLEAR's change by the 64-page drop: published, by the model, and whether the model's interval has it."""
-    known = changes[(changes["metric"] == "clear_cpu_time") & changes["published_percent"].notna()]
+    known = judged(changes[changes["metric"] == "clear_cpu_time"])
     listed = [
-        f"{signed(r['model_percent'])} % in configuration {r['configuration']} (published "
-        f"{signed(r['published_percent'])} %; "
+        f"{signed(r['predicted'])} % in {r['variant']} (published {signed(r['published'])} %; "
         f"interval {signed(r['low'])} to {signed(r['high'])} %)"
         for r in known.to_dict("records")
     ]
-    out = known[(known["published_percent"] < known["low"]) | (known["published_percent"] > known["high"])]
-    which = _listed([f"{signed(value)} %" for value in out["published_percent"]])
+    out = known.loc[known["inside"].eq(False), "published"]
+    which = _listed([f"{signed(value)} %" for value in out])
     verdict = f"The interval excludes the published {which}" if len(out) else "The intervals have what was published"
     return (
         f"CPU time of CLEAR by the model: {'; '.join(listed)}. {verdict}. An interval is that of the costs alone: "
@@ -68,8 +79,8 @@ def changes_told(changes: pd.DataFrame) -> str:
 
 def reacquisition_told(each: pd.DataFrame) -> str:
     """What letting go once costs, and what it interrupts, from the notebook's table of both, µs."""
-    costs = _listed([plain_number(float(f"{value:.2g}")) for value in each["one reacquisition µs"]])
-    work = _listed([plain_number(float(f"{value:.2g}")) for value in each["work of a word before µs"]])
+    costs, work = (_listed([plain_number(float(f"{value:.2g}")) for value in each[name]])
+                   for name in ("reacquisition_us", "work_before_us"))  # fmt: skip
     return (
         f"So the same act costs {costs} µs in the three configurations (mean of both passes), and what it interrupts "
         f"is {work} µs of work."
@@ -85,22 +96,21 @@ def settings_told(nine: pd.DataFrame, combinations: int) -> str:
 
     said = [f"{role.capitalize()}: {named(role)}." for role in dict.fromkeys(nine["role"])]
     missed = [
-        f"The published {signed(r['published_percent'])} % lies outside {signed(r['low'])} to {signed(r['high'])} %."
+        f"The published {signed(r['published'])} % lies outside {signed(r['low'])} to {signed(r['high'])} %."
         for r in nine[nine["role"] == "missed"].to_dict("records")
     ]
     return " ".join([f"Configurations, over {combinations} combinations of settings. ", *said, *missed])
 
 
-def loongarch_told(changes: pd.DataFrame) -> str:
+def loongarch_told(loongarch: pd.DataFrame, changes: pd.DataFrame) -> str:
     """What is simulated for LoongArch as it is, and what that rests on."""
-    clear = changes[changes["metric"] == "clear_cpu_time"]
-    mine, third = ({key: float(clear.loc[clear["configuration"] == n, key].iloc[0]) for key in _MODEL} for n in (4, 3))
-    worse = mine["model_percent"] > third["model_percent"] / 3
+    (mine,) = loongarch[loongarch["metric"] == "clear_cpu_time"].to_dict("records")
+    third = float(changes[changes["metric"] == "clear_cpu_time"]["predicted"].iloc[-1])
     return (
         f"Simulated at the costs of x86 hosts: the 64-page drop changes CLEAR's CPU time on LoongArch by "
-        f"{signed(mine['model_percent'])} % ({signed(mine['low'])} to {signed(mine['high'])} %), in "
-        f"configuration 3 by {signed(third['model_percent'])} %. "
-        + ("That supports" if worse else "That does not support")
+        f"{signed(mine['predicted'])} % ({signed(mine['low'])} to {signed(mine['high'])} %), in "
+        f"configuration 3 by {signed(third)} %. "
+        + ("That supports" if mine["predicted"] > third / 3 else "That does not support")
         + " Bibo Mao's objection in the thread, that the drop would be expensive there. It does not settle it: no such "
         "number has been measured on LoongArch."
     )
@@ -109,16 +119,16 @@ def loongarch_told(changes: pd.DataFrame) -> str:
 def seconds_told(rows: pd.DataFrame) -> str:
     """Which seconds of degradation the model misses: what is predicted first, and then what was fitted."""
     said = []
-    for role in ("predicted", "fitted"):
+    for role, word in ((HELD_OUT, "predicted"), (FITTED, "fitted")):
         mine = rows[rows["role"] == role]
-        inside = (mine["published_s"] >= mine["low_s"]) & (mine["published_s"] <= mine["high_s"])
-        asked = (mine["model_s"] >= mine["low_bar_s"]) & (mine["model_s"] <= mine["high_bar_s"])
+        inside = mine["published"].between(mine["low"], mine["high"])
+        asked = mine["predicted"].between(mine["low_bar"], mine["high_bar"])
         part = [
-            f"{r['series']} above {r['level_percent']} %: {r['model_s']:.3g} s for {r['published_s']:.3g} s, interval "
-            f"{r['low_s']:.3g} to {r['high_s']:.3g} s" + ("" if ok else ", outside what counts as agreement")
+            f"{r['variant']} {r['metric'].removeprefix('seconds ')}: {r['predicted']:.3g} s for {r['published']:.3g} "
+            f"s, interval {r['low']:.3g} to {r['high']:.3g} s" + ("" if ok else ", outside what counts as agreement")
             for r, ok in zip(mine[~inside].to_dict("records"), asked[~inside], strict=True)
         ]
-        of = f"Of the {len(mine)} {role} numbers {int(inside.sum()) or 'none'} inside the model's interval"
+        of = f"Of the {len(mine)} {word} numbers {int(inside.sum()) or 'none'} inside the model's interval"
         said.append(f"{of}. Missed: {'; '.join(part)}." if part else f"{of}.")
     return " ".join(said)
 
@@ -158,6 +168,16 @@ def one_guest_told(rows: pd.DataFrame, interval: str = "130ns") -> str:
         f"intervals: even 50 ns are too long for that on x86 ({short:.1f} s), and with 50 ns arm64 after the fast "
         f"path is above 99 % for {long:.0f} s."
     )
+
+
+def missed_told(rows: pd.DataFrame) -> str:
+    """Which numbers lie outside of the range that counts as agreement."""
+    out = rows[~rows["predicted"].between(rows["low_bar"], rows["high_bar"])]
+    each = [
+        f"{r['variant']}, {r['metric']}: {r['predicted']:.3g} (published {r['published']:.3g})"
+        for r in out.to_dict("records")
+    ]
+    return f"Outside of what counts as agreement: {'; '.join(each) or 'none'}."
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is said of the lab's data beside the model: sentences with numbers from the tables they stand under."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from simlib.figures.style import plain_number, seconds
+from simlib.studies.lab.figures import metric_title
+from simlib.studies.lab.load import METRICS, load_errors
+from simlib.studies.lab.switches import SWITCHES, clear_instructions
+from simlib.studies.lab.translation import statistics_own
+
+
+def load_told(load: pd.DataFrame) -> str:
+    """How far the cells under load are from the simulator, in words: CLEAR time and stalls apart, by machine."""
+    said, errors = [], load_errors(load)
+    for metric, title in METRICS.items():
+        mine = errors[errors["metric"] == metric].set_index("machine")["median"]
+        each = ", ".join(f"{name} {_percent(value)}" for name, value in mine.drop("all").items())
+        said.append(f"{title} {_percent(mine['all'])} ({each})")
+    stalls = load[(load["metric"] == "longest_stall") & (load["batch"] == 64)]
+    short = -stalls.groupby("machine")["error"].median()
+    where = "on every machine" if (short > 0).all() else f"on {int((short > 0).sum())} of {len(short)} machines"
+    return (
+        f"Median errors under load, predicted from instruction costs alone: {said[0]}; {said[1]}. With 64 pages a "
+        f"hold the simulated stall is too short {where}, by {100 * short.min():.0f} to {_percent(short.max())} in the "
+        "median."
+    )
+
+
+def batch_told(load: pd.DataFrame) -> str:
+    """What letting go every 64 pages does to the longest stall in the lab, in words."""
+    stall = load[load["metric"] == "longest_stall"].pivot_table(
+        index="machine", columns=["batch", "vcpus"], values="lab"
+    )
+    gain = stall[0] / stall[64]
+    taken, alone = (gain[gain.index.isin(["x86-npt"]) == which].to_numpy() for which in (False, True))
+    return (
+        f"Where faults take the lock, letting go every 64 pages makes the longest stall {taken.min():.0f} to "
+        f"{taken.max():.0f} times as short. Where they do not (x86 with nested paging) there is nothing to "
+        f"shorten: {alone.min():.1f} to {alone.max():.1f} times."
+    )
+
+
+def switch_told(experiment: str, frame: pd.DataFrame) -> str:
+    """What one experiment shows: why, and the extremes of each metric where the seeds' ranges do not overlap.
+
+    Parameters
+    ----------
+    experiment : str
+        One of `simlib.studies.lab.switches.SWITCHES`.
+    frame : DataFrame
+        Its `switch_effects`.
+
+    Examples
+    --------
+    >>> from simlib.studies.lab.switches import switch_effects
+    >>> told = switch_told("get-batch", switch_effects("get-batch"))
+    >>> told.startswith("Letting go within GET trades"), "Longest stall: from" in told
+    (True, True)
+    """
+    said = [SWITCHES[experiment].why]
+    for metric, part in frame.groupby("metric", sort=False):
+        title = metric_title(str(metric))
+        said.append(f"{title[0].upper()}{title[1:]}: {_extremes(part, str(metric).endswith('_s'))}.")
+    if experiment == "fast-page-fault":
+        said.append(clock_told(experiment, frame, "x86-npt"))
+    return " ".join(said)
+
+
+def clock_told(experiment: str, frame: pd.DataFrame, machine: str) -> str:
+    """What the lab's clock makes of a CLEAR of the same work: it counts the instructions of all CPUs, in words."""
+    own = clear_instructions(experiment, machine)
+    shown = frame[frame["metric"] == "clear_time_s"]
+    each = ", ".join(f"{row['value'] / own:.1f} times ({row['setting']})" for row in shown.to_dict("records"))
+    return (
+        f"The time of CLEAR is the clock's doing. The clearing thread executes {1e3 * own:.1f} ms of instructions "
+        f"with any setting (from parked cells), but the clock adds up all CPUs: it showed {each}. vCPUs that wait for "
+        "the lock give their turns away and add nothing; those that never wait all run on."
+    )
+
+
+def _extremes(part: pd.DataFrame, time: bool) -> str:
+    least, *_, most = part.sort_values("value").to_dict("records")
+    text = seconds if time else plain_number
+    if most["low"] <= least["high"] or most["value"] <= 1.01 * least["value"]:
+        return f"no difference beyond the seeds' range ({text(part['low'].min())} to {text(part['high'].max())})"
+    return f"from {text(least['value'])} ({least['setting']}) to {text(most['value'])} ({most['setting']})"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
+
+
+def statistics_told(machines: Sequence[str]) -> str:
+    """How many instructions the statistics themselves execute."""
+    own = [statistics_own(name)["letting go"] for name in machines]
+    return f"They are {min(own):.0f} to {max(own):.0f} each time the lock is taken."
+
+
+def translation_told(ratios: pd.DataFrame) -> str:
+    """How far each kind of action translates, with each architecture left out."""
+    worst = ratios.groupby("kind")["factor"].max()
+    return (
+        f"Exits and CLEAR translate within a factor of {worst['exit']:.2f} and {worst['clear']:.2f} with each "
+        f"architecture left out, holds within {worst['hold']:.1f}, which is more than the 2 that was asked for: "
+        "arm64's hold is few instructions that take long (barriers, a local invalidation), x86's many."
+    )
