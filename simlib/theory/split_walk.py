@@ -24,24 +24,14 @@ Counts = Mapping[str, int]
 class EagerSplit:
     """A slot, what maps it, and the guest that writes it.
 
-    Attributes
-    ----------
-    memory : int
-        Bytes of the slot.
-    backing : str
-        As `simlib.model.scenario.Guest.backing`.
-    page_size : int
-        The host's, bytes: what stage 2 and the dirty log go by.
-    guest_page_size : int
-        The guest's, bytes. The selftest writes one word of each (lib/memstress.c memstress_guest_code), so that of
-        several pages of the host only the first is ever touched.
-    ipa_bits : int
-        Of the guest's physical addresses, by which the number of levels goes.
-    chunk : int or None
-        Bytes that KVM splits at a time; None: the largest block.
+    - `memory`: bytes of the slot.
+    - `backing`: as `simlib.model.scenario.Guest.backing`.
+    - `page_size`: the host's, bytes: what stage 2 and the dirty log go by.
+    - `guest_page_size`: the guest's, bytes. The selftest writes one word of each (lib/memstress.c
+      memstress_guest_code), so that of several pages of the host only the first is ever touched.
+    - `ipa_bits`: of the guest's physical addresses, by which the number of levels goes.
+    - `chunk`: bytes that KVM splits at a time; None: the largest block.
 
-    Examples
-    --------
     >>> thp = EagerSplit(2**30, "thp")
     >>> thp.enable()["walk_entry"] - thp.enable("skip_levels")["walk_entry"]
     262144
@@ -59,13 +49,10 @@ class EagerSplit:
     def __post_init__(self) -> None:
         """Check what would not give whole numbers."""
         if self.guest_page_size < 4096 or self.guest_page_size & (self.guest_page_size - 1):
-            raise InputError(
-                "guest_page_size", str(self.guest_page_size), "must be a power of two of at least 4096 bytes"
-            )
+            raise InputError("guest_page_size", self.guest_page_size, "must be a power of two of at least 4096 bytes")
         if WORD_PAGES % self.pages_per_guest_page:
-            raise InputError(
-                "guest_page_size", format_size(self.guest_page_size), "must be at most 64 pages of the host"
-            )
+            size = format_size(self.guest_page_size)
+            raise InputError("guest_page_size", size, "must be at most 64 pages of the host")
         largest = self._table.largest_block * self.page_size
         least = max(self._table.block_bytes(self._height), WORD_PAGES * self.page_size)
         unit = largest if self.memory > largest else least
@@ -109,6 +96,10 @@ class EagerSplit:
         height, table = self._height, self._table
         entries = self.pages // table.pages_per_block(height) * table.new_entries(height)
         return {"table_entry": entries, "split_block": sum(number for _, number in self._steps)}
+
+    def pays(self, ioctl: str, walk: str = "all") -> Counts:
+        """What ``enable`` or ``clear`` pays for."""
+        return self.enable(walk) if ioctl == "enable" else self.clear(walk)
 
     def enable(self, walk: str = "all") -> Counts:
         """What enabling the log pays for, by the names of `COSTS`: write-protecting the slot, then splitting it.
