@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -41,7 +42,10 @@ GOLDEN = 0.6180339887498949
 """Golden ratio less one: its multiples fill an interval as evenly as can be, however many there are."""
 
 ENDS = (0.125, 0.25, 0.5, 1.0)
-"""Where the parts end into which the time is divided in which a chunk is sent: most changes first."""
+"""Where the parts end into which the time is divided in which a chunk is sent: most changes first.
+
+As write-protected pages get fewer, faults wait less for each other.
+"""
 
 PARTS = len(ENDS)
 
@@ -51,8 +55,10 @@ FADES = 0.1
 NEAR = 0.01
 """Share of a part's time that may be left over for the next."""
 
-PARTS = len(ENDS)
-"""Parts of that time: as write-protected pages get fewer, faults wait less for each other."""
+
+def cost_of(scenario: Scenario, *names: str) -> float:
+    """Some costs together, s; what has no value takes none."""
+    return sum(getattr(scenario.machine_costs, name) or 0 for name in names) * PS
 
 
 class Touches(NamedTuple):
@@ -208,8 +214,7 @@ class Terrain:
     def copy(self) -> Terrain:
         """The same, to go another way from here."""
         other = copy.copy(self)
-        other.clean, other.since = self.clean.copy(), self.since.copy()
-        other.whole_since = self.whole_since.copy()
+        other.clean, other.since, other.whole_since = self.clean.copy(), self.since.copy(), self.whole_since.copy()
         return other
 
     def clean_now(self) -> Floats:
@@ -226,11 +231,7 @@ class Terrain:
 
     def alone(self, dirty: Floats) -> Floats:
         """What the CLEAR of each chunk takes in which so much was found, if nobody else wants the lock, s."""
-        costs, guest = self.scenario.machine_costs, self.scenario.guest
-
-        def cost(*names: str) -> float:
-            return sum(getattr(costs, name) or 0 for name in names) * PS
-
+        cost, guest = partial(cost_of, self.scenario), self.scenario.guest
         words = (1 - (1 - dirty) ** WORD_PAGES) / WORD_PAGES
         page = dirty * cost("clear_page") + words * cost("clear_word")
         if not self.passes and guest.mapped_as_blocks:

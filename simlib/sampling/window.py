@@ -127,17 +127,8 @@ class WindowKernel(DirtyLog):
             self.program.read_stopwatch()
 
 
-def window(
-    terrain: Terrain,
-    chunk: int | None,
-    faulting: Floats,
-    *,
-    times: tuple[float, float, float],
-    accesses: float = 0.0,
-    seed: int = 1,
-    check: Check | None = None,
-) -> Window:
-    """Simulate a window.
+class View(NamedTuple):
+    """What a window is to show.
 
     - `terrain`: at the moment of GET.
     - `chunk`: which one is cleared; None: one is being sent.
@@ -145,30 +136,33 @@ def window(
       missing page.
     - `times`: before anything counts, before CLEAR, and after it, s.
     - `accesses`: of the guest so far, when CLEAR begins.
+    """
+
+    terrain: Terrain
+    chunk: int | None
+    faulting: Floats
+    times: tuple[float, float, float]
+    accesses: float = 0.0
+
+
+def window(view: View, seed: int = 1, check: Check | None = None) -> Window:
+    """Simulate a window.
 
     >>> from simlib import Scenario
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform",
     ...     "shared": True, "clear_chunk": "128M"}, "costs": {"clear_page": "40ns", "split_block": "40us"}})
-    >>> seen = window(Terrain(guest), 3, np.zeros(3), times=(1e-5, 1e-5, 1e-4))
+    >>> seen = window(View(Terrain(guest), 3, np.zeros(3), (1e-5, 1e-5, 1e-4)))
     >>> round(seen.clear * 1e3, 2)  # 32768 pages and 64 blocks, ms
     3.87
     """
-    job = window_job(terrain, chunk, faulting, times=times, accesses=accesses, seed=seed)
-    raw = compiled.run(job, seed=seed, progress=check)
-    return _read(job, raw, terrain.scenario.guest.vcpus / undisturbed_rate(terrain.scenario))
+    job, scenario = window_job(view, seed), view.terrain.scenario
+    return _read(job, compiled.run(job, seed=seed, progress=check), scenario.guest.vcpus / undisturbed_rate(scenario))
 
 
-def window_job(
-    terrain: Terrain,
-    chunk: int | None,
-    faulting: Floats,
-    *,
-    times: tuple[float, float, float],
-    accesses: float = 0.0,
-    seed: int = 1,
-) -> Job:
-    """The programs and the memory of a window; the parameters are those of `window`."""
+def window_job(view: View, seed: int) -> Job:
+    """The programs and the memory of a window."""
+    terrain, chunk, faulting, times, accesses = view
     random = np.random.default_rng([seed, 0 if chunk is None else 1])
     scenario, guest = terrain.scenario, terrain.scenario.guest
     counts = pages_of_classes(terrain, chunk, random)

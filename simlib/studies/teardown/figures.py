@@ -116,7 +116,8 @@ def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.
             figure.add_scatter(
                 x=mine["estimate_s"], y=mine["row"].map(names.index) + lane, mode="markers",
                 error_x=bars | {"thickness": 3, "width": 0}, name=way, legendgroup=way,
-                marker={"size": 8, "color": PALETTE[j % len(PALETTE)]}, showlegend=i == 0, customdata=mine[["row", "low_s", "high_s"]],
+                marker={"size": 8, "color": PALETTE[j % len(PALETTE)]}, showlegend=i == 0,
+                customdata=mine[["row", "low_s", "high_s"]],
                 hovertemplate="%{customdata[0]}: %{x:.3g} s (%{customdata[1]:.3g} to %{customdata[2]:.3g})"
                 "<extra>%{fullData.name}</extra>", **place(i),
             )  # fmt: skip
