@@ -97,8 +97,8 @@ def fit_walk() -> Walk:
     >>> walk.lockless[1] < walk.lockless[0] < walk.lockless[2] and 0 < walk.ratio[1] < walk.ratio[2] < 0.5
     True
     """
-    value, low, high = instruction_costs("x86-shadow").set_index("name").loc["clear_page", ["value", "low", "high"]]
-    locked = float(value), float(low), float(high)
+    page = instruction_costs("x86-shadow").query("name == 'clear_page'")[["value", "low", "high"]]
+    value, low, high = page.to_numpy(dtype=float)[0].tolist()
     model = np.log(_medians(_lab_cases(*GRID)[1:], _ROUNDS))
     seen = lab_rows("ioctls").query("lockless and name == 'clear'")
     which, logs = seen["round"].to_numpy() - 1, np.log(seen["total_time_ns"].to_numpy(dtype=float) * 1e-9)
@@ -107,13 +107,13 @@ def fit_walk() -> Walk:
         at = [np.interp(page, GRID, model[:, r]) for r in (0, 1)]
         return np.asarray(logs - np.array(at)[which])
 
-    page = float(optimize.minimize_scalar(lambda p: float((residuals(p) ** 2).sum()), bounds=GRID).x)
-    slope = float(np.mean(residuals(page - 1) - residuals(page + 1)) / 2)  # of the logarithm, by instruction
+    best = float(optimize.minimize_scalar(lambda p: float((residuals(p) ** 2).sum()), bounds=GRID).x)
+    slope = float(np.mean(residuals(best - 1) - residuals(best + 1)) / 2)  # of the logarithm, by instruction
     dof = len(logs) - 1
-    scatter = float((residuals(page) ** 2).sum() / dof / len(logs))
+    scatter = float((residuals(best) ** 2).sum() / dof / len(logs))
     discrepancy = shipped_fit(lab_scenario("x86-shadow")).estimate.discrepancy
     half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * float(np.sqrt(scatter + discrepancy**2)) / slope
-    return Walk(locked, (page, page - half, page + half), len(logs))
+    return Walk((value, low, high), (best, best - half, best + half), len(logs))
 
 
 _THOUSANDS_PER_S = 1e6
@@ -243,11 +243,6 @@ class Budget:
         return self.means.saved / (1 - self.ratio)
 
     @property
-    def rest(self) -> float:
-        """What is neither then, s, before as after."""
-        return self.means.before - self.walk
-
-    @property
     def walk_pages(self) -> float:
         """Dirty pages a GET then."""
         return self.walk / self.page[0]
@@ -257,8 +252,8 @@ def budget(walk: Walk) -> Budget:
     """The arithmetic of seed 002's means.
 
     >>> found = budget(Walk((155.0, 154.0, 156.0), (54.25, 40.0, 60.0), 6))
-    >>> f"{1e3 * found.walk:.1f} ms of walk, {1e3 * found.rest:.1f} ms of rest; {1e6 * found.wait_each:.0f} µs a vCPU"
-    '6.5 ms of walk, 2.5 ms of rest; 350 µs a vCPU'
+    >>> f"{1e3 * found.walk:.1f} ms of walk; {1e6 * found.wait_each:.0f} µs a vCPU"
+    '6.5 ms of walk; 350 µs a vCPU'
     """
     estimate = published_costs()
     costs = estimate.apply(get_scenario("EPT off", "3G", "1us", "5ms")).costs

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -197,7 +198,7 @@ def published_numbers() -> pd.DataFrame:
     every, means = runs(), get_means()
     ept = every["ept"].map({"Y": "on", "N": "off"})
     variant = every["variant"] + ", EPT " + ept + ", run " + every["run"].astype(str)
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         "x86-kernbench-lockless": {"variant": variant, "metric": "kernbench", "published": every["real_time_s"]},
         "x86-get-dirty-log-lockless": {"variant": ["before", "after"], "metric": "mean GET",
                                        "published": [means.before, means.after]},

@@ -78,10 +78,10 @@ def lab_times() -> pd.DataFrame:
     Returns: ``chunk`` (bytes), ``phase`` (of `LAB_PHASES`), ``walk``, ``pages`` (by which the guest grows),
     ``measured_ns`` (instructions, by which the time grows).
     """
-    cells = lab_rows().set_index(["chunk", "walk", "protection", "name", "round"]).sort_index()
+    cells = lab_rows().set_index("bytes").groupby(["chunk", "walk", "protection", "name", "round"])["total_time_ns"]
     rows = []
     for chunk, walk, phase in itertools.product((2**21, 2**30), ("all", "skip_levels"), LAB_PHASES):
-        times = cells.loc[(chunk, walk, *LAB_PHASES[phase])].set_index("bytes")["total_time_ns"].sort_index()
+        times = cells.get_group((chunk, walk, *LAB_PHASES[phase])).sort_index()
         grown, measured = times.index[-1] - times.index[0], times.iloc[-1] - times.iloc[0]
         rows.append((chunk, phase, walk, grown // 4096, float(measured)))
     return pd.DataFrame(rows, columns=["chunk", "phase", "walk", "pages", "measured_ns"])

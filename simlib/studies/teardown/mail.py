@@ -187,13 +187,14 @@ def bound_numbers(predictions: pd.DataFrame) -> pd.DataFrame:
     """
     rows = load(BOUNDS).frame
     way = rows["variant"].map({"before": BEFORE, "after": AFTER})
-    mine = predictions.query("memory == '64G' and page_size == '4K' and mapping == 'blocks'")
-    mine = mine.set_index("way").loc[way].reset_index().drop(columns="mapping")
-    named = {"variant": rows["variant"] + rows["memory_gb"].map(", {:g} GB".format), "metric": "teardown time",
-             "published": rows["teardown_time_s"].astype(float), "unit": "s", "relation": rows["relation"],
-             "role": rows["variant"].map({"before": FITTED, "after": HELD_OUT})}  # fmt: skip
+    mine = predictions.query("memory == '64G' and page_size == '4K' and mapping == 'blocks'").drop(columns="mapping")
     mine = mine.rename(columns={"estimate_s": "predicted", "low_s": "low", "high_s": "high"})
-    return numbers(mine.assign(**named)[[*named, "predicted", "low", "high", "memory", "page_size", "way"]], BOUNDS)
+    mine = mine.set_index("way", drop=False).loc[way.tolist()].reset_index(drop=True).assign(
+        variant=rows["variant"] + rows["memory_gb"].map(", {:g} GB".format), metric="teardown time",
+        published=rows["teardown_time_s"].astype(float), unit="s", relation=rows["relation"],
+        role=rows["variant"].map({"before": FITTED, "after": HELD_OUT}),
+    )  # fmt: skip
+    return numbers(mine, BOUNDS)
 
 
 def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.DataFrame:
