@@ -159,20 +159,18 @@ def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel
 
 def _table(walks: Sequence[Journey]) -> pd.DataFrame:
     """Means over the walks; of the stalls what all of them saw together."""
-    reach = float(stdtrit(len(walks) - 1, 0.5 + LEVEL / 2))
-    rows = []
+    reach, longest, rows = float(stdtrit(len(walks) - 1, 0.5 + LEVEL / 2)), _longest(walks), []
     for name in walks[0].metrics:
         values = np.array([walk.metrics[name] for walk in walks])
         value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
         if name == "longest_stall":
-            value, error = _longest(walks), float(values.std(ddof=1))
+            value, error = longest, float(values.std(ddof=1))
         if name == "stall_p999":
-            value = min(stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), _longest(walks))
+            value = min(stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), longest)
         half = reach * float(np.hypot(error, MODEL_ERROR * value))
-        low, high = max(0.0, value - half), value + half
-        unit = _UNITS[name]
+        unit, high = _UNITS[name], value + half
         high = min(high, 1.0) if unit in ("share", "0 or 1") else high
-        rows.append((name, value, error, low, high, unit))
+        rows.append((name, value, error, max(0.0, value - half), high, unit))
     return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
 
 

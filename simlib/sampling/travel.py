@@ -15,8 +15,9 @@ from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
+from simlib.parallel import Check
 from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, cost_of, service_of
-from simlib.sampling.window import Check, Spell, View, Window, window, window_job
+from simlib.sampling.window import Spell, View, Window, window, window_job
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
 from simlib.workloads.kernel import split_at_once
 from simlib.workloads.migration import page_time

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from simlib.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineRes
 from simlib.model.job import Job
 from simlib.model.program import REGION, Thread, raised
 from simlib.model.steps import Map
+from simlib.parallel import Check
 from simlib.sampling.course import Floats, Terrain
 from simlib.sampling.image import image, pages_of_classes, places
 from simlib.workloads.degradation import undisturbed_rate
@@ -45,9 +45,6 @@ _HOLD_MAX = LOCK_COLUMNS.index("hold_max_ps")
 _SPLITS = 2
 """Which of the four kinds of fault meets a block that is not split (`Step.ACCESS`)."""
 _WORK, _WAIT, _LINE, _QUEUE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "broadcast", "idle"))
-
-Check = Callable[[int, int], None]
-"""Called with (events, simulated time) from time to time; may raise."""
 
 
 class Spell(NamedTuple):
