@@ -37,15 +37,9 @@ COLLECTED = ROOT / "data" / "collected"
 class Claim:
     """A sentence of a message.
 
-    Parameters
-    ----------
-    patch : int
-    text : str
-        As the message has it, with ``{name}`` for a number; line ends and runs of blanks count as one blank.
-    expected : str
-        The same with the numbers that the data give.
-    stands : bool
-        Whether the message has it.
+    - `text`: as the message has it, with ``{name}`` for a number; line ends and runs of blanks count as one blank.
+    - `expected`: the same with the numbers that the data give.
+    - `stands`: whether the message has it.
     """
 
     patch: int

@@ -179,12 +179,7 @@ def marks_of(job: Job, result: EngineResult) -> list[Mark]:
 
 
 def examine(scenario: Scenario, job: Job, result: EngineResult) -> tuple[Account, Witness]:
-    """Hold a run, with its trace and its ledger, to all laws.
-
-    Raises
-    ------
-    Violation
-    """
+    """Hold a run, with its trace and its ledger, to all laws; raises `Violation`."""
     setting, marks = setting_of(scenario), marks_of(job, result)
     witness = Witness(setting)
     account = witness.replay(ledger_of(result), marks)

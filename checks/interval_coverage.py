@@ -57,15 +57,10 @@ FloatArray = NDArray[np.float64]
 class Coverage:
     """What covered what.
 
-    Attributes
-    ----------
-    table : DataFrame
-        One row an interval: kind (``cost``, or ``held-out`` value of a metric), name, intervals (how many), covered
-        (share), low, high (95 % Clopper-Pearson interval of that share).
-    level : float
-        What the intervals are meant to cover.
-    valid : dict of str to float
-        Share of the calibrations for which each flag holds.
+    - `table`: one row an interval: kind (``cost``, or ``held-out`` value of a metric), name, intervals (how many),
+      covered (share), low, high (95 % Clopper-Pearson interval of that share).
+    - `level`: what the intervals are meant to cover.
+    - `valid`: share of the calibrations for which each flag holds.
     """
 
     table: pd.DataFrame
@@ -78,14 +73,9 @@ class Coverage:
 class Design:
     """Which rows there are, and how far they deviate.
 
-    Attributes
-    ----------
-    vcpus : mapping of str to tuple of int
-        vCPUs of each metric, or of one variant's (``"contentions of spinlock-old-test"``).
-    trained : int
-        Rows with more vCPUs are held out.
-    deviations : mapping of str to float
-        Standard deviation of the logarithm of an observation, by metric.
+    - `vcpus`: vCPUs of each metric, or of one variant's (``"contentions of spinlock-old-test"``).
+    - `trained`: rows with more vCPUs are held out.
+    - `deviations`: standard deviation of the logarithm of an observation, by metric.
     """
 
     vcpus: Mapping[str, tuple[int, ...]]
@@ -95,10 +85,7 @@ class Design:
     def problem(self, fit: Fit) -> Problem:
         """The problem of these rows, in which the measured values are still to be filled in.
 
-        Parameters
-        ----------
-        fit : Fit
-            Its costs are those to determine; its scenario has variants.
+        - `fit`: its costs are those to determine; its scenario has variants.
         """
         rows = [
             {"table": "synthetic", "variant": variant, "vcpus": n, "metric": name.partition(" of ")[0], "value": 1.0}
@@ -116,8 +103,6 @@ class Design:
 def published_design(fit: Fit) -> Design:
     """Seed 000's rows, deviating as its fit found them to.
 
-    Examples
-    --------
     >>> from simlib.fits import load_fit
     >>> from simlib.measurements import data_dir
     >>> fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
@@ -151,19 +136,12 @@ def coverage(
     Returns: A cost's interval is to cover the true cost; a prediction's a held-out value with its deviation, which is
     what somebody will measure.
 
-    Parameters
-    ----------
-    problem : Problem
-        Which observations there are, and which are held out. A `surrogate.SurrogateProblem` takes a
-        fraction of a second a set, the engine half a minute.
-    truth : ndarray, shape (costs,)
-        Logarithms of the costs that the data come from.
-    deviations : mapping of str to float
-        Standard deviation of the logarithm of an observation, by metric.
-    seed : int
-        Root of the deviations; set k draws from (seed, k).
-    progress : callable, optional
-        Called with (what, share done).
+    - `problem`: which observations there are, and which are held out. A `surrogate.SurrogateProblem` takes a fraction
+      of a second a set, the engine half a minute.
+    - `truth`, shape (costs,): logarithms of the costs that the data come from.
+    - `deviations`: standard deviation of the logarithm of an observation, by metric.
+    - `seed`: root of the deviations; set k draws from (seed, k).
+    - `progress`: called with (what, share done).
     """
     rows = problem.observations
     exact = problem.model(truth, rows, 0, 0)

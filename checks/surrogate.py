@@ -44,10 +44,8 @@ Point = tuple[str, int, str]
 class SurrogateProblem(Problem):
     """A problem whose model is a set of polynomials; `pages_per_vcpu` and `seed` change nothing in it.
 
-    Attributes
-    ----------
-    powers : dict
-        For each observation: which costs its variant has, the degrees of each term, and the terms' coefficients.
+    - `powers`: for each observation: which costs its variant has, the degrees of each term, and the terms'
+      coefficients.
     """
 
     powers: dict[Point, tuple[list[int], NDArray[np.int64], FloatArray]] = field(default_factory=dict, repr=False)
@@ -80,21 +78,14 @@ def fit_surrogate(
 ) -> tuple[SurrogateProblem, pd.DataFrame]:
     """Polynomials in place of the engine, in a box of costs.
 
-    Parameters
-    ----------
-    problem : Problem
-        Observations of zero are left out: their logarithm has no value.
-    logs, half_width : ndarray, shape (costs,)
-        Middle of the box and how far it goes, as logarithms; never beyond the physical bounds.
-    runs, checked, pages, seed : int
-        Points that are fitted, points that are compared, pages a vCPU, and the engine's and the sequence's seed.
+    - `problem`: observations of zero are left out: their logarithm has no value.
+    - `logs`, `half_width`, shape (costs,): middle of the box and how far it goes, as logarithms; never beyond the
+      physical bounds.
+    - `runs`, `checked`, `pages`, `seed`: points that are fitted, points that are compared, pages a vCPU, and the
+      engine's and the sequence's seed.
 
-    Returns
-    -------
-    surrogate : SurrogateProblem
-    errors : DataFrame
-        variant, vcpus, metric, rms, largest: of the polynomial over the engine, less one, at points that it was not
-        fitted to.
+    Returns: the surrogate, and its errors: variant, vcpus, metric, rms, largest, of the polynomial over the engine,
+    less one, at points that it was not fitted to.
     """
     bounds = np.column_stack([np.maximum(logs - half_width, problem.bounds[:, 0]),
                               np.minimum(logs + half_width, problem.bounds[:, 1])])  # fmt: skip

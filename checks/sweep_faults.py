@@ -42,13 +42,8 @@ from simlib.sweep import read_grid, run
 class Bench:
     """A grid, its undisturbed data sets, and folders to disturb it in.
 
-    Parameters
-    ----------
-    folder : Path
-    intervals : int
-        Values of one axis: 12 points each, of which a third are refused.
-    least : int
-        Replications of each point, so how long it takes.
+    - `intervals`: values of one axis: 12 points each, of which a third are refused.
+    - `least`: replications of each point, so how long it takes.
     """
 
     def __init__(self, folder: Path, intervals: int, least: int) -> None:

@@ -16,12 +16,10 @@ author = "the simlib authors"
 copyright = author  # noqa: A001  # the name that Sphinx reads
 version = release = simlib.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 add_module_names = False
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # numpydoc's sections say the types, with units
-numpydoc_show_class_members = False
 highlight_language = "none"
 python_maximum_signature_line_length = 100
 

@@ -14,9 +14,6 @@ HERE = Path(__file__).parent
 CODE = HERE.parent / "simlib"
 TARGET = HERE / "architecture.svg"
 
-LAZY = {("results", "figures")}
-"""`Result.plot` imports what draws it when it is called, upwards: no line."""
-
 BASE = "base"
 """The modules that stand right in simlib/ and import nothing of a folder are one box."""
 
@@ -46,7 +43,7 @@ def parts() -> dict[str, set[str]]:
     for path in CODE.rglob("*.py"):
         part = path.relative_to(CODE).parts[0].removesuffix(".py")
         if part in names:
-            found[part] |= {other for other in imported_parts(path) & names - {part} if (part, other) not in LAZY}
+            found[part] |= imported_parts(path) & names - {part}
     ground = {name for name in names if (CODE / f"{name}.py").is_file() and found[name].isdisjoint(folders(names))}
     return {BASE: set()} | {
         name: {BASE if other in ground else other for other in found[name]} for name in names - ground

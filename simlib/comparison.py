@@ -103,20 +103,12 @@ def compare(
 
     Raises `InputError` if a policy is unknown or named twice, or for what `simlib.predict` refuses.
 
-    Parameters
-    ----------
-    scenario : Scenario, str or Path
-        A scenario, or its file.
-    policies : sequence of str
-        Names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, or ``"own"`` for what the
-        scenario says itself. The others are compared with the first.
-    variant : str
-        Only this one, if the scenario has variants; by default all.
-    fit, metrics, level, seed, replications, pages_per_vcpu, progress
-        See `simlib.predict`.
+    - `scenario`: a scenario, or its file.
+    - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, or ``"own"`` for
+      what the scenario says itself. The others are compared with the first.
+    - `variant`: only this one, if the scenario has variants; by default all.
+    - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `progress`: see `simlib.predict`.
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
     ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
     >>> compare(s, ["own", "fast-path-read-lock"], [8], metrics=["dirty_memory_time"]).policies

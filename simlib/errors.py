@@ -21,15 +21,9 @@ _NAME = 100
 class SimlibError(Exception):
     """A run that could not be done. Exit code 1.
 
-    Parameters
-    ----------
-    cure : str, optional
-        What to do about it, in Python.
-    option : str, optional
-        The same on the command line, if it is said otherwise there.
+    - `cure`: what to do about it, in Python.
+    - `option`: the same on the command line, if it is said otherwise there.
 
-    Examples
-    --------
     >>> error = SimlibError("the disk is full", "give another folder=…", "give another --out")
     >>> str(error), error.on_command_line(), error.exit_code
     ('the disk is full; give another folder=…', 'the disk is full; give another --out', 1)
@@ -53,23 +47,13 @@ class SimlibError(Exception):
 class InputError(SimlibError, ValueError):
     """Something that the user gave is wrong. Exit code 2.
 
-    Parameters
-    ----------
-    what : str
-        Where the fault is, in the user's words (``"guest.vcpus"``, a file and line).
-    value : object
-        What was found there.
-    rule : str
-        The rule that the value breaks (``"must be at least 1"``).
-    cure : str, optional
-        What to do about it, in Python.
-    option : str, optional
-        The same on the command line, if it is said otherwise there.
-    flag : str, optional
-        Where the fault is on the command line, if it is named otherwise there (``"--vcpus"``).
+    - `what`: where the fault is, in the user's words (``"guest.vcpus"``, a file and line).
+    - `value`: what was found there.
+    - `rule`: the rule that the value breaks (``"must be at least 1"``).
+    - `cure`: what to do about it, in Python.
+    - `option`: the same on the command line, if it is said otherwise there.
+    - `flag`: where the fault is on the command line, if it is named otherwise there (``"--vcpus"``).
 
-    Examples
-    --------
     >>> print(InputError("guest.vcpus", 0, "must be at least 1", "give the number of vCPUs"))
     guest.vcpus = 0: must be at least 1; give the number of vCPUs
     >>> InputError("x", 1, "no", flag="--x").on_command_line(), InputError("x", 1, "no").exit_code
@@ -116,8 +100,6 @@ class CalibrationError(SimlibError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Sentence that names the known word nearest to `name`, for the cure of an `InputError`.
 
-    Examples
-    --------
     >>> nearest("vcpu", ["vcpus", "memory"])
     "did you mean 'vcpus'? known: memory, vcpus"
     >>> nearest("zzz", ["vcpus", "memory"])
@@ -132,8 +114,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def printable(text: str, keep: str = "") -> str:
     r"""A text as a terminal may show it: what is no visible character as an escape, but for what is to be kept.
 
-    Examples
-    --------
     >>> printable("µ " + chr(27) + "[31m " + chr(0xDCFF)) == "µ " + r"\x1b[31m \udcff"
     True
     >>> text = f"two{chr(10)}lines"
@@ -150,8 +130,6 @@ def printable(text: str, keep: str = "") -> str:
 def shortened(value: object, most: int = LONGEST) -> str:
     """A value as a message shows it: on one line, and not all of what is long.
 
-    Examples
-    --------
     >>> shortened(2.5), len(shortened("x" * 10**6)), shortened(16**9999)
     ('2.5', 242, 'an int that is too long to be shown')
     """

@@ -51,15 +51,9 @@ def write_text(path: str | Path, text: str) -> Path:
 
     Raises `InputError` if it cannot be written.
 
-    Parameters
-    ----------
-    path : str or Path
-        Folders that do not exist are made.
-    text : str
-        Written as UTF-8; what cannot be (half of a character of a file's name) as a backslash and its number.
+    - `path`: folders that do not exist are made.
+    - `text`: written as UTF-8; what cannot be (half of a character of a file's name) as a backslash and its number.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_text(Path(folder) / "a" / "b.txt", "hello").read_text()
@@ -94,12 +88,8 @@ def replace(place: Path, content: bytes | memoryview, *, durable: bool = False) 
 
     Raises `OSError` if it cannot be written; see `write_bytes` for an error that a user reads.
 
-    Parameters
-    ----------
-    place : Path
-        No link; its folder is made if there is none.
-    durable : bool
-        Whether it is on the disk when this returns, and so survives a loss of power.
+    - `place`: no link; its folder is made if there is none.
+    - `durable`: whether it is on the disk when this returns, and so survives a loss of power.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with locked(place.parent) as folder, _own(_part(place)) as part:
@@ -124,15 +114,9 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     Returns: In the order of `texts`. Raises `InputError` if the folder cannot be made or written, or has something else
     than a file of one of these names; no file is changed then.
 
-    Parameters
-    ----------
-    folder : Path
-        Made if it does not exist.
-    texts : mapping of str to str
-        Names and contents.
+    - `folder`: made if it does not exist.
+    - `texts`: names and contents.
 
-    Examples
-    --------
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [path.name for path in write_together(Path(folder) / "new", {"a.csv": "a", "a.json": "{}"})]
     ['a.csv', 'a.json']
@@ -173,13 +157,8 @@ def check_writable(path: str | Path, *, folder: bool = False) -> Path:
     Raises `InputError` if it is a folder (or, if it is to be one, a file), its folder is a file or may not be written,
     or the disk is full.
 
-    Parameters
-    ----------
-    folder : bool
-        Whether it is to be a folder.
+    - `folder`: whether it is to be a folder.
 
-    Examples
-    --------
     >>> check_writable("/")
     Traceback (most recent call last):
     ...

@@ -60,8 +60,6 @@ def listen() -> dict[int, Any]:
 
     What nohup ignores stays ignored; Ctrl-C does not, as a shell's background jobs ignore it.
 
-    Examples
-    --------
     >>> before = listen()
     >>> listening()
     True
@@ -105,8 +103,6 @@ class Held:
 
     For what must not be cut in two, such as starting a program and knowing its id.
 
-    Examples
-    --------
     >>> before = listen()
     >>> try:
     ...     with Held():

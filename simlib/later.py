@@ -13,15 +13,9 @@ if TYPE_CHECKING:
 def names(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
     """The ``__getattr__`` of a package that imports a module of its own when it, or one of its names, is first used.
 
-    Parameters
-    ----------
-    package : str
-        Its ``__name__``.
-    homes : mapping of str to tuple of str
-        Modules of the package, and the public names that they hold.
+    - `package`: its ``__name__``.
+    - `homes`: modules of the package, and the public names that they hold.
 
-    Examples
-    --------
     >>> names("simlib.model", {"pagetable": ("WORD_PAGES",)})("WORD_PAGES")
     64
     """

@@ -43,13 +43,8 @@ def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     Then each process compiles anew, which takes seconds.
 
-    Parameters
-    ----------
-    **options
-        Of ``numba.njit``.
+    - `**options`: of ``numba.njit``.
 
-    Examples
-    --------
     >>> @kept(nogil=True)
     ... def twice(x):
     ...     return 2 * x

@@ -68,8 +68,6 @@ _task = _Task()
 def cpus() -> int:
     """CPUs that this process may use.
 
-    Examples
-    --------
     >>> cpus() >= 1
     True
     """
@@ -84,8 +82,6 @@ def using(executor: Executor) -> Iterator[None]:
     So do predictions, comparisons, calibrations, Sobol indices and choices: all of them use `each`. The results are the
     same, as no task's random numbers depend on where or when it runs.
 
-    Examples
-    --------
     >>> from simlib.sweep import Pool
     >>> with Pool(1) as pool, using(pool):
     ...     each([lambda check: 3, lambda check: 4])
@@ -107,18 +103,10 @@ def completed(
 
     Raises `SimlibError` if the workers are lost again and again. Raises `Exception` what a task raised.
 
-    Parameters
-    ----------
-    draw : callable
-        Gives a task and its arguments; None: none at present, though there may be one once another has ended.
-    look : callable
-        Called several times a second; what it raises ends the wait.
+    - `draw`: gives a task and its arguments; None: none at present, though there may be one once another has ended.
+    - `look`: called several times a second; what it raises ends the wait.
 
-    Yields
-    ------
-    task : tuple
-        As it was drawn.
-    result : object
+    Yields each task as it was drawn, and its result.
     """
     under_way: dict[Future[Any], tuple[Any, ...]] = {}
     again: deque[tuple[Any, ...]] = deque()
@@ -157,8 +145,6 @@ def completed(
 def both(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Result, Other]:
     """Do two things at once, each of which may have tasks of its own.
 
-    Examples
-    --------
     >>> both(lambda: 1, lambda: "two")
     (1, 'two')
     """
@@ -169,8 +155,6 @@ def both(first: Callable[[], Result], second: Callable[[], Other]) -> tuple[Resu
 def portion(progress: Progress | None, begin: float, end: float) -> Progress | None:
     """The progress of a part of some work, which takes it from `begin` to `end`, both shares of all of it.
 
-    Examples
-    --------
     >>> told = []
     >>> half = portion(lambda what, share: told.append((what, share)), 0.5, 1.0)
     >>> half("drawing", 0.5), told
@@ -198,21 +182,12 @@ def each(
 
     Raises `Exception` what the task that failed first raised.
 
-    Parameters
-    ----------
-    tasks : sequence of callable
-        Each is called with its `Check`. They are begun in this order: put the longest first.
-    what : str or sequence of str
-        What `progress` is told: the same for all tasks, or a name for each.
-    progress : callable, optional
-        Called in the caller's thread with (what, share done) whenever a task has ended.
-    workers : int
-        Tasks at a time; 0: as many as there are CPUs.
-    wide : bool
-        Tasks of a task run side by side nevertheless; they themselves run in threads, whatever is in use.
+    - `tasks`: each is called with its `Check`. They are begun in this order: put the longest first.
+    - `what`: what `progress` is told: the same for all tasks, or a name for each.
+    - `progress`: called in the caller's thread with (what, share done) whenever a task has ended.
+    - `workers`: tasks at a time; 0: as many as there are CPUs.
+    - `wide`: tasks of a task run side by side nevertheless; they themselves run in threads, whatever is in use.
 
-    Examples
-    --------
     >>> each([lambda check: 3, lambda check: 4])
     [3, 4]
 

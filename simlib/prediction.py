@@ -159,27 +159,16 @@ def predict(
 
     Raises `InputError` if a needed cost has no value, the workload has no such metric, or vcpus is empty.
 
-    Parameters
-    ----------
-    scenario : Scenario, str or Path
-        A scenario, or its file. Its variants are predicted if it has any, else itself.
-    variant : str
-        Only this one.
-    policy : str
-        A way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
-    fit : Fit, CostEstimate, str or Path, optional
-        Calibrated costs; by default the shipped fit of each machine, if there is one. Without any the scenario's own
-        costs are used, and the intervals show only the simulation's random spread over `replications` seeds.
-    metrics : sequence of str, optional
-        Names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for one
-        iteration; by default the workload's own choice.
-    level : float
-        Probability that the intervals are to cover.
-    progress : callable, optional
-        Called with (what, share done).
+    - `scenario`: a scenario, or its file. Its variants are predicted if it has any, else itself.
+    - `variant`: only this one.
+    - `policy`: a way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
+    - `fit`: calibrated costs; by default the shipped fit of each machine, if there is one. Without any the scenario's
+      own costs are used, and the intervals show only the simulation's random spread over `replications` seeds.
+    - `metrics`: names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for
+      one iteration; by default the workload's own choice.
+    - `level`: probability that the intervals are to cover.
+    - `progress`: called with (what, share done).
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
     ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
     >>> predict(s, [1, 2], metrics=["dirty_memory_time"]).frame.columns.tolist()
@@ -218,12 +207,8 @@ def curves_of(
     Raises `InputError` if there is no point or no metric, a workload has not all of these, or a cost that decides one
     has no value.
 
-    Returns
-    -------
-    frame : DataFrame
-        policy (the name), variant, vcpus, metric, estimate, low, high, unit, and `CHANGES`.
-    flags : tuple of str
-        What to know before believing it.
+    Returns: the frame, with policy (the name), variant, vcpus, metric, estimate, low, high, unit, and `CHANGES`; and
+    what to know before believing it.
     """
     cases, notes = _cases_of(named, vcpus, asked.fit)
     metrics = tuple(kind_of(cases[0].scenario).default if asked.metrics is None else asked.metrics)

@@ -44,8 +44,6 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 def exists(path: str | Path) -> bool:
     """Whether there is something of this name; not, where nobody may look or none can be.
 
-    Examples
-    --------
     >>> exists("/"), exists("/none"), exists("x" * 300), exists("a\\0b")
     (True, False, False, False)
     """
@@ -61,15 +59,9 @@ def read_bytes(path: str | Path, kind: str, most: int) -> bytes:
 
     Raises `InputError` if it is missing, a folder, a device or a pipe, unreadable, empty, or larger.
 
-    Parameters
-    ----------
-    kind : str
-        What it should be, for the message of an error (``"a measurement file (CSV)"``).
-    most : int
-        Bytes that it may hold.
+    - `kind`: what it should be, for the message of an error (``"a measurement file (CSV)"``).
+    - `most`: bytes that it may hold.
 
-    Examples
-    --------
     >>> read_bytes("/dev/zero", "a scenario file (TOML)", TOML_BYTES)
     Traceback (most recent call last):
     simlib.errors.InputError: /dev/zero = a device or pipe: must be a scenario file (TOML); save it to a regular file
@@ -110,10 +102,7 @@ def read_text(path: str | Path, kind: str, most: int = CSV_BYTES) -> str:
 
     Raises `InputError` as `read_bytes`, or if it is not UTF-8, or has control characters.
 
-    Parameters
-    ----------
-    path, kind, most
-        See `read_bytes`.
+    - `path`, `kind`, `most`: see `read_bytes`.
     """
     raw, where = read_bytes(path, kind, most), str(path)
     try:
@@ -149,8 +138,6 @@ def parse_toml(text: str, where: str, kind: str) -> dict[str, Any]:
 
     Raises `InputError` if it is no TOML, nested too deeply, or has a number or a text that nothing has.
 
-    Examples
-    --------
     >>> parse_toml("[guest]\\nvcpus = 8", "mine.toml", "a scenario file (TOML)")
     {'guest': {'vcpus': 8}}
     >>> parse_toml("a." * 99 + "b = 1", "mine.toml", "a scenario file (TOML)")
@@ -179,8 +166,6 @@ def parse_json(text: str, where: str, kind: str) -> Any:
 
     Raises `InputError` if it is no JSON, nested too deeply, or has a number or a text that nothing has.
 
-    Examples
-    --------
     >>> parse_json('{"dof": 8}', "fit.json", "a fit file (JSON)")
     {'dof': 8}
     """

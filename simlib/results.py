@@ -23,10 +23,7 @@ LINES = 8
 class Result:
     """A result: what it says, and what can be drawn of it.
 
-    Attributes
-    ----------
-    FIGURES : mapping of str to callable
-        Functions of `simlib.figures`, and what gives the table of each: the result to a DataFrame.
+    - `FIGURES`: functions of `simlib.figures`, and what gives the table of each: the result to a DataFrame.
     """
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {}
@@ -52,14 +49,9 @@ class Result:
     def plot(self, figure: str = "", **options: Any) -> go.Figure:
         """Draw it.
 
-        Parameters
-        ----------
-        figure : str
-            One of `figures`; by default the first.
-        **options
-            Of the function of that name in `simlib.figures`.
+        - `figure`: one of `figures`; by default the first.
+        - `**options`: of the function of that name in `simlib.figures`.
         """
-        # The only import upwards: a result that could not be drawn without knowing a second module would be no help.
         from simlib import figures as drawing  # noqa: PLC0415  # Plotly is slow to import
 
         name = figure or self.figures()[0]
@@ -77,8 +69,6 @@ class Result:
 def rendered(package: str, template: str, **values: Any) -> str:
     """A Jinja2 template of a package with its values, of which all text is escaped.
 
-    Examples
-    --------
     >>> print(rendered("simlib", "result.html.j2", kind="Simulated", what=": <b>", notes=(), tables=()).strip())
     <p><b>Simulated</b>: &lt;b&gt;</p>
     """
@@ -92,8 +82,6 @@ def rendered(package: str, template: str, **values: Any) -> str:
 def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFrame) -> str:
     """A result for a notebook: measured, fitted, predicted or simulated, then what to know of it, then its tables.
 
-    Examples
-    --------
     >>> shown = result_html("Predicted", ", 90 % intervals.", ["costs: <x>"], pd.DataFrame({"variant": ["<i>"]}))
     >>> "costs: &lt;x&gt;" in shown, "&lt;i&gt;" in shown, "<i>" in shown
     (True, True, False)
@@ -105,8 +93,6 @@ def result_html(kind: str, what: str, notes: Sequence[str], *tables: pd.DataFram
 def html_of(frame: pd.DataFrame) -> Markup:
     """A table as HTML; texts in it, and names of columns, are escaped.
 
-    Examples
-    --------
     >>> "&lt;b&gt;" in html_of(pd.DataFrame({"<b>": ["<i>"]})), "<i>" in html_of(pd.DataFrame({"<b>": ["<i>"]}))
     (True, False)
     """
@@ -116,8 +102,6 @@ def html_of(frame: pd.DataFrame) -> Markup:
 def text_of(frame: pd.DataFrame) -> str:
     """A table as text, numbers with four digits.
 
-    Examples
-    --------
     >>> print(text_of(pd.DataFrame({"metric": ["zap_time"], "value": [1.23456789]})))
       metric  value
     zap_time  1.235

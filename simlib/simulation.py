@@ -213,30 +213,17 @@ def simulate(
     Raises `InputError` if a cost that decides has no value, or anything given breaks its rule. Raises `DeadlockError`,
     `HorizonError`.
 
-    Parameters
-    ----------
-    scenario : Scenario, str or Path
-        A scenario, or its file.
-    variant : str
-        Which one, if the scenario has any.
-    vcpus : int, optional
-        Number of vCPUs instead of the scenario's.
-    policy : str
-        A way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
-    fit : Fit, CostEstimate, str or Path, optional
-        Calibrated costs; by default the shipped fit of the machine, if there is one. Costs that the scenario gives
-        keep their values.
-    engine : {"compiled", "reference"}
-        Both give the same result; the reference engine is some hundred times slower.
-    trace : int
-        Keep up to this many trace events (the run fails if there are more).
-    pages_per_vcpu : int, optional
-        Simulate at most so many pages a vCPU and scale; by default every page.
-    progress : callable, optional
-        Called with (events, simulated picoseconds) from time to time.
+    - `scenario`: a scenario, or its file.
+    - `variant`: which one, if the scenario has any.
+    - `vcpus`: number of vCPUs instead of the scenario's.
+    - `policy`: a way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
+    - `fit`: calibrated costs; by default the shipped fit of the machine, if there is one. Costs that the scenario gives
+      keep their values.
+    - `engine`: both give the same result; the reference engine is some hundred times slower.
+    - `trace`: keep up to this many trace events (the run fails if there are more).
+    - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; by default every page.
+    - `progress`: called with (events, simulated picoseconds) from time to time.
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
     ...                     "machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"},
     ...                     "group": "fixed test"})
@@ -274,17 +261,10 @@ def sample(
     Returns: Every metric with the standard error of the sampling. Raises `InputError` if it cannot be sampled
     (`simlib.sampling.why_not`), or anything given breaks its rule.
 
-    Parameters
-    ----------
-    scenario, variant, vcpus, policy, fit, seed
-        See `simulate`.
-    walks : int
-        How often to walk through it, with windows at other chunks each time; at least 2.
-    progress : callable, optional
-        Called with (what, share done).
+    - `scenario`, `variant`, `vcpus`, `policy`, `fit`, `seed`: see `simulate`.
+    - `walks`: how often to walk through it, with windows at other chunks each time; at least 2.
+    - `progress`: called with (what, share done).
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"vcpus": 8, "memory": "4G", "backing": "hugetlb_2mb"},
     ...     "machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64"}, "group": "fixed test",
     ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
@@ -310,13 +290,8 @@ def programs(
 
     Raises `InputError` if anything given breaks its rule.
 
-    Parameters
-    ----------
-    scenario, variant, vcpus, policy, fit
-        See `simulate`.
+    - `scenario`, `variant`, `vcpus`, `policy`, `fit`: see `simulate`.
 
-    Examples
-    --------
     >>> print(programs(Scenario()).listing())
     vcpu 0:
       0  L0  open      extent 1, pages 512
@@ -350,15 +325,9 @@ def run_scenario(
 
     Raises `InputError`, `DeadlockError`, `HorizonError`.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Without variants.
-    engine, seed, trace, pages_per_vcpu, progress
-        See `simulate`.
+    - `scenario`: without variants.
+    - `engine`, `seed`, `trace`, `pages_per_vcpu`, `progress`: see `simulate`.
 
-    Examples
-    --------
     >>> result = run_scenario(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}))
     >>> result.flags[0]
     'no value for fault_exit, fault_hold, line_transfer: taken as 0, so times are too short'

@@ -13,6 +13,8 @@ import notebook_run
 import pytest
 from hypothesis import settings
 
+from simlib.studies.study import KEPT
+
 # No deadline: a first call compiles. The same examples each time: a failure in CI is the same failure here.
 settings.register_profile("simlib", deadline=None, derandomize=True)
 settings.load_profile("simlib")
@@ -49,9 +51,21 @@ def popen() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.fixture(scope="session")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], notebook_run.Run]:
-    """Gives a notebook's run: each runs once, whichever tests of whichever process ask for it."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of these tests."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of all workers
-    return partial(notebook_run.ran, folder=folder / "notebooks")
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def studies_are_computed_once(shared: Path) -> Iterator[None]:
+    """What a study finds is kept for the other tests and for notebooks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEPT, str(shared))
+        yield
+
+
+@pytest.fixture(scope="session")
+def ran(shared: Path) -> Callable[[Path], notebook_run.Run]:
+    """Gives a notebook's run: each runs once, whichever tests of whichever process ask for it."""
+    return partial(notebook_run.ran, folder=shared / "notebooks")

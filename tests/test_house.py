@@ -4,46 +4,70 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
+from make_map import drawing, imported_parts
+
 ROOT = Path(__file__).parents[1]
+CODE = ROOT / "simlib"
 ORDER = [
-    "interruption", "later", "errors", "version", "parallel", "files", "reading", "machine_code", "results", "model",
-    "engine", "workloads", "sampling", "measurements", "fits", "simulation", "theory", "lab", "prediction",
-    "comparison", "calibration", "host", "decision", "sweep", "figures", "studies", "explorer", "report", "cli",
+    "interruption", "later", "errors", "version", "parallel", "files", "reading", "machine_code", "model", "figures",
+    "results", "engine", "workloads", "sampling", "measurements", "fits", "simulation", "theory", "lab", "prediction",
+    "comparison", "calibration", "host", "decision", "sweep", "studies", "explorer", "report", "cli",
 ]  # fmt: skip
 """From the ground up; a part imports only from parts before it."""
-UPWARDS = {("results", "figures")}
-"""The exceptions: `Result.plot` imports what draws it, when it is called."""
 
-
-def imported_parts(path: Path) -> set[str]:
-    """Parts of simlib that a module imports, at the top or inside a function."""
-    parts = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            if node.module == "simlib":
-                parts |= {alias.name for alias in node.names}
-            elif node.module.startswith("simlib."):
-                parts.add(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            parts |= {a.name.split(".")[1] for a in node.names if a.name.startswith("simlib.")}
-    return parts
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in CODE.rglob("*.py")}
+MOST_LINES, MOST_OF_A_FUNCTION = 500, 80
 
 
 def test_a_part_imports_only_from_parts_below():
     faults = []
-    for path in (ROOT / "simlib").rglob("*.py"):
-        part = path.relative_to(ROOT / "simlib").parts[0].removesuffix(".py")
+    for path in CODE.rglob("*.py"):
+        part = path.relative_to(CODE).parts[0].removesuffix(".py")
         if part in ("__init__", "__main__", "cli"):
             continue
         for other in imported_parts(path) - {part}:
             if other not in ORDER:
                 faults.append(f"{path.relative_to(ROOT)} imports simlib.{other}, which is no part")
-            elif ORDER.index(other) > ORDER.index(part) and (part, other) not in UPWARDS:
+            elif ORDER.index(other) > ORDER.index(part):
                 faults.append(f"{path.relative_to(ROOT)}: {part} imports {other}")
     assert not faults
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules of simlib that a module imports, at the top or inside a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("simlib."):
+            held = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in MODULES else f"{node.module}.__init__" for name in held}
+            found |= {node.module}
+    return found & set(MODULES)
+
+
+def test_no_module_imports_one_that_imports_it():
+    graph = {name: imported_modules(path) - {name} for name, path in MODULES.items()}
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names them
+
+
+def test_files_and_functions_fit_their_reader():
+    long = []
+    for name, path in MODULES.items():
+        text = path.read_text(encoding="utf-8")
+        long += [f"{name}: {text.count(chr(10))} lines"] * (text.count("\n") > MOST_LINES)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                long += [f"{name}.{node.name}: {lines} lines"] * (lines > MOST_OF_A_FUNCTION)
+    assert not long
+
+
+def test_the_picture_of_the_parts_is_that_of_the_code():
+    drawn = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    assert drawn == drawing(), "run python docs/make_map.py"
 
 
 TAG = re.compile(r"</?(?:[abip]|b|br|code|div|h[1-6]|li|p|pre|small|span|strong|table|ul)[ >/]")

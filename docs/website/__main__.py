@@ -32,13 +32,7 @@ def assemble(folder: Path, out: Path) -> None:
 
 
 def main() -> int:
-    """Build the site where the command line says.
-
-    Returns
-    -------
-    int
-        0, or 1 if Sphinx warned or the check found something.
-    """
+    """Build the site where the command line says. Returns 0, or 1 if Sphinx warned or the check found something."""
     from sphinx.cmd.build import build_main  # noqa: PLC0415  # the tests use this package without Sphinx
 
     parser = argparse.ArgumentParser(prog="website", description=__doc__)

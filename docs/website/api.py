@@ -15,8 +15,6 @@ LICENCE = ".. SPDX-License-Identifier: BSD-3-Clause\n\n"
 def module_name(path: str) -> str:
     """Name a module by its path in the repository.
 
-    Examples
-    --------
     >>> module_name("simlib/model/program.py"), module_name("simlib/lab/__init__.py")
     ('simlib.model.program', 'simlib.lab')
     """

@@ -25,13 +25,7 @@ class Block(NamedTuple):
 
 
 def kind_of(text: str) -> str:
-    """Tell what a block of code is.
-
-    Returns
-    -------
-    str
-        `doctest`, `equations`, `shell`, `toml`, `python` or `text`, which is all that is none of the others.
-    """
+    """What a block of code is: `doctest`, `equations`, `shell`, `toml`, `python`, or `text`, which is all others."""
     if text.startswith(">>> "):
         return "doctest"
     if EQUATION.search(text):
@@ -50,8 +44,6 @@ def kind_of(text: str) -> str:
 def numbers_first(text: str) -> str:
     """Put the numbers of equations before them: at the far end of a line a narrow page would hide them.
 
-    Examples
-    --------
     >>> print(numbers_first("T = a + b            (4.6)\\n  + c"))
     (4.6)  T = a + b
              + c
@@ -65,8 +57,6 @@ def numbers_first(text: str) -> str:
 def parts_of(text: str) -> list[str]:
     """Split a block where another kind begins: Markdown joins indented blocks that only an empty line parts.
 
-    Examples
-    --------
     >>> parts_of("(1.1)  a = b\\n\\n>>> 1 + 1\\n2\\n")
     ['(1.1)  a = b', '>>> 1 + 1\\n2']
     >>> parts_of('[costs]\\nflush = "1us"\\n\\nsimlib data check mine.csv\\n')

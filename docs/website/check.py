@@ -48,8 +48,6 @@ class Page(HTMLParser):
 def is_external(address: str) -> bool:
     """Whether an address is on another host.
 
-    Examples
-    --------
     >>> is_external("https://example.invalid/a.js"), is_external("//example.invalid/a.js"), is_external("a.js?v=1")
     (True, True, False)
     >>> is_external("data:image/svg+xml;base64,AAAA")

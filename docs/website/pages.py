@@ -34,13 +34,8 @@ def sources() -> dict[str, Path]:
 def site_target(path: str) -> str:
     """Where a path of the repository is on the site.
 
-    Raises
-    ------
-    ValueError
-        If it is not there.
+    Raises `ValueError` if it is not there.
 
-    Examples
-    --------
     >>> site_target("docs/model.md"), site_target("README.md"), site_target("data/published")
     ('model.md', 'tour.md', 'provenance.md')
     >>> site_target("simlib/model/program.py"), site_target("notebooks/03-clear-dirty-log.ipynb")
@@ -65,8 +60,6 @@ def site_target(path: str) -> str:
 def rewritten(text: str, folder: str) -> str:
     """Change a page's links, relative to its folder in the repository, to those of the site, whose pages lie in one.
 
-    Examples
-    --------
     >>> rewritten("[the map](docs/architecture.md), [CLEAR](docs/model.md#2-logic)", "")
     '[the map](architecture.md), [CLEAR](model.md#2-logic)'
     """
@@ -78,13 +71,7 @@ def rewritten(text: str, folder: str) -> str:
 
 
 def navigation(index: str) -> dict[str, list[tuple[str, str]]]:
-    """Read the order of pages from docs/index.md.
-
-    Returns
-    -------
-    dict
-        Heading to (title, link within the repository) of each entry of its list.
-    """
+    """The order of pages in docs/index.md: heading to (title, link within the repository) of each entry of its list."""
     sections = (part.partition("\n") for part in index.split("\n## ")[1:])
     return {heading: re.findall(r"^- \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE) for heading, _, body in sections}
 

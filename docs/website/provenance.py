@@ -41,8 +41,6 @@ def users() -> dict[str, str]:
 def used_in(name: str, texts: dict[str, str]) -> list[str]:
     """Which of the texts name a table, as a whole word in quotes or an example.
 
-    Examples
-    --------
     >>> used_in("a-b", {"one.py": 'load("a-b")', "two.py": 'load("a-b-c")'})
     ['one.py']
     """
@@ -63,8 +61,6 @@ def fitted() -> dict[str, list[str]]:
 def escaped(text: object) -> str:
     """A text in which nothing is Markdown.
 
-    Examples
-    --------
     >>> escaped("a_b <c@d> [e]")
     'a\\\\_b \\\\<c\\\\@d\\\\> \\\\[e\\\\]'
     """

@@ -48,24 +48,15 @@ def calibrate(
 ) -> Fit:
     """Determine a scenario's costs from one table of measurements, or several.
 
-    Parameters
-    ----------
-    scenario : Scenario, str or Path
-        A scenario, or its file. Its `Calibration` section names the unknown costs and the metrics.
-    tables : MeasurementTable, DataFrame, str or Path; a sequence of them; or a mapping of names to them
-        Measurements, a table of them by the rules of a measurement file, a CSV file, or the name of a table in data/.
-        Each gives those of the calibration's metrics that it has, and each metric of each has a noise of its own where
-        there are enough rows to tell it (`simlib.calibration.noise`).
-    train : str, or mapping of str to str
-        Condition on the rows that the calibration may see; the others are held out. One for all tables, or by the names
-        of tables; that of ``""`` is for those that are not named.
-    select : str, or mapping of str to str
-        Condition on the rows that are used at all, in the same way.
-    level, seed, pages_per_vcpu, profile, progress
-        See `simlib.calibration.fit.calibrate`.
+    - `scenario`: a scenario, or its file. Its `Calibration` section names the unknown costs and the metrics.
+    - `tables`: measurements, a table of them by the rules of a measurement file, a CSV file, or the name of a table in
+      data/. Each gives those of the calibration's metrics that it has, and each metric of each has a noise of its own
+      where there are enough rows to tell it (`simlib.calibration.noise`).
+    - `train`: condition on the rows that the calibration may see; the others are held out. One for all tables, or by
+      the names of tables; that of ``""`` is for those that are not named.
+    - `select`: condition on the rows that are used at all, in the same way.
+    - `level`, `seed`, `pages_per_vcpu`, `profile`, `progress`: see `simlib.calibration.fit.calibrate`.
 
-    Examples
-    --------
     >>> import pandas as pd
     >>> one = pd.DataFrame({"vcpus": [1, 2, 4, 8], "dirty_memory_time_s": [0.8, 1.1, 2.2, 4.5],
     ...                     "contentions": [0, 1.4e6, 4.1e6, 8.4e6]})

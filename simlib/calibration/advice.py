@@ -25,8 +25,6 @@ TELLS = {
 def advice(fit: Fit, end: Minimum) -> dict[str, str]:
     """One sentence for each flag of ``fit.valid`` that does not hold, of which `end` is where the last descent ended.
 
-    Examples
-    --------
     >>> from simlib.calibration import calibrate
     >>> from simlib.model.scenario import Scenario
     >>> scenario = Scenario.parse({"costs": {"line_transfer": "50ns"},

@@ -39,18 +39,11 @@ def calibrate(
 
     Raises `CalibrationError` if no start leads to finite residuals.
 
-    Parameters
-    ----------
-    level : float
-        Probability of the intervals.
-    seed : int
-        Root of the engine's random streams and of the starting points.
-    pages_per_vcpu : int
-        Pages a vCPU that each evaluation simulates.
-    profile : bool
-        Profile intervals; without them the intervals are those of the linearised problem.
-    progress : callable, optional
-        Called with (what, share done).
+    - `level`: probability of the intervals.
+    - `seed`: root of the engine's random streams and of the starting points.
+    - `pages_per_vcpu`: pages a vCPU that each evaluation simulates.
+    - `profile`: profile intervals; without them the intervals are those of the linearised problem.
+    - `progress`: called with (what, share done).
     """
     tell = progress or (lambda what, share: None)
     coarse = Objective(problem, assumed_ratios(problem.train), max(LEAST_PAGES, pages_per_vcpu // 8), seed)
@@ -163,8 +156,6 @@ def _where_one(function: Callable[[float], float], start: float, farthest: float
 
     The root of a sum of squares is close to linear in the distance, unless it bends: then the bracket is halved, too.
 
-    Examples
-    --------
     >>> round(_where_one(lambda x: x / 3, 1.0, 10.0), 2), round(float(_where_one(np.expm1, 7.0, 9.0)), 1)
     (3.0, 0.7)
     >>> round(float(_where_one(lambda x: np.sinh(x * x), 4.0, 5.0)), 2)  # far from linear

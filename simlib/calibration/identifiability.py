@@ -85,14 +85,10 @@ def alternatives(
     Returns: reading, costs, discrepancy, and the worst relative error of training and held-out points by metric:
     train_time, held_out_time, train_count, held_out_count.
 
-    Parameters
-    ----------
-    train : str
-        Condition on the rows that each calibration may see.
-    readings : mapping of str to mapping
-        What each reading changes in every variant, as tables of a scenario file; ``calibration`` may name other costs.
-    known : mapping of str to Fit, optional
-        Readings that were calibrated before; they come first.
+    - `train`: condition on the rows that each calibration may see.
+    - `readings`: what each reading changes in every variant, as tables of a scenario file; ``calibration`` may name
+      other costs.
+    - `known`: readings that were calibrated before; they come first.
     """
     if progress is not None:
         progress("other readings of the data", 0.0)

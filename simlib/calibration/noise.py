@@ -47,12 +47,9 @@ Mask = NDArray[np.bool_]
 class Noise:
     """How much larger than the discrepancy each row's deviation is taken to be.
 
-    Attributes
-    ----------
-    ratios : ndarray, shape (training rows,)
-    groups : DataFrame
-        One row a group: table, metric, rows, freedom (rows less what the costs took of them), deviation, ratio, source
-        (``own``, ``metric``: over all tables, or ``pooled``: over all rows, times the assumed ratio).
+    - `ratios`, shape (training rows,)
+    - `groups`: one row a group: table, metric, rows, freedom (rows less what the costs took of them), deviation, ratio,
+      source (``own``, ``metric``: over all tables, or ``pooled``: over all rows, times the assumed ratio).
     """
 
     ratios: FloatArray
@@ -84,8 +81,6 @@ def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatAr
     They stay as assumed unless two groups can tell theirs. `residuals`, shape (rows,), are the logarithms of model over
     measured, `jacobian`, shape (rows, costs), their derivatives by the logarithms of the costs.
 
-    Examples
-    --------
     >>> train = pd.DataFrame({"metric": ["dirty_memory_time"] * 8 + ["contentions"] * 8})
     >>> residuals = np.array([0.01, -0.01] * 4 + [0.05, -0.05] * 4)
     >>> noise = estimate_noise(train, residuals, np.ones((16, 1)), np.ones(16))

@@ -29,22 +29,14 @@ FloatArray = NDArray[np.float64]
 class Problem:
     """Measurements to explain and costs to determine.
 
-    Attributes
-    ----------
-    observations : DataFrame
-        table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or count), train
-        (bool).
-    names : tuple of str
-        The parameters (see `simlib.prediction.cost_key`).
-    bounds : ndarray, shape (n, 2)
-        Natural logarithms of the physical bounds.
-    dataset : str
-        Name of the measurements.
-    condition : str
-        What chose the rows that the calibration may see, as a fit file says it.
-    simulated : dict
-        Values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's own cost
-        changes nothing for the others.
+    - `observations`: table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or
+      count), train (bool).
+    - `names`: the parameters (see `simlib.prediction.cost_key`).
+    - `bounds`, shape (n, 2): natural logarithms of the physical bounds.
+    - `dataset`: name of the measurements.
+    - `condition`: what chose the rows that the calibration may see, as a fit file says it.
+    - `simulated`: values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's
+      own cost changes nothing for the others.
     """
 
     scenario: Scenario
@@ -110,8 +102,6 @@ def build_problem(
     lacks a metric or an iteration, or a cost that decides is neither given nor to be determined. Raises
     `CalibrationError` if there are too few observations for the parameters.
 
-    Examples
-    --------
     >>> from simlib.measurements import data_dir, load
     >>> from simlib.model.scenario import load_scenario
     >>> scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
@@ -248,8 +238,6 @@ def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:
 def parameters_of(scenario: Scenario, variants: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """Names of a calibration's parameters, and their physical bounds as natural logarithms.
 
-    Examples
-    --------
     >>> parameters_of(Scenario.parse({"calibration": {"costs": ["fault_exit"]}}), [""])[0]
     ('fault_exit',)
     """

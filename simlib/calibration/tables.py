@@ -25,8 +25,6 @@ Conditions = str | Mapping[str, str]
 def read_tables(tables: Tables) -> tuple[MeasurementTable, ...]:
     """The tables, each with a name that no other one has.
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})
     >>> [table.name for table in read_tables(["arm64-dirty-memory-time", frame, frame])]
     ['arm64-dirty-memory-time', 'DataFrame', 'DataFrame 2']
@@ -60,8 +58,6 @@ def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTabl
     Raises `InputError` if a condition is for a table that is not there, or names a column that a table lacks: nothing
     is left out in silence, so that table needs a condition of its own.
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})
     >>> tables = read_tables({"mine": frame, "theirs": frame})
     >>> conditions_of("train", {"mine": "vcpus <= 1", "": "vcpus > 1"}, tables)
@@ -89,8 +85,6 @@ def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTabl
 def split_conditions(what: str, given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Conditions by table out of ``CONDITION`` and ``TABLE:CONDITION``, as the command line has them.
 
-    Examples
-    --------
     >>> split_conditions("train", ["vcpus <= 8", "mine:vcpus == 1"], ["mine", "theirs"])
     {'': 'vcpus <= 8', 'mine': 'vcpus == 1'}
     """
@@ -111,8 +105,6 @@ def split_conditions(what: str, given: Sequence[str], names: Sequence[str]) -> d
 def one_or_all(conditions: Mapping[str, str]) -> Conditions:
     """A single condition as such, if none is for one table alone.
 
-    Examples
-    --------
     >>> one_or_all({"": "vcpus <= 8"}), one_or_all({}), one_or_all({"mine": "vcpus <= 8"})
     ('vcpus <= 8', '', {'mine': 'vcpus <= 8'})
     """

@@ -187,8 +187,6 @@ def data_import(
 def settings(texts: list[str]) -> dict[str, str]:
     """Names and values of ``NAME=VALUE`` arguments.
 
-    Examples
-    --------
     >>> settings(["vcpus=8"])
     {'vcpus': '8'}
     """

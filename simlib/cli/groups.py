@@ -24,8 +24,6 @@ def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
     A group has no default of its own, so that it stands after ``*`` where a parameter before it has one; Typer calls by
     name.
 
-    Examples
-    --------
     >>> import inspect
     >>> from dataclasses import dataclass
     >>> from typing import Annotated

@@ -142,8 +142,6 @@ def _cell(value: Any) -> str:
 def number(value: float) -> str:
     """A number for a table: whole numbers in full, others with six digits.
 
-    Examples
-    --------
     >>> number(4732558.0), number(10.07921)
     ('4732558', '10.0792')
     """
@@ -234,8 +232,6 @@ def _display() -> Iterator[Callable[[str, float], None]]:
 def time_left(elapsed: float, share: float) -> str:
     """How much longer it will take, in words, if that can be told.
 
-    Examples
-    --------
     >>> time_left(30.0, 0.25), time_left(0.5, 0.25), time_left(30.0, 0.0)
     (', about 90 s left', '', '')
     """
@@ -263,8 +259,6 @@ def patient_progress() -> Iterator[Callable[[str, float], None]]:
 def whole_numbers(text: str, what: str) -> list[int]:
     """Whole numbers of a list such as ``16,32,48``.
 
-    Examples
-    --------
     >>> whole_numbers("16,32", "--vcpus")
     [16, 32]
     """

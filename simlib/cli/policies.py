@@ -31,8 +31,6 @@ def policies(how: FormatOption = Format.TABLE) -> None:
 def changes_of(tables: Tables) -> str:
     """What a policy changes, in a line.
 
-    Examples
-    --------
     >>> changes_of({"policy": {"eager_split": True}, "workload": {"clear_threads": 2}})
     'policy.eager_split = true, workload.clear_threads = 2'
     """

@@ -27,13 +27,8 @@ def fitted(
 ) -> tuple[str, list[str]]:
     """A table of at most so many columns of text, and the names of what found no room.
 
-    Parameters
-    ----------
-    numeric : sequence of bool
-        Which columns hold numbers: they stand to the right and are never wrapped.
+    - `numeric`: which columns hold numbers: they stand to the right and are never wrapped.
 
-    Examples
-    --------
     >>> text, left_out = fitted(["vcpus", "note"], [["8", "one two three four five"]], [True, False], 24)
     >>> print(text)
     vcpus  note

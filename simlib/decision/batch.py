@@ -234,17 +234,10 @@ def choose_batch(
     Raises `InputError` if the scenario is no migration or leaves no batch to choose, an argument breaks its rule, or no
     batch keeps to `max_stall_s`.
 
-    Parameters
-    ----------
-    scenario : Scenario, str or Path
-        A migration, without variants, or its file. Which batch its policy has is of no importance.
-    objective : str
-        What is to be least: a name of `simlib.decision.objectives.OBJECTIVES`.
-    fit, weight, zone, confidence, max_stall_s, seed, announce, progress
-        See `simlib.choose`.
+    - `scenario`: a migration, without variants, or its file. Which batch its policy has is of no importance.
+    - `objective`: what is to be least: a name of `simlib.decision.objectives.OBJECTIVES`.
+    - `fit`, `weight`, `zone`, `confidence`, `max_stall_s`, `seed`, `announce`, `progress`: see `simlib.choose`.
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "x86-tdp"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
     ...                                  "warm_up": "10us", "downtime": "0ps"}})

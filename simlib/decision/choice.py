@@ -73,34 +73,21 @@ def choose(
     Raises `InputError` if the scenario is no migration or clears nothing, an argument breaks its rule, or no strategy
     keeps to `max_stall_s`.
 
-    Parameters
-    ----------
-    scenario : Scenario, str or Path
-        A migration, without variants, or its file.
-    among : sequence of str, optional
-        Strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"own"``. By
-        default those of `simlib.decision.strategies` that differ for the scenario.
-    fit : Fit, CostEstimate, str or Path, optional
-        Calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
-        has are drawn from the priors.
-    weight : float
-        For the CPU time in all: what a second of a vCPU is worth, in seconds of the clearing thread.
-    zone : float
-        Differences below this share of an objective's best value do not matter, nor those below its `Objective.floor`.
-    confidence : float
-        Probability that all intervals of differences hold, together.
-    max_stall_s : float, optional
-        Strategies with which the longest stall of a migration exceeds so many seconds with more than 10 % are out:
-        with the scenario's CLEARs, or with QEMU's of 1 GiB where the scenario's are smaller.
-    seed : int
-        Root of all random streams.
-    announce : callable, optional
-        Told in words what will be done, and how long it may take.
-    progress : callable, optional
-        Called with (what, share done).
+    - `scenario`: a migration, without variants, or its file.
+    - `among`: strategies: names of policies, texts such as ``"held >= 50us"``, several joined by ``+``, and ``"own"``.
+      By default those of `simlib.decision.strategies` that differ for the scenario.
+    - `fit`: calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
+      has are drawn from the priors.
+    - `weight`: for the CPU time in all: what a second of a vCPU is worth, in seconds of the clearing thread.
+    - `zone`: differences below this share of an objective's best value do not matter, nor those below its
+      `Objective.floor`.
+    - `confidence`: probability that all intervals of differences hold, together.
+    - `max_stall_s`: strategies with which the longest stall of a migration exceeds so many seconds with more than 10 %
+      are out: with the scenario's CLEARs, or with QEMU's of 1 GiB where the scenario's are smaller.
+    - `seed`: root of all random streams.
+    - `announce`: told in words what will be done, and how long it may take.
+    - `progress`: called with (what, share done).
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "arm64"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
     ...                                  "warm_up": "10us", "downtime": "0ps"}})

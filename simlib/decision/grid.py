@@ -47,25 +47,14 @@ def best_strategy_grid(
     over strategies and cells), ``rivals`` (those of which that cannot be told), ``span`` (the strategy and its rivals,
     batches as ranges: `span`), ``closed_form_pages``.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        A migration.
-    access_rates : sequence of float
-        Accesses of a vCPU in a second; each goes to another page.
-    among : sequence of str, optional
-        See `simlib.choose`.
-    objective, weight
-        See `simlib.choose_batch`.
-    zone : float
-        Share of the least objective below which a difference does not matter.
-    runs : int
-        Simulations of each strategy in each cell, on common random numbers; at least 2.
-    progress : callable, optional
-        Called with (what, share done).
+    - `scenario`: a migration.
+    - `access_rates`: accesses of a vCPU in a second; each goes to another page.
+    - `among`: see `simlib.choose`.
+    - `objective`, `weight`: see `simlib.choose_batch`.
+    - `zone`: share of the least objective below which a difference does not matter.
+    - `runs`: simulations of each strategy in each cell, on common random numbers; at least 2.
+    - `progress`: called with (what, share done).
 
-    Examples
-    --------
     >>> small = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "policy": {"architecture": "arm64"},
     ...     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", "downtime": "0ps",
     ...                  "warm_up": "10us"}})

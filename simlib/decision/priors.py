@@ -100,15 +100,9 @@ def standard_scenario(name: str, vcpus: int | None = None) -> Scenario:
 
     Raises `InputError` if the architecture is unknown, or the number of vCPUs out of bounds.
 
-    Parameters
-    ----------
-    name : str
-        A name of `simlib.model.architectures.ARCHITECTURES`.
-    vcpus : int, optional
-        Instead of the file's. The memory is rounded up to whole blocks for each.
+    - `name`: a name of `simlib.model.architectures.ARCHITECTURES`.
+    - `vcpus`: instead of the file's. The memory is rounded up to whole blocks for each.
 
-    Examples
-    --------
     >>> standard = standard_scenario("riscv-spinlock", vcpus=48)
     >>> standard.policy.architecture, standard.guest.memory // 2**20
     ('riscv-spinlock', 262176)

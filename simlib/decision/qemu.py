@@ -67,14 +67,9 @@ def read_guest(source: str | Path) -> RunningGuest:
 
     Raises `InputError` if it cannot be read, does not answer, or says nothing that is understood or possible.
 
-    Parameters
-    ----------
-    source : str or Path
-        A text file with replies (see `parse_guest`), ``"-"`` for standard input, or a unix domain socket of QMP. Over
-        the socket only `QUERIES` are sent, and an answer is waited for `TIMEOUT` seconds.
+    - `source`: a text file with replies (see `parse_guest`), ``"-"`` for standard input, or a unix domain socket of
+      QMP. Over the socket only `QUERIES` are sent, and an answer is waited for `TIMEOUT` seconds.
 
-    Examples
-    --------
     >>> read_guest("no-such-file")
     Traceback (most recent call last):
     simlib.errors.InputError: no-such-file = missing: must be a text file or a QMP socket; check the path
@@ -105,16 +100,10 @@ def parse_guest(text: str, where: str = "text") -> RunningGuest:
 
     Raises `InputError` if no reply is understood, one is cut off, or a value is impossible or contradicts another.
 
-    Parameters
-    ----------
-    text : str
-        Replies in any order, each a JSON value with or without its ``{"return": ...}``. Prompts, commands, events and
-        replies to other queries may stand between them. Of several replies to one query the last counts.
-    where : str
-        How errors call the text.
+    - `text`: replies in any order, each a JSON value with or without its ``{"return": ...}``. Prompts, commands, events
+      and replies to other queries may stand between them. Of several replies to one query the last counts.
+    - `where`: how errors call the text.
 
-    Examples
-    --------
     >>> guest = parse_guest('''
     ... (QEMU) query-cpus-fast
     ... {"return": [{"cpu-index": 0, "target": "x86_64"}, {"cpu-index": 1, "target": "x86_64"}]}
@@ -153,8 +142,6 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
     Raises `InputError` if the scenario is no migration or has variants, or its guest cannot dirty so much, or never so
     little.
 
-    Examples
-    --------
     >>> scenario = Scenario.parse({"guest": {"memory": "128M"}, "workload": {"kind": "migration", "access": "uniform"}})
     >>> guest = RunningGuest(vcpus=3, memory_bytes=1_000_000_000, dirty_bytes_per_s=100e6, dirty_seconds=1.0)
     >>> print(apply(guest, scenario).to_toml())
@@ -184,8 +171,6 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
 def distinct_pages(scenario: Scenario, accesses: float) -> float:
     """Pages that a migration's guest has written once or more after so many accesses of all vCPUs; their expectation.
 
-    Examples
-    --------
     >>> s = Scenario.parse({"guest": {"memory": "4M"}, "workload": {"kind": "migration", "access": "uniform"}})
     >>> round(distinct_pages(s, 1024)), distinct_pages(s.changed({"workload": {"access": "sequential"}}), 1000)
     (647, 1000.0)

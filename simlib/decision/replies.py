@@ -59,8 +59,6 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 def query_of(reply: Any) -> str:
     """The query that a reply belongs to, by its form; empty for any other.
 
-    Examples
-    --------
     >>> query_of([{"cpu-index": 0}]), query_of({"status": "measured"}), query_of({"status": "running"})
     ('query-cpus-fast', 'query-dirty-rate', '')
     """
@@ -113,12 +111,8 @@ def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str] = ()) ->
 
     Raises `InputError` if a value is impossible or contradicts another.
 
-    Parameters
-    ----------
-    replies
-        Query and reply, in the order in which they came.
-    notes
-        What is to stand behind the others.
+    - `replies`: query and reply, in the order in which they came.
+    - `notes`: what is to stand behind the others.
     """
     by_query = {query: [reply for name, reply in replies if name == query] for query in QUERIES}
     migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None
@@ -272,8 +266,6 @@ def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whol
 def shown(size: float) -> str:
     """Bytes for people.
 
-    Examples
-    --------
     >>> shown(3 * 2**30), shown(100e6), shown(0)
     ('3 GiB', '95.37 MiB', '0 MiB')
     """

@@ -50,15 +50,9 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
     without a lock count as holds, except those that lost their race. Raises `InputError` if the run was not traced, or
     the window is empty.
 
-    Parameters
-    ----------
-    result : TracedRun
-        Of ``simulate(scenario, trace=N)``.
-    window : (float, float), optional
-        Simulated time in seconds: only what lies within it, cut off at its ends.
+    - `result`: of ``simulate(scenario, trace=N)``.
+    - `window`: simulated time in seconds: only what lies within it, cut off at its ends.
 
-    Examples
-    --------
     >>> from simlib import Scenario
     >>> from simlib.simulation import run_scenario as simulate
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us", "fault_hold": "1us"}})
@@ -99,15 +93,9 @@ def ownership_over_time(
     add up to 1. Readers that overlap count once. Raises `InputError` if the run was not traced, the lock is not in it,
     or there is no bin.
 
-    Parameters
-    ----------
-    run : TracedRun or DataFrame
-        A traced run, or its `timeline`.
-    window : (float, float), optional
-        Simulated time in seconds that the bins divide. Default: all of the run, or all that the table covers.
+    - `run`: a traced run, or its `timeline`.
+    - `window`: simulated time in seconds that the bins divide. Default: all of the run, or all that the table covers.
 
-    Examples
-    --------
     >>> held = pd.DataFrame({"thread": ["vcpu 0", "main"], "lock": "mmu_lock", "mode": "write", "what": "hold",
     ...                      "begin_s": [0.0, 2.0], "end_s": [1.0, 4.0]})
     >>> ownership_over_time(held, bins=2)["share"].tolist()
@@ -144,8 +132,6 @@ def perfetto_trace(result: TracedRun) -> dict[str, object]:
     One track a thread; a slice for every wait for a lock, every hold, and instants for faults and stamps. Raises
     `InputError` if the run was not traced.
 
-    Examples
-    --------
     >>> from simlib import Scenario
     >>> from simlib.simulation import run_scenario as simulate
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})

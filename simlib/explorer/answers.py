@@ -64,8 +64,6 @@ class Theory(NamedTuple):
 def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
     """The scenario with each cost at its median, and what they rest on: given, else calibrated, else the priors.
 
-    Examples
-    --------
     >>> costed(State.of("riscv").scenario)[1].evidence
     'facts alone'
     """
@@ -98,8 +96,6 @@ def selftest(scenario: Scenario) -> Scenario:
 def curve_vcpus(vcpus: int) -> list[int]:
     """Powers of two, up to twice the guest's vCPUs and at least 64, and the guest's own number.
 
-    Examples
-    --------
     >>> curve_vcpus(160)
     [1, 2, 4, 8, 16, 32, 64, 128, 160, 256]
     """
@@ -117,13 +113,8 @@ def bound(case: Scenario) -> pd.DataFrame:
 
     Returns: vcpus, times.
 
-    Parameters
-    ----------
-    case : Scenario
-        A migration all of whose costs have values.
+    - `case`: a migration all of whose costs have values.
 
-    Examples
-    --------
     >>> bound(costed(State.of("arm64").scenario)[0])["times"].is_monotonic_increasing
     True
     """
@@ -145,8 +136,6 @@ def published(scenario: Scenario) -> pd.DataFrame:
 
     Returns: variant, kernel (as an architecture's name), vcpus, times; empty where nobody measured one.
 
-    Examples
-    --------
     >>> published(State.of("arm64").scenario)["variant"].unique().tolist()
     ['spinlock-old-test', 'rwlock-old-test', 'rwlock-fixed-test']
     >>> len(published(State.of("loongarch").scenario))
@@ -235,8 +224,6 @@ def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
 def batches(scenario: Scenario) -> list[int]:
     """The batches that a CLEAR of this migration can have.
 
-    Examples
-    --------
     >>> batches(State.of("arm64").changed({"workload": {"clear_chunk": "16M"}}).scenario)
     [64, 512, 0]
     """
@@ -250,10 +237,7 @@ def law(case: Scenario) -> pd.DataFrame:
     Returns: batch_pages, cost_s (of one ioctl: its time, and what the guest loses meanwhile), throughput (of the guest
     meanwhile), stall_s (mean of who is served last after a hold).
 
-    Parameters
-    ----------
-    case : Scenario
-        A migration all of whose costs have values.
+    - `case`: a migration all of whose costs have values.
     """
     one = batching(case)
     columns = ["batch_pages", "cost_s", "throughput", "stall_s"]
@@ -272,10 +256,7 @@ def law(case: Scenario) -> pd.DataFrame:
 class Glimpse:
     """A window on one CLEAR of the first pass, with its trace.
 
-    Attributes
-    ----------
-    job, raw, seed
-        What a trace is read from (`simlib.engine.timeline.TracedRun`).
+    - `job`, `raw`, `seed`: what a trace is read from (`simlib.engine.timeline.TracedRun`).
     """
 
     job: Job
@@ -318,12 +299,9 @@ def glimpse(state: State, check: Check) -> Glimpse:
 def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
     """Everything that is simulated, part by part, what answers the question first.
 
-    Yields
-    ------
-    name : str
-        ``trips``, ``glimpse``, ``curve``, ``batches``; or ``reason``, why there is none of the first two and the last.
-    found : object
-        A list of `Trip` (the strategy's, then the pins'), a `Glimpse`, `curve`'s table, a list of `Trip` by batch.
+    Yields a name and what was found: ``trips``, a list of `Trip` (the strategy's, then the pins'); ``glimpse``, a
+    `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of `Trip` by batch; or ``reason``, why there is none of
+    the first two and the last.
     """
     reason = why_not(state.case())
     if reason:

@@ -24,8 +24,6 @@ IMAGES = ("svg", "png")
 class Canvas(anywidget.AnyWidget):
     """Figures in a grid, by their names.
 
-    Examples
-    --------
     >>> canvas = Canvas()
     >>> canvas.show({"one": go.Figure()}, generation=1, part="first")
     >>> sorted(canvas.figures), canvas.stamp["part"]

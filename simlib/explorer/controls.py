@@ -75,8 +75,6 @@ KEYS: dict[str, tuple[Key, ...]] = {
 def architectures() -> list[tuple[str, str]]:
     """Architectures that a migration can be asked about: label with the kernel of its facts, and name.
 
-    Examples
-    --------
     >>> architectures()[0][1]
     'x86-tdp'
     """
@@ -90,8 +88,6 @@ def architectures() -> list[tuple[str, str]]:
 def value_of(scenario: Scenario, key: Key) -> Any:
     """What a control shows of a scenario: the text or number that a file has.
 
-    Examples
-    --------
     >>> state = State.of("arm64")
     >>> [value_of(state.scenario, key) for key in KEYS["Guest"][:3]]
     [64, '256G', '1G']
@@ -108,13 +104,8 @@ def value_of(scenario: Scenario, key: Key) -> Any:
 class Controls:
     """All controls of a page, and what is wrong with them.
 
-    Parameters
-    ----------
-    changed : callable
-        Called with the new state after a control was let go with a value that breaks no rule.
+    - `changed`: called with the new state after a control was let go with a value that breaks no rule.
 
-    Examples
-    --------
     >>> told = []
     >>> controls = Controls(State.of("arm64"), told.append)
     >>> controls.set("guest.vcpus", 5000)
@@ -315,8 +306,6 @@ def cost_table(scenario: Scenario) -> pd.DataFrame:
 
     Returns: cost, shown, hint.
 
-    Examples
-    --------
     >>> cost_table(State.of("loongarch").scenario).set_index("cost").loc["fault_hold", "hint"]
     '90 %: 140ns to 875ns, prior'
     """

@@ -23,12 +23,8 @@ COLUMNS = ("figure", "series", "x", "quantity", "value", "low", "high", "unit", 
 class Findings:
     """All that is known about one state; what is missing is still being simulated.
 
-    Attributes
-    ----------
-    generation : int
-        Counts the states of a page; what belongs to an older one is not shown any more.
-    parts : dict
-        What `simlib.explorer.answers.stages` has given so far, by its names.
+    - `generation`: counts the states of a page; what belongs to an older one is not shown any more.
+    - `parts`: what `simlib.explorer.answers.stages` has given so far, by its names.
     """
 
     state: State
@@ -101,8 +97,6 @@ class Findings:
 def find(state: State, progress: Progress | None = None) -> Findings:
     """Everything about a state, once all of it is simulated; `progress` is called with what, and the share done.
 
-    Examples
-    --------
     >>> found = find(State.of("arm64").changed({"guest": {"vcpus": 8, "memory": "4G"}}))
     >>> sorted(found.table()["figure"].unique())
     ['batch', 'curve', 'guest', 'lock', 'strategies', 'time']

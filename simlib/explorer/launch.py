@@ -50,8 +50,6 @@ def _end_at_once(folder: str) -> None:
 def started_by(number: int) -> list[int]:
     """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``.
 
-    Examples
-    --------
     >>> import subprocess
     >>> with subprocess.Popen(["sleep", "60"]) as child:
     ...     child.pid in started_by(os.getpid())

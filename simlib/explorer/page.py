@@ -44,15 +44,9 @@ class Explorer:
     Theory answers at once; simulation refines the answer in the background, part by part. A new question cancels what
     is still being simulated for the old one.
 
-    Parameters
-    ----------
-    state : State, str or None
-        What is asked first: a state, the query of a URL, or nothing for arm64's standard guest.
-    background : bool
-        False: simulate before returning, for scripts and tests.
+    - `state`: what is asked first: a state, the query of a URL, or nothing for arm64's standard guest.
+    - `background`: False: simulate before returning, for scripts and tests.
 
-    Examples
-    --------
     >>> page = Explorer(background=False)
     >>> page.change({"guest": {"vcpus": 32}})
     >>> sorted(page.findings.parts)

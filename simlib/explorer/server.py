@@ -57,16 +57,10 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
     Returns: 0 if JupyterLab was shut down from its menu, 130 if it was interrupted. Raises `SimlibError` if JupyterLab
     is not installed, or failed. Raises `InputError` if the port cannot be had.
 
-    Parameters
-    ----------
-    port : int
-        TCP port on loopback; 0: any free one.
-    browser : bool
-        Whether to open a browser.
-    query : str
-        What the page asks first (`simlib.explorer.State.query`).
-    lab : bool
-        Whether to open the notebooks in JupyterLab instead of the page.
+    - `port`: TCP port on loopback; 0: any free one.
+    - `browser`: whether to open a browser.
+    - `query`: what the page asks first (`simlib.explorer.State.query`).
+    - `lab`: whether to open the notebooks in JupyterLab instead of the page.
     """
     for package in ("jupyterlab", "voila"):
         if importlib.util.find_spec(package) is None:
@@ -97,8 +91,6 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
 
     Raises `SimlibError` if there are no notebooks, or they cannot be copied.
 
-    Examples
-    --------
     >>> (served_folder() / "notebooks" / NOTEBOOK).is_file()
     True
     """
@@ -131,8 +123,6 @@ def free_port(port: int = 0) -> int:
 
     Raises `InputError` if the port is taken, or may not be used.
 
-    Examples
-    --------
     >>> free_port() > 0
     True
     """
@@ -152,8 +142,6 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
 
     `served` is a folder, `first` what a browser opens if one is to.
 
-    Examples
-    --------
     >>> settings(Path("notebooks"), 8888, "secret", browser=False)["ServerApp"]["ip"]
     '127.0.0.1'
     """
@@ -184,8 +172,6 @@ def write_config(folder: Path, configuration: Mapping[str, Any]) -> Path:
     Neither the environment nor the arguments of a process would do: a user's own configuration could switch
     the token off there, and everybody may read arguments. JupyterLab reads no other (`launch.main`).
 
-    Examples
-    --------
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     oct(write_config(Path(folder), {}).stat().st_mode & 0o777)
     '0o600'
@@ -208,8 +194,6 @@ def quiet(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
 
     Its configuration is read from the folder alone. What the user has set within JupyterLab, such as its theme, stands.
 
-    Examples
-    --------
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     quiet(Path(folder), {"JUPYTER_CONFIG_PATH": "/etc/mine"})["JUPYTER_CONFIG_PATH"] == folder
     True

@@ -33,18 +33,11 @@ _OTHERS = ("token", "voila-theme", "voila-template")
 class State:
     """What a page shows. Two states are equal if the same is asked, in the same words.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        A migration.
-    strategy : str
-        What is done to its holds: a named policy, a condition as ``policy.lets_go`` has it, several joined by ``+``, or
-        ``own``, what the scenario says itself.
-    pins : tuple of str
-        Strategies beside it, at most `MOST_PINS`.
+    - `scenario`: a migration.
+    - `strategy`: what is done to its holds: a named policy, a condition as ``policy.lets_go`` has it, several joined by
+      ``+``, or ``own``, what the scenario says itself.
+    - `pins`: strategies beside it, at most `MOST_PINS`.
 
-    Examples
-    --------
     >>> State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64").query
     'architecture=arm64&guest.vcpus=128&strategy=every-64'
     """
@@ -69,8 +62,6 @@ class State:
     def of(cls, architecture: str, guest: str = "") -> State:
         """The standard guest of an architecture, or a guest that has a name.
 
-        Examples
-        --------
         >>> State.of("x86-tdp", "seed-001-mysql-8g").scenario.guest.vcpus
         160
         """
@@ -85,8 +76,6 @@ class State:
     def case(self, strategy: str | None = None) -> Scenario:
         """The migration with a strategy; by default with the one that is asked about.
 
-        Examples
-        --------
         >>> str(State.of("arm64", "idle").case("pages >= 128 and waiters >= 1").policy.lets_go)
         'pages >= 128 and waiters >= 1'
         """
@@ -130,8 +119,6 @@ class State:
 
         Raises `InputError` if a key is unknown or a value breaks its rule.
 
-        Examples
-        --------
         >>> asked = State.of("riscv", "web").changed({"workload": {"clear_chunk": "512M"}}, pins=["every-64"])
         >>> State.from_query(asked.query) == asked
         True
@@ -155,8 +142,6 @@ class State:
     def to_toml(self) -> str:
         """The migration with its strategy as a scenario file, which every command of simlib reads.
 
-        Examples
-        --------
         >>> state = State.of("arm64").changed(strategy="every-512")
         >>> State.from_toml(state.to_toml()).case() == state.case()
         True
@@ -175,8 +160,6 @@ class State:
 def standard(architecture: str) -> Scenario:
     """The standard guest of an architecture; of a dated one, on the machine of its successor, which was measured then.
 
-    Examples
-    --------
     >>> standard("arm64-2022").machine.name
     'ampere-altra'
     """
@@ -190,8 +173,6 @@ def standard(architecture: str) -> Scenario:
 def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
     """What differs from a base, by the keys of a scenario file, as a URL has it.
 
-    Examples
-    --------
     >>> differing(State.of("arm64").changed({"policy": {"eager_split": False}}).scenario, State.of("arm64").scenario)
     {'policy.eager_split': 'false'}
     """

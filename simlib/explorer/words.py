@@ -19,8 +19,6 @@ from simlib.model.quantities import format_size
 def first_words(state: State, evidence: str) -> str:
     """What is asked, and what rests on what.
 
-    Examples
-    --------
     >>> words = first_words(State.of("loongarch"), "facts alone")
     >>> words.startswith("<b>LoongArch</b>, 64 vCPUs, 256G, CLEARs of 1G: own.")
     True
@@ -58,8 +56,6 @@ def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.Dat
 def comparison_in_words(before: Findings, now: Findings) -> list[str]:
     """What a change did to the strategy that is asked about; nothing until both are simulated.
 
-    Examples
-    --------
     >>> class Found:
     ...     state = State.of("arm64")
     ...     def __init__(self, stall):
@@ -90,8 +86,6 @@ def comparison_in_words(before: Findings, now: Findings) -> list[str]:
 def changes(before: State, now: State) -> str:
     """What two states differ in, by the keys of a scenario file.
 
-    Examples
-    --------
     >>> changes(State.of("arm64"), State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64"))
     'guest.vcpus 64 → 128, strategy own → every-64'
     """

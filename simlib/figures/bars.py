@@ -17,14 +17,9 @@ def bars_over_vcpus(
 ) -> go.Figure:
     """Bars of each kind beside or upon each other.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        ``variant``, ``vcpus``, and the columns `kind` and `value`; one row a bar.
-    looks : mapping of str to (str, dict)
-        Of the kinds, in order: what each is called, and its marker.
-    hover : str
-        What is said of a bar: how Plotly writes ``y``.
+    - `rows`: ``variant``, ``vcpus``, and the columns `kind` and `value`; one row a bar.
+    - `looks`: of the kinds, in order: what each is called, and its marker.
+    - `hover`: what is said of a bar: how Plotly writes ``y``.
     """
     heights = rows.pivot_table(value, ["variant", "vcpus"], kind)
     variants = list(dict.fromkeys(rows["variant"]))

@@ -75,13 +75,8 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
 
     Raises `InputError` if a column is missing, or there is no row to draw, or a time is not a positive number.
 
-    Parameters
-    ----------
-    curves : DataFrame
-        The columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
+    - `curves`: the columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
 
-    Examples
-    --------
     >>> point = {"variant": "spinlock-old-test", "vcpus": 1, "metric": "dirty_memory_time",
     ...          "kind": "measured", "value": 0.926, "low": None, "high": None, "held_out": False}
     >>> dirty_memory_time(pd.DataFrame([point])).data[0].name
@@ -104,15 +99,9 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
 
     Raises `InputError` if a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
 
-    Parameters
-    ----------
-    curves : DataFrame
-        The columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
-    pages_per_vcpu : int
-        Pages that one vCPU dirties during the whole run: 2 GiB of 4 KiB pages, twice, are 1048576.
+    - `curves`: the columns `COLUMNS`; rows of other metrics, and of the kinds ``usl`` and ``amdahl``, are left out.
+    - `pages_per_vcpu`: pages that one vCPU dirties during the whole run: 2 GiB of 4 KiB pages, twice, are 1048576.
 
-    Examples
-    --------
     >>> point = {"variant": "spinlock-old-test", "vcpus": 2, "metric": "contentions", "kind": "measured",
     ...          "value": 2_000_000, "low": None, "high": None, "held_out": False}
     >>> contentions(pd.DataFrame([point]), pages_per_vcpu=1_000_000).data[1].y
@@ -154,13 +143,8 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
 
     Raises `InputError` if a column is missing, or there is no row to draw, or a curve has no point at one vCPU.
 
-    Parameters
-    ----------
-    curves : DataFrame
-        The columns `COLUMNS`; fitted and predicted rows together are the model.
+    - `curves`: the columns `COLUMNS`; fitted and predicted rows together are the model.
 
-    Examples
-    --------
     >>> curves = pd.DataFrame({"variant": "a", "vcpus": [1, 4], "metric": "dirty_memory_time",
     ...                        "kind": "measured", "value": [1.0, 2.0], "low": None, "high": None,
     ...                        "held_out": False})

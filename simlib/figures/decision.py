@@ -74,8 +74,6 @@ _BAND = translucent(PALETTE[2], 0.16)
 def batch_text(pages: float) -> str:
     """A batch in few letters; Ki and Mi are powers of 1024.
 
-    Examples
-    --------
     >>> [batch_text(pages) for pages in (64, 4096, 262144, 2097152, 0)]
     ['64', '4 Ki', '256 Ki', '2 Mi', 'whole']
     """
@@ -91,15 +89,10 @@ def batch_text(pages: float) -> str:
 def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and which batches are as good") -> go.Figure:
     """What each batch costs, a panel an architecture; the best is marked, and what is as good as it is shaded.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in seconds
-        (NaN: none), ``as_good`` and ``best`` (bool), ``evidence`` (what the architecture's costs rest on, such as
-        ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
+    - `table`: the columns `COST_COLUMNS`: ``batch_pages`` (0: the whole ioctl), ``objective_s`` and its interval in
+      seconds (NaN: none), ``as_good`` and ``best`` (bool), ``evidence`` (what the architecture's costs rest on, such as
+      ``calibrated`` or ``facts alone``; stands in the panel's title). ``closed_form_s`` may be there.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"architecture": "riscv", "batch_pages": [64, 512, 0], "objective_s": [2.0, 1.0, 1.1],
     ...                       "low_s": [1.9, 0.9, 1.0], "high_s": [2.1, 1.1, 1.2], "as_good": [False, True, True],
     ...                       "best": [False, True, False], "evidence": "facts alone"})
@@ -135,15 +128,10 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
 
     Raises `InputError` if a cell has two rows.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns `MAP_COLUMNS`: ``access_rate`` in accesses per second of a vCPU, ``matters`` and ``distinguished``
-        (bool), ``span`` (the strategies that are not distinguished, in few letters). One row a cell; a cell without a
-        row stays white.
+    - `table`: the columns `MAP_COLUMNS`: ``access_rate`` in accesses per second of a vCPU, ``matters`` and
+      ``distinguished`` (bool), ``span`` (the strategies that are not distinguished, in few letters). One row a cell; a
+      cell without a row stays white.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"vcpus": [4, 16], "access_rate": 1e5, "strategy": ["every-64", "whole-ioctl"],
     ...                       "matters": True, "distinguished": [True, False], "span": ["64", "4096–whole"]})
     >>> [trace.name for trace in best_strategy_map(table).data if trace.type == "heatmap"]
@@ -187,14 +175,9 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
 def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CLEAR, the guest's time") -> go.Figure:
     """Longest stall against CLEAR's CPU time, the guest's lost time as colour; the front is joined by a line.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all.
-        ``knee`` and ``as_it_is`` (bool) may be there: those are named, too.
+    - `table`: the columns `PARETO_COLUMNS`: times in seconds, ``on_front`` (bool): no other strategy is better in all.
+      ``knee`` and ``as_it_is`` (bool) may be there: those are named, too.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"strategy": ["every-64", "every-512", "whole-ioctl"], "stall_s": [1e-4, 8e-4, 0.1],
     ...                       "clear_s": [9.0, 2.0, 2.5], "lost_s": [60.0, 55.0, 70.0],
     ...                       "on_front": [True, True, False]})

@@ -52,8 +52,6 @@ Traces = list[dict[str, Any]]
 def strategy_colours(names: Sequence[str]) -> dict[str, str]:
     """Black for the first, and a colour for each that is pinned beside it.
 
-    Examples
-    --------
     >>> strategy_colours(["own", "every-64"])
     {'own': '#1a1a1a', 'every-64': '#CC79A7'}
     """
@@ -69,21 +67,12 @@ def fault_curve(
 ) -> go.Figure:
     """How many times as long as with one vCPU it takes n of them to write their pages, when every page faults.
 
-    Parameters
-    ----------
-    theory : DataFrame
-        ``vcpus``, ``times``: a bound from below.
-    simulated : DataFrame, optional
-        ``vcpus``, ``times``, ``low``, ``high``.
-    published : DataFrame, optional
-        ``variant``, ``kernel``, ``vcpus``, ``times``; may be empty.
-    before : DataFrame, optional
-        What `simulated` was before the last change.
-    vcpus : int
-        Of the guest; marked.
+    - `theory`: ``vcpus``, ``times``: a bound from below.
+    - `simulated`: ``vcpus``, ``times``, ``low``, ``high``.
+    - `published`: ``variant``, ``kernel``, ``vcpus``, ``times``; may be empty.
+    - `before`: what `simulated` was before the last change.
+    - `vcpus`: of the guest; marked.
 
-    Examples
-    --------
     >>> theory = pd.DataFrame({"vcpus": [1, 2, 4], "times": [1.0, 1.0, 1.5]})
     >>> [trace.name for trace in fault_curve(theory).data]
     ['bound: theory']
@@ -115,18 +104,11 @@ def fault_curve(
 def guest_over_time(table: pd.DataFrame, theory: float | None = None, before: pd.DataFrame | None = None) -> go.Figure:
     """The guest's throughput while it migrates, a line a strategy.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the one that is asked about.
-        May be empty, while nothing is simulated yet.
-    theory : float, optional
-        Throughput while CLEAR works, by the batching law.
-    before : DataFrame, optional
-        ``time_s``, ``throughput`` before the last change.
+    - `table`: ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the one that is asked
+      about. May be empty, while nothing is simulated yet.
+    - `theory`: throughput while CLEAR works, by the batching law.
+    - `before`: ``time_s``, ``throughput`` before the last change.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"strategy": "own", "time_s": [0.0, 1.0], "throughput": [1.0, 0.5]})
     >>> guest_over_time(table).data[0].y
     array([100.,  50.])
@@ -163,18 +145,12 @@ def tradeoff(
 ) -> go.Figure:
     """Longest stall over the batch, and below it what the batch costs more than the cheapest.
 
-    Parameters
-    ----------
-    theory, simulated : DataFrame
-        ``batch_pages`` (0: the whole ioctl), ``stall_s``, and ``cost_s`` of what was simulated; may be empty.
-    pins : DataFrame, optional
-        ``strategy``, ``stall_s``, ``cost_s`` of strategies that are no batch: lines across; the first is the one that
-        is asked about.
-    before : DataFrame, optional
-        What `simulated` was before the last change.
+    - `theory`, `simulated`: ``batch_pages`` (0: the whole ioctl), ``stall_s``, and ``cost_s`` of what was simulated;
+      may be empty.
+    - `pins`: ``strategy``, ``stall_s``, ``cost_s`` of strategies that are no batch: lines across; the first is the one
+      that is asked about.
+    - `before`: what `simulated` was before the last change.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"batch_pages": [64, 0], "stall_s": [1e-5, 1e-2], "cost_s": [1.0, 2.0]})
     >>> tradeoff(rows.iloc[:0], rows).data[1].y
     array([  0., 100.])
@@ -231,13 +207,8 @@ def _pinned(pins: pd.DataFrame, batches: pd.Series, least: float) -> Traces:
 def time_by_class(table: pd.DataFrame) -> go.Figure:
     """Where the time of each class of threads goes while one CLEAR works.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``thread_class``, ``activity`` (of `ACTIVITY_COLOURS`), ``share``; may be empty.
+    - `table`: ``thread_class``, ``activity`` (of `ACTIVITY_COLOURS`), ``share``; may be empty.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"thread_class": "vCPUs", "activity": ["run", "wait"], "share": [0.9, 0.1]})
     >>> [trace.name for trace in time_by_class(table).data]
     ['outside the lock', 'wait']
@@ -263,16 +234,10 @@ def time_by_class(table: pd.DataFrame) -> go.Figure:
 def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) -> go.Figure:
     """Who owns mmu_lock around one CLEAR.
 
-    Parameters
-    ----------
-    shares : DataFrame
-        ``time_s``, ``width_s``, ``owner``, ``share``, as `simlib.engine.timeline.ownership_over_time` gives them;
-        may be empty.
-    span : (float, float), optional
-        When CLEAR began and ended, s.
+    - `shares`: ``time_s``, ``width_s``, ``owner``, ``share``, as `simlib.engine.timeline.ownership_over_time` gives
+      them; may be empty.
+    - `span`: when CLEAR began and ended, s.
 
-    Examples
-    --------
     >>> shares = pd.DataFrame({"time_s": [0.5], "width_s": 1.0, "owner": "read", "share": 1.0})
     >>> lock_strip(shares).data[0].name
     'read'
@@ -326,8 +291,6 @@ def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
 def empty(title: str, words: str) -> go.Figure:
     """A figure that says why it has nothing.
 
-    Examples
-    --------
     >>> empty("Who owns mmu_lock", "nobody takes it").layout.annotations[0].text
     'nobody takes it'
     """

@@ -49,14 +49,9 @@ UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions of held-out points") -> go.Figure:
     """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
 
-    Parameters
-    ----------
-    errors : DataFrame
-        Columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``:
-        predicted over measured, less one, in per cent.
+    - `errors`: columns ``variant``, ``vcpus``, ``model`` (``simlib``, ``USL``, ``Amdahl``), ``error_percent``:
+      predicted over measured, less one, in per cent.
 
-    Examples
-    --------
     >>> errors = pd.DataFrame({"variant": "a", "vcpus": [16, 32], "model": "simlib",
     ...                        "error_percent": [-2.0, 3.5]})
     >>> held_out_errors(errors).data[0].text
@@ -89,14 +84,9 @@ _RESIDUAL_COLUMNS = {
 def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what was measured") -> go.Figure:
     """Error of the model at each row over vCPUs, a panel a metric, on the deviation that a row is taken to have.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
-        ``error_percent`` (model over measured less one; a row without is not drawn), ``deviation_percent``.
+    - `rows`: columns ``variant``, ``vcpus``, ``metric``, ``role`` (``fitted``, ``held out``, ``shown only``),
+      ``error_percent`` (model over measured less one; a row without is not drawn), ``deviation_percent``.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"variant": "a", "vcpus": [1, 16], "metric": "contentions", "role": ["fitted", "held out"],
     ...                      "error_percent": [1.5, -3.0], "deviation_percent": 2.0})
     >>> [trace.y.tolist() for trace in residuals(rows).data if trace.name == "a"]
@@ -151,15 +141,10 @@ _COST_COLUMNS = {
 def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their intervals") -> go.Figure:
     """Every cost as a point with its interval, on a logarithmic axis, a panel a unit, a colour a fit.
 
-    Parameters
-    ----------
-    costs : DataFrame
-        Columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
-        calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. With a column
-        ``bound``, in which a text says what of a cost is at a physical bound, such costs are marked with it.
+    - `costs`: columns ``name``, ``value``, ``low``, ``high``, ``unit`` (``ns`` or ``dimensionless``), ``fit`` (which
+      calibration it comes from). A value or an end that is 0 is drawn at the edge of the axis. With a column ``bound``,
+      in which a text says what of a cost is at a physical bound, such costs are marked with it.
 
-    Examples
-    --------
     >>> costs = pd.DataFrame({"name": ["hold"], "value": [400.0], "low": [380.0], "high": [430.0],
     ...                       "unit": ["ns"], "fit": ["arm64"]})
     >>> interval, point = cost_intervals(costs).data
@@ -234,13 +219,8 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
 
     Raises `InputError` if the matrix is empty, its rows and columns differ, or a value is outside -1 to 1.
 
-    Parameters
-    ----------
-    matrix : DataFrame
-        Square, the same names as index and columns, values from -1 to 1 (NaN where not defined).
+    - `matrix`: square, the same names as index and columns, values from -1 to 1 (NaN where not defined).
 
-    Examples
-    --------
     >>> names = ["hold", "line"]
     >>> correlation(pd.DataFrame([[1, -0.9], [-0.9, 1]], names, names)).data[0].text
     array([['1.00', '−0.90'],
@@ -293,14 +273,9 @@ _SENSITIVITY_COLUMNS = {
 def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Figure:
     """First-order and total sensitivity of each input, largest total on top.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is
-        half the width of the interval.
+    - `frame`: columns ``name``, ``first``, ``first_confidence``, ``total``, ``total_confidence``; a confidence is half
+      the width of the interval.
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"name": ["line", "hold"], "first": [0.1, 0.7], "first_confidence": 0.02,
     ...                       "total": [0.2, 0.8], "total_confidence": 0.03})
     >>> sensitivity(frame).data[1].y

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
-from simlib.results import Result
 
 Options = ParamSpec("Options")
 Draw = Callable[Concatenate[pd.DataFrame, Options], go.Figure]
-Drawn = Callable[Concatenate[pd.DataFrame | Result, Options], go.Figure]
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """A result that knows the table of each figure that can be drawn of it, such as `simlib.results.Result`."""
+
+    def table_for(self, figure: str) -> pd.DataFrame:
+        """The table that the figure of this name draws."""
+
+
+Drawn = Callable[Concatenate[pd.DataFrame | Drawable, Options], go.Figure]
 
 
 class Rule(NamedTuple):
@@ -47,19 +56,12 @@ def word(words: Collection[str]) -> Rule:
 def reads(what: str, columns: Mapping[str, Rule], **optional: Any) -> Callable[[Draw[Options]], Drawn[Options]]:
     """Let a figure read a table: its columns, checked and as the types of their rules, and nothing else.
 
-    In place of the table the figure takes a `Result`, which knows the table that the figure of this name draws.
+    In place of the table the figure takes a `Drawable`, which knows the table that the figure of this name draws.
 
-    Parameters
-    ----------
-    what : str
-        The name of the table in an error message.
-    columns : mapping of str to Rule
-        What the figure reads.
-    **optional
-        Those of the columns that may be missing, and what they hold then.
+    - `what`: the name of the table in an error message.
+    - `columns`: what the figure reads.
+    - `**optional`: those of the columns that may be missing, and what they hold then.
 
-    Examples
-    --------
     >>> @reads("counts", {"vcpus": number(1), "count": number(0)}, count=7)
     ... def counted(rows):
     ...     return go.Figure(go.Bar(x=rows["vcpus"], y=rows["count"]))
@@ -93,8 +95,8 @@ def draws(draw: Draw[Options]) -> Drawn[Options]:
     """Let a figure take a result, which knows the table that the figure of this name draws, in place of the table."""
 
     @wraps(draw)
-    def drawn(table: pd.DataFrame | Result, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
-        found = table.table_for(draw.__name__) if isinstance(table, Result) else table
+    def drawn(table: pd.DataFrame | Drawable, /, *args: Options.args, **options: Options.kwargs) -> go.Figure:
+        found = table.table_for(draw.__name__) if isinstance(table, Drawable) else table
         return draw(found, *args, **options)
 
     return drawn
@@ -105,8 +107,6 @@ def require(frame: pd.DataFrame, columns: Iterable[str], what: str, **optional: 
 
     Raises `InputError` if `frame` is not a table, lacks a column, or has no rows.
 
-    Examples
-    --------
     >>> require(pd.DataFrame({"vcpu": [1]}), ["vcpus"], "curves")
     Traceback (most recent call last):
     ...
@@ -131,8 +131,6 @@ def require_numbers(
 
     Raises `InputError` with the first offending number.
 
-    Examples
-    --------
     >>> require_numbers(pd.DataFrame({"count": [3, -1]}), ["count"], "histogram", least=0)
     Traceback (most recent call last):
     ...
@@ -155,8 +153,6 @@ def require_words(frame: pd.DataFrame, column: str, words: Collection[str], what
 
     Raises `InputError` with the first value that is not known, and the nearest one that is.
 
-    Examples
-    --------
     >>> require_words(pd.DataFrame({"kind": ["fited"]}), "kind", ["fitted", "usl"], "curves")
     Traceback (most recent call last):
     ...
@@ -172,8 +168,6 @@ def require_truths(frame: pd.DataFrame, columns: Iterable[str], what: str) -> No
 
     Raises `InputError` with the first value that is neither.
 
-    Examples
-    --------
     >>> require_truths(pd.DataFrame({"best": ["False"]}), ["best"], "costs")
     Traceback (most recent call last):
     ...
@@ -188,8 +182,6 @@ def require_truths(frame: pd.DataFrame, columns: Iterable[str], what: str) -> No
 def in_order(values: Iterable[object]) -> list[str]:
     """Distinct values as text, in order of first appearance.
 
-    Examples
-    --------
     >>> in_order(["b", "a", "b"])
     ['b', 'a']
     """

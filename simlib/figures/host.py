@@ -22,8 +22,6 @@ _METRICS = {"clear_dirty_log_time": "CLEAR of all memory", "longest_stall": "lon
 def chunk_name(pages: int) -> str:
     """Pages of one CLEAR ioctl, or of one hold, as an axis has them.
 
-    Examples
-    --------
     >>> chunk_name(0), chunk_name(4096)
     ('all', '4096')
     """
@@ -37,17 +35,11 @@ def clear_under_load(
 
     Raises `InputError` if a column is missing, the table is empty, or a metric is not known.
 
-    Parameters
-    ----------
-    cells : DataFrame
-        The columns `CLEAR_COLUMNS` and `over`, of which 0 is all of them; ``value`` was measured, ``value_low`` and
-        ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are
-        between which the replications lie. Times in seconds.
-    over : str
-        One of `OVER`.
+    - `cells`: the columns `CLEAR_COLUMNS` and `over`, of which 0 is all of them; ``value`` was measured, ``value_low``
+      and ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are
+      between which the replications lie. Times in seconds.
+    - `over`: one of `OVER`.
 
-    Examples
-    --------
     >>> cell = {"vcpus": 1, "chunk_pages": 64, "metric": "longest_stall", "value": 2e-5, "value_low": 1e-5,
     ...         "value_high": 3e-5, "model": 2.1e-5, "model_low": 1e-5, "model_high": 4e-5}
     >>> [trace.name for trace in clear_under_load(pd.DataFrame([cell])).data]

@@ -45,14 +45,9 @@ _ACTIVITIES = {
 def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault goes") -> go.Figure:
     """Simulated time per fault by activity, stacked, over vCPUs, a panel a variant.
 
-    Parameters
-    ----------
-    split : DataFrame
-        Columns ``variant``, ``vcpus``, ``activity`` (one of `style.ACTIVITY_COLOURS`),
-        ``microseconds_per_fault``.
+    - `split`: columns ``variant``, ``vcpus``, ``activity`` (one of `style.ACTIVITY_COLOURS`),
+      ``microseconds_per_fault``.
 
-    Examples
-    --------
     >>> split = pd.DataFrame({"variant": "a", "vcpus": [1, 2], "activity": "hold",
     ...                       "microseconds_per_fault": [1.0, 1.5]})
     >>> time_per_page(split).data[0].x
@@ -69,13 +64,8 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
 def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lock") -> go.Figure:
     """Mean number of threads in each lock's queue over simulated time.
 
-    Parameters
-    ----------
-    queue : DataFrame
-        Columns ``lock``, ``time_s`` (middle of a bin), ``queue``.
+    - `queue`: columns ``lock``, ``time_s`` (middle of a bin), ``queue``.
 
-    Examples
-    --------
     >>> queue = pd.DataFrame({"lock": "mmu_lock", "time_s": [0.5, 1.5], "queue": [0.0, 7.0]})
     >>> lock_over_time(queue).data[0].name
     'mmu_lock'
@@ -98,14 +88,9 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
 def progress(progress: pd.DataFrame, title: str = "Pages per second of each thread") -> go.Figure:
     """Pages that each thread gets done per second, over simulated time, at most `MOST_THREADS` threads.
 
-    Parameters
-    ----------
-    progress : DataFrame
-        Columns ``thread``, ``time_s`` (middle of a bin; bins are equally wide), ``pages`` (done within
-        the bin).
+    - `progress`: columns ``thread``, ``time_s`` (middle of a bin; bins are equally wide), ``pages`` (done within the
+      bin).
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"thread": "vcpu 0", "time_s": [0.25, 0.75], "pages": [100, 50]})
     >>> progress(frame).data[0].y
     array([200., 100.])
@@ -154,16 +139,10 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
 
     Raises `InputError` if a time is not above 0, among what every figure refuses.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that
-        starts at half of it), ``count``.
-    what : str
-        Which time: ``"wait time"``, ``"hold time"``; the title of the x axis.
+    - `frame`: columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that starts at half
+      of it), ``count``.
+    - `what`: which time: ``"wait time"``, ``"hold time"``; the title of the x axis.
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"lock": "mmu_lock", "mode": "write", "up_to_s": [2e-6, 4e-6], "count": [3, 5]})
     >>> histogram(frame, what="hold time").data[0].y
     array([3., 5.])

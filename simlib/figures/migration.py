@@ -30,18 +30,12 @@ def degradation_over_time(
 
     Raises `InputError` if a column is missing or a table is empty.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns ``series``, ``time_s``, ``degradation`` (1: the guest stands still). ``width_s``, of the time bins, may
-        be there (else the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted series are dashed.
-    measured : DataFrame, optional
-        Columns ``series``, ``level_percent``, ``seconds``: published time above that degradation.
-    title : str
-        Title of the figure.
+    - `table`: columns ``series``, ``time_s``, ``degradation`` (1: the guest stands still). ``width_s``, of the time
+      bins, may be there (else the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted series are
+      dashed.
+    - `measured`: columns ``series``, ``level_percent``, ``seconds``: published time above that degradation.
+    - `title`: title of the figure.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"series": "before", "time_s": [0.5, 1.5, 2.5], "degradation": [0.2, 1.0, 0.5]})
     >>> above = degradation_over_time(table).data[1]
     >>> above.x, above.y

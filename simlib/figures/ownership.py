@@ -54,19 +54,12 @@ def lock_ownership(
 
     Raises `InputError` if the lock is not in the table.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns ``thread``, ``lock``, ``mode`` (``read``, ``write`` or ``unknown``), ``what`` (``wait`` or ``hold``),
-        ``begin_s``, ``end_s``: simulated seconds, as `simlib.engine.timeline.timeline` gives them.
-    shares : DataFrame, optional
-        Columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
-        `simlib.engine.timeline.ownership_over_time` gives them.
-    title : str
-        ``{lock}`` stands for the lock's name.
+    - `table`: columns ``thread``, ``lock``, ``mode`` (``read``, ``write`` or ``unknown``), ``what`` (``wait`` or
+      ``hold``), ``begin_s``, ``end_s``: simulated seconds, as `simlib.engine.timeline.timeline` gives them.
+    - `shares`: columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
+      `simlib.engine.timeline.ownership_over_time` gives them.
+    - `title`: ``{lock}`` stands for the lock's name.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"thread": ["main", "vcpu 0"], "lock": "mmu_lock", "mode": "write",
     ...                       "what": ["hold", "wait"], "begin_s": [0.0, 1e-6], "end_s": [3e-6, 3e-6]})
     >>> [trace.name for trace in lock_ownership(table).data]

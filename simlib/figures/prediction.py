@@ -27,16 +27,10 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
 
     Raises `InputError` if there is no row to draw.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The columns `COLUMNS`, and ``policy`` or ``variant``: a prediction's or a comparison's frame, or the result
-        itself.
-    metric : str
-        Only this one.
+    - `frame`: the columns `COLUMNS`, and ``policy`` or ``variant``: a prediction's or a comparison's frame, or the
+      result itself.
+    - `metric`: only this one.
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"variant": "a", "vcpus": [1, 2], "metric": "zap_time", "estimate": [1.0, 1.5],
     ...                       "low": [0.9, 1.2], "high": [1.1, 1.8], "unit": "s"})
     >>> over_vcpus(frame).data[1].y

@@ -33,13 +33,9 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
 
     Raises `InputError` if there is no row with an error.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not drawn).
+    - `table`: columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not
+      drawn).
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"study": "seed 000", "variant": "a", "metric": "m", "vcpus": [1, 64],
     ...                      "role": ["fitted", "held out"], "error_percent": [1.0, -7.5]})
     >>> [(trace.name, trace.x.tolist()) for trace in published_errors(rows).data]

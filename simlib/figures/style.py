@@ -79,8 +79,6 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def variant_colours(variants: Iterable[object]) -> dict[str, str]:
     """Colour of each variant: fixed for the known ones, else the next colour that is free.
 
-    Examples
-    --------
     >>> variant_colours(["mine", "rwlock-old-test"])
     {'mine': '#CC79A7', 'rwlock-old-test': '#D55E00'}
     """
@@ -94,8 +92,6 @@ def variant_colours(variants: Iterable[object]) -> dict[str, str]:
 def translucent(colour: str, opacity: float = 0.18) -> str:
     """A colour for an area that lets lines and points through.
 
-    Examples
-    --------
     >>> translucent("#0072B2", 0.2)
     'rgba(0, 114, 178, 0.2)'
     """
@@ -106,8 +102,6 @@ def translucent(colour: str, opacity: float = 0.18) -> str:
 def short_number(value: float) -> str:
     """A number for a tick: at most three digits, with a prefix from a thousand on.
 
-    Examples
-    --------
     >>> [short_number(v) for v in (0, 0.05, 20, 5000, 2e8)]
     ['0', '0.05', '20', '5 k', '200 M']
     """
@@ -120,8 +114,6 @@ def short_number(value: float) -> str:
 def signed(value: float) -> str:
     """A change or an error, in percent, with its sign: one decimal below ten.
 
-    Examples
-    --------
     >>> [signed(v) for v in (-1.0, 3.54, 5200.4, -0.001)]
     ['−1', '+3.5', '+5200', '0']
     """
@@ -134,8 +126,6 @@ def signed(value: float) -> str:
 def seconds(value: float) -> str:
     """A time for a tick, in the unit that keeps it short.
 
-    Examples
-    --------
     >>> [seconds(v) for v in (2e-10, 2e-9, 5e-6, 0.1, 20.0, 1000.0, 0.0)]
     ['0.2 ns', '2 ns', '5 µs', '100 ms', '20 s', '1000 s', '0 s']
     """
@@ -147,8 +137,6 @@ def seconds(value: float) -> str:
 def time_unit(values: Iterable[float]) -> tuple[float, str]:
     """The unit for all of some times together, with its seconds: that of their geometric middle.
 
-    Examples
-    --------
     >>> time_unit([5e-6, 2e-3]), time_unit([0.8, 20.0]), time_unit([0.0])
     ((1e-06, 'µs'), (1.0, 's'), (1.0, 's'))
     """
@@ -166,8 +154,6 @@ def _positive(values: Iterable[float]) -> np.ndarray:
 def plain_number(value: float) -> str:
     """A number for a tick without a prefix, its thousands apart.
 
-    Examples
-    --------
     >>> [plain_number(v) for v in (0.005, 20.0, 50_000.0)]
     ['0.005', '20', '50\\u2009000']
     """
@@ -177,8 +163,6 @@ def plain_number(value: float) -> str:
 def log_ticks(low: float, high: float) -> list[float]:
     """Ticks 1, 2, 5, 10 … of a logarithmic axis: powers of ten alone on a long one, even steps on a short one.
 
-    Examples
-    --------
     >>> log_ticks(0.8, 30), log_ticks(11, 14)
     ([1.0, 2.0, 5.0, 10.0, 20.0], [11.0, 11.5, 12.0, 12.5, 13.0, 13.5, 14.0])
     """
@@ -196,8 +180,6 @@ def log_ticks(low: float, high: float) -> list[float]:
 def even_ticks(low: float, high: float, most: int) -> list[float]:
     """At most so many ticks 1, 2 or 5 times a power of ten apart.
 
-    Examples
-    --------
     >>> even_ticks(0.0, 0.0047, 5), even_ticks(9.5, 12, 6)
     ([0.0, 0.001, 0.002, 0.003, 0.004], [9.5, 10.0, 10.5, 11.0, 11.5, 12.0])
     """
@@ -210,8 +192,6 @@ def even_ticks(low: float, high: float, most: int) -> list[float]:
 def vcpu_axis(vcpus: Iterable[float]) -> dict[str, Any]:
     """A logarithmic axis of vCPUs whose ticks are the powers of two.
 
-    Examples
-    --------
     >>> vcpu_axis([1, 48])["ticktext"]
     ['1', '2', '4', '8', '16', '32']
     """
@@ -227,8 +207,6 @@ def log_axis(
 ) -> dict[str, Any]:
     """A logarithmic axis that holds all positive, finite `values`.
 
-    Examples
-    --------
     >>> log_axis([1.0, 20.0], "time, s")["ticktext"]
     ['1', '2', '5', '10', '20']
     """
@@ -240,8 +218,6 @@ def log_axis(
 def time_axis(values: Iterable[float], title: str, margin: float = 1.3) -> dict[str, Any]:
     """A logarithmic axis of times, s, whose title has the one unit in which all its ticks are.
 
-    Examples
-    --------
     >>> axis = time_axis([2e-5, 3e-3], "longest stall")
     >>> axis["title"]["text"], axis["ticktext"]
     ('longest stall, µs', ['20', '50', '100', '200', '500', '1\\u2009000', '2\\u2009000'])
@@ -312,8 +288,6 @@ def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
 def as_widget(figure: go.Figure) -> go.FigureWidget:
     """The figure as a widget, with the line below the title as a part of it: a widget draws one over the other.
 
-    Examples
-    --------
     >>> title = as_widget(titled(go.Figure(), "Hold times", "simulated")).layout.title
     >>> title.subtitle.text, title.text.startswith("Hold times<br>")
     ('', True)
@@ -329,17 +303,10 @@ def as_widget(figure: go.Figure) -> go.FigureWidget:
 def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bool = False) -> go.Figure:
     """Put the legend below the axes, where it covers nothing, and the key of markers and lines below that.
 
-    Parameters
-    ----------
-    entries : int
-        Number of entries of the first legend.
-    rows_of : int
-        How many of them fit side by side.
-    keyed : bool
-        Whether the figure has a second legend, ``legend2``, that explains markers and lines.
+    - `entries`: number of entries of the first legend.
+    - `rows_of`: how many of them fit side by side.
+    - `keyed`: whether the figure has a second legend, ``legend2``, that explains markers and lines.
 
-    Examples
-    --------
     >>> legend_below(go.Figure(), 3, keyed=True).layout.margin.b
     140
     """
@@ -381,19 +348,11 @@ def facets(
 
     Returns: the figure, and what gives ``row`` and ``col`` of the panel with an index.
 
-    Parameters
-    ----------
-    panels : sequence of str
-        At least one; the panels' titles.
-    x_title : str
-        Stands below the last row of panels.
-    columns : int
-        At most so many panels side by side.
-    shared_y : bool
-        Whether panels side by side have the same y axis.
+    - `panels`: at least one; the panels' titles.
+    - `x_title`: stands below the last row of panels.
+    - `columns`: at most so many panels side by side.
+    - `shared_y`: whether panels side by side have the same y axis.
 
-    Examples
-    --------
     >>> figure, place = facets(["a", "b", "c", "d"])
     >>> place(3)
     {'row': 2, 'col': 1}

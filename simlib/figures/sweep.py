@@ -26,16 +26,10 @@ COLUMNS = {
 def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
     """The best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
 
-    Parameters
-    ----------
-    table : DataFrame
-        ``vcpus``, ``access_rate`` (1/s of a vCPU), ``clear_lock``, ``clear_chunk`` (bytes), ``policy``, ``matters``
-        (bool: whether it is better than never letting go), of one architecture. One row a cell.
-    policies : sequence of str
-        The order of their colours, so that several maps have the same; by default that of the table.
+    - `table`: ``vcpus``, ``access_rate`` (1/s of a vCPU), ``clear_lock``, ``clear_chunk`` (bytes), ``policy``,
+      ``matters`` (bool: whether it is better than never letting go), of one architecture. One row a cell.
+    - `policies`: the order of their colours, so that several maps have the same; by default that of the table.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"vcpus": [1, 4], "access_rate": 1e5, "clear_lock": "write", "clear_chunk": 2**20,
     ...                       "policy": "every-64", "matters": [False, True]})
     >>> [trace.name for trace in policy_map(table).data if trace.type == "scatter"]

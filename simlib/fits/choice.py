@@ -20,8 +20,6 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
     The notes say where the costs come from, if nobody said so, and that they were calibrated on another architecture.
     The scenario has no variants. Without a fit, the costs are None.
 
-    Examples
-    --------
     >>> estimate, notes = choose_fit(Scenario.parse({"machine": {"name": "ampere-altra"}}))
     >>> notes[0]
     'costs: the shipped fit for ampere-altra (arm64-dirty-memory-time, ...)'

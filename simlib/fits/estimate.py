@@ -21,8 +21,6 @@ BOUNDS = {field.name: field.metadata["bounds"] for field in fields(Costs)}
 def cost_key(cost: str, group: str = "") -> str:
     """Name of a parameter: a cost, or a cost of one group of variants.
 
-    Examples
-    --------
     >>> cost_key("fault_exit"), cost_key("fault_exit", "old test")
     ('fault_exit', 'fault_exit[old test]')
     """
@@ -33,20 +31,12 @@ def cost_key(cost: str, group: str = "") -> str:
 class CostEstimate:
     """Calibrated costs, and how far they are known.
 
-    Attributes
-    ----------
-    names : tuple of str
-        Costs (``"fault_hold"``), or costs of a group of variants (``"fault_exit[old test]"``).
-    logs : ndarray, shape (n,)
-        Natural logarithms of the values (picoseconds, or dimensionless).
-    covariance : ndarray, shape (n, n)
-        Of `logs`.
-    dof : int
-        Degrees of freedom: observations less parameters.
-    discrepancy : float
-        Standard deviation of measured over model, relative, that is left after the fit.
-    spread : mapping of str to float
-        How much larger than `discrepancy` a metric's deviation is taken to be; 1 if not named.
+    - `names`: costs (``"fault_hold"``), or costs of a group of variants (``"fault_exit[old test]"``).
+    - `logs`, shape (n,): natural logarithms of the values (picoseconds, or dimensionless).
+    - `covariance`, shape (n, n): of `logs`.
+    - `dof`: degrees of freedom: observations less parameters.
+    - `discrepancy`: standard deviation of measured over model, relative, that is left after the fit.
+    - `spread`: how much larger than `discrepancy` a metric's deviation is taken to be; 1 if not named.
     """
 
     names: tuple[str, ...]
@@ -73,8 +63,6 @@ class CostEstimate:
     def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
         """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds.
 
-        Examples
-        --------
         >>> known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.02, {})
         >>> bool(abs(known.draw(np.random.default_rng(1))[0] - known.logs[0]) < 0.5)
         True
@@ -87,8 +75,6 @@ class CostEstimate:
     def correlation(self) -> tuple[pd.DataFrame | None, tuple[str, ...]]:
         """Correlation of the costs' logarithms, names by names, and what is missing, in a sentence each.
 
-        Examples
-        --------
         >>> both = np.array([[4.0, 1.0], [1.0, 1.0]])
         >>> estimate = CostEstimate(("fault_exit", "fault_hold"), np.zeros(2), both, 3, 0.1, {})
         >>> estimate.correlation()[0].to_numpy().tolist()
@@ -113,8 +99,6 @@ class CostEstimate:
 def used_costs(scenario: Scenario) -> tuple[str, ...]:
     """Costs that decide how long the scenario's guest takes, so that a value must be known.
 
-    Examples
-    --------
     >>> used_costs(Scenario.parse({"policy": {"architecture": "arm64-2022"}}))
     ('fault_exit', 'fault_hold', 'line_transfer', 'tlb_invalidate')
     """
@@ -150,8 +134,6 @@ def complete(scenario: Scenario, estimate: CostEstimate | None = None) -> Scenar
 
     Raises `InputError` if one has none; the message says how to give it.
 
-    Examples
-    --------
     >>> complete(Scenario())
     Traceback (most recent call last):
     ...

@@ -45,12 +45,8 @@ def save_fit(
 ) -> None:
     """Write a fit file, beside and renamed.
 
-    Parameters
-    ----------
-    train : str, or mapping of str to str, optional
-        The condition that chose the training rows, or those by the names of tables. By default the fit's own.
-    date : datetime.date, optional
-        By default the fit's own.
+    - `train`: the condition that chose the training rows, or those by the names of tables. By default the fit's own.
+    - `date`: by default the fit's own.
     """
     changes: dict[str, Any] = {} if train is None else {"train": conditions_text(train)}
     changes |= {} if date is None else {"date": date.isoformat()}
@@ -60,8 +56,6 @@ def save_fit(
 def conditions_text(conditions: str | Mapping[str, str]) -> str:
     """Conditions by the names of tables in one text.
 
-    Examples
-    --------
     >>> conditions_text("vcpus <= 8"), conditions_text({"": "vcpus <= 8", "mine": "vcpus > 1"})
     ('vcpus <= 8', 'vcpus <= 8; mine:vcpus > 1')
     """
@@ -135,8 +129,6 @@ def _fit(content: dict[str, Any]) -> Fit:
 def fit_path(machine: str) -> Path | None:
     """The file of the shipped fit for a machine, if there is one (``data/fits/MACHINE.json``).
 
-    Examples
-    --------
     >>> fit_path("ampere-altra").name, fit_path("nobody-s"), fit_path("../priors/costs")
     ('ampere-altra.json', None, None)
     """
@@ -149,8 +141,6 @@ def fit_path(machine: str) -> Path | None:
 def find_fit(scenario: Scenario) -> Fit | None:
     """The shipped fit for a scenario's machine, if there is one.
 
-    Examples
-    --------
     >>> find_fit(Scenario.parse({"machine": {"name": "nobody-s"}})) is None
     True
     """

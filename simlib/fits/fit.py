@@ -34,35 +34,22 @@ WIDTH = 118
 class Fit(Result):
     """Calibrated costs, as `simlib.calibrate` finds them and a fit file holds them.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        What was calibrated.
-    estimate : CostEstimate
-        Best values, covariance, degrees of freedom and discrepancy.
-    parameters : DataFrame
-        name, value, low, high (picoseconds or dimensionless), at_bound, determined; unit, once it was read.
-    observations : DataFrame
-        The measurements with the model's value: variant, vcpus, metric, value, train, model, error; table, where the
-        fit is of several.
-    meta : dict
-        What else the file says: dataset, date, train (the condition on the rows that the calibration saw), seed,
-        pages_per_vcpu, level, valid, …
-    noise : DataFrame
-        table, metric, rows, freedom, deviation, ratio, source: how far each metric of each table deviates from the
-        model (`simlib.calibration.noise.Noise`).
-    sensitivity : DataFrame
-        variant, vcpus, name, first, total and their confidences: Sobol indices of each variant's time in the
-        middle of the training vCPUs, over the costs' intervals. Empty without profile intervals.
-    starts : DataFrame
-        Of a calibration, not of a file: start, origin (the guess from the asymptotes, or a point over the whole
-        physical range), first and last sum of squares (of the coarse runs), steps, where each cost began, agrees
-        (with the best: as likely, at the level).
-    advice : mapping of str to str
-        Of a calibration: for each flag of `valid` that does not hold, what is the matter and the cure.
+    - `scenario`: what was calibrated.
+    - `estimate`: best values, covariance, degrees of freedom and discrepancy.
+    - `parameters`: name, value, low, high (picoseconds or dimensionless), at_bound, determined; unit, once it was read.
+    - `observations`: the measurements with the model's value: variant, vcpus, metric, value, train, model, error;
+      table, where the fit is of several.
+    - `meta`: what else the file says: dataset, date, train (the condition on the rows that the calibration saw), seed,
+      pages_per_vcpu, level, valid, …
+    - `noise`: table, metric, rows, freedom, deviation, ratio, source: how far each metric of each table deviates from
+      the model (`simlib.calibration.noise.Noise`).
+    - `sensitivity`: variant, vcpus, name, first, total and their confidences: Sobol indices of each variant's time in
+      the middle of the training vCPUs, over the costs' intervals. Empty without profile intervals.
+    - `starts`: of a calibration, not of a file: start, origin (the guess from the asymptotes, or a point over the whole
+      physical range), first and last sum of squares (of the coarse runs), steps, where each cost began, agrees (with
+      the best: as likely, at the level).
+    - `advice`: of a calibration: for each flag of `valid` that does not hold, what is the matter and the cure.
 
-    Examples
-    --------
     >>> from simlib.fits import load_fit
     >>> from simlib.measurements import data_dir
     >>> fit = load_fit(data_dir() / "fits" / "ampere-altra.json")

@@ -36,8 +36,6 @@ def check_fit(content: Mapping[str, Any]) -> None:
 
     Raises `ValueError`, which says what is wrong.
 
-    Examples
-    --------
     >>> check_fit({"dataset": 5})
     Traceback (most recent call last):
     ValueError: dataset must be a text

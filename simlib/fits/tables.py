@@ -32,8 +32,6 @@ def numbered(correlation: pd.DataFrame) -> pd.DataFrame:
 def reach(percent: float, sign: str) -> str:
     """How far an end lies from its value: percent, or a factor where that is large.
 
-    Examples
-    --------
     >>> reach(4.26, "+"), reach(77.4, "−"), reach(2.9e5, "+")
     ('+4.3 %', '−77 %', '×2.9e+03')
     """
@@ -45,8 +43,6 @@ def reach(percent: float, sign: str) -> str:
 def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
     """Costs with their intervals in the unit in which the value is short, and which of the three are at a bound.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"name": ["fault_hold"], "value": [2.5e6], "low": [2e4], "high": [3e6]})
     >>> cost_table(rows.assign(determined=False))[["value", "low", "high", "unit", "bound"]].to_numpy().tolist()
     [[2.5, 0.02, 3.0, 'µs', 'low end: 20 ns']]
@@ -68,8 +64,6 @@ def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
 def physical(cost: str, value: float, low: float, high: float) -> tuple[float, float]:
     """The ends of an interval, those beyond a bound at it: an interval without profile knows no bounds.
 
-    Examples
-    --------
     >>> physical("fault_hold", 4e5, 12.0, 5e5)
     (20000, 500000.0)
     """
@@ -102,8 +96,6 @@ def residual_table(
     measured value), deviation_percent (what a row of its metric is taken to deviate by), residual (logarithm of model
     over measured, over that deviation).
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"variant": "", "vcpus": [1, 2], "metric": "contentions", "value": [0.0, 100.0],
     ...                      "train": [False, True], "model": [0.0, 90.0]})
     >>> known = CostEstimate(("fault_hold",), np.log([6e5]), np.eye(1), 1, 0.05, {"contentions": 2.0})
@@ -154,8 +146,6 @@ def metric_table(residuals: pd.DataFrame) -> pd.DataFrame:
 def unit_of(name: str) -> str:
     """Unit of a parameter's value in a fit file.
 
-    Examples
-    --------
     >>> unit_of("fault_hold"), unit_of("fault_jitter[old test]")
     ('ps', 'dimensionless')
     """

@@ -43,8 +43,6 @@ ROUNDS = 6
 def vcpu_counts(cpus: int) -> tuple[int, ...]:
     """Powers of two up to the number of CPUs, and that number.
 
-    Examples
-    --------
     >>> vcpu_counts(2), vcpu_counts(12)
     ((1, 2), (1, 2, 4, 8, 12))
     """
@@ -57,8 +55,6 @@ def vcpu_counts(cpus: int) -> tuple[int, ...]:
 def chunks(pages: int) -> tuple[int, ...]:
     """Pages of one CLEAR ioctl: all (0), a quarter of a vCPU's, 512, 64.
 
-    Examples
-    --------
     >>> chunks(16384), chunks(2048)
     ((0, 4096, 512, 64), (0, 512, 64))
     """
@@ -85,8 +81,6 @@ def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: b
     of the test that every cell has, such as its backing. `switches`: whether the kernel's switches
     (``kernel-patches/``) can be set.
 
-    Examples
-    --------
     >>> import os
     >>> from simlib.host.facts import HostFacts
     >>> host = HostFacts("x86_64", "6.18", "a CPU", (0, 1), 2, 1, 1, {}, 2**34, "", False, "madvise")

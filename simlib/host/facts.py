@@ -64,15 +64,9 @@ class HostFacts:
 def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
     """Look at a host.
 
-    Parameters
-    ----------
-    cpus : sequence of int
-        Numbers of the CPUs that are to be used.
-    root : Path
-        Where its ``proc`` and ``sys`` lie.
+    - `cpus`: numbers of the CPUs that are to be used.
+    - `root`: where its ``proc`` and ``sys`` lie.
 
-    Examples
-    --------
     >>> import os
     >>> facts = read_facts(sorted(os.sched_getaffinity(0)))
     >>> facts.sockets <= facts.cores <= len(facts.cpus)
@@ -116,8 +110,6 @@ def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[
 
     Raises `InputError` if the machine is none that is modelled, or its KVM does not say.
 
-    Examples
-    --------
     >>> page_tables("x86_64", "6.12.1", {"kvm.tdp_mmu": "Y", "kvm_intel": "", "kvm_intel.ept": "Y"})
     ('x86-tdp', 'two-dimensional paging (EPT), TDP MMU')
     >>> page_tables("x86_64", "6.18.0", {"kvm.tdp_mmu": "N", "kvm_pvm": ""})[0]
@@ -138,8 +130,6 @@ def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[
 def kernel_version(release: str) -> tuple[int, int]:
     """The first two numbers of a release.
 
-    Examples
-    --------
     >>> kernel_version("6.18.44-generic")
     (6, 18)
     """
@@ -197,8 +187,6 @@ def _nodes(system: Path, cpus: Sequence[int]) -> dict[str, tuple[int, ...]]:
 def parse_cpus(text: str) -> tuple[int, ...]:
     """Numbers of CPUs, as the kernel and taskset write them.
 
-    Examples
-    --------
     >>> parse_cpus("0-2,8")
     (0, 1, 2, 8)
     """

@@ -39,12 +39,8 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
     Returns: As a fit file holds it: ``save_fit`` saves it. Raises `CalibrationError` if too few cells were quiet to
     determine what every prediction needs.
 
-    Parameters
-    ----------
-    seed : int
-        Of the resampling, of the simulated probe and of the replications.
-    progress : callable
-        Told what is being done, and the share of it that is done.
+    - `seed`: of the resampling, of the simulated probe and of the replications.
+    - `progress`: told what is being done, and the share of it that is done.
     """
     random = np.random.default_rng(seed)
     repeats = np.arange(len(data.repeats))
@@ -131,8 +127,6 @@ def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
 def slope(x: Floats, y: Floats) -> float:
     """Slope of a line through times whose relative deviations are alike; NaN without two different `x`.
 
-    Examples
-    --------
     >>> round(slope(np.array([1.0, 2.0, 4.0]), np.array([12.0, 14.0, 18.0])), 9)
     2.0
     """

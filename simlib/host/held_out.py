@@ -102,8 +102,6 @@ def median_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
 
     Source: the binomial distribution of how many lie below it.
 
-    Examples
-    --------
     >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
     (2.0, 8.0)
     """

@@ -117,14 +117,9 @@ def measure_host(
     Raises `InputError` if this host has no usable ``/dev/kvm`` or is busy, an option is wrong, or the folder holds
     another measurement. Raises `SimlibError` if a run fails, or another one is under way.
 
-    Parameters
-    ----------
-    out : str or Path
-        Folder for what is measured. One that holds a part of it is continued.
-    name : str
-        First part of the tables' names.
-    progress : callable
-        Told what is being done, and the share of it that is done.
+    - `out`: folder for what is measured. One that holds a part of it is continued.
+    - `name`: first part of the tables' names.
+    - `progress`: told what is being done, and the share of it that is done.
     """
     native_target()
     chosen = plan.chosen()
@@ -188,8 +183,6 @@ def _pilot(facts: HostFacts, program: Path, hugepages: bool) -> dict[str, Any]:
 def round_up(value: float) -> int:
     """The next of 1, 2, 5, 10, 20, 50, …
 
-    Examples
-    --------
     >>> round_up(163_840)
     200000
     """

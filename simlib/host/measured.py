@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simlib.errors import CalibrationError, InputError
 from simlib.host.design import PAGE
 from simlib.host.measure import NAME
-from simlib.lab.records import FAULT_SITES, switch
+from simlib.lab.records import FAULT_SITES, batch_of
 from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
@@ -126,7 +126,7 @@ class HostData:
 
 def batches(rows: pd.DataFrame) -> pd.Series:
     """Pages per hold of the lock that the kernel's switch was set to; 0: a whole ioctl, as without the switch."""
-    return rows["switches"].map(lambda text: switch(text, "dirty_log_clear_batch") if isinstance(text, str) else 0)
+    return rows["switches"].map(lambda text: batch_of(text) if isinstance(text, str) else 0)
 
 
 def is_quiet(noise: pd.DataFrame) -> pd.Series:
@@ -139,10 +139,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
 
     Raises `InputError` if a table is missing or damaged, `CalibrationError` if too few runs were quiet.
 
-    Parameters
-    ----------
-    name : str
-        First part of the tables' names.
+    - `name`: first part of the tables' names.
     """
     folder = Path(folder)
     tables = {}
@@ -176,8 +173,6 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
 def shipped_host() -> HostData:
     """A host that was measured, as the data set has it: what a folder of one's own would be.
 
-    Examples
-    --------
     >>> shipped_host().facts["architecture"]
     'x86-shadow-paging'
     """
@@ -205,8 +200,6 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
 def machine_name(facts: Mapping[str, Any]) -> str:
     """A name for a host, of its CPU and how many it has.
 
-    Examples
-    --------
     >>> machine_name({"cpu": "AMD EPYC", "cpus": [0, 1]})
     'host-amd-epyc-2'
     """

@@ -60,8 +60,6 @@ class Migration:
 
     `rows` has a row a sample; `first` and `last` are the first and the last reply, None before it.
 
-    Examples
-    --------
     >>> migration = Migration()
     >>> migration.take(1, 0.0, {})
     >>> migration.take(2, 0.5, {"status": "active", "ram": {"dirty-sync-count": 1, "transferred": 4096}})
@@ -114,8 +112,6 @@ class Migration:
 def status_of(reply: dict[str, Any]) -> str:
     """State of the migration in a reply; an empty reply means that there was none.
 
-    Examples
-    --------
     >>> status_of({}), status_of({"status": "active"})
     ('none', 'active')
     """

@@ -95,8 +95,6 @@ def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
 def between(before: Snapshot, after: Snapshot, cpus: int) -> Noise:
     """What went on between two looks, of which the children that ended meanwhile are not a part.
 
-    Examples
-    --------
     >>> idle = Snapshot(0.0, 0.0, 0.0, 0.0, ())
     >>> between(idle, Snapshot(2.0, 0.0, 2.2, 2.0, ()), 2)
     Noise(wall_s=2.0, steal_percent=0.0, foreign_percent=5.0, frequency_percent=None)

@@ -17,8 +17,6 @@ def command_of(pid: int) -> list[str]:
 
     Raises `InputError` if there is no such process, or it does not say.
 
-    Examples
-    --------
     >>> command_of(2**30)
     Traceback (most recent call last):
     simlib.errors.InputError: PID = 1073741824: is no process; name that of QEMU: pgrep -a qemu
@@ -47,8 +45,6 @@ def qmp_sockets(pid: int) -> list[str]:
 def sockets_in(command: Sequence[str]) -> list[str]:
     """Paths of the QMP sockets that a command line names.
 
-    Examples
-    --------
     >>> sockets_in(["qemu", "-qmp", "unix:/run/a.sock,server=on,wait=off", "-monitor", "unix:/run/hmp.sock,server"])
     ['/run/a.sock']
     >>> sockets_in(["qemu", "-chardev", "socket,id=m,path=/run/b,server=on", "-mon", "chardev=m,mode=control"])

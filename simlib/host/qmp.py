@@ -47,8 +47,6 @@ class Monitor:
     `version` becomes QEMU's, such as ``"7.2.22"``, empty if the greeting has none; `pid` the process that opened the
     socket for listening, None where the system does not tell.
 
-    Examples
-    --------
     >>> Monitor("/no/such/socket")
     Traceback (most recent call last):
     simlib.errors.InputError: /no/such/socket = No such file or directory: must be a QMP socket that accepts
@@ -170,8 +168,6 @@ class Monitor:
 def refusal(command: str, error: dict[str, Any]) -> str:
     """A sentence on a command that QEMU refused.
 
-    Examples
-    --------
     >>> refusal("query-stats", {"class": "CommandNotFound", "desc": "The command query-stats has not been found"})
     'QEMU refused query-stats: The command query-stats has not been found'
     """
@@ -181,8 +177,6 @@ def refusal(command: str, error: dict[str, Any]) -> str:
 def one_line(value: Any, most: int = 60) -> str:
     """The first line of something foreign, without what a terminal would obey.
 
-    Examples
-    --------
     >>> one_line(" QEMU\\x1b[1m\\r\\nmonitor"), one_line({"a": [1]})
     ('QEMU [1m', "{'a': [1]}")
     """

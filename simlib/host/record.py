@@ -22,8 +22,6 @@ INTERVAL = (*TIMES, Column("interval_s", "number", "time since the sample before
 class Record(Rows):
     """Rows that are kept as columns and as CSV.
 
-    Examples
-    --------
     >>> record = Record([Column("name", "text", "whose"), Column("delay_ns", "whole", "time waited", optional=True)])
     >>> record.add("CPU 0/KVM", 12)
     >>> record.add("a, b", None)

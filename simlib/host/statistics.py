@@ -65,8 +65,6 @@ class Description(NamedTuple):
 class Statistics:
     """Statistics of a VM and its vCPUs from sample to sample.
 
-    Examples
-    --------
     >>> statistics = Statistics()
     >>> statistics.describe([{"provider": "kvm", "target": "vm", "stats": [
     ...     {"name": "remote_tlb_flush", "type": "cumulative", "exponent": 0}]}])
@@ -211,8 +209,6 @@ def span(bucket: int, buckets: int, about: Description) -> tuple[int, int | None
     ``kvm_stats_linear_hist_update()`` and ``kvm_stats_log_hist_update()`` in ``include/linux/kvm_host.h`` put whatever
     is above the last bucket into it.
 
-    Examples
-    --------
     >>> [span(bucket, 8, Description("linear-histogram", "count", 10)) for bucket in (2, 7)]
     [(20, 30), (70, None)]
     >>> span(3, 32, Description("log2-histogram", "ns"))
@@ -227,8 +223,6 @@ def span(bucket: int, buckets: int, about: Description) -> tuple[int, int | None
 def fits(counts: list[int], total: int, about: Description) -> bool:
     """Whether a histogram's values can have a sum.
 
-    Examples
-    --------
     >>> fits([0, 0, 3], 7, Description()), fits([0, 0, 3], 2, Description())
     (True, False)
     """
@@ -242,8 +236,6 @@ def fits(counts: list[int], total: int, about: Description) -> bool:
 def unit_of(described: dict[str, Any]) -> str:
     """Unit of a statistic from its description.
 
-    Examples
-    --------
     >>> unit_of({"unit": "seconds", "base": 10, "exponent": -9}), unit_of({"exponent": 0}), unit_of({"unit": "bytes"})
     ('ns', 'count', 'bytes')
     >>> unit_of({"unit": "bytes", "base": 2, "exponent": 10})

@@ -67,8 +67,6 @@ class Threads:
     def vcpu_of(self, tid: int, name: str) -> str:
         """Number of the vCPU that a thread runs; ``"none"`` if it runs none.
 
-        Examples
-        --------
         >>> Threads(1).vcpu_of(12, "CPU 3/KVM"), Threads(1).vcpu_of(13, "live_migration")
         ('3', 'none')
         """

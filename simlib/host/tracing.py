@@ -51,8 +51,6 @@ class Tracing:
     `enabled` holds the events that are traced, `unreadable` counts lines that could not be read, and `left` tells
     whether something was left in the buffer at the end.
 
-    Examples
-    --------
     >>> Tracing(EVENTS, [1], Path("/no/such/folder"))
     Traceback (most recent call last):
     simlib.errors.InputError: tracepoints = /no/such/folder: must be a tracefs that may be written; run as root, or

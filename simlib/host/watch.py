@@ -75,23 +75,14 @@ def watch_guest(
     Returns: Also after Ctrl-C, with everything that was sampled. Raises `InputError` if neither socket nor process is
     given, or nothing of it can be sampled.
 
-    Parameters
-    ----------
-    qmp : str or Path, optional
-        A QMP socket of it that nobody else uses.
-    pid : int, optional
-        Its process; the socket is found in its command line. One of the two must be given.
-    interval : float, optional
-        Time between two samples, s.
-    duration : float, optional
-        End after so long, s, whatever the migration does. Without it, wait for a migration and watch it to its end.
-    events : sequence of str, optional
-        Tracepoints, ``system:event``; none to leave them out.
-    progress : callable, optional
-        Called after each sample with what is seen and the share of `duration` that is over.
+    - `qmp`: a QMP socket of it that nobody else uses.
+    - `pid`: its process; the socket is found in its command line. One of the two must be given.
+    - `interval`: time between two samples, s.
+    - `duration`: end after so long, s, whatever the migration does. Without it, wait for a migration and watch it to
+      its end.
+    - `events`: tracepoints, ``system:event``; none to leave them out.
+    - `progress`: called after each sample with what is seen and the share of `duration` that is over.
 
-    Examples
-    --------
     >>> watch_guest()
     Traceback (most recent call last):
     simlib.errors.InputError: qmp = None: a socket or a process must be named; give qmp=PATH or pid=NUMBER

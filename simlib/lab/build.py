@@ -110,18 +110,11 @@ def build(
     Raises `InputError` if a tool or the source is missing, or the version is wrong. Raises `SimlibError` if the series
     does not apply, a compilation fails, the disk is full or the lab is in use.
 
-    Parameters
-    ----------
-    target : str
-        Name in `TARGETS`.
-    kernel : str
-        Name in `KERNELS`.
-    source : Path, optional
-        A kernel tree of one's own. Default: the distribution's source package.
-    progress : callable
-        Told what is being done.
-    skip : sequence of str
-        Patches to leave out, by number or file name.
+    - `target`: name in `TARGETS`.
+    - `kernel`: name in `KERNELS`.
+    - `source`: a kernel tree of one's own. Default: the distribution's source package.
+    - `progress`: told what is being done.
+    - `skip`: patches to leave out, by number or file name.
     """
     what = find_target(target)
     if kernel not in KERNELS:

@@ -20,8 +20,6 @@ MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
 def lab_dir() -> Path:
     """Folder of the lab: what ``SIMLIB_LAB`` names, else ``build/lab`` under the current folder.
 
-    Examples
-    --------
     >>> lab_dir().is_absolute()
     True
     """
@@ -39,8 +37,6 @@ def need_space(folder: Path, gib: float, what: str) -> None:
 
     Raises `SimlibError` if fewer than `gib` GiB are free where `folder` will be.
 
-    Examples
-    --------
     >>> need_space(Path("/"), 0.0, "nothing")
     """
     free = free_gib(folder)
@@ -54,8 +50,6 @@ def system_faults() -> Iterator[None]:
 
     Raises `SimlibError` in place of an `OSError`, except for a reader that has gone away.
 
-    Examples
-    --------
     >>> with system_faults():
     ...     open("/no/such/file")
     Traceback (most recent call last):
@@ -76,8 +70,6 @@ def check_own(*places: Path) -> None:
 
     Raises `SimlibError` if one of them is there, and belongs to another user or may be written by all.
 
-    Examples
-    --------
     >>> check_own(Path("/nowhere"))
     """
     for place in places:

@@ -45,14 +45,9 @@ def collect(
     Returns: Cells that fail do not stop the others. Raises `InputError` if a kernel is not built or QEMU is missing:
     before anything is run. Raises `SimlibError` if the lab is being built in.
 
-    Parameters
-    ----------
-    jobs : int
-        Boots at a time, each on a core of its own; 0: one for every core.
-    fresh : bool
-        Run the cells again even if their results are there.
-    progress : callable
-        Told the label of the cell that ended last and the share that is done.
+    - `jobs`: boots at a time, each on a core of its own; 0: one for every core.
+    - `fresh`: run the cells again even if their results are there.
+    - `progress`: told the label of the cell that ended last and the share that is done.
     """
     emulators = {spec.target: find_qemu(find_target(spec.target)) for spec in experiments}
     cores = sorted(os.sched_getaffinity(0))
@@ -104,10 +99,7 @@ def collect_native(experiments: Sequence[Experiment], *, progress: Progress = _q
     Raises `InputError` if this host has no usable ``/dev/kvm``, or the selftests are not built for it. Raises
     `SimlibError` if the lab is at work already: two runs would spoil each other's times and switches.
 
-    Parameters
-    ----------
-    progress : callable
-        Told the label of the cell and the share that is done.
+    - `progress`: told the label of the cell and the share that is done.
     """
     target = native_target()
     for spec in experiments:

@@ -171,10 +171,7 @@ def load_experiment(path: str | Path) -> list[Experiment]:
 
     Raises `InputError` for a file that cannot be read, an unknown key or a value that breaks its rule.
 
-    Parameters
-    ----------
-    path : str or Path
-        ``[[experiment]]`` tables, or one experiment at the top level.
+    - `path`: ``[[experiment]]`` tables, or one experiment at the top level.
     """
     content = read_toml(path, "an experiment (TOML)")
     tables = content.get("experiment", [content])
@@ -196,8 +193,6 @@ def load_experiment(path: str | Path) -> list[Experiment]:
 def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Experiment:
     """Check one experiment's table.
 
-    Examples
-    --------
     >>> spec = parse_experiment({"name": "n", "target": "x86_64", "test": {"vcpus": [1, 2]}})
     >>> spec.mode, [cell.label for cell in spec.cells()]
     ('npt', ['n vcpus=1', 'n vcpus=2'])
@@ -252,8 +247,6 @@ def _check_fields(values: dict[str, Any], where: str) -> dict[str, Any]:
 def check_name(what: str, name: str) -> None:
     """Refuse what is no name of files.
 
-    Examples
-    --------
     >>> check_name("--name", "../mine")
     Traceback (most recent call last):
     simlib.errors.InputError: --name = ../mine: must be letters, digits, -, _ and .; choose another name

@@ -33,8 +33,6 @@ class Finding:
 def check_host() -> list[Finding]:
     """Look at this machine; nothing is changed.
 
-    Examples
-    --------
     >>> sorted({finding.there for finding in check_host()}) in ([False], [True], [False, True])
     True
     """

@@ -58,8 +58,6 @@ class Series:
 
         Raises `InputError` if there is no such patch.
 
-        Examples
-        --------
         >>> series = read_series()
         >>> len(series.patches) - len(series.without(["16", "0017"]).patches)
         2
@@ -87,8 +85,6 @@ class Series:
     def within(self, folder: str) -> Series:
         """The patches that touch nothing outside of a folder of the kernel tree.
 
-        Examples
-        --------
         >>> [patch.name[:4] for patch in read_series().within("tools/testing/selftests/").patches]
         ['0018', '0019']
         """
@@ -118,8 +114,6 @@ def read_series(folder: Path | None = None) -> Series:
 
     `folder`: by default the bundled one.
 
-    Examples
-    --------
     >>> series = read_series()
     >>> series.package, series.version[:2]
     ('linux-source-6.12', (6, 12))

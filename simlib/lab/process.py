@@ -40,8 +40,6 @@ def run(
     `progress`: told the seconds since the start, every `look_s`; what it raises ends the program. `**options`: of
     `subprocess.Popen`.
 
-    Examples
-    --------
     >>> run(["sh", "-c", "echo hello; exit 3"], stdout=subprocess.PIPE, text=True).returncode
     3
     """
@@ -83,8 +81,6 @@ def need(what: str, commands: Sequence[str], cure: str) -> None:
 
     Raises `InputError` if one is not there; it names all that are missing.
 
-    Examples
-    --------
     >>> need("measuring", ["sh", "no-such-program"], "install it")
     Traceback (most recent call last):
     simlib.errors.InputError: measuring = no-such-program: not found; install it
@@ -98,8 +94,6 @@ def refuse_full(output: str) -> None:
 
     Raises `SimlibError` if its output says that.
 
-    Examples
-    --------
     >>> refuse_full("cc1: a.s: No space left on device")
     Traceback (most recent call last):
     simlib.errors.SimlibError: cc1: a.s: No space left on device: free some space, or set SIMLIB_LAB (or TMPDIR) to a

@@ -194,10 +194,7 @@ def fetch_qemu(targets: Sequence[Target], progress: Callable[[str], None] = prin
     Returns: The folder that holds the unpacked packages. Raises `InputError`, `SimlibError` if this is no Debian
     system, apt fails, or what it fetched does not start here.
 
-    Parameters
-    ----------
-    progress : callable
-        Told what is being done.
+    - `progress`: told what is being done.
     """
     missing = [name for name in ("apt-get", "dpkg") if shutil.which(name) is None]
     sources = [] if missing else debian_sources(Path("/etc/apt"))

@@ -34,16 +34,14 @@ FAULT_SITES = ("fault_fast", "fault_slow")
 """Call sites' classes at which a fault takes the lock."""
 
 
-def switch(switches: str, name: str, default: int = 0) -> int:
-    """A whole number among a cell's switches.
+def batch_of(switches: str) -> int:
+    """Pages after which a cell's CLEAR lets go; 0: never.
 
-    Examples
-    --------
-    >>> switch("dirty_log_clear_batch=512 fast_page_fault=off", "dirty_log_clear_batch")
-    512
+    >>> batch_of("dirty_log_clear_batch=512 fast_page_fault=off"), batch_of("")
+    (512, 0)
     """
     found = dict(word.split("=", 1) for word in str(switches).split())
-    return int(found.get(name, default))
+    return int(found.get("dirty_log_clear_batch", 0))
 
 
 @dataclass(frozen=True)
@@ -362,10 +360,7 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
     Returns: The CSV files. Raises `InputError` if the name is unfit, or the folder cannot be written. Raises
     `SimlibError` if there is no record, or two that the tables' key does not tell apart.
 
-    Parameters
-    ----------
-    name : str
-        First part of the tables' names: ``<name>-runs`` and so on.
+    - `name`: first part of the tables' names: ``<name>-runs`` and so on.
     """
     check_name("--name", name)
     if not records:

@@ -66,8 +66,6 @@ class Renames:
 def find_renames(tree: Path) -> Renames:
     """Look at a tree's selftests.
 
-    Examples
-    --------
     >>> find_renames(Path("/nonexistent")).patch("as it is")
     'as it is'
     """

@@ -46,19 +46,12 @@ def check_series(
     Returns: What was found good, a sentence each. Raises `InputError`, `SimlibError` if something is missing, does not
     apply, or is faulty.
 
-    Parameters
-    ----------
-    targets : sequence of Target
-        Architectures to compile for: everything in KVM's folders, with warnings turned up (W=1, and sparse where it is
-        installed), with and without the statistics; then each patch by itself.
-    source : Path, optional
-        A kernel tree of one's own. Default: the distribution's source package.
-    progress : callable
-        Told what is being done.
-    skip : sequence of str
-        Patches to leave out, by number or file name.
-    each : bool
-        Whether to compile each patch by itself, too, which takes longest.
+    - `targets`: architectures to compile for: everything in KVM's folders, with warnings turned up (W=1, and sparse
+      where it is installed), with and without the statistics; then each patch by itself.
+    - `source`: a kernel tree of one's own. Default: the distribution's source package.
+    - `progress`: told what is being done.
+    - `skip`: patches to leave out, by number or file name.
+    - `each`: whether to compile each patch by itself, too, which takes longest.
     """
     series = read_series().without(skip)
     need("checkpatch.pl", ["perl"], "apt-get install perl")

@@ -116,8 +116,6 @@ def find_target(name: str) -> Target:
 
     Raises `InputError` if there is none of this name.
 
-    Examples
-    --------
     >>> find_target("arm64").qemu
     'qemu-system-aarch64'
     >>> find_target("s390x")

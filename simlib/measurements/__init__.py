@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Measurements: the published tables of ``data/``, the user's own files, and other tools' logs.
 
-Examples
---------
 >>> from simlib import measurements
 >>> table = measurements.load("x86-clear-dirty-log-160-vcpus")
 >>> table.select("variant == after").seconds("clear_time")

@@ -39,14 +39,9 @@ RESERVED = ("and", "or", "not", "in")
 class Clause(program.Condition):
     """One comparison of a column with one value, or with several (``in``).
 
-    Attributes
-    ----------
-    column : str
-        Name of the column.
-    op : str
-        ``==``, ``!=``, ``<=``, ``>=``, ``<``, ``>`` or ``in``.
-    literals : tuple of str
-        The values as written, without quotes; one, unless `op` is ``in``.
+    - `column`: name of the column.
+    - `op`: ``==``, ``!=``, ``<=``, ``>=``, ``<``, ``>`` or ``in``.
+    - `literals`: the values as written, without quotes; one, unless `op` is ``in``.
     """
 
     column: str
@@ -62,10 +57,7 @@ class Clause(program.Condition):
 class Condition:
     """Which rows of a table are meant. Made by `parse_condition`, and written by ``str`` as that reads it.
 
-    Attributes
-    ----------
-    asked : simlib.model.program.Condition or None
-        Clauses, and what joins them; None: every row is meant.
+    - `asked`: clauses, and what joins them; None: every row is meant.
     """
 
     asked: program.Condition | None
@@ -76,8 +68,6 @@ class Condition:
     def columns(self) -> tuple[str, ...]:
         """The columns that it names, each once, in their order.
 
-        Examples
-        --------
         >>> parse_condition("vcpus > 1 and (series == a or vcpus > 8)").columns()
         ('vcpus', 'series')
         """
@@ -93,8 +83,6 @@ class Condition:
         Returns: ndarray of bool, shape (len(frame),). True where the condition holds. Raises `InputError` if a column
         does not exist, if a number is compared with text, or if text is compared by order.
 
-        Examples
-        --------
         >>> frame = pd.DataFrame({"vcpus": [1, 8, 64], "lock": ["spin", "rw", "rw"]})
         >>> parse_condition("vcpus >= 8 and lock == rw").mask(frame)
         array([False,  True,  True])
@@ -111,16 +99,11 @@ def parse_condition(text: str) -> Condition:
 
     Raises `InputError` if the text does not follow the grammar.
 
-    Parameters
-    ----------
-    text : str
-        Comparisons ``column op value`` joined by ``and``, ``or``, ``not`` and parentheses; `op` is ``==``, ``!=``,
-        ``<=``, ``>=``, ``<``, ``>``, or ``in`` or ``not in`` with values separated by commas, in parentheses or
-        brackets if one likes. ``not`` binds closest, then ``and``, then ``or``. A value with blanks, commas or
-        parentheses stands in quotes. Empty text holds for every row.
+    - `text`: comparisons ``column op value`` joined by ``and``, ``or``, ``not`` and parentheses; `op` is ``==``,
+      ``!=``, ``<=``, ``>=``, ``<``, ``>``, or ``in`` or ``not in`` with values separated by commas, in parentheses or
+      brackets if one likes. ``not`` binds closest, then ``and``, then ``or``. A value with blanks, commas or
+      parentheses stands in quotes. Empty text holds for every row.
 
-    Examples
-    --------
     >>> print(parse_condition("vcpus in [16,32, 64] and (series == 'rwlock-old-test' or not iteration > 1)"))
     vcpus in 16,32,64 and (series == 'rwlock-old-test' or not iteration > 1)
     >>> parse_condition("vcpus = 8")

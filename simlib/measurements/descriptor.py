@@ -90,8 +90,6 @@ def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
 
     Raises `InputError` if a column of numbers carries no known unit.
 
-    Examples
-    --------
     >>> cells = pd.DataFrame({"lock": ["spin"], "vcpus": ["1"], "clear_time_s": ["0.5"]}, index=[2])
     >>> implied_descriptor("a.csv", cells)["schema"]["primaryKey"]
     ['lock', 'vcpus']

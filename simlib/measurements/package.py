@@ -32,8 +32,6 @@ def data_dir() -> Path:
     That which the environment variable ``SIMLIB_DATA`` names if it is set, else ``data`` of the source tree, else the
     copy inside the installed package. Raises `InputError` if it holds no ``datapackage.json``.
 
-    Examples
-    --------
     >>> (data_dir() / "datapackage.json").exists()
     True
     """
@@ -58,8 +56,6 @@ def list_tables() -> pd.DataFrame:
     Returns: name, title, rows, source (author and subject), hardware, kind. Raises `InputError` if the package or one
     of its descriptors cannot be read.
 
-    Examples
-    --------
     >>> tables = list_tables().set_index("name")
     >>> int(tables.loc["arm64-dirty-memory-time", "rows"])
     21
@@ -89,8 +85,6 @@ def load(name: str) -> MeasurementTable:
 
     Raises `InputError` if there is no such table, or its file is bad.
 
-    Examples
-    --------
     >>> load("arm64-teardown-64gb").seconds("teardown_time")
     array([12.,  1.])
     """
@@ -107,8 +101,6 @@ def assemble(folder: Path) -> dict[str, Any]:
 
     Its own keys, and the standard part of every ``*/*.json`` in `folder` that describes a CSV beside it.
 
-    Examples
-    --------
     >>> folder = data_dir()
     >>> assemble(folder) == json.loads((folder / "datapackage.json").read_text(encoding="utf-8"))
     True
@@ -175,8 +167,6 @@ def as_table(given: MeasurementTable | pd.DataFrame | str | Path) -> Measurement
 
     Raises `InputError` if it is none of these, or breaks a rule.
 
-    Examples
-    --------
     >>> as_table("x86-get-dirty-log-lockless")
     <MeasurementTable x86-get-dirty-log-lockless: 2 rows; ...>
     """

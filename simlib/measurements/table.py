@@ -24,18 +24,11 @@ from simlib.results import html_of, rendered
 class MeasurementTable:
     """A checked table of measurements. Made by `read` or `simlib.measurements.load`.
 
-    Attributes
-    ----------
-    frame : pandas.DataFrame
-        The rows. Integers are ``int64``, other numbers and integers with a missing value
-        ``float64`` (missing: NaN), text is as written (missing: empty).
-    descriptor : dict
-        Frictionless descriptor, with source, hardware, command, notes and caveats.
-    path : pathlib.Path
-        The file that was read.
+    - `frame`: the rows. Integers are ``int64``, other numbers and integers with a missing value ``float64`` (missing:
+      NaN), text is as written (missing: empty).
+    - `descriptor`: frictionless descriptor, with source, hardware, command, notes and caveats.
+    - `path`: the file that was read.
 
-    Examples
-    --------
     >>> from simlib.measurements import load
     >>> table = load("arm64-dirty-memory-time")
     >>> table
@@ -144,8 +137,6 @@ def read(path: str | Path) -> MeasurementTable:
     A descriptor ``<stem>.json`` beside it is used; without one, the names of the columns say what they are. Raises
     `InputError` for the first fault of the file: where it is, what was found, the rule, the cure.
 
-    Examples
-    --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "mine.csv").write_text("vcpus,dirty_memory_time_ms\\n1,900\\n2,1200\\n")
@@ -161,8 +152,6 @@ def from_frame(frame: pd.DataFrame) -> MeasurementTable:
 
     Raises `InputError` for the first fault.
 
-    Examples
-    --------
     >>> from_frame(pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})).seconds("dirty_memory_time")
     array([0.9, 1.2])
     """
@@ -174,8 +163,6 @@ def check(path: str | Path) -> list[str]:
 
     Returns: What was found good, a line each: rows, key, range and unit of every column of numbers.
 
-    Examples
-    --------
     >>> from simlib.measurements import data_dir
     >>> for line in check(data_dir() / "published" / "x86-get-dirty-log-lockless.csv"):
     ...     print(line)

@@ -58,8 +58,6 @@ _DURATION_WORDS = frozenset({"time", "latency", "duration", "downtime"})
 def suffix_of(column: str) -> str | None:
     """Unit suffix of a column's name: the longest key of `SUFFIXES` that fits, or None.
 
-    Examples
-    --------
     >>> suffix_of("dirty_memory_time_ms"), suffix_of("locking_rate_kops_per_s"), suffix_of("vcpus")
     ('ms', 'kops_per_s', None)
     """
@@ -70,8 +68,6 @@ def suffix_of(column: str) -> str | None:
 def is_time(column: str) -> bool:
     """Tell whether the column holds a time that can be given in seconds.
 
-    Examples
-    --------
     >>> is_time("clear_time_s"), is_time("latency_cycles"), is_time("rate_per_s")
     (True, False, False)
     """
@@ -86,8 +82,6 @@ def names_duration(column: str) -> bool:
 def stem_of(column: str) -> str:
     """Name of the column without its unit suffix.
 
-    Examples
-    --------
     >>> stem_of("dirty_memory_time_ms"), stem_of("vcpus")
     ('dirty_memory_time', 'vcpus')
     """
@@ -101,8 +95,6 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
     Returns: Symbol of the unit; ``"count"`` for a number without one. Raises `InputError` if the name carries no known
     unit and is no count, or if the descriptor declares another unit than the name carries.
 
-    Examples
-    --------
     >>> unit_of("a.csv", "clear_time_s"), unit_of("a.csv", "vcpus")
     ('s', 'count')
     >>> unit_of("a.csv", "clear_time_s", "ms")

@@ -9,15 +9,24 @@ from enum import IntEnum
 class Discipline(IntEnum):
     """How a lock behaves; each engine has one rule for each.
 
+    Every operation occupies the lock word's cache line, at a cost that depends on who owned the line last, within a
+    socket or across.
+
     Sources: kernel/locking/qspinlock.c `queued_spin_lock_slowpath`; the ticket lock as in
     Boyd-Wickizer et al. 2012, section 2; kernel/locking/qrwlock.c `queued_read_lock_slowpath`
     and `queued_write_lock_slowpath`; lockless: arch/x86/kvm/mmu/mmu.c `fast_page_fault`.
     """
 
     QUEUED_SPIN = 0
+    """First come first served. The holder's store and the successor's read each move the lock's line, and a successor
+    with waiters behind it fetches the next one's queue node, from where that one runs."""
     TICKET = 1
+    """All waiters read the word after every hand-over, each from the one that let go; the read of the one whose turn it
+    is comes, on average, halfway."""
     QUEUED_RW = 2
+    """First come first served: readers in a row enter one after another, a writer waits for readers to drain."""
     LOCKLESS = 3
+    """An update is published by compare-and-swap, and retried if another one came between."""
     SERVER = 4
     """Not a lock: a part of the hardware that serves one CPU at a time, first come first served, such as the
     interconnect's handling of broadcast TLB invalidations. It has no lock word. A thread may hold one lock and

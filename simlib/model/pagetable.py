@@ -136,15 +136,10 @@ class PageTable:
         - `height`: of the leaves that it finds; 1: they are pages, and nothing is split.
         - `walk`: one of `SPLIT_WALKS`.
 
-        Raises
-        ------
-        InputError
-            If there is no such walk.
+        Raises `InputError` if there is no such walk.
 
         Source: arch/arm64/kvm/hyp/pgtable.c stage2_split_walker (6.12).
 
-        Examples
-        --------
         >>> table = PageTable(4096)
         >>> {walk: (table.split_walked(0, 512, 1, walk), table.split_walked(0, 512, 2, walk)) for walk in SPLIT_WALKS}
         {'all': (515, 515), 'skip_levels': (3, 3), 'skip_children': (515, 3), 'skip_siblings': (4, 3)}

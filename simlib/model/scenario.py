@@ -428,10 +428,7 @@ def load_scenario(path: str | Path) -> Scenario:
 
     Raises `InputError` if the file cannot be read, is not UTF-8 or TOML, or breaks a rule.
 
-    Parameters
-    ----------
-    path : str or Path
-        A TOML file; ``docs/scenario.md`` lists its keys.
+    - `path`: a TOML file; ``docs/scenario.md`` lists its keys.
     """
     return Scenario.parse(read_toml(path, FILE))
 

@@ -60,19 +60,11 @@ def result_report(
 
     Returns: Its ``write`` makes the file. Raises `InputError` if there is no page for such a result.
 
-    Parameters
-    ----------
-    result : Result, or mapping of str to Result
-        Several get a section each.
-    asked : str
-        What was asked: the command, or the call.
-    scenario : Scenario, optional
-        What it was asked of; else that of the result, if it has one.
-    seed : int, optional
-        Root of the random streams; else that of the result, if it has one.
+    - `result`: several get a section each.
+    - `asked`: what was asked: the command, or the call.
+    - `scenario`: what it was asked of; else that of the result, if it has one.
+    - `seed`: root of the random streams; else that of the result, if it has one.
 
-    Examples
-    --------
     >>> from simlib.prediction import predict
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
     ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
@@ -130,8 +122,6 @@ def _origin(result: Result, scenario: Scenario | None) -> list[Block | str]:
 def value_text(value: float, unit: str) -> str:
     """A value for a sentence: a time in the unit that keeps it short, a share in percent.
 
-    Examples
-    --------
     >>> value_text(0.0012345, "s"), value_text(0.25, "share"), value_text(1234567.0, "count")
     ('1.23 ms', '25 %', '1,234,567')
     """
@@ -147,8 +137,6 @@ def value_text(value: float, unit: str) -> str:
 def readable_times(frame: pd.DataFrame) -> pd.DataFrame:
     """A table whose columns of seconds (``…_s``) are text, each time in the unit that keeps it short.
 
-    Examples
-    --------
     >>> readable_times(pd.DataFrame({"lock": ["mmu_lock"], "hold_max_s": [1.791e-06]})).to_dict("records")
     [{'lock': 'mmu_lock', 'hold_max': '1.79 µs'}]
     """
@@ -174,13 +162,8 @@ def _with_interval(row: Mapping[Any, Any]) -> str:
 def prediction_findings(frame: pd.DataFrame) -> list[str]:
     """One sentence a metric and curve: its value with the fewest and the most vCPUs, and the ratio of both.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        variant or policy, vcpus, metric, estimate, low, high, unit.
+    - `frame`: variant or policy, vcpus, metric, estimate, low, high, unit.
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"variant": "rwlock", "vcpus": [1, 16], "metric": "zap_time", "estimate": [1.0, 4.0],
     ...                       "low": [0.9, 3.8], "high": [1.1, 4.2], "unit": "s"})
     >>> prediction_findings(frame)
@@ -200,15 +183,9 @@ def prediction_findings(frame: pd.DataFrame) -> list[str]:
 def comparison_findings(frame: pd.DataFrame, first: str) -> list[str]:
     """One sentence a metric: what changes it most against the first policy, and whether that could be no change.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        `Comparison.frame`.
-    first : str
-        The policy that the others are compared with.
+    - `frame`: `Comparison.frame`.
+    - `first`: the policy that the others are compared with.
 
-    Examples
-    --------
     >>> frame = pd.DataFrame({"policy": ["own", "b"], "variant": "", "vcpus": 8, "metric": "zap_time",
     ...                       "change_percent": [0.0, -20.0], "change_low": [0.0, -25.0], "change_high": [0.0, -15.0]})
     >>> comparison_findings(frame, "own")

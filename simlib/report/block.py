@@ -26,8 +26,6 @@ def prose_html(text: str) -> Markup:
 
     A blank line ends a paragraph, lines that begin with ``- `` are a list; within both the marks of `marked` count.
 
-    Examples
-    --------
     >>> print(prose_html("The `mmu_lock` of <x86>:"))
     <p>The <code>mmu_lock</code> of &lt;x86&gt;:</p>
     >>> print(prose_html("- one\\n- two"))
@@ -47,8 +45,6 @@ def prose_html(text: str) -> Markup:
 def marked(text: str) -> Markup:
     """Text as HTML: `` `code` ``, ``**bold**`` and ``[words](https://…)`` are marked, everything else is escaped.
 
-    Examples
-    --------
     >>> print(marked("**<x86>** and [more](https://example.org/?a&b)"))
     <strong>&lt;x86&gt;</strong> and <a href="https://example.org/?a&amp;b">more</a>
     """
@@ -59,15 +55,9 @@ def marked(text: str) -> Markup:
 def number_text(value: Any, digits: int = 4) -> str:
     """A cell of a table: a number with so many significant digits and its thousands apart.
 
-    Parameters
-    ----------
-    value : object
-        A number, a truth value, text, or nothing (None, NaN).
-    digits : int
-        Significant digits of a number with a fraction; a whole number is always shown in full.
+    - `value`: a number, a truth value, text, or nothing (None, NaN).
+    - `digits`: significant digits of a number with a fraction; a whole number is always shown in full.
 
-    Examples
-    --------
     >>> [number_text(v) for v in (201442478, 0.000123456, 1234.56, float("nan"), True, "spin")]
     ['201,442,478', '0.0001235', '1,235', '–', 'yes', 'spin']
     """
@@ -96,10 +86,7 @@ class Prose:
 class Note:
     """Something that a reader must not overlook, in a box: text as in `prose_html`, with a heading.
 
-    Attributes
-    ----------
-    level : str
-        ``note`` or ``warning``.
+    - `level`: ``note`` or ``warning``.
     """
 
     text: str
@@ -117,17 +104,10 @@ class Note:
 class Table:
     """A pandas frame with a caption. Its index is not shown.
 
-    Attributes
-    ----------
-    digits : int
-        Significant digits of numbers with a fraction.
-    headings : mapping of str to str
-        What to write over a column instead of its name.
-    folded : bool
-        Whether only the caption is seen until a reader opens it.
+    - `digits`: significant digits of numbers with a fraction.
+    - `headings`: what to write over a column instead of its name.
+    - `folded`: whether only the caption is seen until a reader opens it.
 
-    Examples
-    --------
     >>> table = Table(pd.DataFrame({"vcpus": [1, 64], "time_s": [0.926, 40.994]}), "Measured")
     >>> table.rows
     [['1', '0.926'], ['64', '40.99']]
@@ -162,13 +142,8 @@ class Table:
 class Chart:
     """A Plotly figure with a caption that says in words what to see.
 
-    Attributes
-    ----------
-    caption : str
-        For readers who cannot see the figure, too.
+    - `caption`: for readers who cannot see the figure, too.
 
-    Examples
-    --------
     >>> "Plotly.newPlot" in Chart(go.Figure(), "nothing to see").html("figure-1")
     True
     """

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,8 +38,7 @@ from simlib.parallel import Check, Progress, each
 from simlib.report.block import Card, Cards, Chart
 from simlib.report.page import Report, Section, page_style, plotly_js
 from simlib.results import rendered
-from simlib.studies import every
-from simlib.studies.study import Answer
+from simlib.studies.study import KEPT, Answer
 
 ROOT = Path(__file__).parents[2]
 """The source tree: what links in notebooks and pages are relative to."""
@@ -57,26 +57,27 @@ _HEADING = re.compile(r'<h([1-6]) id="[^"]*">(.*?)<a class="anchor-link".*?</a><
 _TAG = re.compile(r"<[^>]+>")
 
 
-def notebooks(only: Sequence[str] = ()) -> list[Path]:
-    """Notebooks by parts of their names, such as ``"08"``; without any, those that are no study's text.
+def notebooks(only: Sequence[str] = ("",)) -> list[Path]:
+    """Notebooks by parts of their names, such as ``"08"``; by default all.
 
     The explorer's is a page by itself, and never among them. Raises `InputError` if no notebook has such a name.
     """
     books = [path for path in sorted((ROOT / BOOKS).glob("*.ipynb")) if path.stem != "explorer"]
-    told = {name for study in every() for name in study.notebooks}
-    chosen = [path for path in books if (any(part in path.stem for part in only) if only else path.stem not in told)]
+    chosen = [path for path in books if any(part in path.stem for part in only)]
     if not chosen:
         raise InputError("notebook", ", ".join(only), f"is no part of a name in {ROOT / BOOKS}", "give part of one")
     return chosen
 
 
-def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress | None = None) -> Path:
+def gallery(out: str | Path, only: Sequence[str] = ("",), progress: Progress | None = None) -> Path:
     """Execute notebooks (`notebooks`) and write a page of each, and an index; other files in the folder are left alone.
 
     Returns: ``index.html`` in that folder. Raises `SimlibError` if a cell of a notebook fails.
     """
-    chosen, pages = notebooks(only), Pages(Path(out))
-    books = each([partial(pages.run, path) for path in chosen], [path.name for path in chosen], progress)
+    chosen = notebooks(only)
+    with tempfile.TemporaryDirectory(prefix="simlib-") as private:
+        pages = Pages(Path(out), {KEPT: private})
+        books = each([partial(pages.run, path) for path in chosen], [path.name for path in chosen], progress)
     pages.linked()
     return pages.index(books)
 
@@ -85,10 +86,7 @@ def gallery(out: str | Path, only: Sequence[str] = (), progress: Progress | None
 class Pages:
     """Pages in a folder, and the files that they link to, each of them once.
 
-    Attributes
-    ----------
-    wanted : dict
-        Files of the source tree that some page links to, with their place in the folder.
+    - `wanted`: files of the source tree that some page links to, with their place in the folder.
     """
 
     out: Path
@@ -198,8 +196,6 @@ def placed(name: str) -> str:
     Notebooks become pages beside the index, markdown becomes a page, a picture stays what it is; all else gets a name
     that a browser shows as text.
 
-    Examples
-    --------
     >>> placed("notebooks/08-teardown.ipynb"), placed("docs/lab.md"), placed("docs/arm64-curves.svg")
     ('08-teardown.html', 'docs/lab.html', 'docs/arm64-curves.svg')
     >>> placed("simlib/host/design.py")
@@ -216,8 +212,6 @@ def placed(name: str) -> str:
 def slug(heading: str) -> str:
     """The address of a heading, as forges make it.
 
-    Examples
-    --------
     >>> slug("2.3 Teardown (seed 003)"), slug("When a <code>hold</code> ends")
     ('23-teardown-seed-003', 'when-a-hold-ends')
     """
@@ -278,7 +272,7 @@ def main(arguments: Sequence[str]) -> None:
     """The command behind ``make notebooks``: a folder, and parts of the names of notebooks."""
     out, *only = arguments or ["build/notebooks"]
     try:
-        print(gallery(out, only, lambda text, share: print(f"{share:4.0%} {text}", flush=True)))
+        print(gallery(out, only or [""], lambda text, share: print(f"{share:4.0%} {text}", flush=True)))
     except SimlibError as error:
         sys.exit(str(error))
 

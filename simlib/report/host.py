@@ -52,14 +52,9 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
 
     Raises `InputError` if a table is missing or damaged, or there is no fit.
 
-    Parameters
-    ----------
-    folder : str or Path
-        What `simlib host measure` wrote.
-    fit : Fit, optional
-        By default the folder's own ``fit.json``.
-    name : str
-        First part of the tables' names.
+    - `folder`: what `simlib host measure` wrote.
+    - `fit`: by default the folder's own ``fit.json``.
+    - `name`: first part of the tables' names.
     """
     data = load_host(folder, name)
     path = Path(folder) / "fit.json"
@@ -89,10 +84,7 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
 def held_out_finding(seen: pd.DataFrame) -> str:
     """How many held-out cells are within what is asked, as a list, a line a metric.
 
-    Parameters
-    ----------
-    seen : DataFrame
-        As of `simlib.host.held_out.judged`.
+    - `seen`: as of `simlib.host.held_out.judged`.
     """
     lines = []
     for metric, rows in seen.groupby("metric", sort=False):

@@ -23,13 +23,8 @@ from simlib.results import rendered
 class Section:
     """A heading and what stands below it.
 
-    Attributes
-    ----------
-    blocks : sequence of Prose, Note, Table, Chart, Listing or str
-        In the order of reading; a string is `Prose`.
+    - `blocks`: in the order of reading; a string is `Prose`.
 
-    Examples
-    --------
     >>> Section("Costs", ["Calibrated on `vcpus <= 8`."]).blocks
     (Prose(text='Calibrated on `vcpus <= 8`.'),)
     """
@@ -53,13 +48,8 @@ class Section:
 class Report:
     """A whole report.
 
-    Attributes
-    ----------
-    facts : mapping of str to object
-        What another needs to repeat the run, shown at the top: version, date, data set, seeds.
+    - `facts`: what another needs to repeat the run, shown at the top: version, date, data set, seeds.
 
-    Examples
-    --------
     >>> report = Report("mmu_lock", "a run", [Section("Costs", ["A lock is held for 1 µs."])], {"seed": 7})
     >>> "<h2>Costs</h2>" in report.to_html()
     True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The main job: everything that the project shows, computed now and written as one report."""
+"""The main job: every study computed now, its notebook run on what it found, and an index that says what is missed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
@@ -16,183 +16,113 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import scipy
-from scipy import stats
 
-from simlib import theory
-from simlib.engine import compiled, reference
-from simlib.engine.result import PS
-from simlib.errors import SimlibError
+from simlib import figures
 from simlib.files import check_writable, write_together
-from simlib.fits import Fit
 from simlib.fits.file import fit_text
 from simlib.measurements import load
-from simlib.model.job import Job
-from simlib.model.locks import Discipline
-from simlib.model.program import Lock, Program
-from simlib.model.steps import Mode, Stamp
 from simlib.parallel import Progress, each, portion
-from simlib.report import published
-from simlib.report.block import Block, Cards, Prose, Table
+from simlib.report.block import Card, Cards, Chart, Note, Prose, Table
 from simlib.report.books import Pages, notebooks
+from simlib.report.checks import checks
 from simlib.report.page import Report, Section
-from simlib.simulation import run_scenario
 from simlib.studies import every
-from simlib.studies.arm64 import altra
-from simlib.studies.published import published_table
+from simlib.studies.published import answer, finding, published_table, short_summary, source_of
 from simlib.studies.study import KEPT, Found
 from simlib.version import __version__
-from simlib.workloads import build
 
 
-def reproduce(out: Path, *, seed: int = 1, progress: Callable[[str, float], None] | None = None) -> Path:
+def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> Path:
     """Calibrate, check, predict, draw.
 
-    Returns: The report. Raises `SimlibError` if the engines disagree, or the folder cannot be written.
+    Returns: The index. Raises `SimlibError` if the engines disagree or a cell of a notebook fails, and `InputError` if
+    the folder cannot be written.
 
-    Parameters
-    ----------
-    out : Path
-        Folder for ``index.html``, a page of each notebook, the fit file and the tables behind the figures.
-    progress : callable, optional
-        Called with (what, share done of all).
+    - `out`: folder for ``index.html``, a page of each notebook, the fits and the tables behind the figures.
+    - `progress`: called with (what, share done of all).
     """
     out = Path(out)
     check_writable(out, folder=True)
-    ends = pairwise(np.linspace(0.0, 0.95, len(every()) + 1))
-    founds = {
-        study.name: study.found(seed=seed, progress=portion(progress, float(begin), float(end)))
-        for study, (begin, end) in zip(every(), ends, strict=True)
-    }
-    costs = founds["arm64"].fit
-    checked = _checks(costs, seed)
-    numbers = published_table(one.numbers for one in founds.values())
-    sections = [
-        published.section(numbers),
-        Section("Studies", [_told(founds, out, seed, portion(progress, 0.95, 1.0))]),
-        checked,
-    ]  # fmt: skip
-    table = load(altra.TABLE)
-    report = Report(
-        "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
-        "arm64 dirty logging from at most 8 vCPUs to 64; running kernels of three architectures beside the simulator; "
-        "live migrations that were published; the dirty log without the lock; VMs torn down; a strategy for CLEAR at "
-        "the size of real guests",
-        sections,
-        {
-            "simlib": __version__,
-            "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "data": f"{table.name}, SHA-256 {hashlib.sha256(table.path.read_bytes()).hexdigest()[:16]}…",
-            "seed": seed,
-            "software": f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}, "
-            f"Numba {version('numba')}",
-            "every number": "measured, fitted or predicted, and marked so; nothing simulated is shown as measured",
-        },
-    )
-    tables = {"published": numbers}
-    for name, one in founds.items():
-        file = name.replace("_", "-")
-        numbered = {"numbers": one.numbers} if len(one.numbers) else {}
-        tables |= {f"{file}-{key}": frame for key, frame in (numbered | dict(one.tables)).items()}
-    texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in tables.items()}
-    texts["arm64-fit.json"] = fit_text(costs)
-    write_together(out, texts | {"index.html": report.to_html()})
+    with tempfile.TemporaryDirectory(prefix="simlib-") as private:
+        founds = _computed(Path(private), seed, portion(progress, 0.0, 0.7))
+        checked = checks(seed)
+        pages, books = Pages(out, {KEPT: private}), notebooks()
+        told = [f"running {path.name}" for path in books]
+        cards = each([partial(pages.run, path) for path in books], told, portion(progress, 0.7, 1.0))
+    pages.linked()
+    numbers = published_table(found.numbers for found in founds.values())
+    texts = {"published.csv": numbers.to_csv(index=False)}
+    for name, found in founds.items():
+        texts |= _files(name.replace("_", "-"), found)
+    texts["index.html"] = _index(numbers, cards, checked, seed).to_html()
+    write_together(out, texts)
     return (out / "index.html").resolve()
 
 
-def _told(founds: Mapping[str, Found], out: Path, seed: int, progress: Progress | None) -> Block:
-    """Run the notebooks of studies on what was found, write their pages, and give a card of each."""
-    with tempfile.TemporaryDirectory(prefix="simlib-") as private:
-        pages = Pages(out, {KEPT: private})
-        for study in every():
-            study.keep(founds[study.name], Path(private), seed=seed)
-        chosen = notebooks([name for study in every() for name in study.notebooks])
-        told = [f"running {path.name}" for path in chosen]
-        books = each([partial(pages.run, path) for path in chosen], told, progress)
-    pages.linked()
-    return Cards(books)
-
-
-def _checks(fit: Fit, seed: int) -> Section:
-    rows = []
-    for variant in fit.scenario.variants:
-        case = fit.estimate.apply(fit.case(variant, 4))
-        small = case.changed({"guest": {"memory_per_vcpu": "2M"}})
-        job = build(small)
-        same = reference.run(job, seed, trace=200_000) == compiled.run(job, seed, trace=200_000)
-        if not same:
-            raise SimlibError(f"the two engines disagree on {variant}; please report this with the seed {seed}")
-        run = run_scenario(small, seed=seed)
-        spent, ended = run.raw.thread_ps.sum(axis=1), run.raw.thread_end_ps
-        rows.append({"variant": variant, "events": len(compiled.run(job, seed, trace=200_000).trace),
-                     "traces equal": same, "time of each thread adds up": bool((spent == ended).all())})  # fmt: skip
-    exact = pd.DataFrame([{"vCPUs": n, **_lock_loop(n, seed)} for n in (1, 2, 8, 32, 64)])
-    return Section(
-        "Checks made in this run",
-        [
-            Prose(
-                "The compiled engine and the SimPy engine interpret the same programs; their event traces must be "
-                "equal to the picosecond. Where exact theory exists it is the third witness."
-            ),
-            Table(
-                pd.DataFrame(rows),
-                "Engine identity on a small instance of each variant (4 vCPUs, 2 MiB each).",
-            ),
-            Table(
-                exact,
-                "A closed lock loop with exponential think (5 µs) and hold (0.5 µs): throughput of six independent "
-                "runs with its 99 % interval, beside the exact machine-repairman model. Five rows, no correction for "
-                "their number.",
-                digits=6,
-            ),
-        ],
-    )
-
-
-def _lock_loop(n: int, seed: int) -> dict[str, float]:
-    """Steady throughput: between two stamps of the first thread, which every thread outlives."""
-    rounds = max(200, 120_000 // n)
-    program = Program()
-
-    def turns(count: int) -> None:
-        with program.repeat(count):
-            program.run(5_000_000, 1)
-            with program.holding(Lock(0, Mode.WRITE)):
-                program.hold(500_000, 1)
-
-    with program.thread() as first:
-        turns(rounds // 10)
-        program.stamp(0)
-        turns(rounds)
-        program.stamp(1)
-        turns(rounds // 5)
-    with program.thread() as others:
-        turns(rounds + 2 * (rounds // 5))
-    zeros = np.zeros(n, dtype=np.int64)
-    entry = np.full(n, others.first, dtype=np.int64)
-    entry[0] = first.first
-    job = Job(
-        program.steps(),
-        entry,
-        np.zeros((n, 2), dtype=np.int64),
-        np.array([Discipline.SERVER]),
-        0,
-        0,
-        0,
-        zeros,
-        (0.0, 1.0),
-        stamps=(Stamp("from"), Stamp("to")),
-    )
-    rates = []
-    for k in range(6):
-        run = compiled.run(job, seed + k)
-        taken = int(run.stamp_locks[1, 0, Mode.WRITE, 0] - run.stamp_locks[0, 0, Mode.WRITE, 0])
-        rates.append(taken / (float(run.stamp_ps[1] - run.stamp_ps[0]) * PS))
-    half = float(stats.t.ppf(0.995, len(rates) - 1) * np.std(rates, ddof=1) / np.sqrt(len(rates)))
-    mean, law = float(np.mean(rates)), theory.machine_repairman(n, 5e-6, 0.5e-6).throughput
+def _computed(private: Path, seed: int, progress: Progress | None) -> dict[str, Found]:
+    """What every study found, by its name; each is kept in a folder for the notebooks."""
+    studies = every()
+    ends = pairwise(np.linspace(0.0, 1.0, len(studies) + 1).tolist())
     return {
-        "simulated, 1/s": mean,
-        "low": mean - half,
-        "high": mean + half,
-        "exact, 1/s": law,
-        "inside": mean - half <= law <= mean + half,
+        study.name: study.found(seed=seed, progress=portion(progress, *share), folder=private)
+        for study, share in zip(studies, ends, strict=True)
     }
+
+
+def _files(name: str, found: Found) -> dict[str, str]:
+    """The tables and fits of a study by the names of their files."""
+    numbers = {"numbers": found.numbers} if len(found.numbers) else {}
+    tables = {f"{name}-{key}.csv": table.to_csv(index=False) for key, table in (numbers | dict(found.tables)).items()}
+    return tables | {f"{name}-{key}.json": fit_text(fit) for key, fit in found.calibrated.items()}
+
+
+def _index(numbers: pd.DataFrame, cards: Sequence[Card], checked: Section, seed: int) -> Report:
+    """What is predicted how well, the studies, the checks, and where everything comes from."""
+    told = {f"{name}.html" for study in every() for name in study.notebooks}
+    return Report(
+        "KVM's mmu_lock: measurements, a calibrated model, and what it predicts",
+        "Every number is measured, fitted or predicted, and marked so; nothing simulated is shown as measured.",
+        [
+            Section(
+                "What is predicted, and what is missed",
+                [
+                    Prose(answer(numbers)),
+                    Chart(figures.published_errors(numbers), finding(numbers)),
+                    Table(
+                        short_summary(numbers),
+                        "Published numbers by their table. Held out: no cost was fitted to them, and no setting chosen "
+                        "on them. Missed: held out, outside of their interval and off by more than 10 %. Furthest: the "
+                        "error of the held-out number that is furthest off. All numbers are in published.csv; the "
+                        "causes of the misses are in the notebook on validation.",
+                    ),
+                    Note(
+                        "The form of the model was chosen by somebody who knew some of the held-out numbers, as with "
+                        "x86's faults and two sockets: for these it is no blind test. Intervals of teardown's bounds "
+                        "are ranges of readings.",
+                        "What held out means",
+                    ),
+                ],
+            ),
+            Section("Studies", [Cards([card for card in cards if card.link in told])]),
+            Section("More notebooks", [Cards([card for card in cards if card.link not in told])]),
+            checked,
+            Section("Where it comes from", [Table(_provenance(), "Tables of data/ that each study rests on.")]),
+        ],
+        {
+            "simlib": __version__,
+            "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "seed": seed,
+            "software": f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}, "
+            f"Numba {version('numba')}",
+        },
+    )
+
+
+def _provenance() -> pd.DataFrame:
+    """The tables that each study reads, with their source and the hash of their file."""
+    rows = [
+        (study.title, name, source_of(name), hashlib.sha256(load(name).path.read_bytes()).hexdigest()[:16])
+        for study in every()
+        for name in study.reads
+    ]
+    return pd.DataFrame(rows, columns=["study", "table", "source", "SHA-256, begins with"])

@@ -18,8 +18,6 @@ NAMES = ("arm64", "lab", "x86", "migrations", "lockless", "teardown", "split_wal
 def study(name: str) -> Study[Any]:
     """A study by its name.
 
-    Examples
-    --------
     >>> study("teardown").notebooks
     ('08-teardown',)
     """

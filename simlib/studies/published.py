@@ -23,8 +23,6 @@ FAR = 10.0
 def study_of(table: str) -> str:
     """A published table by its name, behind the seed that it belongs to, if it does.
 
-    Examples
-    --------
     >>> study_of("arm64-dirty-memory-time"), study_of("x86-tdp-eager-split")
     ('seed 000: arm64-dirty-memory-time', 'x86-tdp-eager-split')
     """
@@ -59,15 +57,9 @@ def misses(table: pd.DataFrame, beyond: float = FAR) -> pd.DataFrame:
 
     A number without an interval is missed by its error alone.
 
-    Parameters
-    ----------
-    table : DataFrame
-        As of `published_table`.
-    beyond : float
-        Percent.
+    - `table`: as of `published_table`.
+    - `beyond`: percent.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"role": HELD_OUT, "error_percent": [-30.0, 40.0, 25.0], "inside": [None, True, False]})
     >>> misses(rows)["error_percent"].tolist()
     [-30.0, 25.0]
@@ -76,6 +68,22 @@ def misses(table: pd.DataFrame, beyond: float = FAR) -> pd.DataFrame:
     far = table["error_percent"].abs() > beyond
     found = table[(table["role"] == HELD_OUT) & outside & far]
     return found.sort_values("error_percent", key=lambda error: -error.abs(), kind="stable")
+
+
+def short_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a published table: its numbers, those held out and missed, and the one that is furthest off."""
+    rows = []
+    for study in sorted(table["study"].unique(), key=in_order):
+        mine = table[table["study"] == study]
+        held = mine[mine["role"] == HELD_OUT]
+        row = {"published table": study, "numbers": len(mine), "fitted": int((mine["role"] == FITTED).sum()),
+               "held out": len(held), "missed": len(misses(held)), "furthest": ""}  # fmt: skip
+        if held["error_percent"].notna().any():
+            worst = held.loc[held["error_percent"].abs().idxmax()]
+            vcpus = "" if np.isnan(worst["vcpus"]) else f", {worst['vcpus']:g} vCPUs"
+            row["furthest"] = f"{signed(worst['error_percent'])} %: {worst['metric']}, {worst['variant']}{vcpus}"
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def readable_summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -151,8 +159,6 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 def finding(table: pd.DataFrame) -> str:
     """What the table says, in a sentence or two.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"study": "seed 000", "variant": "a", "vcpus": [1, 64], "metric": "m", "role": ["fitted",
     ...                      "held out"], "error_percent": [1.0, -7.5], "inside": [None, True]})
     >>> print(finding(rows))
@@ -178,13 +184,13 @@ def finding(table: pd.DataFrame) -> str:
 
 
 def answer(table: pd.DataFrame) -> Answer:
-    """How many held-out numbers are how near, and how many are named as missed."""
+    """How many held-out numbers are how near, and how many are missed."""
     held = table[(table["role"] == HELD_OUT) & table["error_percent"].notna()]
     errors, missed = held["error_percent"].abs(), misses(table)
     counts = " and ".join(f"{int((errors <= near).sum())} within {near} %" for near in (10, 20))
     return Answer(
-        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}; {len(missed)}, in "
-        f"{missed['table'].nunique()} tables, are named above as missed; where no table stands beside a workload, "
-        "machine or strategy, trust the order of strategies before their distance, and neither where a cost that was "
-        "never measured decides."
+        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}. {len(missed)}, in "
+        f"{missed['table'].nunique()} tables, are missed: outside of their interval, and off by more than {FAR:g} %. "
+        "Where no table stands beside a workload, machine or strategy, trust the order of strategies before their "
+        "distance, and neither where a cost that was never measured decides."
     )

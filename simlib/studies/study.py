@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.errors import InputError
+from simlib.files import replace
 from simlib.fits import Fit, find_fit
 from simlib.model.scenario import Scenario
 from simlib.parallel import Progress
@@ -31,21 +32,15 @@ CHANGE = "% change"
 
 KEPT = "SIMLIB_FOUND"
 """The environment variable that names a folder of what studies found. `simlib reproduce` makes a private one and sets
-it for the notebooks that it runs, so that these do not compute it again."""
+it for the notebooks that it runs, so that these compute nothing again."""
 
 
 def numbers(rows: pd.DataFrame, table: str | Sequence[str]) -> pd.DataFrame:
     """Published numbers with all of `COLUMNS`, in that order; what else `rows` has stands behind them.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        variant, metric, published, unit, role; vcpus, relation, predicted, low and high where there are any.
-    table : str, or one of each row
-        Names of the published tables.
+    - `rows`: variant, metric, published, unit, role; vcpus, relation, predicted, low and high where there are any.
+    - `table`: names of the published tables.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out"})
     >>> numbers(rows.assign(memory_gb=4), "some-table").iloc[0].dropna().to_dict()
     {'variant': 'a', 'metric': 'm', 'published': 10.0, 'unit': 's', 'relation': '', 'role': 'held out',
@@ -63,8 +58,6 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     The error is that of the predicted number over the published one; of a change in percent it is that of the ratio
     which the change stands for, (100 + predicted) over (100 + published). A bound and a zero have none.
 
-    Examples
-    --------
     >>> rows = pd.DataFrame({"variant": ["a"], "metric": "m", "published": 10.0, "unit": "s", "role": "held out",
     ...                      "predicted": 11.0, "low": 10.5, "high": 12.0})
     >>> judged(numbers(rows, "t"))[["error_percent", "inside"]].round(6).to_numpy().tolist()
@@ -101,8 +94,6 @@ def shipped_fit(scenario: Scenario) -> Fit:
 class Answer(str):
     """The sentence that a notebook closes with, made from the numbers above it; a notebook shows it in bold.
 
-    Examples
-    --------
     >>> Answer("It does.")._repr_markdown_()
     '**Answer.** It does.'
     """
@@ -117,16 +108,14 @@ class Answer(str):
 class Found:
     """What a study found. A study's own class adds what its notebook and its figures need.
 
-    Attributes
-    ----------
-    numbers : DataFrame
-        `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
-    tables : mapping of str to DataFrame
-        What ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
+    - `numbers`: `COLUMNS`, one row a published number, and the study's own columns behind them; may be empty.
+    - `tables`: what ``simlib reproduce`` writes beside it, as ``<study>-<name>.csv``.
+    - `calibrated`: costs that were calibrated now, written as ``<study>-<name>.json``.
     """
 
     numbers: pd.DataFrame
     tables: Mapping[str, pd.DataFrame]
+    calibrated: Mapping[str, Fit] = field(default_factory=dict, kw_only=True)
 
 
 F = TypeVar("F", bound=Found)
@@ -144,20 +133,12 @@ class Compute(Protocol[Kind_co]):
 class Study(Generic[F]):
     """A published or collected subject: what it reads, how it is computed, and which notebooks tell it.
 
-    Attributes
-    ----------
-    name : str
-        That of its folder in `simlib.studies`.
-    title : str
-        For people, a few words.
-    notebooks : tuple of str
-        Its text: names in ``notebooks/``, without their ending. The first one ends with its answer.
-    reads : tuple of str
-        The tables of data/ that it rests on.
-    compute : callable
-        Gives what it found, by seed.
-    answer : callable
-        Its closing sentence, from what it found.
+    - `name`: that of its folder in `simlib.studies`.
+    - `title`: for people, a few words.
+    - `notebooks`: its text: names in ``notebooks/``, without their ending. The first one ends with its answer.
+    - `reads`: the tables of data/ that it rests on.
+    - `compute`: gives what it found, by seed.
+    - `answer`: its closing sentence, from what it found.
     """
 
     name: str
@@ -167,15 +148,17 @@ class Study(Generic[F]):
     compute: Compute[F]
     answer: Callable[[F], Answer]
 
-    def found(self, *, seed: int = 1, progress: Progress | None = None) -> F:
-        """What the study found: as `simlib reproduce` has it, in a notebook that it runs; else computed now."""
-        folder = os.environ.get(KEPT)
-        kept = Path(folder, f"{self.name}-{seed}.pickle") if folder else None
-        if kept is None or not kept.is_file():
-            return self.compute(seed=seed, progress=progress)
-        found: F = pickle.loads(kept.read_bytes())  # noqa: S301  # the folder is private and of this very run
-        return found
+    def found(self, *, seed: int = 1, progress: Progress | None = None, folder: Path | None = None) -> F:
+        """What the study found: as it is kept in a folder, by default that of `KEPT`; else computed now and kept there.
 
-    def keep(self, found: F, folder: Path, *, seed: int = 1) -> None:
-        """Leave what was found for `found` in other processes, in a folder that nobody else can write to."""
-        (folder / f"{self.name}-{seed}.pickle").write_bytes(pickle.dumps(found))
+        Whoever names a folder sees to it that nobody else can write there.
+        """
+        named = folder or os.environ.get(KEPT)
+        kept = Path(named, f"{self.name}-{seed}.pickle") if named else None
+        if kept is not None and kept.is_file():
+            before: F = pickle.loads(kept.read_bytes())  # noqa: S301  # the folder is private and of this very run
+            return before
+        found = self.compute(seed=seed, progress=progress)
+        if kept is not None:
+            replace(kept, pickle.dumps(found))
+        return found

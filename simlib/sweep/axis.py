@@ -24,8 +24,6 @@ _UNITS = {format_duration: "ps", format_size: "bytes", format_bandwidth: "bit/s"
 def column_of(section: str, key: str) -> str:
     """A field's name in a table: its key, with its section only where two sections have it.
 
-    Examples
-    --------
     >>> column_of("guest", "vcpus"), column_of("costs", "split_alloc")
     ('vcpus', 'costs.split_alloc')
     """
@@ -36,12 +34,8 @@ def column_of(section: str, key: str) -> str:
 class Span:
     """A range of numbers, in the scenario's own units.
 
-    Attributes
-    ----------
-    log : bool
-        Whether steps are ratios.
-    multiple : int
-        Whole multiples of it alone, of a range of whole numbers; 0: any number.
+    - `log`: whether steps are ratios.
+    - `multiple`: whole multiples of it alone, of a range of whole numbers; 0: any number.
     """
 
     low: float
@@ -53,8 +47,6 @@ class Span:
     def ends(self) -> tuple[float, float]:
         """The least and the greatest value within the range; the least is the greater one if there is none.
 
-        Examples
-        --------
         >>> Span(90, 300, False, 64).ends, Span(100, 120, False, 64).ends
         ((128, 256), (128, 64))
         """
@@ -65,8 +57,6 @@ class Span:
     def at(self, share: float) -> float:
         """The value that this share of the range is below, rounded to the nearest within it.
 
-        Examples
-        --------
         >>> Span(1, 64, True, 1).at(0.5), Span(0, 10, False, 0).at(0.25)
         (8, 2.5)
         >>> [Span(90, 300, False, 64).at(share) for share in (0.0, 0.5, 1.0)]
@@ -84,12 +74,8 @@ class Span:
 class Axis:
     """A field and its values.
 
-    Attributes
-    ----------
-    values : tuple
-        As a scenario file has them; of a span in a full design its steps.
-    span : Span or None
-        Of a sampled design: any value within.
+    - `values`: as a scenario file has them; of a span in a full design its steps.
+    - `span`: of a sampled design: any value within.
     """
 
     section: str
@@ -110,8 +96,6 @@ class Axis:
     def at(self, share: float) -> Any:
         """The value that this share of the axis is below, of a sampled design.
 
-        Examples
-        --------
         >>> Axis("guest", "backing", ("4k", "thp")).at(0.7)
         'thp'
         """
@@ -133,8 +117,6 @@ def _cell(section: str, key: str, value: Any) -> Any:
 def written(section: str, key: str, number: float) -> Any:
     """A number in the scenario's own units, as its file has it.
 
-    Examples
-    --------
     >>> written("workload", "pause", 1_500_000), written("guest", "vcpus", 3.9)
     ('1.5us', 4)
     """
@@ -150,8 +132,6 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
 
     Raises `InputError` if the field is unknown, a value breaks its rule, or there is none.
 
-    Examples
-    --------
     >>> read_axis("guest", "vcpus", [1, 2, 4], sampled=False).values
     (1, 2, 4)
     >>> read_axis("guest", "vcpus", {"low": 1, "high": 64, "count": 4, "scale": "log"}, sampled=False).values
@@ -193,8 +173,6 @@ def check_distinct(found: Sequence[Hashable], given: Sequence[Any], where: str) 
 
     Raises `InputError` that names the later one as it was given.
 
-    Examples
-    --------
     >>> check_distinct((1024, 2048, 1024), ("1K", "2K", 1024), "sizes")
     Traceback (most recent call last):
     ...

@@ -34,12 +34,8 @@ Floats = NDArray[np.float64]
 class Batch:
     """The rows of some points.
 
-    Attributes
-    ----------
-    begin, end : int
-        Positions in the sweep's order that were done; `end` may come before what was asked for.
-    seconds : float
-        Time that the worker took.
+    - `begin`, `end`: positions in the sweep's order that were done; `end` may come before what was asked for.
+    - `seconds`: time that the worker took.
     """
 
     begin: int
@@ -54,8 +50,6 @@ def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
 
     Returns: At least one point. After `enough` seconds no further one is begun.
 
-    Examples
-    --------
     >>> from simlib.sweep.grid import read_grid
     >>> grid = read_grid({"axes": {"guest": {"vcpus": [1, 3]}}, "scenario": {"guest": {"memory": "4M"}},
     ...                   "costs": "median"})
@@ -156,8 +150,6 @@ def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
 def precise(rows: Sequence[Sequence[float]], columns: Sequence[int], rule: Replications) -> bool:
     """Whether the intervals of some columns are narrow enough; one that is unknown does not matter.
 
-    Examples
-    --------
     >>> rule = Replications(precision=0.1)
     >>> precise([[1.0, float("nan")], [1.0, float("nan")]], [0, 1], rule), precise([[1.0], [2.0]], [0], rule)
     (True, False)
@@ -175,8 +167,6 @@ def precise(rows: Sequence[Sequence[float]], columns: Sequence[int], rule: Repli
 def half_width(values: Floats, level: float) -> Floats:
     """Half the width of the t interval of each column's mean; NaN of a single row.
 
-    Examples
-    --------
     >>> half_width(np.array([[1.0], [2.0]]), 0.9).round(3).tolist()
     [3.157]
     """

@@ -40,12 +40,8 @@ class Cluster:
 
     Raises `SimlibError` if no scheduler can be reached.
 
-    Parameters
-    ----------
-    where : str or Client
-        The scheduler's address (``tcp://127.0.0.1:8786``) or a client, which stays open.
-    patience : float
-        Seconds for which a scheduler that is gone is waited for.
+    - `where`: the scheduler's address (``tcp://127.0.0.1:8786``) or a client, which stays open.
+    - `patience`: seconds for which a scheduler that is gone is waited for.
     """
 
     lost = (CancelledError, FutureCancelledError, KilledWorker, CommClosedError)

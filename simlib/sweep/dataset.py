@@ -29,13 +29,8 @@ def load(folder: str | Path) -> xr.Dataset:
     (``_low``, ``_high``), ``replications``, ``seed``, ``key``; NaN, 0 or "" where a point was refused or is not done.
     Raises `InputError` if the folder holds no sweep, or a part of it is damaged.
 
-    Parameters
-    ----------
-    folder : str or Path
-        As `simlib.sweep.run` wrote it.
+    - `folder`: as `simlib.sweep.run` wrote it.
 
-    Examples
-    --------
     >>> import tempfile
     >>> from simlib.sweep import read_grid, run
     >>> grid = read_grid({"axes": {"guest": {"vcpus": [1, 2]}}, "costs": "median", "replications": {"most": 3},

@@ -26,14 +26,9 @@ MOST_COORDINATES = 2**23
 class Design(rules.Checked):
     """How points are chosen.
 
-    Attributes
-    ----------
-    kind : str
-        One of `KINDS`.
-    points : int
-        Of ``latin_hypercube`` and ``sobol``; of the latter a power of 2 keeps the balance of the sequence.
-    seed : int
-        Of their randomisation.
+    - `kind`: one of `KINDS`.
+    - `points`: of ``latin_hypercube`` and ``sobol``; of the latter a power of 2 keeps the balance of the sequence.
+    - `seed`: of their randomisation.
     """
 
     kind: str = rules.rule(rules.choice(*KINDS), "full")
@@ -62,8 +57,6 @@ def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.
     Returns: ndarray, shape (points, dimensions). Within [0, 1); 8 bytes a coordinate, and up to three times as much
     while they are drawn. A grid has at most `MOST_COORDINATES`: 64 MiB, and 192 MiB.
 
-    Examples
-    --------
     >>> sorted((unit_cube("latin_hypercube", 4, 1, 1)[:, 0] * 4).astype(int).tolist())
     [0, 1, 2, 3]
     """

@@ -40,12 +40,8 @@ BLOCK = 2**16
 class Sweep:
     """A sweep that is finished.
 
-    Attributes
-    ----------
-    folder : Path
-        ``results/`` and ``refused/`` in it are Parquet data sets.
-    points, refused, kept : int
-        Points in all; those that a rule refused; those that were finished before.
+    - `folder`: ``results/`` and ``refused/`` in it are Parquet data sets.
+    - `points`, `refused`, `kept`: points in all; those that a rule refused; those that were finished before.
     """
 
     folder: Path
@@ -77,25 +73,14 @@ def run(
     Raises `InputError` if the grid or the number of workers is wrong, or the folder holds something else. Raises
     `SimlibError` if another process is at work in the folder, the disk is full, or workers are lost again and again.
 
-    Parameters
-    ----------
-    grid : Grid, str or Path
-        A grid, or its file.
-    out : str or Path
-        Folder for the results; it must not hold another sweep.
-    resume : bool
-        Go on with the sweep that the folder holds, if any.
-    cluster : str or distributed.Client, optional
-        A Dask scheduler's address, or a client; by default worker processes on this machine.
-    workers : int
-        Those processes, at most `simlib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
-    progress : callable, optional
-        Called with (what, share done).
-    announce : callable, optional
-        Told in words what was found in the folder.
+    - `grid`: a grid, or its file.
+    - `out`: folder for the results; it must not hold another sweep.
+    - `resume`: go on with the sweep that the folder holds, if any.
+    - `cluster`: a Dask scheduler's address, or a client; by default worker processes on this machine.
+    - `workers`: those processes, at most `simlib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
+    - `progress`: called with (what, share done).
+    - `announce`: told in words what was found in the folder.
 
-    Examples
-    --------
     >>> import tempfile
     >>> from simlib.sweep.grid import read_grid
     >>> grid = read_grid({"axes": {"guest": {"vcpus": [1, 2, 3]}}, "scenario": {"guest": {"memory": "4M"}},

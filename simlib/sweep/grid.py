@@ -38,16 +38,11 @@ OWN = "own"
 class Replications(rules.Checked):
     """How often each point is simulated.
 
-    Attributes
-    ----------
-    least, most : int
-        The first so many at once; then one more after another until the precision is reached, or up to the cap.
-    precision : float
-        Half the interval's width over the mean that every metric of `of` is to reach; 0: always `most`.
-    level : float
-        Probability of the intervals.
-    of : tuple of str
-        Metrics that decide; empty: those that a prediction of the workload gives.
+    - `least`, `most`: the first so many at once; then one more after another until the precision is reached, or up to
+      the cap.
+    - `precision`: half the interval's width over the mean that every metric of `of` is to reach; 0: always `most`.
+    - `level`: probability of the intervals.
+    - `of`: metrics that decide; empty: those that a prediction of the workload gives.
     """
 
     least: int = rules.rule(rules.whole(1, 10**6), 3)
@@ -67,21 +62,13 @@ class Replications(rules.Checked):
 class Grid:
     """A sweep's points, described.
 
-    Attributes
-    ----------
-    scenario : Scenario
-        What every point begins from; its variants, if there are any, are swept alike.
-    axes : tuple of Axis
-        The last one changes first from point to point.
-    costs : str
-        ``given``: those of the scenario, else the shipped fit's of its machine; a point that lacks one is refused.
-        ``median``: what neither has is taken from the priors.
-    pages_per_vcpu : int or None
-        Simulate at most so many pages a vCPU and scale; None: all of them.
-    metrics : tuple of str
-        Those that are kept; empty: all that the workload has.
-    seed : int
-        Root of all random streams.
+    - `scenario`: what every point begins from; its variants, if there are any, are swept alike.
+    - `axes`: the last one changes first from point to point.
+    - `costs`: ``given``: those of the scenario, else the shipped fit's of its machine; a point that lacks one is
+      refused. ``median``: what neither has is taken from the priors.
+    - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; None: all of them.
+    - `metrics`: those that are kept; empty: all that the workload has.
+    - `seed`: root of all random streams.
     """
 
     scenario: Scenario
@@ -165,8 +152,6 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
     Raises `InputError` on an unknown key, a value that breaks its rule, more points than `MOST_POINTS`, or a sampled
     design of more than `MOST_COORDINATES`.
 
-    Examples
-    --------
     >>> grid = read_grid({"policies": ["own", "every-64"], "architectures": ["arm64", "riscv"],
     ...                   "axes": {"guest": {"vcpus": [1, 2, 4]}}})
     >>> grid.points

@@ -32,14 +32,9 @@ _KEPT = 4096
 class Point:
     """One point of a grid.
 
-    Attributes
-    ----------
-    values : tuple
-        Of the axes, as a scenario file has them.
-    scenario : Scenario or None
-        With its costs; None if a rule refuses it.
-    refusal : InputError or None
-        That rule.
+    - `values`: of the axes, as a scenario file has them.
+    - `scenario`: with its costs; None if a rule refuses it.
+    - `refusal`: that rule.
     """
 
     number: int
@@ -54,8 +49,6 @@ class Point:
 class Points:
     """The points of a grid.
 
-    Examples
-    --------
     >>> from simlib.sweep.grid import read_grid
     >>> points = Points(read_grid({"axes": {"guest": {"vcpus": [1, 2]}}, "costs": "median"}))
     >>> points[1].scenario.guest.vcpus, points[1].values
@@ -73,8 +66,6 @@ class Points:
         Case by case, and within each in strides of nearly a golden section, so that dear and cheap points are mixed
         and what is left can be told from what is done.
 
-        Examples
-        --------
         >>> from simlib.sweep.grid import read_grid
         >>> Points(read_grid({"axes": {"guest": {"vcpus": [1, 2, 3, 4, 5]}}})).numbers(0, 5).tolist()
         [0, 3, 1, 4, 2]
@@ -159,8 +150,6 @@ def _costs(how: str, machine: Any, policy_: Any, costs: Costs, group: str) -> Co
 def text_of(scenario: Scenario) -> str:
     """A scenario as its file has it.
 
-    Examples
-    --------
     >>> text_of(Scenario().with_vcpus(4))
     '[guest]\\nvcpus = 4\\nmemory_per_vcpu = "1G"\\n'
     """
@@ -181,8 +170,6 @@ def content_key(text: str, grid: Grid) -> str:
     The scenario's text (`text_of`) is its content, with the grid's seed, metrics, replications and sampling; the axes
     are not.
 
-    Examples
-    --------
     >>> one, other = Grid(Scenario()), Grid(Scenario(), seed=2)
     >>> len(content_key("", one)), content_key("", one) == content_key("", other)
     (32, False)
@@ -196,8 +183,6 @@ def first_seed(scenario: Scenario, seed: int) -> int:
     It depends on the machine, the guest and the workload alone, so that policies, architectures and costs are compared
     on common random numbers.
 
-    Examples
-    --------
     >>> one, other = Scenario(), Scenario.parse({"policy": {"lock": "ticket"}})
     >>> first_seed(one, 1) == first_seed(other, 1), first_seed(one, 1) == first_seed(one.with_vcpus(2), 1)
     (True, False)

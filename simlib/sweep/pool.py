@@ -35,13 +35,8 @@ class Pool:
     Raises `InputError` if they are more. Raises `SimlibError` if the system has no room for them; when the first task
     is given, too.
 
-    Parameters
-    ----------
-    workers : int
-        At most `simlib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
+    - `workers`: at most `simlib.parallel.MOST_WORKERS`; 0: as many as there are CPUs.
 
-    Examples
-    --------
     >>> with Pool(1) as pool:
     ...     pool.submit(divmod, 7, 2).result()
     (3, 1)

@@ -47,14 +47,9 @@ ROWS = 50_000
 class Store:
     """A sweep's folder, held by one process at a time: use `opened`.
 
-    Attributes
-    ----------
-    done : ndarray of bool, shape (points,)
-        Whether each point has a row in a part.
-    damaged : list of Path
-        What was no intact part when the folder was opened; its name begins with a dot now.
-    rows : dict of str to int
-        Rows of each of the data sets.
+    - `done`, shape (points,): whether each point has a row in a part.
+    - `damaged`: what was no intact part when the folder was opened; its name begins with a dot now.
+    - `rows`: rows of each of the data sets.
     """
 
     def __init__(self, folder: Path, grid: Grid) -> None:

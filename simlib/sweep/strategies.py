@@ -28,21 +28,12 @@ def best_policies(
     are left out. Raises `InputError` if the sweep lacks a metric of the objective, the axis ``vcpus``, or the policy to
     compare with.
 
-    Parameters
-    ----------
-    found : xarray.Dataset
-        As `simlib.sweep.load` gives it, of a full design.
-    name : str
-        One of `simlib.decision.OBJECTIVES`.
-    weight : float
-        What a second of a vCPU is worth, of ``cost``.
-    against : str
-        The policy that the best is compared with.
-    zone : float
-        Share of the best below which a difference does not matter.
+    - `found`: as `simlib.sweep.load` gives it, of a full design.
+    - `name`: one of `simlib.decision.OBJECTIVES`.
+    - `weight`: what a second of a vCPU is worth, of ``cost``.
+    - `against`: the policy that the best is compared with.
+    - `zone`: share of the best below which a difference does not matter.
 
-    Examples
-    --------
     >>> values = {metric: (("vcpus", "policy"), [[1.0, 2.0]]) for metric in METRICS}
     >>> one = xr.Dataset(values, {"vcpus": [4], "policy": ["whole-ioctl", "every-64"]})
     >>> best_policies(one, "stall").to_dict("records")
@@ -79,8 +70,6 @@ def shipped() -> pd.DataFrame:
 
     Returns: ``data/sweeps/strategies/best-policies.json`` describes its columns.
 
-    Examples
-    --------
     >>> shipped().groupby("variant").ngroups
     7
     """

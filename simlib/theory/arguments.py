@@ -20,8 +20,6 @@ def _is_real(value: object) -> TypeGuard[Real]:
 def check_count(what: str, value: object) -> int:
     """`value` as an `int`, if it is a whole number of at least 1.
 
-    Examples
-    --------
     >>> check_count("n", 0)
     Traceback (most recent call last):
     simlib.errors.InputError: n = 0: must be an integer of at least 1; count whole threads
@@ -54,8 +52,6 @@ def check_cycle(names: str, *times: float) -> None:
 def check_vector(what: str, values: ArrayLike, *, positive: bool) -> NDArray[np.float64]:
     """`values` as a vector of finite floats, each above 0 (`positive`) or at least 0.
 
-    Examples
-    --------
     >>> check_vector("throughput", [1, 0], positive=True)
     Traceback (most recent call last):
     simlib.errors.InputError: throughput[1] = 0.0: must be finite and above 0; remove or correct the element

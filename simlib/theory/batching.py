@@ -47,21 +47,13 @@ _SHALLOW = 0.01
 class Batching:
     """What meets at the lock; times in seconds.
 
-    Attributes
-    ----------
-    pages : int
-        Pages of the whole ioctl.
-    work : float
-        Under the lock, for each page.
-    reacquire : float
-        Letting go and getting the lock back when nobody else wants it.
-    think : float
-        Mean time between a vCPU's return to the guest and its next fault that needs the lock.
-    service : float
-        What each waiter adds to the clearing thread's wait: hold and hand-over if faults exclude each other, the
-        hand-over alone if they enter together.
-    drain : float
-        What the waiters add once, however many they are: one hold, if they enter together.
+    - `pages`: pages of the whole ioctl.
+    - `work`: under the lock, for each page.
+    - `reacquire`: letting go and getting the lock back when nobody else wants it.
+    - `think`: mean time between a vCPU's return to the guest and its next fault that needs the lock.
+    - `service`: what each waiter adds to the clearing thread's wait: hold and hand-over if faults exclude each other,
+      the hand-over alone if they enter together.
+    - `drain`: what the waiters add once, however many they are: one hold, if they enter together.
     """
 
     pages: int
@@ -87,20 +79,12 @@ class Batching:
 class BatchCosts:
     """What each batch costs; arrays over the batches, times in seconds.
 
-    Attributes
-    ----------
-    batch : ndarray
-        Pages of a hold.
-    clear_time : ndarray
-        Of the whole ioctl.
-    throughput : ndarray
-        The guest's meanwhile, relative to undisturbed.
-    lost : ndarray
-        CPU time that the guest loses in all.
-    stall : ndarray
-        Mean of a vCPU that faults as a hold begins and is served last.
-    waiting : ndarray
-        vCPUs that wait when a hold ends.
+    - `batch`: pages of a hold.
+    - `clear_time`: of the whole ioctl.
+    - `throughput`: the guest's meanwhile, relative to undisturbed.
+    - `lost`: CPU time that the guest loses in all.
+    - `stall`: mean of a vCPU that faults as a hold begins and is served last.
+    - `waiting`: vCPUs that wait when a hold ends.
     """
 
     batch: NDArray[np.float64]
@@ -120,8 +104,6 @@ def batch_costs(case: Batching, batches: ArrayLike) -> BatchCosts:
 
     Raises `InputError` if a batch is not above 0.
 
-    Examples
-    --------
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=20e-6, service=1e-6)
     >>> costs = batch_costs(case, [64, 262144])
     >>> bool(costs.clear_time[0] > 2 * costs.clear_time[1]), bool(costs.stall[0] < 0.01 * costs.stall[1])
@@ -166,8 +148,6 @@ def square_root_batch(case: Batching, weight: float = 1.0) -> float:
     Holds where the hold that comes out is short beside `think`; `batch_costs` has no such limit. `weight`, above 0, is
     what a second of a vCPU is worth, in seconds of the clearing thread.
 
-    Examples
-    --------
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=1e-3, service=1e-6)
     >>> print(f"{square_root_batch(case):.0f}")
     167
@@ -183,8 +163,6 @@ def best_batch(case: Batching, weight: float = 1.0, smallest: int = 64) -> tuple
     Returns: The batch, and the costs of every candidate: `smallest` pages (a bitmap word of 64 is the least that the
     kernel does at a time), then eight to the octave up to all pages. `weight` is as for `square_root_batch`.
 
-    Examples
-    --------
     >>> case = Batching(pages=262144, work=30e-9, reacquire=0.2e-6, vcpus=16, think=1e-3, service=1e-6)
     >>> best_batch(case)[0]
     192

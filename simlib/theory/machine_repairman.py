@@ -21,21 +21,12 @@ from simlib.theory.arguments import check_count, check_cycle, check_time, check_
 class ClosedLock:
     """Stationary state of `n` threads that think and then take one lock.
 
-    Attributes
-    ----------
-    n : int
-        Number of threads.
-    think : float
-        Mean time outside of the lock, seconds.
-    probabilities : ndarray, shape (n + 1,)
-        P[k], the fraction of time that `k` threads hold or wait for the lock. Read-only.
-    throughput : float
-        Acquisitions per second, of all threads together.
-    wait_probability : float
-        Fraction of acquisitions that find the lock taken and have to wait.
+    - `n`: number of threads.
+    - `think`: mean time outside of the lock, seconds.
+    - `probabilities`, shape (n + 1,): P[k], the fraction of time that `k` threads hold or wait for the lock. Read-only.
+    - `throughput`: acquisitions per second, of all threads together.
+    - `wait_probability`: fraction of acquisitions that find the lock taken and have to wait.
 
-    Examples
-    --------
     >>> lock = machine_repairman(2, think=1.0, service=1.0)
     >>> print(f"{lock.throughput:.3f} {lock.mean_at_lock:.3f} {lock.mean_wait:.3f}")
     0.800 1.200 0.500
@@ -91,8 +82,6 @@ def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[n
     Returns: ndarray, shape (N + 1,). Probabilities of the states 0 … N. Raises `InputError` if a rate breaks its rule
     or the lengths differ.
 
-    Examples
-    --------
     >>> birth_death([2.0, 1.0], [1.0, 1.0])
     array([0.2, 0.4, 0.4])
     """
@@ -124,17 +113,10 @@ def closed_lock(n: int, think: float, service_of_state: Callable[[int], float]) 
 
     Raises `InputError` if an argument or a returned service time breaks its rule.
 
-    Parameters
-    ----------
-    n : int
-        Number of threads, at least 1.
-    think : float
-        Mean time outside of the lock, seconds. At 0 all threads are always at the lock.
-    service_of_state : callable
-        `k` (1 … n, the holder counted) to mean service time, seconds. A state with 0 is left at once.
+    - `n`: number of threads, at least 1.
+    - `think`: mean time outside of the lock, seconds. At 0 all threads are always at the lock.
+    - `service_of_state`: `k` (1 … n, the holder counted) to mean service time, seconds. A state with 0 is left at once.
 
-    Examples
-    --------
     A lock whose hand-off costs 0.1 s for each thread that waits beside the holder:
 
     >>> closed_lock(2, think=1.0, service_of_state=lambda k: 1.0 + 0.1 * (k - 1)).probabilities.round(4)
@@ -175,8 +157,6 @@ def machine_repairman(n: int, think: float, service: float) -> ClosedLock:
 
     Raises `InputError` if an argument breaks its rule.
 
-    Examples
-    --------
     >>> lock = machine_repairman(2, think=1.0, service=1.0)
     >>> lock.probabilities, lock.utilisation
     (array([0.2, 0.4, 0.4]), 0.8)
@@ -197,20 +177,12 @@ def ticket_lock(n: int, think: float, service: float, transfer: float) -> Closed
 
     Returns: `speed_up` is the paper's n - w. Raises `InputError` if an argument breaks its rule.
 
-    Parameters
-    ----------
-    n : int
-        Number of cores, at least 1.
-    think : float
-        Mean time between a release and the same core's next acquisition, seconds (the paper's `a`).
-    service : float
-        Mean time in the critical section, seconds (the paper's `s`).
-    transfer : float
-        Time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0 this
-        is `machine_repairman`, as it is for a queued lock with the hand-off counted in `service`.
+    - `n`: number of cores, at least 1.
+    - `think`: mean time between a release and the same core's next acquisition, seconds (the paper's `a`).
+    - `service`: mean time in the critical section, seconds (the paper's `s`).
+    - `transfer`: time for the home directory to answer one request for the line, seconds (the paper's `c`). At 0 this
+      is `machine_repairman`, as it is for a queued lock with the hand-off counted in `service`.
 
-    Examples
-    --------
     >>> ticket_lock(2, think=1.0, service=1.0, transfer=1.0).probabilities.round(4)
     array([0.1, 0.3, 0.6])
     """

@@ -26,8 +26,6 @@ def amdahl(n: ArrayLike, serial: float) -> _Vector:
 
     `serial`, the fraction of the work that cannot be shared out, is in [0, 1]; `n` as in `universal_scalability`.
 
-    Examples
-    --------
     >>> amdahl([1, 2, 4], serial=0.5)
     array([1.        , 1.33333333, 1.6       ])
     """
@@ -42,17 +40,10 @@ def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> 
 
     Returns: ndarray, shape (M,). Throughput relative to one thread. Raises `InputError` if an argument breaks its rule.
 
-    Parameters
-    ----------
-    n : array_like, shape (M,)
-        Numbers of threads, above 0.
-    contention : float
-        Cost of queueing for what is shared (alpha), at least 0.
-    coherency : float
-        Cost of each pair keeping its data consistent (beta), at least 0. At 0 this is Amdahl's law.
+    - `n`, shape (M,): numbers of threads, above 0.
+    - `contention`: cost of queueing for what is shared (alpha), at least 0.
+    - `coherency`: cost of each pair keeping its data consistent (beta), at least 0. At 0 this is Amdahl's law.
 
-    Examples
-    --------
     >>> universal_scalability([1, 2, 4], contention=0.25, coherency=0.125)
     array([1.        , 1.33333333, 1.23076923])
     """
@@ -69,8 +60,6 @@ def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
     This is what `dirty_log_perf_test` reports with memory per vCPU held constant. Raises `InputError` if an element is
     not above 0 or the lengths differ.
 
-    Examples
-    --------
     >>> from_time_per_vcpu_work([1, 2, 4], [1.0, 1.0, 2.0])
     array([1., 2., 2.])
     """
@@ -83,15 +72,10 @@ def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
 class ScalabilityFit:
     """A fitted scalability law: X(n) = single × n / (1 + contention (n-1) + coherency n (n-1)).
 
-    Attributes
-    ----------
-    single : float
-        Fitted throughput of one thread, in the unit of the data.
-    contention, coherency : float
-        Fitted alpha and beta; Amdahl's serial fraction is `contention`, and its `coherency` is 0.
+    - `single`: fitted throughput of one thread, in the unit of the data.
+    - `contention`, `coherency`: fitted alpha and beta; Amdahl's serial fraction is `contention`, and its `coherency` is
+      0.
 
-    Examples
-    --------
     >>> fit = fit_amdahl([1, 2, 4, 8], [1.0, 1.34, 1.6, 1.77])
     >>> print(round(fit.contention, 2), fit.predict([16]).round(2))
     0.5 [1.88]
@@ -121,15 +105,9 @@ def fit_amdahl(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
 
     Raises `InputError` if an element is not above 0, the lengths differ, or there are fewer than 2 different `n`.
 
-    Parameters
-    ----------
-    n : array_like, shape (M,)
-        Numbers of threads, above 0, at least 2 different ones.
-    throughput : array_like, shape (M,)
-        Measured throughput at each, above 0, any unit.
+    - `n`, shape (M,): numbers of threads, above 0, at least 2 different ones.
+    - `throughput`, shape (M,): measured throughput at each, above 0, any unit.
 
-    Examples
-    --------
     >>> fit = fit_amdahl([1, 2, 4, 8], 3.0 * amdahl([1, 2, 4, 8], 0.5))
     >>> print(f"{fit.single:.3f} {fit.contention:.3f}")
     3.000 0.500
@@ -146,8 +124,6 @@ def fit_universal_scalability(n: ArrayLike, throughput: ArrayLike) -> Scalabilit
     As `fit_amdahl`, from at least 3 different `n`. Gunther bounds both parameters by 1 as well; here they have no upper
     bound, which gives the baseline every chance on data that fall steeply.
 
-    Examples
-    --------
     >>> n = [1, 2, 4, 8, 16]
     >>> fit = fit_universal_scalability(n, 3.0 * universal_scalability(n, 0.1, 0.01))
     >>> print(f"{fit.single:.3f} {fit.contention:.3f} {fit.coherency:.3f} {fit.peak:.2f}")

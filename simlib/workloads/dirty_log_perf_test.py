@@ -115,8 +115,6 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
 
     The steady state makes them proportional to the pages; what is lost is the relative weight of start and end.
 
-    Examples
-    --------
     >>> small, scale = sample(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
     >>> small.guest.pages_per_vcpu, scale
     (4096, 128.0)

@@ -78,8 +78,6 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     The part is as near to that as the memory and its chunks can be divided. Zipf's law is another with fewer pages, and
     the time between slow faults does not shrink with the memory: such a migration stays whole.
 
-    Examples
-    --------
     >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
     ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
     >>> sample(whole, 4096)[1]

@@ -46,12 +46,8 @@ NOISE = 0.01
 class SimulatedHost:
     """Prints what the test would.
 
-    Parameters
-    ----------
-    emulated : float
-        Instructions that it says it has emulated for each access, unless the guest runs in user mode.
-    patched : bool
-        Whether its kernel has simlib's patches: statistics of mmu_lock, and the switch of CLEAR's batch.
+    - `emulated`: instructions that it says it has emulated for each access, unless the guest runs in user mode.
+    - `patched`: whether its kernel has simlib's patches: statistics of mmu_lock, and the switch of CLEAR's batch.
     """
 
     emulated: float = 0.0

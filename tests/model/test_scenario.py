@@ -18,7 +18,7 @@ from simlib.model.costs import Calibration, Costs
 from simlib.model.machine import Machine
 from simlib.model.scenario import Guest, Policy, Scenario, load_scenario
 from simlib.model.workload import Workload
-from simlib.workloads import build, dirty_log_perf_test
+from simlib.workloads import build, kind_of
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
 SIZES = st.integers(1, 4096).map(lambda n: f"{2 * n}M")
@@ -274,10 +274,8 @@ def test_memory_that_all_vcpus_access_is_not_divided():
     job = build(scenario)
     assert job.pages == scenario.guest.pages == 128 * 256
     assert job.region[:4].tolist() == [[0, job.pages]] * 4
-    assert (
-        dirty_log_perf_test.sample(scenario, 512)[0].guest.pages * dirty_log_perf_test.sample(scenario, 512)[1]
-        == job.pages
-    )
+    part, factor = kind_of(scenario).sample(scenario, 512)
+    assert part.guest.pages * factor == job.pages
     with pytest.raises(InputError, match="multiple of 2M with backing"):
         Scenario.parse(tables | {"guest": {"vcpus": 3, "memory": "129M"}})
     with pytest.raises(InputError, match=r"multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'$"):

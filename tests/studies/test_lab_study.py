@@ -128,8 +128,7 @@ def test_the_statistics_take_as_much_wherever_the_lock_is_taken(name):
         assert abs(own["fault"]) < 2
     else:
         assert own["fault"] == pytest.approx(own["letting go"], rel=0.1)
-    for counted in translation.instructions(name).values():
-        assert 0 < counted.low <= counted.value <= counted.high
+    assert min(translation.instructions(name).values()) > 0
 
 
 def test_each_architecture_left_out(table):
@@ -153,7 +152,7 @@ def test_a_translation_is_the_mean_of_the_logarithms_and_pooled_spread():
 @pytest.mark.parametrize("kind", list(translation.KINDS))
 def test_the_priors_of_riscv_are_translations(table, kind):
     prior = load_priors("riscv")[translation.KINDS[kind]]
-    counted = translation.instructions("riscv")[kind].value
+    counted = translation.instructions("riscv")[kind]
     found = translation.translate(kind, counted, table)
     assert prior.median == pytest.approx(found.time_ns * 1000, rel=0.02)
     assert prior.factor == pytest.approx(found.factor, rel=0.05)

@@ -36,7 +36,7 @@ MISSES = {
 
 @pytest.fixture(scope="module")
 def found():
-    return STUDY.compute(seed=1, progress=None)
+    return STUDY.found()
 
 
 # -- what the costs are -------------------------------------------------------------------------------------------

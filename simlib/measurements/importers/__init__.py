@@ -3,8 +3,6 @@
 
 One module a format; `KINDS` lists them.
 
-Examples
---------
 >>> from simlib.measurements import importers
 >>> imported = importers.import_text("kvm-stats", "mmu_lock_clear_write_acquired: 96\\n")
 >>> imported.main.frame.loc[0, "acquired"]

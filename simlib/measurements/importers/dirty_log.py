@@ -93,8 +93,6 @@ def read_dirty_log(lines: Lines) -> Contents:
 
     It says neither the number of vCPUs nor their memory. Lines of others (random seed, debug output) are passed over.
 
-    Examples
-    --------
     >>> text = '''Test iterations: 2
     ... Testing guest mode: PA-bits:ANY, VA-bits:48,  4K pages
     ... Populate memory time: 1.500000000s

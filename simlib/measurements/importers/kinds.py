@@ -70,8 +70,6 @@ _OTHERS = (
 def sniff(head: list[str]) -> str:
     """Name the kind of a text by its first lines: a key of `KINDS`, or empty if it is none of them.
 
-    Examples
-    --------
     >>> sniff(["lock_stat version 0.4"]), sniff(["Test iterations: 2"]), sniff(["hello"])
     ('lock-stat', 'dirty-log-perf-test', '')
     """
@@ -83,17 +81,10 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
 
     Raises `InputError` if the kind or an option is unknown, or for the first fault of the log.
 
-    Parameters
-    ----------
-    kind : str
-        A key of `KINDS`.
-    progress : callable, optional
-        Called now and then with what is done and its share.
-    **options
-        Of the kind: ``lock`` (lock-stat), ``histograms`` (kvm-stats, contention-test).
+    - `kind`: a key of `KINDS`.
+    - `progress`: called now and then with what is done and its share.
+    - `**options`: of the kind: ``lock`` (lock-stat), ``histograms`` (kvm-stats, contention-test).
 
-    Examples
-    --------
     >>> import_log("lock-stats", "lock_stat.txt")
     Traceback (most recent call last):
     simlib.errors.InputError: kind = lock-stats: is no kind of log; did you mean 'lock-stat'? known: contention-test,
@@ -116,8 +107,6 @@ def import_log(kind: str, path: str | Path, *, progress: Progress | None = None,
 def import_text(kind: str, text: str, **options: Any) -> Imported:
     """Import a log that is in memory; see `import_log`.
 
-    Examples
-    --------
     >>> import_text("kvm-stats", "mmu_lock_clear_write_acquired: 96\\n").main.frame[["site", "acquired"]]
         site  acquired
     0  clear        96

@@ -60,8 +60,6 @@ def looks_like(head: list[str]) -> bool:
 def read_kvm_stat(lines: Lines) -> Contents:
     """Read what ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l`` prints.
 
-    Examples
-    --------
     >>> text = '''kvm_exit kvm_exit(HLT)
     ... 2026-01-05 10:00:00       340        12
     ... 2026-01-05 10:00:01       290        10

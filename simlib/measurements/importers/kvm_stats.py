@@ -155,8 +155,6 @@ def bounds(bucket: int, buckets: int) -> tuple[int, int | None]:
     The kernel counts a value in bucket ``min(fls64(value), size - 1)``: ``kvm_stats_log_hist_update()`` in
     ``include/linux/kvm_host.h``.
 
-    Examples
-    --------
     >>> [bounds(n, 32) for n in (0, 1, 2, 31)]
     [(0, 1), (1, 2), (2, 4), (1073741824, None)]
     """
@@ -175,8 +173,6 @@ def looks_like(head: list[str]) -> bool:
 def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
     """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``; the histograms too if asked for.
 
-    Examples
-    --------
     >>> text = "mmu_lock_clear_write_acquired: 96\\nmmu_lock_clear_write_hold_ns: 480000\\n"
     >>> read_kvm_stats(Lines.of(text)).tables[0].frame[["site", "mode", "acquired", "hold_ns"]]
         site   mode  acquired  hold_ns

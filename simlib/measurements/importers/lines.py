@@ -52,15 +52,9 @@ class Lines:
 
     `where` is how messages name it, `size` its length in bytes for the progress.
 
-    Attributes
-    ----------
-    number : int
-        Line that was given last, from 1.
-    head : list of str
-        The first 64 lines.
+    - `number`: line that was given last, from 1.
+    - `head`: the first 64 lines.
 
-    Examples
-    --------
     >>> list(Lines.of("a\\nb"))
     Traceback (most recent call last):
     simlib.errors.InputError: text, line 2 = 'b': the last line must end with a newline, else it may

@@ -150,14 +150,9 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
     A class that was taken for read has a line with ``-R`` and, if it was also taken for write, one with ``-W``; without
     readers the one line has no suffix, and counts as write. Several texts may stand one after another.
 
-    Parameters
-    ----------
-    lock : str, optional
-        Part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
-        (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
+    - `lock`: part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
+      (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
 
-    Examples
-    --------
     >>> numbers = "10 12 0.26 93.10 163.71 13.64 47 292 0.16 22.69 174.91 0.60"
     >>> text = f"lock_stat version 0.4\\n&(kvm)->mmu_lock-R: {numbers}\\n"
     >>> text += "---\\n&(kvm)->mmu_lock 12 [<0>] direct_page_fault+0x1/0x2\\n"
@@ -199,8 +194,6 @@ def _mode(name: str) -> tuple[str, str]:
 def _wanted(name: str, lock: str) -> bool:
     """Tell whether a class is asked for.
 
-    Examples
-    --------
     >>> _wanted("&(kvm)->mmu_lock#2", ""), _wanted("&kvm->mn_invalidate_lock", ""), _wanted("rcu_node_0", "all")
     (True, False, True)
     """

@@ -55,8 +55,6 @@ def looks_like(head: list[str]) -> bool:
 def read_perf_kvm(lines: Lines) -> Contents:
     """Read the tables of ``perf kvm stat report``, one or several after each other: each must have an end.
 
-    Examples
-    --------
     >>> text = '''Analyze events for all VMs, all VCPUs:
     ...              VM-EXIT    Samples  Samples%     Time%    Min Time    Max Time         Avg time
     ...       EPT_VIOLATION       1200    80.00%    60.00%      0.90us    310.25us      4.50us ( +-   1.20% )

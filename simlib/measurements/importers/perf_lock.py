@@ -59,8 +59,6 @@ def read_perf_lock(lines: Lines) -> Contents:
     A table's times are rounded to three or more digits by perf, those of ``-x`` are not. What the measured command
     printed before the header is passed over, as are the stacks of ``-v``.
 
-    Examples
-    --------
     >>> text = ''' contended   total wait     max wait     avg wait         type   caller
     ...
     ...        171      1.55 ms     20.26 us      9.06 us     rwlock:W   kvm_vm_ioctl+0x57

@@ -64,8 +64,6 @@ def read_perf_trace(lines: Lines) -> Contents:
     A call whose beginning was not seen has no time, and one whose end was not has no result: both are counted and left
     out. Lines of other events are passed over.
 
-    Examples
-    --------
     >>> text = '''  124.437 ( 2.016 ms): migration/351 ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG, arg: 0x7ffd0a0)    = 0
     ...   126.910 ( 0.750 ms): migration/351 ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG, arg: 0x7ffd0a0)    = 0
     ... '''

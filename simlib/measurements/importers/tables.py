@@ -47,8 +47,6 @@ class Column:
     def field(self) -> dict[str, Any]:
         """Field of a Frictionless table schema.
 
-        Examples
-        --------
         >>> Column("wait_ns", "whole", "time waited").field()["unit"]
         'ns'
         """
@@ -85,8 +83,6 @@ class Table:
 class Rows:
     """Rows of a table while they are found: columns of packed numbers, not a tuple a row.
 
-    Examples
-    --------
     >>> rows = Rows([Column("lock", "text", "the lock"), Column("wait_ns", "whole", "time waited")])
     >>> rows.add("mmu_lock", 1200)
     >>> rows.table("waits", "Waits", ["lock"]).frame
@@ -187,8 +183,6 @@ class Imported:
 
         Raises `InputError` if a name is no column's, is taken, or a number lacks its unit.
 
-        Examples
-        --------
         >>> from simlib.measurements import import_text
         >>> import_text("kvm-stats", "remote_tlb_flush: 96\\n").with_columns({"vcpus": "8"}).main.frame
            vcpus  run  when scope              name  value
@@ -235,13 +229,8 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
     Returns: The CSV files, the main one first. Raises `InputError` if the name is unfit, the folder cannot be written,
     or a file of that name is there that is no import.
 
-    Parameters
-    ----------
-    name : str, optional
-        Name of the main table's files; the others are ``<name>-<table>``. Default: the log's own.
+    - `name`: name of the main table's files; the others are ``<name>-<table>``. Default: the log's own.
 
-    Examples
-    --------
     >>> import tempfile
     >>> from simlib.measurements import check, import_text
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -282,8 +271,6 @@ def _refuse_foreign(path: Path) -> None:
 def default_name(source: str) -> str:
     """Name for files from the name of a log.
 
-    Examples
-    --------
     >>> default_name("Trace 1.txt"), default_name("standard input")
     ('trace-1', 'standard-input')
     """
@@ -313,8 +300,6 @@ def resource(
 ) -> dict[str, Any]:
     """A measured table as a Frictionless table resource; `about` stands between its form and its schema.
 
-    Examples
-    --------
     >>> resource("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [])["path"]
     'mine.csv'
     """

@@ -229,8 +229,6 @@ def read_trace(lines: Lines) -> Contents:
     others are counted, the rest is passed over. An end without a beginning, a beginning without an end, and a beginning
     whose end may be among lost events are counted and reported, never guessed.
 
-    Examples
-    --------
     >>> text = '''# tracer: nop
     ...   CPU 0/KVM-1234  [002] d..1.   127.240361: contention_begin: 00000000610328f2 (flags=SPIN|WRITE)
     ...   CPU 0/KVM-1234  [002] d..1.   127.240987: contention_end: 00000000610328f2 (ret=0)

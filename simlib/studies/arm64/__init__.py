@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from simlib.figures.style import plain_number
-from simlib.fits import Fit
 from simlib.parallel import Progress, both, portion
 from simlib.prediction import predict
 from simlib.studies.arm64 import altra, equal_costs
 from simlib.studies.study import Answer, Found, Study
 
 
-@dataclass(frozen=True)
-class Arm64(Found):
-    """What the study found: its costs, calibrated on at most 8 vCPUs."""
-
-    fit: Fit
-
-
-def compute(*, seed: int = 1, progress: Progress | None = None) -> Arm64:
+def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
     """Calibrate on few vCPUs, predict every published point, fit the laws, try other readings, split the time."""
     fit = altra.calibrated(seed, portion(progress, 0.0, 0.3))
     vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
@@ -40,10 +30,10 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Arm64:
         "every-page": every_page,
         "equal-costs": equal_costs.compare(equal_costs.starting_point(fit.estimate), seed=seed),
     }
-    return Arm64(numbers, tables, fit)
+    return Found(numbers, tables, calibrated={"fit": fit})
 
 
-def answer(found: Arm64) -> Answer:
+def answer(found: Found) -> Answer:
     """Whether the curves could have been told from few vCPUs, and what helped."""
     errors = {"the model": "error_percent", "Amdahl's law": "amdahl_percent", "the USL": "usl_percent"}
     means = {name: float(found.tables["held-out"][column].abs().mean()) for name, column in errors.items()}

@@ -11,7 +11,7 @@ from simlib.figures.curves import COLUMNS
 from simlib.fits import Fit, load_fit
 from simlib.measurements import data_dir
 from simlib.parallel import Progress
-from simlib.prediction import PredictionResult, evaluate, predict
+from simlib.prediction import PredictionResult, evaluate
 from simlib.studies.study import COUNTED, FITTED, HELD_OUT, held_out, numbers
 from simlib.theory import fit_amdahl, fit_universal_scalability, from_time_per_vcpu_work
 
@@ -60,8 +60,6 @@ def calibrated(seed: int = 1, progress: Progress | None = None) -> Fit:
 def shipped_fit() -> Fit:
     """The fit that simlib brings along for the machine of seed 000.
 
-    Examples
-    --------
     >>> shipped_fit().scenario.machine.name
     'ampere-altra'
     """
@@ -71,12 +69,8 @@ def shipped_fit() -> Fit:
 def published_numbers(observations: pd.DataFrame, prediction: PredictionResult) -> pd.DataFrame:
     """Dirty memory times and contentions beside the model.
 
-    Parameters
-    ----------
-    observations : DataFrame
-        variant, vcpus, metric, value, train: of a fit.
-    prediction : PredictionResult
-        For the same variants and numbers of vCPUs.
+    - `observations`: variant, vcpus, metric, value, train: of a fit.
+    - `prediction`: for the same variants and numbers of vCPUs.
     """
     keys = ["variant", "vcpus", "metric"]
     frame = prediction.frame.rename(columns={"estimate": "predicted"})
@@ -84,13 +78,6 @@ def published_numbers(observations: pd.DataFrame, prediction: PredictionResult) 
     rows = rows.merge(frame, on=keys, how="left")
     role = np.where(rows.pop("train"), FITTED, np.where(rows["published"] > 0, HELD_OUT, COUNTED))
     return numbers(rows.assign(role=role), TABLE)
-
-
-def shipped_numbers(seed: int = 1) -> pd.DataFrame:
-    """`published_numbers` by the shipped fit: nothing is calibrated anew."""
-    fit = shipped_fit()
-    vcpus = sorted({int(n) for n in fit.observations["vcpus"]})
-    return published_numbers(fit.observations, predict(fit.scenario, vcpus, fit=fit, seed=seed))
 
 
 def curves(fit: Fit, prediction: PredictionResult) -> pd.DataFrame:

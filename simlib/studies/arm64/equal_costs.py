@@ -50,13 +50,8 @@ point of `STRATEGIES` moves by 1 % at the calibrated costs."""
 def starting_point(estimate: CostEstimate | None = None) -> Scenario:
     """The published selftest with the test of the spinlock's row, and every cost filled in.
 
-    Parameters
-    ----------
-    estimate : CostEstimate, optional
-        Calibrated costs; by default those of `shipped_fit`.
+    - `estimate`: calibrated costs; by default those of `shipped_fit`.
 
-    Examples
-    --------
     >>> starting_point().group
     'old test'
     """
@@ -73,13 +68,8 @@ def compare(
     (both NaN: one run, no interval), held_out (True: no row was fitted at these costs). Raises `InputError` if a cost
     has no value.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Machine, guest, workload and costs; of its policy, what a strategy does not replace.
+    - `scenario`: machine, guest, workload and costs; of its policy, what a strategy does not replace.
 
-    Examples
-    --------
     >>> frame = compare(starting_point(), [1, 64], pages_per_vcpu=512)
     >>> frame.groupby("variant")["value"].last().idxmax()
     'ticket lock'
@@ -100,8 +90,6 @@ def published() -> pd.DataFrame:
 
     Returns: The columns of `compare`; kind is ``measured``, held_out says that the shipped fit did not see the row.
 
-    Examples
-    --------
     >>> published()["variant"].unique().tolist()
     ['queued spinlock', 'rwlock, faults for read']
     """
@@ -114,13 +102,8 @@ def published() -> pd.DataFrame:
 def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault") -> go.Figure:
     """Dirty memory time over vCPUs, a curve a strategy.
 
-    Parameters
-    ----------
-    curves : DataFrame
-        Rows of `compare`, with those of `published` or without.
+    - `curves`: rows of `compare`, with those of `published` or without.
 
-    Examples
-    --------
     >>> figure(compare(starting_point(), [1, 2], pages_per_vcpu=512)).layout.title.subtitle.text
     'lines are simulated at equal costs, only the lock policy differs'
     """

@@ -41,13 +41,8 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
 
     Returns: A box: note; sliders; Reset beside the calibrated values; figure.
 
-    Parameters
-    ----------
-    estimate : CostEstimate, optional
-        Where the sliders start and what Reset goes back to; by default the shipped fit.
+    - `estimate`: where the sliders start and what Reset goes back to; by default the shipped fit.
 
-    Examples
-    --------
     >>> note, sliders, reset, figure = what_if().children
     >>> [slider.description for slider in sliders.children]
     ['hold, ns', 'exit, ns', 'line transfer, ns', 'broadcast, ns']

@@ -21,10 +21,7 @@ def count_comparison(locks: pd.DataFrame) -> pd.DataFrame:
     Returns: The columns of a cell, ``phase``, ``what`` (``fault``, ``clear``, ``enable``), ``lock_mode``, ``kernel``,
     ``model``, ``difference``. Sites that the model does not have are not in it.
 
-    Parameters
-    ----------
-    locks : pandas.DataFrame
-        The lab's table ``locks`` of parked cells of one machine, such as ``rows_of("counts-locks", "x86-npt")``.
+    - `locks`: the lab's table ``locks`` of parked cells of one machine, such as ``rows_of("counts-locks", "x86-npt")``.
     """
     out = []
     locks = locks.assign(what=locks["site"].where(~locks["site"].isin(FAULT_SITES), "fault"))

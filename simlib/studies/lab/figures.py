@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.frame import TEXT, Rule, in_order, number, reads, word
 from simlib.figures.style import (
     PALETTE,
     even_ticks,
@@ -24,37 +24,30 @@ from simlib.figures.style import (
     vcpu_axis,
 )
 
-LOAD_COLUMNS = ("machine", "vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model")
+_METRICS = {"clear_dirty_log_time": "CLEAR, lab time", "longest_stall": "longest stall, lab time"}
+LOAD_COLUMNS = {
+    "machine": TEXT, "vcpus": number(1), "batch": Rule(int), "metric": word(_METRICS), "lab": number(0),
+    "lab_low": number(0), "lab_high": number(0), "model": number(0),
+}  # fmt: skip
 """Columns of the table that `under_load` reads."""
 
-SWITCH_COLUMNS = ("setting", "metric", "value", "low", "high")
+SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": number(0), "high": number(0)}
 """Columns of the table that `switch_effects` reads."""
 
-_METRICS = {"clear_dirty_log_time": "CLEAR, lab time", "longest_stall": "longest stall, lab time"}
 
-
-def under_load(cells: pd.DataFrame, title: str = "CLEAR under load: the lab beside the simulator") -> go.Figure:
+@reads("cells", LOAD_COLUMNS)
+def under_load(rows: pd.DataFrame, title: str = "CLEAR under load: the lab beside the simulator") -> go.Figure:
     """CLEAR time and longest stall over vCPUs, a column a machine, a colour a batch.
 
-    Raises `InputError` if a column is missing or a time is not a positive number.
+    - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
+      range. Times are seconds of the lab's clock. No cell was calibrated on.
 
-    Parameters
-    ----------
-    cells : DataFrame
-        The columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their range.
-        Times are seconds of the lab's clock. No cell was calibrated on.
-
-    Examples
-    --------
     >>> cell = {"machine": "riscv", "vcpus": 1, "batch": 64, "metric": "longest_stall", "lab": 1e-4,
     ...         "lab_low": 9e-5, "lab_high": 2e-4, "model": 1.1e-4}
     >>> [trace.name for trace in under_load(pd.DataFrame([cell])).data]
     ['64 pages, simulated', '64 pages, lab, held out']
     """
-    rows = require(cells, LOAD_COLUMNS, "cells")
-    require_numbers(rows, ("lab", "model"), "cells", least=0)
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
-    require_words(rows, "metric", _METRICS, "cells")
     metrics = [metric for metric in _METRICS if metric in set(rows["metric"])]
     figure = make_subplots(
         len(metrics), len(machines), column_titles=machines, shared_xaxes=True, shared_yaxes="rows",
@@ -107,32 +100,22 @@ _SWITCH_METRICS = {
 def metric_title(metric: str) -> str:
     """What a column of the lab's switches is called.
 
-    Examples
-    --------
     >>> metric_title("clear_time_s"), metric_title("own_s")
     ('time of CLEAR', 'own')
     """
     return _SWITCH_METRICS.get(metric, metric.removesuffix("_s").replace("_", " "))
 
 
-def switch_effects(cells: pd.DataFrame, title: str) -> go.Figure:
+@reads("cells", SWITCH_COLUMNS)
+def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
     """What a switch changes: a panel a metric, a row a setting; points are medians, bars the range over seeds.
 
-    Raises `InputError` if a column is missing or a value is not a number.
+    - `rows`: the columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
 
-    Parameters
-    ----------
-    cells : DataFrame
-        The columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
-
-    Examples
-    --------
     >>> cell = {"setting": "lockless", "metric": "longest_stall_s", "value": 2e-5, "low": 1e-5, "high": 3e-5}
     >>> len(switch_effects(pd.DataFrame([cell]), "Fast page fault").data)
     1
     """
-    rows = require(cells, SWITCH_COLUMNS, "cells")
-    require_numbers(rows, ("value", "low", "high"), "cells", least=0)
     metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
     factor, unit = time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])
     names = [metric_title(m) + (f", {unit}" if m.endswith("_s") else "") for m in metrics]

@@ -44,10 +44,7 @@ def instruction_costs(name: str) -> pd.DataFrame:
     Every cost is the slope of a time over the pages (16 to 128 MiB), so that what happens once a run or an
     ioctl drops out. With one vCPU nobody contends: the clock is that of whoever runs.
 
-    Parameters
-    ----------
-    name : str
-        One of `simlib.studies.lab.machines.LABS`.
+    - `name`: one of `simlib.studies.lab.machines.LABS`.
     """
     ioctls, locks = _ioctls("memory", name), rows_of("memory-locks", name)
     whole = ioctls[ioctls["batch"] == 0]
@@ -99,13 +96,8 @@ def plain_costs(name: str) -> pd.DataFrame:
 
     Returns: `COST_COLUMNS` of ``fault`` (with the access), ``clear_page``, ``reacquire``.
 
-    Parameters
-    ----------
-    name : str
-        One of `simlib.studies.lab.machines.LABS`.
+    - `name`: one of `simlib.studies.lab.machines.LABS`.
 
-    Examples
-    --------
     >>> plain_costs("riscv")["name"].tolist()
     ['fault', 'clear_page', 'reacquire']
     """
@@ -126,10 +118,7 @@ def cost_estimate(
 ) -> CostEstimate:
     """Costs as of `instruction_costs` as a calibration gives them, an instruction being a nanosecond.
 
-    Parameters
-    ----------
-    discrepancy, spread
-        As in `simlib.fits.CostEstimate`.
+    - `discrepancy`, `spread`: as in `simlib.fits.CostEstimate`.
     """
     values, widths = costs["value"].to_numpy(), (costs["high"] - costs["low"]).to_numpy()
     quantiles = stats.t.ppf(0.5 + LEVEL / 2, costs["cells"] - 2)

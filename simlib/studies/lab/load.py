@@ -28,12 +28,8 @@ def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
     Returns: ``vcpus``, ``batch``, ``metric``, ``lab`` (median over the seeds, s), ``lab_low`` and ``lab_high`` (their
     range), ``model``, ``error`` (model over lab, less one).
 
-    Parameters
-    ----------
-    name : str
-        One of `simlib.studies.lab.machines.LABS`.
-    estimate : CostEstimate
-        Such as `cost_estimate` of the machine's `instruction_costs`.
+    - `name`: one of `simlib.studies.lab.machines.LABS`.
+    - `estimate`: such as `cost_estimate` of the machine's `instruction_costs`.
     """
     ioctls, stalls = rows_of("load-ioctls", name), rows_of("load-stalls", name)
     groups = dict(list(ioctls[ioctls["name"] == "clear"].groupby(["vcpus", "batch"])))
@@ -60,10 +56,7 @@ def lab_fit(name: str) -> Fit:
     The costs come from parked cells with one vCPU; how far the model may be off comes from the cells under load,
     which is what they are for: deviations of CLEAR times and, larger, of stalls.
 
-    Parameters
-    ----------
-    name : str
-        One of `simlib.studies.lab.machines.LABS`.
+    - `name`: one of `simlib.studies.lab.machines.LABS`.
     """
     costs = instruction_costs(name)
     seen = load_comparison(name, cost_estimate(costs))
@@ -105,10 +98,7 @@ def load_errors(load: pd.DataFrame) -> pd.DataFrame:
 def contended_share(machine: str) -> pd.Series:
     """Of the acquisitions by faults while the guest writes and CLEAR holds on, the share that had to wait, by vCPUs.
 
-    Parameters
-    ----------
-    machine : str
-        One of the lab's, ``arm64-read`` say; the median over its seeds.
+    - `machine`: one of the lab's, ``arm64-read`` say; the median over its seeds.
     """
     rows = rows_of("load-locks", machine)
     faults = rows[(rows["phase"] == "rounds") & rows["site"].isin(FAULT_SITES) & (rows["batch"] == 0)]
@@ -119,10 +109,7 @@ def contended_share(machine: str) -> pd.Series:
 def directions(cells: pd.DataFrame) -> int:
     """In how many cells a batch moves the model the other way than the lab, beyond the range of the lab's seeds.
 
-    Parameters
-    ----------
-    cells : DataFrame
-        Cells of one machine and metric, as `load_comparison` gives them.
+    - `cells`: cells of one machine and metric, as `load_comparison` gives them.
     """
     wrong = 0
     for _, group in cells.groupby("vcpus"):

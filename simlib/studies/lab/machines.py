@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from simlib.errors import InputError, nearest
-from simlib.lab.records import switch
+from simlib.lab.records import batch_of
 from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
 from simlib.model.scenario import Scenario, load_scenario
@@ -26,28 +26,17 @@ PAGE = 4096
 def lab_scenario(name: str) -> Scenario:
     """The scenario of one of the lab's machines; its costs are in its fit.
 
-    Examples
-    --------
     >>> lab_scenario("riscv").machine.clock
     'serial'
     """
     return load_scenario(data_dir() / "scenarios" / f"lab-{name}.toml")
 
 
-def batch_of(switches: str) -> int:
-    """Pages after which a cell's CLEAR lets go; 0: never."""
-    return switch(switches, "dirty_log_clear_batch")
-
-
 def lab_case(name: str, row: pd.Series) -> Scenario:
     """The scenario of one cell of the lab's tables.
 
-    Parameters
-    ----------
-    name : str
-        One of `LABS`.
-    row : pandas.Series
-        A row of any of the lab's tables.
+    - `name`: one of `LABS`.
+    - `row`: a row of any of the lab's tables.
     """
     parked = row["parked"] == "true"
     chunk = int(row["chunk_pages"])
@@ -73,8 +62,6 @@ def lab_name(row: pd.Series) -> str:
 
     Raises `InputError` if the row's machine is none of them.
 
-    Examples
-    --------
     >>> lab_name(pd.Series({"architecture": "x86_64", "mode": "npt", "switches": ""}))
     'x86-npt'
     """

@@ -17,15 +17,10 @@ from simlib.studies.lab.machines import PAGE
 class Switch(NamedTuple):
     """An experiment of ``data/experiments/switches.toml``.
 
-    Attributes
-    ----------
-    title : str
-        Of its figure.
-    changes : tuple of str
-        What its settings are meant to change. Of enabling it is how long mmu_lock was held: the ioctl's time has a
-        grace period in it, of any length (docs/lab.md).
-    why : str
-        What it shows, and why: no numbers, which `simlib.studies.lab.told.switch_told` adds.
+    - `title`: of its figure.
+    - `changes`: what its settings are meant to change. Of enabling it is how long mmu_lock was held: the ioctl's time
+      has a grace period in it, of any length (docs/lab.md).
+    - `why`: what it shows, and why: no numbers, which `simlib.studies.lab.told.switch_told` adds.
     """
 
     title: str
@@ -96,10 +91,7 @@ def switch_effects(experiment: str) -> pd.DataFrame:
     Returns: ``setting``, ``metric``, ``value``, ``low``, ``high``. Acquisitions and contentions of mmu_lock are counted
     from the moment that the log is enabled (at it, for what happens there).
 
-    Parameters
-    ----------
-    experiment : str
-        One of `SWITCHES`.
+    - `experiment`: one of `SWITCHES`.
     """
     tables = {}
     for name in ("locks", "ioctls", "stalls"):
@@ -129,12 +121,8 @@ def clear_instructions(experiment: str, name: str) -> float:
 
     Its pages, times the cost of one while the vCPUs are parked.
 
-    Parameters
-    ----------
-    experiment : str
-        One of `SWITCHES`.
-    name : str
-        The machine, of `simlib.studies.lab.machines.LABS`.
+    - `experiment`: one of `SWITCHES`.
+    - `name`: the machine, of `simlib.studies.lab.machines.LABS`.
     """
     first = load("switches-runs").frame.query("experiment == @experiment").iloc[0]
     pages = first["vcpus"] * parse_size(first["memory_per_vcpu"]) // PAGE * first["rounds"]
@@ -145,8 +133,6 @@ def clear_instructions(experiment: str, name: str) -> float:
 def varied(switches: pd.Series) -> pd.Series:
     """The switches without those that are the same in every cell.
 
-    Examples
-    --------
     >>> varied(pd.Series(["yield=never pages=512", "yield=contended pages=512"])).tolist()
     ['yield=never', 'yield=contended']
     """

@@ -48,15 +48,9 @@ def batch_told(load: pd.DataFrame) -> str:
 def switch_told(experiment: str, frame: pd.DataFrame) -> str:
     """What one experiment shows: why, and the extremes of each metric where the seeds' ranges do not overlap.
 
-    Parameters
-    ----------
-    experiment : str
-        One of `simlib.studies.lab.switches.SWITCHES`.
-    frame : DataFrame
-        Its `switch_effects`.
+    - `experiment`: one of `simlib.studies.lab.switches.SWITCHES`.
+    - `frame`: its `switch_effects`.
 
-    Examples
-    --------
     >>> from simlib.studies.lab.switches import switch_effects
     >>> told = switch_told("get-batch", switch_effects("get-batch"))
     >>> told.startswith("Letting go within GET trades"), "Longest stall: from" in told

@@ -33,45 +33,26 @@ _WAITERS_AT = 16
 """vCPUs at which x86's hold is taken, since it grows with them."""
 
 
-class Instructions(NamedTuple):
-    """Instructions of one action without the statistics': value, and within which bounds it is known."""
-
-    value: float
-    low: float
-    high: float
-
-
-def instructions(name: str) -> dict[str, Instructions]:
+def instructions(name: str) -> dict[str, float]:
     """What each kind of action executes on one of the lab's machines, the statistics' own taken off.
 
-    How many of the statistics' instructions lie within the hold is not known; half of them are taken to, and the bounds
-    are none and all.
+    How many of the statistics' instructions lie within the hold is not known; half of them are taken to.
 
-    Parameters
-    ----------
-    name : str
-        One of `simlib.studies.lab.machines.LABS`.
+    - `name`: one of `simlib.studies.lab.machines.LABS`.
 
-    Examples
-    --------
-    >>> found = instructions("x86-npt")
-    >>> found["letting go"].value < 60 < 200 < statistics_own("x86-npt")["letting go"] + found["letting go"].value
+    >>> found = instructions("x86-npt")["letting go"]
+    >>> found < 60 < 200 < statistics_own("x86-npt")["letting go"] + found
     True
     """
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
     within = max(0.0, statistics_own(name)["fault"])  # none where faults take no lock
-    both = {kind: known[KINDS[kind]] for kind in ("hold", "exit")}
-    alone = {kind: plain[KINDS[kind]] for kind in ("clear", "letting go")}
-    return {kind: Instructions(value - within / 2, value - within, value) for kind, value in both.items()} | {
-        kind: Instructions(value, value, value) for kind, value in alone.items()
-    }
+    both = {kind: known[KINDS[kind]] - within / 2 for kind in ("hold", "exit")}
+    return both | {kind: plain[KINDS[kind]] for kind in ("clear", "letting go")}
 
 
 def statistics_own(name: str) -> dict[str, float]:
     """Instructions of the lab's statistics themselves: in a fault, and in letting go and taking the lock again.
 
-    Examples
-    --------
     >>> own = statistics_own("x86-npt")
     >>> abs(own["fault"]) < 10 < 100 < own["letting go"]  # a stamp of the time is read twice for each hold
     True
@@ -88,8 +69,6 @@ def _values_of(costs: pd.DataFrame) -> dict[str, float]:
 def times() -> pd.DataFrame:
     """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source.
 
-    Examples
-    --------
     >>> sorted(times()["kind"].unique())
     ['clear', 'exit', 'hold', 'letting go']
     """
@@ -126,8 +105,6 @@ def ratio_table() -> pd.DataFrame:
     ``ns_per_instruction``, ``by_the_others_ns``, ``factor`` (by the others over its own, or the inverse; NaN: there is
     no other), ``source``.
 
-    Examples
-    --------
     >>> table = ratio_table()
     >>> bool(table[table["kind"] == "clear"]["factor"].max() < 2)
     True
@@ -136,7 +113,7 @@ def ratio_table() -> pd.DataFrame:
     counted, taken = [], []
     for kind, machine in zip(table["kind"], table["machine"], strict=True):
         own = statistics_own(machine)
-        counted.append(instructions(machine)[kind].value)
+        counted.append(instructions(machine)[kind])
         taken.append({"clear": 0.0, "letting go": own["letting go"]}.get(kind, own["fault"] / 2))
     table = table.assign(instructions=counted, statistics=taken)
     table["ns_per_instruction"] = table["time_ns"] / table["instructions"]
@@ -162,15 +139,9 @@ def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
     The ratio is the geometric mean of the architectures that were; its spread between architectures is pooled over the
     kinds, on as many degrees of freedom as there are ratios less kinds.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    table : DataFrame
-        Of `ratio_table`.
+    - `kind`: one of `KINDS`.
+    - `table`: of `ratio_table`.
 
-    Examples
-    --------
     >>> found = translate("clear", 100, ratio_table())
     >>> bool(15 < found.time_ns < 40 and found.factor > 1)
     True
@@ -189,11 +160,8 @@ def riscv_priors(ratios: pd.DataFrame) -> pd.DataFrame:
 
     Returns: ``cost``, ``instructions``, ``median_ns``, ``factor`` (90 %).
 
-    Parameters
-    ----------
-    ratios : DataFrame
-        Of `ratio_table`.
+    - `ratios`: of `ratio_table`.
     """
-    counted = {kind: each.value for kind, each in instructions("riscv").items()}
+    counted = instructions("riscv")
     rows = [(KINDS[kind], counted[kind], *translate(kind, counted[kind], ratios)) for kind in KINDS]
     return pd.DataFrame(rows, columns=["cost", "instructions", "median_ns", "factor"])

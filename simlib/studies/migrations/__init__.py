@@ -27,10 +27,7 @@ link, passes."""
 class Migrations(Found):
     """What the study found.
 
-    Attributes
-    ----------
-    fit : Fit
-        Costs of the published x86 hosts.
+    - `fit`: costs of the published x86 hosts.
     """
 
     fit: Fit

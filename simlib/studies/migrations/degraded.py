@@ -43,8 +43,6 @@ _PART = 1024
 def published_migration() -> Scenario:
     """The 48 vCPU migration; its variants are the hosts and kernels that were published.
 
-    Examples
-    --------
     >>> sorted(published_migration().variants)
     ['arm64-after', 'arm64-before', 'x86-reference']
     """
@@ -60,14 +58,10 @@ def published_seconds(variant: str) -> list[float]:
 class Seconds(NamedTuple):
     """The 48 vCPU migration beside what was published.
 
-    Attributes
-    ----------
-    numbers : DataFrame
-        `simlib.studies.study.COLUMNS`, ``low_bar``, ``high_bar``.
-    curves : DataFrame
-        ``series``, ``time_s``, ``width_s``, ``degradation``, ``role``.
-    work : DataFrame
-        ``series``, ``faults_per_page``, ``precopy_s``, ``clear_s``, ``clear_wait_s`` (of it), ``throughput`` (mean).
+    - `numbers`: `simlib.studies.study.COLUMNS`, ``low_bar``, ``high_bar``.
+    - `curves`: ``series``, ``time_s``, ``width_s``, ``degradation``, ``role``.
+    - `work`: ``series``, ``faults_per_page``, ``precopy_s``, ``clear_s``, ``clear_wait_s`` (of it), ``throughput``
+      (mean).
     """
 
     numbers: pd.DataFrame
@@ -78,12 +72,8 @@ class Seconds(NamedTuple):
 def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None) -> Seconds:
     """Seconds above 99, 50 and 10 % degradation of the 48 vCPU migration, published and by the model.
 
-    Parameters
-    ----------
-    draws : int
-        Of the costs, for the intervals.
-    seed : int
-        Of the draws and of the engine.
+    - `draws`: of the costs, for the intervals.
+    - `seed`: of the draws and of the engine.
     """
     variants, curves, work, rows = published_migration().variants, [], [], []
     for step, (name, case) in enumerate(variants.items()):
@@ -163,13 +153,9 @@ def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.Da
 def dips(seed: int = 1, progress: parallel.Progress | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Guest throughput of the 160 vCPU VM while CLEAR splits blocks: before, with the 64-page drop, drop at each split.
 
-    Returns
-    -------
-    curves : DataFrame
-        ``time_s``, ``throughput``, ``series``, ``panel``.
-    table : DataFrame
-        One row a chunk and series: ``longest_stall_ms`` of the whole migration, ``bin_ms``, and for each pass n
-        ``lowest_percent_n`` and ``mean_percent_n`` of undisturbed throughput, by bins of that width.
+    Returns: the curves, with ``time_s``, ``throughput``, ``series``, ``panel``; and a table, one row a chunk and
+    series: ``longest_stall_ms`` of the whole migration, ``bin_ms``, and for each pass n ``lowest_percent_n`` and
+    ``mean_percent_n`` of undisturbed throughput, by bins of that width.
     """
     scenario = load_scenario(data_dir() / "scenarios" / "x86-160-vcpus.toml")
     curves, rows = [], []

@@ -48,17 +48,11 @@ def change_by_drop(
     Returns: ``variant``, ``metric``, ``predicted``, ``low``, ``high``: the interval of `simlib.prediction.LEVEL` of the
     draws.
 
-    Parameters
-    ----------
-    cases : mapping of str to Scenario
-        Migrations without costs, of a machine with a fit.
-    draws : int
-        Of the costs for the interval, 0: none; the estimate uses the best costs, and four times the memory of a draw.
-    seed : int
-        Of the draws and of the engine.
+    - `cases`: migrations without costs, of a machine with a fit.
+    - `draws`: of the costs for the interval, 0: none; the estimate uses the best costs, and four times the memory of a
+      draw.
+    - `seed`: of the draws and of the engine.
 
-    Examples
-    --------
     >>> small = configurations().variants["config-1"].changed({"workload": {"pass_limit": 1}})
     >>> found = change_by_drop({"one pass": small}, draws=2)
     >>> bool((found["low"] <= found["predicted"]).all())
@@ -107,8 +101,6 @@ def loongarch() -> Scenario:
     Nobody has measured a LoongArch host in such a way: what is predicted is what its *policy* does, a queued spinlock
     that a fault takes twice (`simlib.model.architectures`), at the x86 hosts' costs of the shadow MMU.
 
-    Examples
-    --------
     >>> loongarch().policy.resolved().fault_lock_sections
     2
     """
@@ -137,10 +129,7 @@ def reacquisitions(split: pd.DataFrame) -> pd.DataFrame:
 
     Returns: ``configuration``, ``reacquisition_us``, ``waiting_us`` (of it), ``work_before_us``, ``ratio_percent``.
 
-    Parameters
-    ----------
-    split : DataFrame
-        As of `clear_split`.
+    - `split`: as of `clear_split`.
     """
     case = configurations()
     words = case.guest.pages // WORD_PAGES * case.workload.pass_limit

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from simlib.figures.frame import in_order, require, require_numbers, require_words
+from simlib.figures.frame import TEXT, in_order, number, reads, word
 from simlib.figures.migration import LEVEL_LINE, add_lines
 from simlib.figures.style import (
     INK,
@@ -30,10 +30,6 @@ from simlib.figures.style import (
     translucent,
 )
 from simlib.studies.study import FITTED, HELD_OUT
-
-BESIDE_COLUMNS = ("variant", "metric", "published", "predicted", "low", "high", "low_bar", "high_bar", "role")
-"""Columns of the tables that `three_configurations` and `seconds_above` read: ``low_bar`` to ``high_bar`` is the range
-that counts as agreement, ``low`` to ``high`` the model's interval."""
 
 METRICS = {
     "precopy_duration": "pre-copy duration",
@@ -51,10 +47,15 @@ _MODEL = {
 """Marks of the model, by how it came by a number: from costs fitted to this very measurement, or to others."""
 
 _VALUES = ("published", "predicted", "low", "high", "low_bar", "high_bar")
+BESIDE = {"variant": TEXT, "metric": TEXT, "role": word(_MODEL)}
+"""Columns of the tables that `three_configurations` and `seconds_above` read, beside the numbers: ``published``,
+``predicted`` with its interval ``low`` to ``high``, and ``low_bar`` to ``high_bar``, which counts as agreement."""
+
 _LINEAR = 3.0
 """Change, percent, up to which the axis of changes is about linear."""
 
 
+@reads("table", {"emulates": TEXT, **BESIDE, "metric": word(METRICS), **dict.fromkeys(_VALUES, number())})
 def three_configurations(
     table: pd.DataFrame, title: str = "What dropping mmu_lock every 64 pages changes"
 ) -> go.Figure:
@@ -62,25 +63,15 @@ def three_configurations(
 
     The axis is linear near 0 and logarithmic beyond, so that −1 % and +5200 % can both be read.
 
-    Raises `InputError` if a column is missing, the table is empty, or a metric or role is not known.
+    - `table`: the columns of `BESIDE` and ``emulates``: ``variant`` ends with the configuration's number, ``metric`` is
+      one of `METRICS`; changes in percent.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns `BESIDE_COLUMNS` and ``emulates``: ``variant`` ends with the configuration's number, ``metric`` is
-        one of `METRICS`; changes in percent.
-
-    Examples
-    --------
     >>> row = {"variant": "configuration 3", "emulates": "loongarch", "metric": "clear_cpu_time", "published": 5200,
     ...        "low_bar": 3000, "high_bar": 8000, "predicted": 4800, "low": 4100, "high": 5600, "role": "held out"}
     >>> [trace.name for trace in three_configurations(pd.DataFrame([row])).data if trace.showlegend]
     ['counted as agreement', 'published', 'model, predicted']
     """
-    rows = require(table, (*BESIDE_COLUMNS, "emulates"), "table")
-    require_words(rows, "metric", METRICS, "table")
-    require_numbers(rows, _VALUES, "table")
-    rows = rows.sort_values("variant", kind="stable")
+    rows = table.sort_values("variant", kind="stable")
     label = rows["variant"].str.split().str[-1] + ": " + rows["emulates"]
     figure = _beside(
         rows.assign(label=label), "metric", METRICS, lambda value: f"{signed(value)} %", place=_on_change_axis
@@ -92,57 +83,41 @@ def three_configurations(
     return titled(figure, title, "published, and simulated with one set of costs: only the policy changes")
 
 
+@reads("table", {**BESIDE, **dict.fromkeys(_VALUES, number(0))})
 def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest is degraded") -> go.Figure:
     """Seconds above each level of degradation, published and by the model, a panel a variant, a row a level.
 
-    Raises `InputError` if a column is missing, the table is empty, or a role is not known.
+    - `table`: the columns of `BESIDE`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns `BESIDE_COLUMNS`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
-
-    Examples
-    --------
     >>> row = {"variant": "arm64, before", "metric": "seconds above 99 %", "published": 105.0, "predicted": 101.0,
     ...        "low": 96.0, "high": 108.0, "low_bar": 80.0, "high_bar": 130.0, "role": "fitted"}
     >>> [trace.name for trace in seconds_above(pd.DataFrame([row])).data if trace.showlegend]
     ['counted as agreement', 'published', 'model, fitted']
     """
-    rows = require(table, BESIDE_COLUMNS, "table")
-    require_numbers(rows, _VALUES, "table", least=0)
-    series = {name: name for name in in_order(rows["variant"])}
-    figure = _beside(rows.assign(label=rows["metric"].str.removeprefix("seconds ")), "variant", series, seconds)
-    most = float(rows[list(_VALUES)].to_numpy(dtype=float).max())
+    series = {name: name for name in in_order(table["variant"])}
+    figure = _beside(table.assign(label=table["metric"].str.removeprefix("seconds ")), "variant", series, seconds)
+    most = float(table[list(_VALUES)].to_numpy(dtype=float).max())
     figure.update_xaxes(range=[0, (most or 1.0) * 1.06])
     figure.update_xaxes(title="seconds", row=len(series))
     return titled(figure, title, "seconds above a level of degradation; 100 %: the guest stands still")
 
 
+@reads("table", {"series": TEXT, "panel": TEXT, "time_s": number(), "throughput": number(0)})
 def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput while CLEAR splits") -> go.Figure:
     """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
 
-    Raises `InputError` if a column is missing or the table is empty.
+    - `table`: columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed).
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed).
-
-    Examples
-    --------
     >>> table = pd.DataFrame({"series": "before", "panel": "1 GiB", "time_s": [0.1, 0.2], "throughput": [1.0, 0.7]})
     >>> throughput_over_time(table).data[0].y
     array([100.,  70.])
     """
-    rows = require(table, ["series", "panel", "time_s", "throughput"], "table").assign(role="simulated")
-    require_numbers(rows, ["time_s"], "table")
-    require_numbers(rows, ["throughput"], "table", least=0)
+    rows = table.assign(role="simulated")
     panels, series = in_order(rows["panel"]), in_order(rows["series"])
     figure, place = facets(panels, "time since the log was enabled, s", columns=1)
     seen: set[str] = set()
     for i, panel in enumerate(panels):
-        mine = rows[rows["panel"].astype(str) == panel]
+        mine = rows[rows["panel"] == panel]
         figure.add_hline(y=100, line=LEVEL_LINE, layer="below", exclude_empty_subplots=False, **place(i))
         add_lines(figure, mine, "throughput", series, seen, place(i))
     top = max(104.0, 104 * float(rows["throughput"].max()))
@@ -161,8 +136,6 @@ def _beside(
     place: Callable[[NDArray[np.float64]], NDArray[np.float64]] = np.asarray,
 ) -> go.Figure:
     """Panels below each other, each with all the rows' labels; `place` takes a value to where it stands."""
-    require_words(rows, "role", _MODEL, "table")
-    rows = rows.astype(dict.fromkeys(_VALUES, float) | {by: str})
     labels = in_order(rows["label"])
     shown = [key for key in titles if (rows[by] == key).any()]
     panel, gap = 40 * len(labels) + 12, 44
@@ -171,9 +144,9 @@ def _beside(
         len(shown), 1, subplot_titles=[titles[key] for key in shown], shared_xaxes=True, vertical_spacing=gap / inner
     )
     facet_titles(figure)
-    for number, key in enumerate(shown, start=1):
+    for panel_number, key in enumerate(shown, start=1):
         mine = rows[rows[by] == key]
-        _draw(figure, mine.assign(y=[labels.index(label) for label in mine["label"]]), number, text, place)
+        _draw(figure, mine.assign(y=[labels.index(label) for label in mine["label"]]), panel_number, text, place)
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(len(labels))), ticktext=labels, ticks="", showgrid=False,
         range=[len(labels) - 0.4, -0.6],

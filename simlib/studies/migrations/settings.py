@@ -64,8 +64,6 @@ NUMBERS = tuple((number, metric) for number in (1, 2, 3) for metric in PUBLISHED
 def published() -> NDArray[np.float64]:
     """The nine published changes as logarithms of after over before, in the order of `NUMBERS`.
 
-    Examples
-    --------
     >>> round(100 * float(np.expm1(published()[-1])))
     5200
     """
@@ -88,8 +86,6 @@ def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel
 def grid() -> list[dict[str, Any]]:
     """Every combination of the settings.
 
-    Examples
-    --------
     >>> len(grid()), grid()[0]["link"]
     (480, '100Gbit/s')
     """
@@ -111,8 +107,6 @@ def simulate_grid(progress: parallel.Progress | None = None) -> pd.DataFrame:
 def column(number: tuple[int, str]) -> str:
     """Name of one number's column.
 
-    Examples
-    --------
     >>> column((3, "dirty_left"))
     'dirty_left[3]'
     """
@@ -122,8 +116,6 @@ def column(number: tuple[int, str]) -> str:
 def load_grid() -> pd.DataFrame:
     """What is kept, as `simulate_grid` gives it.
 
-    Examples
-    --------
     >>> len(load_grid()) == len(grid())
     True
     """
@@ -138,12 +130,8 @@ def posterior(table: pd.DataFrame, without: int | None = None) -> pd.DataFrame:
 
     Returns: With a column ``weight``; they add up to 1.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Of `simulate_grid`.
-    without : int, optional
-        Index in `NUMBERS` of the number that does not count.
+    - `table`: of `simulate_grid`.
+    - `without`: index in `NUMBERS` of the number that does not count.
     """
     wanted = published()
     deviation = SPREAD[0] + SPREAD[1] * np.abs(wanted)

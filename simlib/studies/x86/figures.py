@@ -33,13 +33,9 @@ def saturated_fault(table: pd.DataFrame, title: str = "Time of a fault in the sa
 
     Raises `InputError` if a column is missing or the table is empty.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Columns ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
+    - `table`: columns ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``),
+      ``us_per_page``.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"panel": "a", "reading": "constant", "vcpus": [4, 8, 16], "kind": ["fitted"] * 2 +
     ...                       ["predicted"], "us_per_page": [0.4, 0.5, 0.6]})
     >>> [line.line.dash for line in saturated_fault(table).data]
@@ -89,13 +85,8 @@ def parked_times(
 
     Raises `InputError` if a column is missing or the table is empty.
 
-    Parameters
-    ----------
-    table : DataFrame
-        The columns `PARKED_COLUMNS`: a row's name, times in s, ``fitted`` or ``held out``.
+    - `table`: the columns `PARKED_COLUMNS`: a row's name, times in s, ``fitted`` or ``held out``.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"variant": ["CLEAR"] * 2, "vcpus": [32, 64], "published": [1.0, 2.0],
     ...                       "predicted": [1.0, 2.2], "role": [FITTED, HELD_OUT]})
     >>> [trace.name for trace in parked_times(table).data]

@@ -56,8 +56,6 @@ class Reading(NamedTuple):
 def readings() -> dict[str, Reading]:
     """All readings by name, the plainest first; a cluster's cores are as near to each other as those of an EPYC 7R13.
 
-    Examples
-    --------
     >>> list(readings())[0], CHOSEN in readings()
     ('constant', True)
     """
@@ -103,8 +101,6 @@ def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
     The TDP MMU's one point, at 96 vCPUs, is of another lock mode. It determines what moving a line costs, unless the
     reading says that.
 
-    Examples
-    --------
     >>> problem = reading_problem(readings()["busy"])
     >>> len(problem.train), len(problem.observations)
     (9, 13)
@@ -123,8 +119,6 @@ def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
 def paging_problem(estimate: CostEstimate) -> Problem:
     """Splitting on fault with shadow paging (ept=N): its own exit and hold, all else carried over from ept=Y's fit.
 
-    Examples
-    --------
     >>> from simlib.fits import find_fit
     >>> from simlib.studies.x86.hosts import configurations
     >>> paging_problem(find_fit(configurations()).estimate).names
@@ -189,8 +183,6 @@ def folder() -> Path:
 def growth_fit(name: str) -> Fit:
     """One of the kept fits: a reading with ``-few`` or ``-all``, ``shadow-paging-few``, ``arm64-grows``, ``-constant``.
 
-    Examples
-    --------
     >>> bool(growth_fit("chosen-few").estimate.discrepancy < growth_fit("constant-few").estimate.discrepancy / 2)
     True
     """
@@ -206,8 +198,6 @@ def reading_table() -> pd.DataFrame:
     Returns: ``reading``, ``says``, ``costs`` and ``observations`` (how many), ``trained`` (the worst error of a
     training point), ``at_32``, ``at_64`` (the worst of the held-out points, signed), ``tdp_at_96``.
 
-    Examples
-    --------
     >>> table = reading_table().set_index("reading")
     >>> bool(abs(table.loc["chosen", "at_64"]) < 0.12 < abs(table.loc["constant", "at_64"]))
     True
@@ -231,8 +221,6 @@ def hand_over() -> pd.DataFrame:
 
     Returns: ``machine``, ``value_ns``, ``low_ns``, ``high_ns``, and ``p`` of an F-test of this one cost more (arm64).
 
-    Examples
-    --------
     >>> bool(hand_over().set_index("machine").loc["arm64", "p"] > 0.1)
     True
     """
@@ -251,8 +239,6 @@ def curves() -> pd.DataFrame:
 
     Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
 
-    Examples
-    --------
     >>> sorted(set(curves()["panel"]))
     ['EPT (ept=Y), 100 % written', 'shadow paging (ept=N), 100 % written']
     """

@@ -42,8 +42,6 @@ def fault_problem() -> Problem:
     ``x86-tdp-eager-split`` (before, no KVM_DIRTY_LOG_INITIALLY_SET, iteration 1). A fault on a write-protected block
     replaces it by an empty table, and every page then faults once.
 
-    Examples
-    --------
     >>> len(fault_problem().train), fault_problem().names
     (13, ('fault_exit', 'fault_hold', 'line_transfer', 'crowding', 'fault_jitter'))
     """
@@ -80,8 +78,6 @@ def guest_access(write_percent: float = 100) -> int:
     A page that is read takes a twentieth of one that is written: the pass goes on while its line is fetched. After a
     fault it does not, so that a pass in which every page faults has the time of a write for each.
 
-    Examples
-    --------
     >>> 200_000 < guest_access() < 250_000, 20_000 < guest_access(5) < 25_000
     (True, True)
     """
@@ -96,8 +92,6 @@ def lock_free_pass() -> tuple[tuple[int, float], ...]:
     Everything is split beforehand, and EPT's entries are writable without a lock: what is left is what busy siblings,
     frequency and memory do. `simlib.model.machine.MACHINES` has these numbers.
 
-    Examples
-    --------
     >>> [f"{vcpus}: {factor:.3f}" for vcpus, factor in lock_free_pass()]
     ['2: 1.000', '4: 1.015', '8: 1.038', '16: 1.142', '32: 1.339', '64: 1.429']
     """
@@ -112,8 +106,6 @@ def split_access_bound() -> int:
     With everything split, 2 vCPUs' pass that writes 5 % of the pages and reads the others takes so much less than one
     that writes all, that a page which is read takes 12 ns, its TLB miss included.
 
-    Examples
-    --------
     >>> 12_000 < split_access_bound() < 13_000
     True
     """
@@ -125,8 +117,6 @@ def split_access_bound() -> int:
 def configurations() -> Scenario:
     """The three configurations of seed 001 as variants; their costs are in the fit.
 
-    Examples
-    --------
     >>> sorted(configurations().variants)
     ['config-1', 'config-2', 'config-3']
     """
@@ -184,10 +174,7 @@ def _joined(faults: Fit, more: pd.DataFrame, quantile: float) -> CostEstimate:
 def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
     """The fit ``data/fits/x86-published.json``.
 
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with (what, share done).
+    - `progress`: called with (what, share done).
     """
     faults = calibrate(fault_problem(), progress=progress)
     quantile = float(stats.t.ppf(0.5 + LEVEL / 2, faults.estimate.dof))

@@ -38,8 +38,6 @@ _SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-s
 def host(vcpus: int) -> dict[str, Any]:
     """The machine of a table, as a scenario has it; with 160 vCPUs one that has a CPU for each.
 
-    Examples
-    --------
     >>> host(64), host(160)
     ({'name': 'x86-published'}, {'name': 'x86-published', 'cores': 160})
     """
@@ -49,8 +47,6 @@ def host(vcpus: int) -> dict[str, Any]:
 def far_factor(vcpus: int) -> float:
     """How many times as long a walk over the page tables takes because a part of them lies on the other socket.
 
-    Examples
-    --------
     >>> far_factor(32), far_factor(64), far_factor(96)
     (1.0, 1.4375, 1.875)
     """
@@ -67,8 +63,6 @@ def parked_costs() -> pd.DataFrame:
     a CLEAR that splits, and one that finds everything split. In blocks that are not split, CLEAR pays for one entry in
     each word; what is left is `clear_unsplit`.
 
-    Examples
-    --------
     >>> costs = parked_costs().set_index("name")["value"] * 1e-3
     >>> bool(29 < costs["clear_page[shadow]"] < 31), bool(2 < costs["split_block[tdp]"] / 1e3 < 3)
     (True, True)

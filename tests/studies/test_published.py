@@ -4,39 +4,20 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from simlib.figures import published_errors
 from simlib.measurements import load
-from simlib.report import Chart, Report, Table, published
-from simlib.studies import study
-from simlib.studies.arm64 import altra
-from simlib.studies.lockless import kernbench
-from simlib.studies.migrations import degraded, drops
-from simlib.studies.published import finding, published_table, readable_summary, summary
-from simlib.studies.study import CHANGE, COUNTED, FITTED, HELD_OUT, NONE, ROLES, judged, numbers
+from simlib.studies import every
+from simlib.studies.published import finding, misses, published_table, readable_summary, short_summary, summary
+from simlib.studies.study import COUNTED, FITTED, HELD_OUT, NONE, ROLES
 
 pytestmark = pytest.mark.study
 
 
 @pytest.fixture(scope="module")
 def parts():
-    seconds = pd.DataFrame({"variant": "arm64-after", "metric": ["seconds above 99 %", "seconds above 10 %"],
-                            "published": [30.0, 0.0], "predicted": [33.0, 1.0], "low": [29.0, 0.0],
-                            "high": [34.0, 2.0], "role": [HELD_OUT, FITTED], "unit": "s", "vcpus": 48})  # fmt: skip
-    change = pd.DataFrame({"variant": ["configuration 3"], "metric": "clear_cpu_time", "published": 5200.0,
-                           "predicted": 3526.0, "low": 2888.0, "high": 3600.0, "role": FITTED,
-                           "unit": CHANGE})  # fmt: skip
-    return {
-        "dirty": altra.shipped_numbers(),
-        "x86": study("x86").found().numbers,
-        "changes": numbers(change, drops.TABLE),
-        "seconds": numbers(seconds, degraded.TABLE),
-        "gets": kernbench.published_numbers(),
-        "teardown": study("teardown").found().numbers,
-        "walks": study("split_walk").found().numbers,
-    }
+    return {study.name: study.found().numbers for study in every()}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +27,7 @@ def table(parts):
 
 def test_every_number_of_a_published_table_is_there_once(parts):
     gets = ("x86-kernbench-lockless", "x86-get-dirty-log-lockless")
-    assert len(parts["gets"]) == sum(len(load(name).frame) for name in gets)
+    assert len(parts["lockless"]) == sum(len(load(name).frame) for name in gets)
     for name, rows in parts.items():
         assert not rows.duplicated(["table", "variant", "vcpus", "metric"]).any(), name
 
@@ -60,16 +41,13 @@ def test_each_row_says_what_it_is_and_where_it_comes_from(table):
     assert table.loc[table["role"].isin([FITTED, HELD_OUT]), "predicted"].notna().all()
 
 
-def test_errors_and_intervals_are_counted_again(parts, table):
+def test_errors_and_intervals_are_counted_again(table):
     plain = table[(table["unit"] != "% change") & table["error_percent"].notna()]
     expected = 100 * (plain["predicted"] / plain["published"] - 1)
     np.testing.assert_allclose(plain["error_percent"], expected, rtol=1e-12, atol=1e-9)
     known = table[table["inside"].notna()]
     again = known["published"].between(known["low"], known["high"])
     assert again.tolist() == known["inside"].astype(bool).tolist()
-    change = judged(parts["changes"]).iloc[0]  # 53 times published, 36.26 predicted
-    assert change["error_percent"] == pytest.approx(100 * (36.26 / 53 - 1))
-    assert change["inside"] is False
     # What is 0, or a bound, has no error; a bound has no inside either.
     assert table.loc[(table["relation"] != "") | (table["published"] == 0), "error_percent"].isna().all()
 
@@ -106,17 +84,12 @@ def test_the_sentence_names_the_worst_held_out_number(table):
         assert f"{count} {role}" in text
 
 
-def test_the_section_has_the_summary_first_and_all_numbers_folded(table):
-    section = published.section(table)
-    tables = [block for block in section.blocks if isinstance(block, Table)]
-    charts = [block for block in section.blocks if isinstance(block, Chart)]
-    assert [block.folded for block in tables] == [False, True]
-    assert len(tables[1].rows) == len(table)
-    assert len(tables[1].rows) == len(tables[1].frame)
-    assert charts[0].caption == finding(table)
-    html = Report("r", sections=[section]).to_html()
-    assert html.index("By published table and metric") < html.index("<details")
-    assert "up to 12" in html  # a bound is shown as one
+def test_the_short_table_counts_every_number_and_every_miss(table):
+    found = short_summary(table)
+    assert found["numbers"].sum() == len(table)
+    assert found["missed"].sum() == len(misses(table))
+    worst = table[table["role"] == HELD_OUT]["error_percent"].abs().max()
+    assert found["furthest"].str.contains(f"{worst:.3g}", regex=False).any()
 
 
 def test_the_figure_draws_each_error_by_its_role(table):
