@@ -106,27 +106,15 @@ class SampleResult(Result):
 
 
 def sample_migration(
-    scenario: Scenario,
-    *,
-    walks: int = WALKS,
-    seed: int = 1,
-    progress: Callable[[str, float], None] | None = None,
+    scenario: Scenario, *, walks: int = WALKS, seed: int = 1, progress: parallel.Progress | None = None
 ) -> SampleResult:
     """Walk through a migration several times, with windows at other chunks each time.
 
     Raises `InputError` if it cannot be sampled; `why_not` says why.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        As it is: a cost without a value takes no time.
-    walks : int
-        At least 2.
-    progress : callable, optional
-        Called with (what, share done).
+    - `scenario`: as it is: a cost without a value takes no time.
+    - `walks`: at least 2.
 
-    Examples
-    --------
     >>> whole = Scenario.parse({"guest": {"vcpus": 4, "memory": "4G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "x86-shadow"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
     ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
@@ -140,10 +128,8 @@ def sample_migration(
     if walks < 2:
         raise InputError("walks", walks, "must be at least 2", "one walk does not tell how far it may be off")
     found = parallel.each(_tasks(scenario, walks, seed), "sampling", progress)
-    return SampleResult(
-        scenario, _table(found), _curve(found), walks, sum(one.windows for one in found),
-        sum(one.events for one in found), seed,
-    )  # fmt: skip
+    windows, events = sum(one.windows for one in found), sum(one.events for one in found)
+    return SampleResult(scenario, _table(found), _curve(found), walks, windows, events, seed)
 
 
 def walk_several(scenario: Scenario, walks: int, seed: int, check: parallel.Check) -> list[Journey]:

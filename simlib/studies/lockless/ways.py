@@ -110,23 +110,22 @@ def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
     one hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
     ``lockless_get_s``, ``lockless_stall_s``.
     """
-    wide = predicted.pivot_table(index=["axis", "value", "way"], columns="metric", values="estimate", sort=False)
-    rows = []
-    for (axis, value), part in wide.groupby(level=["axis", "value"], sort=False):
-        ways = part.droplevel(["axis", "value"])
-        less, whole = ways.loc[DEAR], ways.loc["one hold"]
-        locked = ways.loc[[way for way in WAYS if "clear_lock" not in WAYS[way]]]
-        good = locked[(locked["guest_throughput"] >= less["guest_throughput"] - AS_GOOD[0])
-                      & (locked["longest_stall"] <= AS_GOOD[1] * less["longest_stall"])]  # fmt: skip
-        best = good["get_time"].idxmin() if len(good) else "none"
-        rows.append(
-            {"axis": axis, "value": value, "as_good": best,
-             "get_ratio": good["get_time"].min() / less["get_time"] if len(good) else np.nan,
-             "whole_stall_ratio": whole["longest_stall"] / less["longest_stall"],
-             "whole_throughput_loss": less["guest_throughput"] - whole["guest_throughput"],
-             "lockless_get_s": less["get_time"], "lockless_stall_s": less["longest_stall"]}
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+    get, throughput, stall = (
+        predicted[predicted["metric"] == metric].pivot_table("estimate", ["axis", "value"], "way", sort=False)
+        for metric in METRICS
+    )
+    locked = [way for way in WAYS if "clear_lock" not in WAYS[way]]
+    good = throughput[locked].ge(throughput[DEAR] - AS_GOOD[0], axis=0)
+    good &= stall[locked].le(AS_GOOD[1] * stall[DEAR], axis=0)
+    times = get[locked].where(good, np.inf)
+    table = pd.DataFrame(
+        {"as_good": times.idxmin(axis=1).where(good.any(axis=1), "none"),
+         "get_ratio": (times.min(axis=1) / get[DEAR]).where(good.any(axis=1)),
+         "whole_stall_ratio": stall["one hold"] / stall[DEAR],
+         "whole_throughput_loss": throughput[DEAR] - throughput["one hold"],
+         "lockless_get_s": get[DEAR], "lockless_stall_s": stall[DEAR]}
+    )  # fmt: skip
+    return table.reset_index()
 
 
 def guests(walk: Walk) -> pd.DataFrame:
