@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -41,7 +42,10 @@ GOLDEN = 0.6180339887498949
 """Golden ratio less one: its multiples fill an interval as evenly as can be, however many there are."""
 
 ENDS = (0.125, 0.25, 0.5, 1.0)
-"""Where the parts end into which the time is divided in which a chunk is sent: most changes first."""
+"""Where the parts end into which the time is divided in which a chunk is sent: most changes first.
+
+As write-protected pages get fewer, faults wait less for each other.
+"""
 
 PARTS = len(ENDS)
 
@@ -51,8 +55,10 @@ FADES = 0.1
 NEAR = 0.01
 """Share of a part's time that may be left over for the next."""
 
-PARTS = len(ENDS)
-"""Parts of that time: as write-protected pages get fewer, faults wait less for each other."""
+
+def cost_of(scenario: Scenario, *names: str) -> float:
+    """Some costs together, s; what has no value takes none."""
+    return sum(getattr(scenario.machine_costs, name) or 0 for name in names) * PS
 
 
 class Touches(NamedTuple):
@@ -101,9 +107,9 @@ class Pace(NamedTuple):
 
     vcpus: int
     interval: float
-    faulting: tuple[float, ...]
-    delay: tuple[float, ...]
-    service: tuple[float, ...]
+    faulting: tuple[float, ...] | Floats
+    delay: tuple[float, ...] | Floats
+    service: tuple[float, ...] | Floats
     clear: float = 1.0
     working: float = 1.0
     drain: float = 0.0
@@ -120,11 +126,23 @@ class Pace(NamedTuple):
         >>> round(Pace(4, 1.0, (0.5,), (100.0,), (100.0,)).between(0.25))  # four vCPUs, one of them served at a time
         100
         """
-        delay, service = (float(np.interp(faulting, self.faulting, one)) for one in (self.delay, self.service))
-        part = splitting / faulting if faulting else 0.0
-        delay, service = delay + part * self.flush, service + part * self.held
-        waiting: float = _waiting(self.vcpus, self.interval, faulting, delay, service)
-        return self.interval + faulting * delay + waiting
+        return _between(self.arrays(), faulting, splitting)
+
+    def arrays(self) -> Pace:
+        """The same for Numba, whose code is then one for any number of shares."""
+        faulting, delay, service = (np.array(one) for one in (self.faulting, self.delay, self.service))
+        return self._replace(faulting=faulting, delay=delay, service=service)
+
+
+@machine_code
+def _between(pace: Pace, faulting: float, splitting: float) -> float:
+    """`Pace.between`."""
+    delay = np.interp(faulting, pace.faulting, pace.delay)
+    service = np.interp(faulting, pace.faulting, pace.service)
+    part = splitting / faulting if faulting > 0 else 0.0
+    delay, service = delay + part * pace.flush, service + part * pace.held
+    waiting = _waiting(pace.vcpus, pace.interval, faulting, delay, service)
+    return float(pace.interval + faulting * delay + waiting)
 
 
 @machine_code
@@ -208,8 +226,7 @@ class Terrain:
     def copy(self) -> Terrain:
         """The same, to go another way from here."""
         other = copy.copy(self)
-        other.clean, other.since = self.clean.copy(), self.since.copy()
-        other.whole_since = self.whole_since.copy()
+        other.clean, other.since, other.whole_since = self.clean.copy(), self.since.copy(), self.whole_since.copy()
         return other
 
     def clean_now(self) -> Floats:
@@ -226,11 +243,7 @@ class Terrain:
 
     def alone(self, dirty: Floats) -> Floats:
         """What the CLEAR of each chunk takes in which so much was found, if nobody else wants the lock, s."""
-        costs, guest = self.scenario.machine_costs, self.scenario.guest
-
-        def cost(*names: str) -> float:
-            return sum(getattr(costs, name) or 0 for name in names) * PS
-
+        cost, guest = partial(cost_of, self.scenario), self.scenario.guest
         words = (1 - (1 - dirty) ** WORD_PAGES) / WORD_PAGES
         page = dirty * cost("clear_page") + words * cost("clear_word")
         if not self.passes and guest.mapped_as_blocks:
@@ -250,11 +263,7 @@ class Terrain:
         cycles = Cycles(np.empty(chunks), clear, np.minimum(pace.drain, send), send, np.empty((chunks, 2 + PARTS)),
                         np.empty((chunks, 1 + PARTS, 3)), np.empty((chunks, PARTS)))  # fmt: skip
         at_get = self.clean_now() if self.passes else np.zeros_like(self.clean)
-        law = _Law(
-            self.touches.share, self.touches.rate, self.written, self.splitting, pace.vcpus, pace.interval,
-            np.array(pace.faulting), np.array(pace.delay), np.array(pace.service), pace.working, pace.flush,
-            pace.held,
-        )  # fmt: skip
+        law = _Law(self.touches, pace.arrays(), self.written, self.splitting)
         weights = self.chunks / self.chunks.sum()
         _walk(law, weights, self.passes == 0, at_get, self.clean, self.since, self.whole_since, self.accesses,
               self.time, cycles)  # fmt: skip
@@ -265,20 +274,12 @@ class Terrain:
 
 
 class _Law(NamedTuple):
-    """What decides how fast pages are touched: `Touches`, and what `Terrain` and `Pace` have under these names."""
+    """What decides how fast pages are touched; `written` and `splitting` are what `Terrain` has."""
 
-    share: Floats
-    rate: Floats
+    touches: Touches
+    pace: Pace
     written: float
     splitting: float
-    vcpus: int
-    interval: float
-    faulting: Floats
-    delay: Floats
-    service: Floats
-    working: float
-    flush: float
-    held: float
 
 
 class _Memory(NamedTuple):
@@ -300,17 +301,17 @@ def _walk(
 ) -> None:  # fmt: skip
     """`Terrain.walk`."""
     begin, clear, drain, send, count, shares, faults = cycles
-    get, classes = accesses, len(law.rate)
+    get, classes = accesses, len(law.touches.rate)
     memory = _Memory(np.zeros(classes), np.zeros(classes), np.zeros(1))
     for j in range(len(weight)):
         memory.protected[:] += weight[j] * at_get[j]
         if whole_since[j] < np.inf:
-            memory.missing[:] += weight[j] * np.exp(-law.rate * (accesses - whole_since[j]))
+            memory.missing[:] += weight[j] * np.exp(-law.touches.rate * (accesses - whole_since[j]))
             memory.whole[0] += weight[j] * np.exp(-law.splitting * (accesses - whole_since[j]))
     for j in range(len(weight)):
         begin[j], count[j, 0] = time, accesses
         _shares(law, memory, shares[j, 0])
-        during = law.working * law.vcpus / law.interval * (clear[j] + drain[j])
+        during = law.pace.working * law.pace.vcpus / law.pace.interval * (clear[j] + drain[j])
         half = 0.0
         if clear[j] > 0:
             # Its pages are protected one after another: as if all at once, halfway.
@@ -318,7 +319,7 @@ def _walk(
             _fade(law, memory, half)
             since[j] = accesses + half
             added = np.ones(classes) if first else 1 - at_get[j]
-            clean[j] = added + at_get[j] * np.exp(-law.rate * (since[j] - get))
+            clean[j] = added + at_get[j] * np.exp(-law.touches.rate * (since[j] - get))
             memory.protected[:] += weight[j] * added
             if first and law.splitting > 0:
                 memory.missing[:] += weight[j]
@@ -342,7 +343,7 @@ def _send(
     if time <= 0:
         return accesses
     _shares(law, memory, now)
-    between = _between(law, now)
+    between = _between(law.pace, now.sum(), now[1]) / law.pace.vcpus
     left, begun = 0.0, 0.0
     for part in range(PARTS):
         length = (ENDS[part] - begun) * time
@@ -352,7 +353,7 @@ def _send(
             moved = min(left / between, FADES * now.sum() / max(_fading(law, memory), 1e-300))
             _fade(law, memory, 0.5 * moved)
             _shares(law, memory, now)
-            between = _between(law, now)
+            between = _between(law.pace, now.sum(), now[1]) / law.pace.vcpus
             _fade(law, memory, 0.5 * moved)
             left -= moved * between
             shares[1 + part] += now * moved
@@ -365,22 +366,10 @@ def _send(
 
 
 @machine_code
-def _between(law: _Law, shares: Floats) -> float:
-    """Time from one access of the guest to its next, s, as in `Pace.between`."""
-    faulting = shares.sum()
-    delay = np.interp(faulting, law.faulting, law.delay)
-    service = np.interp(faulting, law.faulting, law.service)
-    part = shares[1] / faulting if faulting > 0 else 0.0
-    delay, service = delay + part * law.flush, service + part * law.held
-    waiting = _waiting(law.vcpus, law.interval, faulting, delay, service)
-    return float((law.interval + faulting * delay + waiting) / law.vcpus)
-
-
-@machine_code
 def _fade(law: _Law, memory: _Memory, accesses: float) -> None:
     """So many accesses pass."""
-    for kind in range(len(law.rate)):  # loops, as Numba makes an array of each step of an array's expression
-        faded = np.exp(-law.rate[kind] * accesses)
+    for kind in range(len(law.touches.rate)):  # loops, as Numba makes an array of each step of an array's expression
+        faded = np.exp(-law.touches.rate[kind] * accesses)
         memory.protected[kind] *= faded
         memory.missing[kind] *= faded
     memory.whole[0] *= np.exp(-law.splitting * accesses)
@@ -390,9 +379,9 @@ def _fade(law: _Law, memory: _Memory, accesses: float) -> None:
 def _fading(law: _Law, memory: _Memory) -> float:
     """By how much the shares of `_shares` change with an access, at most."""
     found = law.splitting * memory.whole[0]
-    for kind in range(len(law.rate)):
+    for kind in range(len(law.touches.rate)):
         pages = law.written * memory.protected[kind] + (1 - law.written) * memory.missing[kind]
-        found += law.share[kind] * law.rate[kind] * pages
+        found += law.touches.share[kind] * law.touches.rate[kind] * pages
     return float(found)
 
 
@@ -400,9 +389,9 @@ def _fading(law: _Law, memory: _Memory) -> float:
 def _shares(law: _Law, memory: _Memory, out: Floats) -> None:
     """Shares of the accesses that meet a write-protected page, a block that is not split, and a missing page."""
     there, gone = 0.0, 0.0
-    for kind in range(len(law.share)):
-        there += law.share[kind] * memory.protected[kind]
-        gone += law.share[kind] * memory.missing[kind]
+    for kind in range(len(law.touches.share)):
+        there += law.touches.share[kind] * memory.protected[kind]
+        gone += law.touches.share[kind] * memory.missing[kind]
     out[0] = max(0.0, law.written * (there - gone))
     out[1] = law.written * memory.whole[0]
     out[2] = max(0.0, gone - memory.whole[0])

@@ -18,23 +18,8 @@ _TABLE, _BLOCK_PROTECTED = int(Block.TABLE), int(Block.PROTECTED)
 _STEPS = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
 
 
-def image(
-    terrain: Terrain,
-    chunk: int | None,
-    blocks: int,
-    faulting: Floats,
-    accesses: float,
-    seed: int,
-) -> Image:
-    """A chunk, and behind it the background.
-
-    - `terrain`: at the moment of GET.
-    - `chunk`: which one; None: there is only the background.
-    - `blocks`: in all.
-    - `faulting`, shape (3,): shares of the accesses that meet a write-protected page, a block that is not split, and a
-      missing page.
-    - `accesses`: of the guest so far, when CLEAR begins.
-    """
+def image(terrain: Terrain, chunk: int | None, blocks: int, faulting: Floats, accesses: float, seed: int) -> Image:
+    """A chunk, if there is one, and behind it the background: so many `blocks` in all, the rest as `View` has it."""
     size = terrain.block_pages
     pages = 0 if chunk is None else int(terrain.chunks[chunk])
     found = Image(np.empty(blocks * size, np.uint8), np.full(blocks, Block.TABLE, np.uint8))

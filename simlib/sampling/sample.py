@@ -106,27 +106,15 @@ class SampleResult(Result):
 
 
 def sample_migration(
-    scenario: Scenario,
-    *,
-    walks: int = WALKS,
-    seed: int = 1,
-    progress: Callable[[str, float], None] | None = None,
+    scenario: Scenario, *, walks: int = WALKS, seed: int = 1, progress: parallel.Progress | None = None
 ) -> SampleResult:
     """Walk through a migration several times, with windows at other chunks each time.
 
     Raises `InputError` if it cannot be sampled; `why_not` says why.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        As it is: a cost without a value takes no time.
-    walks : int
-        At least 2.
-    progress : callable, optional
-        Called with (what, share done).
+    - `scenario`: as it is: a cost without a value takes no time.
+    - `walks`: at least 2.
 
-    Examples
-    --------
     >>> whole = Scenario.parse({"guest": {"vcpus": 4, "memory": "4G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "x86-shadow"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
     ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
@@ -140,10 +128,8 @@ def sample_migration(
     if walks < 2:
         raise InputError("walks", walks, "must be at least 2", "one walk does not tell how far it may be off")
     found = parallel.each(_tasks(scenario, walks, seed), "sampling", progress)
-    return SampleResult(
-        scenario, _table(found), _curve(found), walks, sum(one.windows for one in found),
-        sum(one.events for one in found), seed,
-    )  # fmt: skip
+    windows, events = sum(one.windows for one in found), sum(one.events for one in found)
+    return SampleResult(scenario, _table(found), _curve(found), walks, windows, events, seed)
 
 
 def walk_several(scenario: Scenario, walks: int, seed: int, check: parallel.Check) -> list[Journey]:
@@ -159,20 +145,18 @@ def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel
 
 def _table(walks: Sequence[Journey]) -> pd.DataFrame:
     """Means over the walks; of the stalls what all of them saw together."""
-    reach = float(stdtrit(len(walks) - 1, 0.5 + LEVEL / 2))
-    rows = []
+    reach, longest, rows = float(stdtrit(len(walks) - 1, 0.5 + LEVEL / 2)), _longest(walks), []
     for name in walks[0].metrics:
         values = np.array([walk.metrics[name] for walk in walks])
         value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
         if name == "longest_stall":
-            value, error = _longest(walks), float(values.std(ddof=1))
+            value, error = longest, float(values.std(ddof=1))
         if name == "stall_p999":
-            value = min(stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), _longest(walks))
+            value = min(stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), longest)
         half = reach * float(np.hypot(error, MODEL_ERROR * value))
-        low, high = max(0.0, value - half), value + half
-        unit = _UNITS[name]
+        unit, high = _UNITS[name], value + half
         high = min(high, 1.0) if unit in ("share", "0 or 1") else high
-        rows.append((name, value, error, low, high, unit))
+        rows.append((name, value, error, max(0.0, value - half), high, unit))
     return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
-from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, service_of
-from simlib.sampling.window import Check, Spell, Window, window, window_job
+from simlib.parallel import Check
+from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, cost_of, service_of
+from simlib.sampling.window import Spell, View, Window, window, window_job
 from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
 from simlib.workloads.kernel import split_at_once
 from simlib.workloads.migration import page_time
@@ -183,14 +185,14 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
             if round_ and _agree(found, assumed):
                 break
             assumed = found
-            clearing = _look_at_clear(terrain, chunk, cycles, pace, number, check)
+            clearing = window(_clear(terrain, chunk, cycles, pace), number, check)
             sent = _look_at_sending(terrain, sender, cycles, pace, number, check)
             pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]))
             windows += 1 + len(sent)
             events += clearing.events + sum(one.window.events for one in sent)
         longest, worst = int(np.argmax(alone)), clearing
         if alone[longest] > (1 + AGREES) * alone[chunk]:
-            worst = _look_at_clear(terrain, longest, cycles, pace, number, check)
+            worst = window(_clear(terrain, longest, cycles, pace), number, check)
             windows, events = windows + 1, events + worst.events
         cycles = terrain.walk(dirty, pace)
         sent = [one._replace(times=_times(cycles, one)) for one in sent]
@@ -203,11 +205,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
 
 def first_guess(scenario: Scenario) -> Pace:
     """A pace to begin with: faults wait for each other no more than they must."""
-    costs, policy, vcpus = scenario.machine_costs, scenario.policy.resolved(), scenario.guest.vcpus
-
-    def cost(*names: str) -> float:
-        return sum(getattr(costs, name) or 0 for name in names) * PS
-
+    cost, policy, vcpus = partial(cost_of, scenario), scenario.policy.resolved(), scenario.guest.vcpus
     crossing = 2 * cost("line_transfer")
     alone = cost("fault_exit", "fault_hold") + crossing
     service = {"write": cost("fault_hold") + crossing, "read": crossing}.get(policy.write_protect_fault, 0.0)
@@ -226,14 +224,11 @@ def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
     return {"flush": held + vcpus * (costs.kick or 0) * PS / blocks, "held": held}
 
 
-def _look_at_clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None) -> Window:
-    times, accesses = _times_of_clear(chunk, cycles, pace), float(cycles.accesses[chunk, 0])
-    return window(terrain, chunk, cycles.faulting[chunk, 0], times=times, accesses=accesses, seed=seed, check=check)
-
-
-def _times_of_clear(chunk: int, cycles: Cycles, pace: Pace) -> tuple[float, float, float]:
+def _clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace) -> View:
+    """The window on a CLEAR."""
     between = max(pace.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
-    return SETTLE * between, LOOK * between, min(DRAIN * between, float(cycles.send[chunk]))
+    times = SETTLE * between, LOOK * between, min(DRAIN * between, float(cycles.send[chunk]))
+    return View(terrain, chunk, cycles.faulting[chunk, 0], times, float(cycles.accesses[chunk, 0]))
 
 
 def job_of_clear(scenario: Scenario, seed: int = 1, at: float = 0.5) -> Job:
@@ -256,8 +251,7 @@ def job_of_clear(scenario: Scenario, seed: int = 1, at: float = 0.5) -> Job:
     alone = terrain.alone(dirty)
     chunk = int(np.searchsorted(np.cumsum(alone), at * alone.sum(), side="right"))
     cycles = terrain.copy().walk(dirty, pace)
-    times, accesses = _times_of_clear(chunk, cycles, pace), float(cycles.accesses[chunk, 0])
-    return window_job(terrain, chunk, cycles.faulting[chunk, 0], times=times, accesses=accesses, seed=seed)
+    return window_job(_clear(terrain, chunk, cycles, pace), seed)
 
 
 def _look_at_sending(
@@ -275,7 +269,7 @@ def _look_at_sending(
         between = pace.between(frequency, float(share[1]))
         accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
         times = SETTLE * between, 0.0, accesses * between
-        found.append(_Sent(window(terrain, None, share, times=times, seed=seed, check=check), part))
+        found.append(_Sent(window(View(terrain, None, share, times), seed, check), part))
     return found
 
 
@@ -296,16 +290,13 @@ def _agree(found: Floats, assumed: Floats) -> bool:
 def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float) -> Pace:
     """The pace that some windows found."""
     frequent = assumed.sum(axis=1)
-    shares = [
-        float(frequent[0]),
-        *(float(frequent[1:].mean() if s.part is None else frequent[1 + s.part]) for s in sent),
-    ]
+    sending = [frequent[1:].mean() if one.part is None else frequent[1 + one.part] for one in sent]
+    shares = [float(share) for share in (frequent[0], *sending)]
     points: list[tuple[float, float, float]] = []  # share, what a fault loses besides waiting, and keeps others waiting
     for share, spell in sorted(zip(shares, [clearing.before, *(one.window.measured for one in sent)], strict=True)):
         if spell.faults < FEW_FAULTS:
             continue
-        queued = spell.queued / spell.faults
-        part = spell.splits / spell.faults
+        queued, part = spell.queued / spell.faults, spell.splits / spell.faults
         delay = max(0.0, spell.lost / spell.faults - queued)
         service = service_of(pace.vcpus, pace.interval, share, delay, queued) - part * pace.held
         point = share, max(0.0, delay - part * pace.flush), max(0.0, service)
@@ -315,12 +306,8 @@ def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alo
     if points:
         faulting, delays, services = zip(*points, strict=True)
         pace = pace._replace(faulting=faulting, delay=delays, service=services)
-    measured = clearing.measured
-    return pace._replace(
-        clear=clearing.clear / alone,
-        working=_working(pace, measured),
-        drain=measured.seconds - clearing.clear,
-    )
+    drain = clearing.measured.seconds - clearing.clear
+    return pace._replace(clear=clearing.clear / alone, working=_working(pace, clearing.measured), drain=drain)
 
 
 def _working(pace: Pace, seen: Spell) -> float:

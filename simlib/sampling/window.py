@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from simlib.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineRes
 from simlib.model.job import Job
 from simlib.model.program import REGION, Thread, raised
 from simlib.model.steps import Map
+from simlib.parallel import Check
 from simlib.sampling.course import Floats, Terrain
 from simlib.sampling.image import image, pages_of_classes, places
 from simlib.workloads.degradation import undisturbed_rate
@@ -45,9 +45,6 @@ _HOLD_MAX = LOCK_COLUMNS.index("hold_max_ps")
 _SPLITS = 2
 """Which of the four kinds of fault meets a block that is not split (`Step.ACCESS`)."""
 _WORK, _WAIT, _LINE, _QUEUE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "broadcast", "idle"))
-
-Check = Callable[[int, int], None]
-"""Called with (events, simulated time) from time to time; may raise."""
 
 
 class Spell(NamedTuple):
@@ -127,17 +124,8 @@ class WindowKernel(DirtyLog):
             self.program.read_stopwatch()
 
 
-def window(
-    terrain: Terrain,
-    chunk: int | None,
-    faulting: Floats,
-    *,
-    times: tuple[float, float, float],
-    accesses: float = 0.0,
-    seed: int = 1,
-    check: Check | None = None,
-) -> Window:
-    """Simulate a window.
+class View(NamedTuple):
+    """What a window is to show.
 
     - `terrain`: at the moment of GET.
     - `chunk`: which one is cleared; None: one is being sent.
@@ -145,30 +133,33 @@ def window(
       missing page.
     - `times`: before anything counts, before CLEAR, and after it, s.
     - `accesses`: of the guest so far, when CLEAR begins.
+    """
+
+    terrain: Terrain
+    chunk: int | None
+    faulting: Floats
+    times: tuple[float, float, float]
+    accesses: float = 0.0
+
+
+def window(view: View, seed: int = 1, check: Check | None = None) -> Window:
+    """Simulate a window.
 
     >>> from simlib import Scenario
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform",
     ...     "shared": True, "clear_chunk": "128M"}, "costs": {"clear_page": "40ns", "split_block": "40us"}})
-    >>> seen = window(Terrain(guest), 3, np.zeros(3), times=(1e-5, 1e-5, 1e-4))
+    >>> seen = window(View(Terrain(guest), 3, np.zeros(3), (1e-5, 1e-5, 1e-4)))
     >>> round(seen.clear * 1e3, 2)  # 32768 pages and 64 blocks, ms
     3.87
     """
-    job = window_job(terrain, chunk, faulting, times=times, accesses=accesses, seed=seed)
-    raw = compiled.run(job, seed=seed, progress=check)
-    return _read(job, raw, terrain.scenario.guest.vcpus / undisturbed_rate(terrain.scenario))
+    job, scenario = window_job(view, seed), view.terrain.scenario
+    return _read(job, compiled.run(job, seed=seed, progress=check), scenario.guest.vcpus / undisturbed_rate(scenario))
 
 
-def window_job(
-    terrain: Terrain,
-    chunk: int | None,
-    faulting: Floats,
-    *,
-    times: tuple[float, float, float],
-    accesses: float = 0.0,
-    seed: int = 1,
-) -> Job:
-    """The programs and the memory of a window; the parameters are those of `window`."""
+def window_job(view: View, seed: int) -> Job:
+    """The programs and the memory of a window."""
+    terrain, chunk, faulting, times, accesses = view
     random = np.random.default_rng([seed, 0 if chunk is None else 1])
     scenario, guest = terrain.scenario, terrain.scenario.guest
     counts = pages_of_classes(terrain, chunk, random)

@@ -49,13 +49,10 @@ class EagerSplit:
     def __post_init__(self) -> None:
         """Check what would not give whole numbers."""
         if self.guest_page_size < 4096 or self.guest_page_size & (self.guest_page_size - 1):
-            raise InputError(
-                "guest_page_size", str(self.guest_page_size), "must be a power of two of at least 4096 bytes"
-            )
+            raise InputError("guest_page_size", self.guest_page_size, "must be a power of two of at least 4096 bytes")
         if WORD_PAGES % self.pages_per_guest_page:
-            raise InputError(
-                "guest_page_size", format_size(self.guest_page_size), "must be at most 64 pages of the host"
-            )
+            size = format_size(self.guest_page_size)
+            raise InputError("guest_page_size", size, "must be at most 64 pages of the host")
         largest = self._table.largest_block * self.page_size
         least = max(self._table.block_bytes(self._height), WORD_PAGES * self.page_size)
         unit = largest if self.memory > largest else least
@@ -69,11 +66,6 @@ class EagerSplit:
     @property
     def _height(self) -> int:
         return self._table.block_height(self.backing)
-
-    @property
-    def _largest(self) -> int:
-        """Pages of a range that is walked at a time, at most."""
-        return min(self._table.largest_block, self.pages)
 
     @property
     def pages(self) -> int:
@@ -94,11 +86,16 @@ class EagerSplit:
             return [*first, (2, self.pages // self._table.pages_per_block(2))]
         return first
 
-    def _tables(self) -> dict[str, int]:
-        """What making all tables takes."""
+    def _paid(self, **counts: int) -> Counts:
+        """These counts, and what making all tables takes."""
         height, table = self._height, self._table
         entries = self.pages // table.pages_per_block(height) * table.new_entries(height)
-        return {"table_entry": entries, "split_block": sum(number for _, number in self._steps)}
+        splits = sum(number for _, number in self._steps)
+        return dict.fromkeys(COSTS, 0) | {"table_entry": entries, "split_block": splits} | counts
+
+    def pays(self, ioctl: str, walk: str = "all") -> Counts:
+        """What ``enable`` or ``clear`` pays for."""
+        return self.enable(walk) if ioctl == "enable" else self.clear(walk)
 
     def enable(self, walk: str = "all") -> Counts:
         """What enabling the log pays for, by the names of `COSTS`: write-protecting the slot, then splitting it.
@@ -106,14 +103,13 @@ class EagerSplit:
         `walk` is one of `simlib.model.pagetable.SPLIT_WALKS`.
         """
         table, levels, height = self._table, self._table.levels(self.ipa_bits), self._height
-        ranges = self.pages // self._largest
-        protect = ranges * table.walked(0, self._largest, height, levels)
-        chunk = min(self.chunk // self.page_size if self.chunk else self._largest, self.pages)
+        largest = min(table.largest_block, self.pages)  # that is walked at a time
+        protect = self.pages // largest * table.walked(0, largest, height, levels)
+        chunk = min(self.chunk // self.page_size if self.chunk else largest, self.pages)
         split = self.pages // chunk * table.split_walked(0, chunk, height, walk, levels)
         leaves = self.pages // table.pages_per_block(height)
         mapped = leaves // (self.pages_per_guest_page if height == 1 else 1)
-        paid = {"walk_entry": protect + split, "protect_entry": mapped, PROTECT_VISIT: leaves}
-        return dict.fromkeys(COSTS, 0) | self._tables() | paid
+        return self._paid(walk_entry=protect + split, protect_entry=mapped, protect_visit=leaves)
 
     def clear(self, walk: str = "all", iterations: int = 2) -> Counts:
         """What so many CLEARs of the slot pay for, with KVM_DIRTY_LOG_INITIALLY_SET and the guest writing in between.
@@ -132,9 +128,8 @@ class EagerSplit:
             done = number
         protected = (next(iter(blocks.values())) if blocks else written) + (iterations - 1) * written
         leaves = first * WORD_PAGES + (words - first) + (iterations - 1) * words * part
-        paid = {"walk_entry": visits, "protect_entry": protected, "clear_word": iterations * words,
-                PROTECT_VISIT: leaves}  # fmt: skip
-        return dict.fromkeys(COSTS, 0) | self._tables() | paid
+        words *= iterations
+        return self._paid(walk_entry=visits, protect_entry=protected, clear_word=words, protect_visit=leaves)
 
     def _word(self, pages: int, height: int, walk: str) -> int:
         """Entries that both walks over so many pages of a word visit."""

@@ -18,7 +18,7 @@ from simlib.sampling.course import ENDS, Pace, Terrain, Touches, service_of, tou
 from simlib.sampling.image import image, pages_of_classes, places
 from simlib.sampling.sample import WALKS
 from simlib.sampling.travel import Stalls, travel
-from simlib.sampling.window import window
+from simlib.sampling.window import View, window
 from simlib.simulation import run_scenario
 from simlib.workloads.migration import page_time
 
@@ -228,7 +228,7 @@ def test_a_window_without_contention_takes_what_clear_takes_alone(split, passes)
     for _ in range(passes):
         terrain.walk(terrain.dirty(), UNHINDERED)
     terrain.scenario = case.changed({"workload": {"access_interval": "1s"}})
-    seen = window(terrain, 3, np.zeros(3), times=(1e-5, 1e-5, 1e-4), accesses=terrain.accesses)
+    seen = window(View(terrain, 3, np.zeros(3), (1e-5, 1e-5, 1e-4), terrain.accesses))
     assert seen.clear == pytest.approx(float(terrain.alone(terrain.dirty())[3]), rel=0.05 if passes else 1e-9)
     assert seen.measured.wait == 0
     assert seen.laps.sum() == 0
@@ -238,7 +238,7 @@ def test_only_what_happens_while_a_window_is_open_is_counted():
     """Its stalls are as many as its faults, but for those that begin before an end and end after it."""
     terrain = walked(architecture="loongarch")
     for chunk, shares in ((3, np.array([0.2, 0.0, 0.0])), (None, np.array([0.3, 0.0, 0.0]))):
-        seen = window(terrain, chunk, shares, times=(3e-4, 1e-3, 1e-3), accesses=terrain.accesses)
+        seen = window(View(terrain, chunk, shares, (3e-4, 1e-3, 1e-3), terrain.accesses))
         assert seen.measured.faults > 100
         assert abs(seen.laps.sum() - seen.measured.faults) <= 16
 
@@ -247,10 +247,10 @@ def test_few_blocks_that_are_not_split_are_there_as_often_as_they_should():
     """One access in a thousand meets one: in 64 blocks of background not even one would be there."""
     terrain = Terrain(migration("x86-shadow", guest={"memory": "64G"}))
     faulting, times = np.array([0.0, 0.001, 0.03]), (3e-4, 0.0, 1e-2)
-    seen = [window(terrain, None, faulting, times=times, seed=seed).measured for seed in range(20)]
+    seen = [window(View(terrain, None, faulting, times), seed).measured for seed in range(20)]
     splits, accesses = (sum(getattr(one, name) for one in seen) for name in ("splits", "accesses"))
     assert splits / accesses == pytest.approx(0.001, rel=0.2)
-    assert window(terrain, None, np.array([0.0, 5e-324, 0.03]), times=times).measured.splits == 0
+    assert window(View(terrain, None, np.array([0.0, 5e-324, 0.03]), times)).measured.splits == 0
 
 
 CASES = {

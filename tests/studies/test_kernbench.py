@@ -65,10 +65,6 @@ def test_the_trend_with_ept_is_the_first_run():
     assert len(kernbench.runs(skip=1)) == 8
 
 
-def test_holm_by_hand():
-    assert kernbench._holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-
-
 def test_the_means_are_significant_unless_runs_scatter_by_more_than_they_say():
     """At that standard deviation a t test of ten and ten such runs gives 5 %."""
     means = kernbench.get_means()

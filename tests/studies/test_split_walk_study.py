@@ -134,7 +134,7 @@ def test_a_change_s_figure_shows_its_three_kinds_and_refuses_what_is_no_number()
     np.testing.assert_allclose(predicted.x + predicted.error_x.array, rows["high"])
     with pytest.raises(InputError, match=r"table\.fitted"):
         figures.changes(rows.assign(fitted=np.nan))
-    shares = pd.DataFrame([("M", "enable, thp", "tea", 5.0)], columns=figures.SHARE_COLUMNS)
+    shares = pd.DataFrame([("M", "enable, thp", "tea", 5.0)], columns=list(figures.SHARE_COLUMNS))
     with pytest.raises(InputError, match=r"table\.what = tea"):
         figures.shares(shares)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -11,6 +11,7 @@ import pandas as pd
 from simlib.decision import OBJECTIVES, Choice, choose, comparison, named_guest, standard_scenario
 from simlib.decision.grid import best_strategy_grid
 from simlib.model.quantities import format_seconds
+from simlib.model.scenario import Scenario
 from simlib.parallel import Progress, portion
 from simlib.studies.study import COLUMNS, Answer, Found, Study
 
@@ -37,15 +38,7 @@ RATES = (1e3, 1e4, 5e4)
 
 @dataclass(frozen=True)
 class Decision(Found):
-    """What the study found.
-
-    Attributes
-    ----------
-    choices : mapping of str to Choice
-        By architecture, for the default guest.
-    seed_guest : Choice
-        Of seed 001's guest with CLEARs of 8 GiB.
-    """
+    """What the study found: choices by architecture, for the default guest, and for seed 001's with CLEARs of 8 GiB."""
 
     choices: Mapping[str, Choice]
     seed_guest: Choice
@@ -68,22 +61,20 @@ class Decision(Found):
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
     """Choose a strategy for each architecture and for seed 001's guest, and draw the map."""
+    steps = [*(f"a strategy for {name}" for name in ARCHITECTURES), f"the guest {SEED_GUEST}", "the map of strategies"]
 
-    def part(what: str, number: int) -> Progress | None:
-        parts = len(ARCHITECTURES) + 2
-        own = portion(progress, number / parts, (number + 1) / parts)
-        return None if own is None else lambda _, share: own(what, share)
+    def told(number: int) -> Progress | None:
+        own = portion(progress, number / len(steps), (number + 1) / len(steps))
+        return None if own is None else lambda _, share: own(steps[number], share)
 
-    choices = {}
-    for number, name in enumerate(ARCHITECTURES):
-        told = part(f"a strategy for {name}", number)
-        choices[name] = choose(standard_scenario(name), among=STRATEGIES, zone=ZONE, seed=seed, progress=told)
+    def take(case: Scenario, among: Sequence[str], number: int) -> Choice:
+        return choose(case, among=among, zone=ZONE, seed=seed, progress=told(number))
+
+    choices = {name: take(standard_scenario(name), STRATEGIES, number) for number, name in enumerate(ARCHITECTURES)}
     guest = named_guest(SEED_GUEST).in_place_of(standard_scenario(SEED_ARCHITECTURE))
-    told = part(f"the guest {SEED_GUEST}", len(ARCHITECTURES))
-    stalled = choose(guest, among=SEED_STRATEGIES, zone=ZONE, seed=seed, progress=told)
-    told = part("the map of strategies", len(ARCHITECTURES) + 1)
+    stalled = take(guest, SEED_STRATEGIES, len(ARCHITECTURES))
     case = standard_scenario(MAP_ARCHITECTURE)
-    cells = best_strategy_grid(case, VCPUS, RATES, among=MAP_STRATEGIES, seed=seed, progress=told)
+    cells = best_strategy_grid(case, VCPUS, RATES, among=MAP_STRATEGIES, seed=seed, progress=told(len(steps) - 1))
     tables = {"strategies": comparison(choices), "seed-001": stalled.table, "map": cells}
     return Decision(pd.DataFrame(columns=list(COLUMNS)), tables, choices, stalled)
 
@@ -91,8 +82,6 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
 def map_told(cells: pd.DataFrame) -> str:
     """How many cells of the map can be told apart, in words.
 
-    Examples
-    --------
     >>> map_told(pd.DataFrame({"distinguished": [True, False, True], "matters": [True, True, False]}))[:60]
     'In 2 of 3 cells some strategy is worse by what matters; in 1'
     """

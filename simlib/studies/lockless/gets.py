@@ -47,22 +47,15 @@ VCPUS = 12
 
 @dataclass(frozen=True)
 class Walk:
-    """What write-protecting a page takes in the lab, instructions.
+    """What write-protecting a page takes in the lab, instructions: values, each with its interval.
 
-    Attributes
-    ----------
-    locked : tuple of float
-        With the lock: value and interval, from cells whose vCPU is parked (`simlib.studies.lab.instructions`).
-    lockless : tuple of float
-        Without: value and interval. One number determined from `observations`.
-    deviation : float
-        Root mean square of the logarithm of lab over model that is left.
+    - `locked`: with the lock, from cells whose vCPU is parked (`simlib.studies.lab.instructions`).
+    - `lockless`: without; one number determined from so many `observations`.
     """
 
     locked: tuple[float, float, float]
     lockless: tuple[float, float, float]
     observations: int
-    deviation: float
 
     @property
     def ratio(self) -> tuple[float, float, float]:
@@ -71,21 +64,18 @@ class Walk:
         return value, self.lockless[1] / self.locked[2], self.lockless[2] / self.locked[1]
 
 
-def lab_clears() -> pd.DataFrame:
-    """CLEAR in the lab's cells: ``lockless``, ``seed``, ``round``, ``clear_time_s`` (of instructions)."""
-    frame = load("switches-ioctls").frame
-    rows = frame[(frame["experiment"] == EXPERIMENT) & (frame["name"] == "clear")]
-    return pd.DataFrame(
-        {"lockless": rows["switches"].str.endswith("=Y"), "seed": rows["seed"].astype(int),
-         "round": rows["round"].astype(int), "clear_time_s": rows["total_time_ns"] * 1e-9}
-    ).reset_index(drop=True)  # fmt: skip
+def lab_rows(kind: str) -> pd.DataFrame:
+    """Rows of the experiment in one of the lab's tables (``ioctls``, ``locks``, ``stalls``), with ``lockless``."""
+    rows = load(f"switches-{kind}").rows(f"experiment == '{EXPERIMENT}'")
+    return rows.assign(lockless=rows["switches"].str.endswith("=Y"))
 
 
-def _lab_case() -> tuple[Scenario, CostEstimate]:
-    """The cell with the lock as a scenario, with the lab's costs."""
-    frame = load("switches-ioctls").frame
+def _lab_cases(*lockless_pages: float) -> list[Scenario]:
+    """The cell with the lock, with the lab's costs, and without it, by the instructions of a page."""
     estimate = cost_estimate(instruction_costs("x86-shadow"))
-    return estimate.apply(lab_case("x86-shadow", frame[frame["experiment"] == EXPERIMENT].iloc[0])), estimate
+    case = estimate.apply(lab_case("x86-shadow", lab_rows("ioctls").iloc[0]))
+    lockless = case.changed({"policy": {"clear_lock": "lockless"}})
+    return [case, *(lockless.with_costs(lockless_page=1000 * page) for page in lockless_pages)]
 
 
 def _medians(cases: list[Scenario], metrics: tuple[str, ...]) -> NDArray[np.float64]:
@@ -103,40 +93,33 @@ def fit_walk() -> Walk:
     Its interval has the scatter of the observations, and how far the model was off in the lab's other cells under
     load (the discrepancy of the shipped fit), which all observations share.
 
-    Examples
-    --------
     >>> walk = fit_walk()
     >>> walk.lockless[1] < walk.lockless[0] < walk.lockless[2] and 0 < walk.ratio[1] < walk.ratio[2] < 0.5
     True
     """
-    case, _ = _lab_case()
-    (locked,) = instruction_costs("x86-shadow").query("name == 'clear_page'").to_dict("records")
-    lockless = case.changed({"policy": {"clear_lock": "lockless"}})
-    model = np.log(_medians([lockless.with_costs(lockless_page=1000 * each) for each in GRID], _ROUNDS))
-    seen = lab_clears().query("lockless")
-    which, logs = seen["round"].to_numpy() - 1, np.log(seen["clear_time_s"].to_numpy(dtype=float))
+    page = instruction_costs("x86-shadow").query("name == 'clear_page'")[["value", "low", "high"]]
+    value, low, high = page.to_numpy(dtype=float)[0].tolist()
+    model = np.log(_medians(_lab_cases(*GRID)[1:], _ROUNDS))
+    seen = lab_rows("ioctls").query("lockless and name == 'clear'")
+    which, logs = seen["round"].to_numpy() - 1, np.log(seen["total_time_ns"].to_numpy(dtype=float) * 1e-9)
 
     def residuals(page: float) -> NDArray[np.float64]:
         at = [np.interp(page, GRID, model[:, r]) for r in (0, 1)]
         return np.asarray(logs - np.array(at)[which])
 
-    value = float(optimize.minimize_scalar(lambda p: float((residuals(p) ** 2).sum()), bounds=(GRID[0], GRID[-1])).x)
-    slope = float(np.mean(residuals(value - 1) - residuals(value + 1)) / 2)  # of the logarithm, by instruction
+    best = float(optimize.minimize_scalar(lambda p: float((residuals(p) ** 2).sum()), bounds=GRID).x)
+    slope = float(np.mean(residuals(best - 1) - residuals(best + 1)) / 2)  # of the logarithm, by instruction
     dof = len(logs) - 1
-    scatter = float((residuals(value) ** 2).sum() / dof / len(logs))
+    scatter = float((residuals(best) ** 2).sum() / dof / len(logs))
     discrepancy = shipped_fit(lab_scenario("x86-shadow")).estimate.discrepancy
     half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * float(np.sqrt(scatter + discrepancy**2)) / slope
-    left = float(np.sqrt((residuals(value) ** 2).mean()))
-    return Walk(
-        (locked["value"], locked["low"], locked["high"]),
-        (value, value - half, value + half),
-        len(logs),
-        left,
-    )
+    return Walk((value, low, high), (best, best - half, best + half), len(logs))
 
 
 _THOUSANDS_PER_S = 1e6
 """Thousands of instructions in a second of the lab's clock, which shows a nanosecond for each."""
+
+HOLDS = "mmu_lock taken by CLEAR"
 
 
 def lab_comparison(walk: Walk) -> pd.DataFrame:
@@ -146,35 +129,27 @@ def lab_comparison(walk: Walk) -> pd.DataFrame:
     three seeds and their range), ``model``, ``error``, ``determined`` (whether the walk without the lock was determined
     from it).
     """
-    case, _ = _lab_case()
-    lockless = case.changed({"policy": {"clear_lock": "lockless"}}).with_costs(lockless_page=1000 * walk.lockless[0])
-    model = _medians([case, lockless], (*_ROUNDS, "longest_stall"))
-    clears, locks = lab_clears(), load("switches-locks").frame
-    stalls = load("switches-stalls").frame
-    stalls = stalls[stalls["experiment"] == EXPERIMENT]
+    cases = _lab_cases(walk.lockless[0])
+    model = _THOUSANDS_PER_S * _medians(cases, (*_ROUNDS, "longest_stall"))
+    clears, stalls = lab_rows("ioctls").query("name == 'clear'"), lab_rows("stalls")
+    taken = lab_rows("locks").query("phase == 'rounds' and site == 'clear'")
     rows = []
-    for number, without in enumerate((False, True)):
-        of = clears[clears["lockless"] == without]
-        mine = stalls[stalls["switches"].str.endswith("=Y") == without]
-        measured = [of.loc[of["round"] == r, "clear_time_s"] for r in (1, 2)]
-        measured.append(mine.groupby("seed")["longest_stall_in_clear_ns"].max() * 1e-9)
-        names = ("first CLEAR", "second CLEAR", "longest stall")
-        for i, (name, values) in enumerate(zip(names, measured, strict=True)):
-            rows.append(
-                {"lock": "none" if without else "mmu_lock", "what": name, "unit": "thousand instructions",
-                 "lab": _THOUSANDS_PER_S * float(values.median()), "lab_low": _THOUSANDS_PER_S * float(values.min()),
-                 "lab_high": _THOUSANDS_PER_S * float(values.max()),
-                 "model": _THOUSANDS_PER_S * float(model[number, i]), "determined": without and i < 2}
-            )  # fmt: skip
-        taken = locks[(locks["experiment"] == EXPERIMENT) & (locks["switches"].str.endswith("=Y") == without)]
-        taken = taken[(taken["phase"] == "rounds") & (taken["site"] == "clear")]
-        count = [int(taken.loc[taken["seed"] == seed, "acquisitions"].sum()) for seed in stalls["seed"].unique()]
-        rows.append(
-            {"lock": "none" if without else "mmu_lock", "what": "mmu_lock taken by CLEAR", "unit": "count",
-             "lab": float(np.median(count)), "lab_low": float(min(count)), "lab_high": float(max(count)),
-             "model": 0.0 if without else float(case.workload.iterations), "determined": False}
-        )  # fmt: skip
-    frame = pd.DataFrame(rows)
+    for lockless, (first, second, stall) in zip((False, True), model.tolist(), strict=True):
+        times = clears[clears["lockless"] == lockless].set_index("round")["total_time_ns"]
+        longest = stalls[stalls["lockless"] == lockless].groupby("seed")["longest_stall_in_clear_ns"].max()
+        holds = taken[taken["lockless"] == lockless].groupby("seed")["acquisitions"].sum()
+        rows += [
+            ("first CLEAR", _THOUSANDS_PER_S * (times[1] * 1e-9), first),
+            ("second CLEAR", _THOUSANDS_PER_S * (times[2] * 1e-9), second),
+            ("longest stall", _THOUSANDS_PER_S * (longest * 1e-9), stall),
+            (HOLDS, holds.reindex(longest.index, fill_value=0), 0.0 if lockless else cases[0].workload.iterations),
+        ]
+    lab = [seen.agg(["median", "min", "max"]).to_numpy(dtype=float) for _, seen, _ in rows]
+    frame = pd.DataFrame({"lock": ["mmu_lock"] * 4 + ["none"] * 4, "what": [what for what, _, _ in rows]})
+    frame["unit"] = np.where(frame["what"] == HOLDS, "count", "thousand instructions")
+    frame[["lab", "lab_low", "lab_high"]] = lab
+    frame["model"] = [float(told) for _, _, told in rows]
+    frame["determined"] = (frame["lock"] == "none") & frame["what"].isin(["first CLEAR", "second CLEAR"])
     return frame.assign(error=np.where(frame["lab"] == frame["model"], 0.0, frame["model"] / frame["lab"] - 1))
 
 
@@ -200,8 +175,6 @@ SETTINGS = tuple(itertools.product(("3G", "12G"), ("200ns", "2us"), ("5ms", "50m
 def get_scenario(guest: str, memory: str, interval: str, pause: str, vcpus: int = VCPUS, rounds: int = 4) -> Scenario:
     """GET again and again from one of `GUESTS`, whose vCPUs write any page of it, with x86's published costs.
 
-    Examples
-    --------
     >>> get_scenario("EPT off", "3G", "1us", "5ms")
     <Scenario get_dirty_log on x86-published: 12 vCPUs, 3G, x86-shadow-paging, 0 costs given>
     """
@@ -229,53 +202,35 @@ def witness(walk: Walk) -> pd.DataFrame:
     ``ratio_lab``: after over before; ``page_ratio``: the same for each page found dirty; ``dirty_ratio``: of the pages
     found; ``wait_s``: mean wait of a GET for the lock, before.
     """
-    estimate, rows = published_costs(), []
+    estimate, cases = published_costs(), []
     page = float(np.exp(estimate.logs[estimate.names.index("clear_page[shadow]")]))
-    cases, keys = [], list(itertools.product(GUESTS, SETTINGS))
-    for guest, setting in keys:
-        case = estimate.apply(get_scenario(guest, *setting))
+    settings = [(guest, *setting) for guest, setting in itertools.product(GUESTS, SETTINGS)]
+    for setting in settings:
+        case = estimate.apply(get_scenario(*setting))
         lockless = case.changed({"policy": AFTER})
         cases += [case.changed({"policy": BEFORE}), lockless, lockless.with_costs(lockless_page=walk.ratio[0] * page)]
     runs = evaluate(cases, pages_per_vcpu=None)
-    for number, (guest, setting) in enumerate(keys):
-        before, after, less = (
-            {name: run.value(name) / run.scenario.workload.iterations for name in _GET}
-            for run in runs[3 * number : 3 * number + 3]
-        )
-        times = [each["get_dirty_log_time"] for each in (before, after, less)]
-        found = [each["dirty_pages"] for each in (before, after)]
-        rows.append(
-            {"guest": guest, **dict(zip(("memory", "interval", "pause"), setting, strict=True)),
-             "before_s": times[0], "after_s": times[1], "after_lab_s": times[2], "wait_s": before["get_wait_time"],
-             "ratio": times[1] / times[0], "ratio_lab": times[2] / times[0],
-             "page_ratio": times[1] / times[0] * found[0] / found[1], "dirty_ratio": found[1] / found[0]}
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+    means = [[run.value(name) / run.scenario.workload.iterations for name in _GET] for run in runs]
+    (before, wait, pages), (after, _, later), (lab, _, _) = np.reshape(means, (-1, 3, len(_GET))).transpose(1, 2, 0)
+    return pd.DataFrame(settings, columns=["guest", "memory", "interval", "pause"]).assign(
+        before_s=before, after_s=after, after_lab_s=lab, wait_s=wait, ratio=after / before, ratio_lab=lab / before,
+        page_ratio=after / before * pages / later, dirty_ratio=later / pages,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Budget:
     """What seed 002's two means ask of a mechanism, by arithmetic.
 
-    Attributes
-    ----------
-    page : tuple of float
-        Write-protecting a page under the lock: the published host's cost and its interval, s.
-    flush : float
-        Flushing the TLBs of `VCPUS` vCPUs there, s.
-    ratio : float
-        Of the walk's time a page, without the lock over with it: the lab's, of instructions.
+    - `page`: write-protecting a page under the lock: the published host's cost and its interval, s.
+    - `flush`: flushing the TLBs of `VCPUS` vCPUs there, s.
+    - `ratio`: of the walk's time a page, without the lock over with it: the lab's, of instructions.
     """
 
     means: kernbench.Means
     page: tuple[float, float, float]
     flush: float
     ratio: float
-
-    @property
-    def all_walk_pages(self) -> float:
-        """Dirty pages a GET if all of it before were the walk."""
-        return self.means.before / self.page[0]
 
     @property
     def wait_each(self) -> float:
@@ -288,11 +243,6 @@ class Budget:
         return self.means.saved / (1 - self.ratio)
 
     @property
-    def rest(self) -> float:
-        """What is neither then, s, before as after."""
-        return self.means.before - self.walk
-
-    @property
     def walk_pages(self) -> float:
         """Dirty pages a GET then."""
         return self.walk / self.page[0]
@@ -301,11 +251,9 @@ class Budget:
 def budget(walk: Walk) -> Budget:
     """The arithmetic of seed 002's means.
 
-    Examples
-    --------
-    >>> found = budget(Walk((155.0, 154.0, 156.0), (54.25, 40.0, 60.0), 6, 0.02))
-    >>> f"{1e3 * found.walk:.1f} ms of walk, {1e3 * found.rest:.1f} ms of rest; {1e6 * found.wait_each:.0f} µs a vCPU"
-    '6.5 ms of walk, 2.5 ms of rest; 350 µs a vCPU'
+    >>> found = budget(Walk((155.0, 154.0, 156.0), (54.25, 40.0, 60.0), 6))
+    >>> f"{1e3 * found.walk:.1f} ms of walk; {1e6 * found.wait_each:.0f} µs a vCPU"
+    '6.5 ms of walk; 350 µs a vCPU'
     """
     estimate = published_costs()
     costs = estimate.apply(get_scenario("EPT off", "3G", "1us", "5ms")).costs
@@ -320,23 +268,16 @@ def budget(walk: Walk) -> Budget:
 # -- the walk that begins anew -------------------------------------------------------------------------------------
 
 
-def rewalks(scenario: Scenario, seed: int = 1, entries: int = 8_000_000) -> dict[str, float]:
+def rewalks(scenario: Scenario) -> dict[str, float]:
     """How often an rmap changes while GET walks it, if every fault changed one: counted, and expected.
 
-    A guest that writes any page faults on each page of a word as likely, so that one in 64 faults on the word that is
-    being walked is on the page that is.
+    A guest that writes any page (``access = "uniform"``) faults on each page of a word as likely, so that one in 64
+    faults on the word that is being walked is on the page that is.
 
     Returns: ``walked``: pages; ``faults``: while GET walked; ``counted``: those on its word, over 64; ``expected``:
     docs/model.md (2.6).
-
-    Parameters
-    ----------
-    scenario : Scenario
-        With ``access = "uniform"``.
-    entries : int
-        Room for what the engine writes down of pages.
     """
-    raw = compiled.run(build(scenario), seed, ledger=entries)
+    raw = compiled.run(build(scenario), 1, ledger=8_000_000)
     time, _, kind, page, found = raw.ledger.T
     costs = scenario.costs
     lockless = scenario.policy.clear_lock == "lockless" and costs.lockless_page is not None
@@ -356,8 +297,6 @@ def rewalks(scenario: Scenario, seed: int = 1, entries: int = 8_000_000) -> dict
 def rewalk_table() -> pd.DataFrame:
     """`rewalks` for guests of two sizes whose vCPUs all fault as fast as they can.
 
-    Examples
-    --------
     >>> table = rewalk_table()
     >>> bool((abs(table["counted"] - table["expected"]) < 2).all())
     True
@@ -377,12 +316,7 @@ def readings(b: Budget, ratio: tuple[float, float, float], w: pd.DataFrame) -> p
     ``possible``: what it needs occurs in the model or the lab; ``open``: nothing published says anything of it),
     ``decisive``.
 
-    Parameters
-    ----------
-    ratio : tuple of float
-        Of the lab's walks, without the lock over with it, and its interval (`Walk.ratio`).
-    w : DataFrame
-        As of `witness`.
+    `ratio` is that of the lab's walks (`Walk.ratio`), `w` what `witness` gives.
     """
     means, saved = b.means, b.means.saved
     wait = float(w["wait_s"].max())

@@ -11,12 +11,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
 from simlib.measurements import load
+from simlib.prediction import LEVEL
 from simlib.studies.study import NONE, numbers
 
 POWER, ALPHA = 0.80, 0.05
@@ -32,15 +34,7 @@ CONTRASTS: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference of logarithms of times, after less before.
-
-    Attributes
-    ----------
-    value, error : float
-        The difference and its standard error.
-    dof : float
-        Satterthwaite's degrees of freedom.
-    """
+    """A difference of logarithms of times, after less before, its standard error and Satterthwaite's degrees."""
 
     value: float
     error: float
@@ -55,22 +49,20 @@ class Contrast:
         """What the true difference is below, one-sided; a relative change."""
         return float(np.expm1(self.value + stats.t.ppf(level, self.dof) * self.error))
 
-    def shown(self, power: float = POWER, alpha: float = ALPHA, sides: int = 1) -> float:
-        """The smallest slowdown that a test of so many sides notices with this power, as a relative change.
+    def shown(self, sides: int = 1) -> float:
+        """The smallest slowdown that a test of so many sides notices with `POWER`, as a relative change.
 
         By the noncentral t distribution, the standard error taken for the true one.
         """
-        critical = float(stats.t.ppf(1 - alpha / sides, self.dof))
+        critical = stats.t.ppf(1 - ALPHA / sides, self.dof)
+        distance = optimize.brentq(lambda far: float(stats.nct.sf(critical, self.dof, far)) - POWER, 0.0, 50.0)
+        return float(np.expm1(distance * self.error))
 
-        def missing(distance: float) -> float:
-            return float(stats.nct.sf(critical, self.dof, distance)) - power
-
-        return float(np.expm1(optimize.brentq(missing, 0.0, 50.0) * self.error))
-
-    def shown_range(self, level: float = 0.90) -> tuple[float, float]:
+    def shown_range(self) -> tuple[float, float]:
         """The same, with the standard error at the ends of its own interval (chi-squared)."""
-        ends = stats.chi2.ppf([0.5 + level / 2, 0.5 - level / 2], self.dof)
-        low, high = (Contrast(0.0, self.error * float(np.sqrt(self.dof / end)), self.dof).shown() for end in ends)
+        ends = stats.chi2.ppf([0.5 + LEVEL / 2, 0.5 - LEVEL / 2], self.dof)
+        errors = self.error * np.sqrt(self.dof / ends)
+        low, high = (Contrast(0.0, float(error), self.dof).shown() for error in errors)
         return low, high
 
 
@@ -83,35 +75,27 @@ def runs(skip: int = 0) -> pd.DataFrame:
 def cells() -> pd.DataFrame:
     """A row a cell: ``ept``, ``variant``, ``runs``, ``mean_s``, ``sd_s``, ``sd_percent``.
 
-    Examples
-    --------
     >>> cells()["mean_s"].round(2).tolist()
     [84.0, 83.2, 139.1, 139.19]
     """
-    groups = runs().groupby(["ept", "variant"], sort=False)["real_time_s"]
-    frame = groups.agg(["count", "mean", "std"]).reset_index()
-    frame.columns = pd.Index(["ept", "variant", "runs", "mean_s", "sd_s"])
-    order = frame["ept"].map({"Y": 0, "N": 1}) * 2 + (frame["variant"] == "after")
-    frame = frame.iloc[order.argsort()].reset_index(drop=True)
+    times = runs().groupby(["ept", "variant"], sort=False)["real_time_s"]
+    frame = times.agg(runs="count", mean_s="mean", sd_s="std").sort_index(ascending=False).reset_index()
     return frame.assign(sd_percent=100 * frame["sd_s"] / frame["mean_s"])
 
 
 def contrast(frame: pd.DataFrame, weights: Mapping[str, float]) -> Contrast:
     """After less before, with so much weight on each value of ``ept``.
 
-    Examples
-    --------
-    >>> found = contrast(runs(), {"Y": 1.0})
-    >>> f"{found.value:.4f}, p = {found.p_value:.2f}"
+    >>> each = contrast(runs(), {"Y": 1.0})
+    >>> f"{each.value:.4f}, p = {each.p_value:.2f}"
     '-0.0095, p = 0.43'
     """
     value, parts = 0.0, []
-    for ept, weight in weights.items():
-        for variant, sign in (("after", 1.0), ("before", -1.0)):
-            rows = frame[(frame["ept"] == ept) & (frame["variant"] == variant)]
-            logs = np.log(rows["real_time_s"].to_numpy(dtype=float))
-            value += sign * weight * float(logs.mean())
-            parts.append((weight**2 * float(logs.var(ddof=1)) / len(logs), len(logs) - 1))
+    for (ept, weight), (variant, sign) in itertools.product(weights.items(), (("after", 1.0), ("before", -1.0))):
+        rows = frame[(frame["ept"] == ept) & (frame["variant"] == variant)]
+        logs = np.log(rows["real_time_s"].to_numpy(dtype=float))
+        value += sign * weight * float(logs.mean())
+        parts.append((weight**2 * float(logs.var(ddof=1)) / len(logs), len(logs) - 1))
     total = sum(part for part, _ in parts)
     return Contrast(value, float(np.sqrt(total)), total**2 / sum(part**2 / dof for part, dof in parts))
 
@@ -124,58 +108,44 @@ def comparison(skip: int = 0) -> pd.DataFrame:
     ``dof``; ``shown_percent``: the smallest slowdown that they would have shown with 80 % power, with its range
     ``shown_low_percent``, ``shown_high_percent``; ``shown_two_sided_percent``.
     """
-    found = {name: contrast(runs(skip), weights) for name, weights in CONTRASTS.items()}
-    holm = _holm([each.p_value for each in found.values()])
     rows = []
-    for (name, each), adjusted in zip(found.items(), holm, strict=True):
+    for name, weights in CONTRASTS.items():
+        each = contrast(runs(skip), weights)
         low, high = each.shown_range()
         rows.append(
             {"comparison": name, "change_percent": 100 * np.expm1(each.value),
              "low_percent": 100 * each.limit(ALPHA), "high_percent": 100 * each.limit(1 - ALPHA),
-             "p": each.p_value, "p_holm": adjusted, "dof": each.dof, "shown_percent": 100 * each.shown(),
+             "p": each.p_value, "p_holm": np.nan, "dof": each.dof, "shown_percent": 100 * each.shown(),
              "shown_low_percent": 100 * low, "shown_high_percent": 100 * high,
              "shown_two_sided_percent": 100 * each.shown(sides=2)}
         )  # fmt: skip
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    return frame.assign(p_holm=holm(frame["p"]))
 
 
-def _holm(values: list[float]) -> list[float]:
-    """Holm's (1979) adjusted p-values."""
-    order = np.argsort(values)
-    steps = np.array(values)[order] * np.arange(len(values), 0, -1)
-    adjusted = np.empty(len(values))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
-    return [float(value) for value in adjusted]
+def holm(values: pd.Series) -> pd.Series:
+    """Holm's (1979) adjusted p-values.
+
+    >>> holm(pd.Series([0.01, 0.04, 0.03])).round(6).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    return (values.sort_values() * np.arange(len(values), 0, -1)).cummax().clip(upper=1.0)[values.index]
 
 
 def runs_needed(percent: float, ept: str) -> int:
     """Runs of each kernel that show a slowdown of so much, one-sided, if they scatter as those of this cell did.
 
-    Examples
-    --------
     >>> runs_needed(1.0, "N") < runs_needed(1.0, "Y")
     True
     """
     error = contrast(runs(), {ept: 1.0}).error * np.sqrt(3)  # of one run before and one after
-    enough = (
-        number
-        for number in itertools.count(2)
-        if Contrast(0.0, float(error / np.sqrt(number)), 2 * (number - 1)).shown() * 100 <= percent
-    )
-    return next(enough)
+    many = (Contrast(0.0, float(error / np.sqrt(number)), 2 * (number - 1)) for number in itertools.count(2))
+    return next(number for number, each in enumerate(many, 2) if each.shown() * 100 <= percent)
 
 
 @dataclass(frozen=True)
 class Means:
-    """Two means of as many runs, whose spread nobody states.
-
-    Attributes
-    ----------
-    before, after : float
-        Seconds.
-    runs : int
-        Behind each of them.
-    """
+    """Two means, s, of as many runs each, whose spread nobody states."""
 
     before: float
     after: float
@@ -214,8 +184,6 @@ class Means:
 def get_means() -> Means:
     """Seed 002's means of GET.
 
-    Examples
-    --------
     >>> means = get_means()
     >>> f"{1e3 * means.saved:.3f} ms saved, {means.ratio:.3f} left; an outlier of {1e3 * means.outlier:.1f} ms"
     '4.202 ms saved, 0.534 left; an outlier of 46.8 ms'
@@ -227,13 +195,13 @@ def get_means() -> Means:
 
 def published_numbers() -> pd.DataFrame:
     """The twelve runs and the two means: the source says too little to predict them (`COLUMNS`)."""
-    every, means = load("x86-kernbench-lockless").frame, get_means()
+    every, means = runs(), get_means()
     ept = every["ept"].map({"Y": "on", "N": "off"})
     variant = every["variant"] + ", EPT " + ept + ", run " + every["run"].astype(str)
-    kernbench = pd.DataFrame({"variant": variant, "metric": "kernbench", "published": every["real_time_s"]})
-    gets = pd.DataFrame(
-        {"variant": ["before", "after"], "metric": "mean GET", "published": [means.before, means.after]}
-    )
-    parts = ((kernbench, "x86-kernbench-lockless"), (gets, "x86-get-dirty-log-lockless"))
-    rows = [numbers(each.assign(vcpus=12, unit="s", role=NONE), table) for each, table in parts]
+    parts: dict[str, dict[str, Any]] = {
+        "x86-kernbench-lockless": {"variant": variant, "metric": "kernbench", "published": every["real_time_s"]},
+        "x86-get-dirty-log-lockless": {"variant": ["before", "after"], "metric": "mean GET",
+                                       "published": [means.before, means.after]},
+    }  # fmt: skip
+    rows = [numbers(pd.DataFrame(part).assign(vcpus=12, unit="s", role=NONE), table) for table, part in parts.items()]
     return pd.concat(rows, ignore_index=True)

@@ -8,6 +8,7 @@ instructions times that (`simlib.studies.lockless.gets.Walk`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,38 +44,31 @@ AXES: dict[str, tuple[Any, ...]] = {
 }
 """What is varied, and over what."""
 
-PAUSE, ROUNDS = "50ms", 1
-"""Userspace's sleep before GET, and how many there are: what a batch waits for is simulated fault by fault."""
+PAUSE = "50ms"
+"""Userspace's sleep before GET. One GET is simulated, as what a batch waits for is simulated fault by fault."""
 
 DRAWS = 3
 """Draws of the costs, beside the best ones."""
 
-METRICS = ("get_time", "guest_throughput", "longest_stall")
-"""What is predicted: seconds a GET (mean over the rounds), a share, seconds."""
+METRICS = {"get_time": "get_dirty_log_time", "guest_throughput": "guest_throughput", "longest_stall": "longest_stall"}
+"""What is predicted, seconds, a share, seconds, and the workload's name of it."""
 
 AS_GOOD = (0.02, 1.5)
 """A batch is as good to the guest as no lock if it costs at most so much more of the undisturbed throughput, and its
 longest stall is at most so many times as long."""
 
 
-def _points() -> list[tuple[str, dict[str, Any]]]:
-    return [(axis, BASE | {axis: value}) for axis, values in AXES.items() for value in values]
-
-
 def _cases(guest: str, point: Mapping[str, Any], walk: Walk, seed: int) -> dict[str, list[Scenario]]:
     """By way, the scenario with the best costs and with each draw of them; draws are common to all ways."""
     estimate, random = published_costs(), np.random.default_rng(seed)
-    best = get_scenario(guest, point["memory"], point["interval"], PAUSE, point["vcpus"], ROUNDS)
+    best = get_scenario(guest, point["memory"], point["interval"], PAUSE, point["vcpus"], rounds=1)
     logs = [estimate.logs, *(estimate.draw(random) for _ in range(DRAWS))]
     ratios = [walk.ratio[0], *random.uniform(walk.ratio[1], walk.ratio[2], DRAWS).tolist()]
-    found: dict[str, list[Scenario]] = {}
-    for way, policy in WAYS.items():
-        each = [estimate.apply(best, some).changed({"policy": policy}) for some in logs]
-        if way == LAB:
-            each = [case.with_costs(lockless_page=(case.costs.clear_page or 0) * ratio)
-                    for case, ratio in zip(each, ratios, strict=True)]  # fmt: skip
-        found[way] = each
-    return found
+    cases = {way: [estimate.apply(best, some).changed({"policy": policy}) for some in logs]
+             for way, policy in WAYS.items()}  # fmt: skip
+    cases[LAB] = [case.with_costs(lockless_page=(case.costs.clear_page or 0) * ratio)
+                  for case, ratio in zip(cases[LAB], ratios, strict=True)]  # fmt: skip
+    return cases
 
 
 def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.inf) -> tuple[float, float, float]:
@@ -85,45 +79,30 @@ def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.
     return float(values[0]), float(values[0] * np.exp(-half)), min(most, float(values[0] * np.exp(half)))
 
 
-def predictions(walk: Walk, guest: str = "EPT off", seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
-    """Every way at every point, simulated.
+def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
+    """Every way at every point of the guest without EPT, simulated; `progress` is told (what, share done).
 
     Returns: ``axis``, ``value`` (as text), ``vcpus``, ``memory``, ``interval``, ``way``, ``metric``, ``estimate``,
     ``low``, ``high``. The interval has the scatter of the costs' draws, of what a page takes without the lock, and the
     discrepancy of the fit.
-
-    Parameters
-    ----------
-    guest : str
-        One of `simlib.studies.lockless.gets.GUESTS`.
-    seed : int
-        Of the draws and of the simulator.
-    progress : callable, optional
-        Called with (what, share done).
     """
-    points = _points()
-    cases = {tuple(point.values()): _cases(guest, point, walk, seed) for _, point in points}
-    keys = [(point, way) for point, ways in cases.items() for way in ways]
-    flat = [case for point, way in keys for case in cases[point][way]]
+    points = [(axis, BASE | {axis: value}) for axis, values in AXES.items() for value in values]
+    cases = {tuple(point.values()): _cases("EPT off", point, walk, seed) for _, point in points}
+    flat = [case for ways in cases.values() for each in ways.values() for case in each]
     runs = iter(evaluate(flat, pages_per_vcpu=None, seed=seed, progress=progress))
-    measured = {key: [next(runs).metrics for _ in range(1 + DRAWS)] for key in keys}
+    measured = {
+        (point, way): [next(runs).metrics for _ in each] for point in cases for way, each in cases[point].items()
+    }
     discrepancy, rows = published_costs().discrepancy, []
-    for axis, point in points:
-        for way in WAYS:
-            got = measured[tuple(point.values()), way]
-            values = {
-                "get_time": np.array([run["get_dirty_log_time"] for run in got]) / ROUNDS,
-                "guest_throughput": np.array([run["guest_throughput"] for run in got]),
-                "longest_stall": np.array([run["longest_stall"] for run in got]),
-            }
-            for metric in METRICS:
-                ends = _interval(values[metric], discrepancy, 1.0 if metric == "guest_throughput" else np.inf)
-                rows.append((axis, str(point[axis]), *point.values(), way, metric, *ends))
+    for (axis, point), way, metric in itertools.product(points, WAYS, METRICS):
+        values = np.array([run[METRICS[metric]] for run in measured[tuple(point.values()), way]])
+        ends = _interval(values, discrepancy, 1.0 if metric == "guest_throughput" else np.inf)
+        rows.append((axis, str(point[axis]), *point.values(), way, metric, *ends))
     columns = ["axis", "value", *BASE, "way", "metric", "estimate", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def verdicts(found: pd.DataFrame) -> pd.DataFrame:
+def verdicts(predicted: pd.DataFrame) -> pd.DataFrame:
     """Which way with the lock is as good to the guest as none (`AS_GOOD`), and what GET pays for it.
 
     Returns: ``axis``, ``value``; ``as_good``: of those that are, the one with the shortest GET, or ``none``;
@@ -131,23 +110,22 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     one hold's longest stall over that without the lock, and how much less of the undisturbed throughput it leaves;
     ``lockless_get_s``, ``lockless_stall_s``.
     """
-    wide = found.pivot_table(index=["axis", "value", "way"], columns="metric", values="estimate", sort=False)
-    rows = []
-    for (axis, value), part in wide.groupby(level=["axis", "value"], sort=False):
-        ways = part.droplevel(["axis", "value"])
-        less, whole = ways.loc[DEAR], ways.loc["one hold"]
-        locked = ways.loc[[way for way in WAYS if "clear_lock" not in WAYS[way]]]
-        good = locked[(locked["guest_throughput"] >= less["guest_throughput"] - AS_GOOD[0])
-                      & (locked["longest_stall"] <= AS_GOOD[1] * less["longest_stall"])]  # fmt: skip
-        best = good["get_time"].idxmin() if len(good) else "none"
-        rows.append(
-            {"axis": axis, "value": value, "as_good": best,
-             "get_ratio": good["get_time"].min() / less["get_time"] if len(good) else np.nan,
-             "whole_stall_ratio": whole["longest_stall"] / less["longest_stall"],
-             "whole_throughput_loss": less["guest_throughput"] - whole["guest_throughput"],
-             "lockless_get_s": less["get_time"], "lockless_stall_s": less["longest_stall"]}
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+    get, throughput, stall = (
+        predicted[predicted["metric"] == metric].pivot_table("estimate", ["axis", "value"], "way", sort=False)
+        for metric in METRICS
+    )
+    locked = [way for way in WAYS if "clear_lock" not in WAYS[way]]
+    good = throughput[locked].ge(throughput[DEAR] - AS_GOOD[0], axis=0)
+    good &= stall[locked].le(AS_GOOD[1] * stall[DEAR], axis=0)
+    times = get[locked].where(good, np.inf)
+    table = pd.DataFrame(
+        {"as_good": times.idxmin(axis=1).where(good.any(axis=1), "none"),
+         "get_ratio": (times.min(axis=1) / get[DEAR]).where(good.any(axis=1)),
+         "whole_stall_ratio": stall["one hold"] / stall[DEAR],
+         "whole_throughput_loss": throughput[DEAR] - throughput["one hold"],
+         "lockless_get_s": get[DEAR], "lockless_stall_s": stall[DEAR]}
+    )  # fmt: skip
+    return table.reset_index()
 
 
 def guests(walk: Walk) -> pd.DataFrame:
@@ -160,8 +138,8 @@ def guests(walk: Walk) -> pd.DataFrame:
     rows = []
     for (guest, way), run in zip(cases, evaluate(list(cases.values()), pages_per_vcpu=None), strict=True):
         m = run.metrics
-        rows.append((guest, way, m["get_dirty_log_time"] / ROUNDS, m["get_wait_time"] / m["get_dirty_log_time"],
-                     m["guest_throughput"], m["longest_stall"], m["dirty_pages"] / ROUNDS))  # fmt: skip
+        rows.append((guest, way, m["get_dirty_log_time"], m["get_wait_time"] / m["get_dirty_log_time"],
+                     m["guest_throughput"], m["longest_stall"], m["dirty_pages"]))  # fmt: skip
     columns = ["guest", "way", "get_time_s", "wait_share", "guest_throughput", "longest_stall_s", "dirty_pages"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -169,8 +147,6 @@ def guests(walk: Walk) -> pd.DataFrame:
 def people(frame: pd.DataFrame) -> pd.DataFrame:
     """A table with GETs in ms and stalls in µs.
 
-    Examples
-    --------
     >>> people(pd.DataFrame({"get_time_s": [2e-3], "longest_stall_s": [1e-5]})).iloc[0].to_dict()
     {'get_time_ms': 2.0, 'longest_stall_us': 10.0}
     """

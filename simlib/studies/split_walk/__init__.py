@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from simlib.parallel import Progress, portion
+from simlib.parallel import Progress
 from simlib.studies.split_walk import costs, elsewhere
 from simlib.studies.split_walk.costs import READINGS, TABLES, WalkFit
 from simlib.studies.study import Answer, Found, Study
@@ -18,15 +19,7 @@ DRAWS = 100
 
 @dataclass(frozen=True)
 class SplitWalk(Found):
-    """What the study found.
-
-    Attributes
-    ----------
-    fits : tuple of WalkFit
-        One a machine: the first reading.
-    lab_costs : Series
-        The lab's own costs, instructions.
-    """
+    """What the study found: a fit of each machine by the first reading, and the lab's own costs, instructions."""
 
     fits: tuple[WalkFit, ...]
     lab_costs: pd.Series
@@ -47,14 +40,14 @@ class SplitWalk(Found):
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> SplitWalk:
     """Fit, leave out, predict."""
-    tell = portion(progress, 0.0, 1.0) or (lambda what, share: None)
+    tell = progress or (lambda what, share: None)
     tell("the eager-split walk", 0.0)
     fits = tuple(costs.fit(machine, draws=DRAWS, seed=seed) for machine in TABLES)
     other = costs.fit(how=READINGS[-1], draws=1)
     tell("the eager-split walk, each change from the others", 0.3)
     outs = [costs.left_out(machine, draws=DRAWS, seed=seed) for machine in TABLES]
-    fitted = [found.observations["fitted_percent"] for found in fits]
-    numbers = pd.concat(outs, ignore_index=True).assign(fitted=pd.concat(fitted, ignore_index=True))
+    fitted = np.concatenate([found.observations["fitted_percent"] for found in fits])
+    numbers = pd.concat(outs, ignore_index=True).assign(fitted=fitted)
     tell("the eager-split walk, other readings", 0.9)
     lab_costs, cells = elsewhere.lab_costs()
     tables = {

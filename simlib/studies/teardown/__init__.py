@@ -17,13 +17,7 @@ from simlib.studies.teardown.unmap import TABLES, TRAIN_GB, UnmapFit
 
 @dataclass(frozen=True)
 class Teardown(Found):
-    """What the study found.
-
-    Attributes
-    ----------
-    small, every : dict of str to UnmapFit
-        Costs by mapping, of the rows that were fitted and, once these were judged, of all.
-    """
+    """What the study found: costs by mapping, of the rows that were fitted and, once these were judged, of all."""
 
     small: dict[str, UnmapFit]
     every: dict[str, UnmapFit]

@@ -44,14 +44,9 @@ SEVERAL_S = 2.0
 class Seed:
     """What seed 003 says, as numbers.
 
-    Attributes
-    ----------
-    memory : int
-        Bytes of the VM.
-    before_s, after_s : float
-        The longest time seen before, and an upper limit after.
-    share : tuple of float
-        Share of the time before that is cache maintenance: as stated, and the ends that round to it.
+    - `memory`: bytes of the VM.
+    - `before_s`, `after_s`: the longest time seen before, and an upper limit after.
+    - `share`: of the time before that is cache maintenance: as stated, and the ends that round to it.
     """
 
     memory: int
@@ -67,23 +62,20 @@ class Seed:
     @property
     def rest_s(self) -> tuple[float, float, float]:
         """Time before that is no cache maintenance: stated, least, most."""
-        stated, low, high = ((1 - share) * self.before_s for share in (self.share[0], self.share[2], self.share[1]))
-        return stated, low, high
+        stated, most, least = ((1 - share) * self.before_s for share in self.share)
+        return stated, least, most
 
     @property
     def clean_line(self) -> tuple[float, float, float]:
         """Time to clean one line, s: of the longest time seen, and the ends of its range (`SEVERAL_S`, rounding)."""
-        longest, least, most = self.before_s, SEVERAL_S, self.before_s + 0.5
-        times = zip((longest, least, most), self.share, strict=True)
-        value, low, high = (time * share / self.lines for time, share in times)
+        times = (self.before_s, SEVERAL_S, self.before_s + 0.5)
+        value, low, high = (time * share / self.lines for time, share in zip(times, self.share, strict=True))
         return value, low, high
 
 
 def seed() -> Seed:
     """Seed 003's three statements.
 
-    Examples
-    --------
     >>> f"{seed().clean_line[0] * 1e9:.1f} ns a line, {seed().rest_s[0]:.2f} s for the rest"
     '11.1 ns a line, 0.12 s for the rest'
     """
@@ -100,8 +92,6 @@ def walk_entry() -> float:
     That walk changes each entry too, and gives nothing back. The tables' own cost of an entry is an upper bound of what
     KVM does: their test timed more, such as freeing the host's pages.
 
-    Examples
-    --------
     >>> f"{walk_entry() * 1e9:.0f} ns"
     '19 ns'
     """
@@ -143,19 +133,13 @@ def largest_page_share(found: dict[str, UnmapFit]) -> float:
 
     The rest is then mapped by blocks of 2 MiB, and all of it must fit into what cache maintenance leaves, at most.
 
-    Examples
-    --------
     >>> from simlib.studies.teardown.unmap import fits
     >>> 0 < largest_page_share(fits()) < 0.01
     True
     """
-    said = seed()
-    pages, blocks = (
-        unmapping(PageTable(4096), said.memory, table.leaf, WAYS["no cache maintenance"]).time_ps(
-            _costs(found[mapping], 1)
-        )
-        for mapping, table in TABLES.items()
-    )
+    said, way = seed(), WAYS["no cache maintenance"]
+    does = {mapping: unmapping(PageTable(4096), said.memory, table.leaf, way) for mapping, table in TABLES.items()}
+    pages, blocks = (does[mapping].time_ps(_costs(found[mapping], 1)) for mapping in TABLES)
     return float((said.rest_s[2] * 1e12 - blocks) / (pages - blocks))
 
 
@@ -177,28 +161,22 @@ def predictions(
     `walk_entry` and the most of either table. So it is a range of readings, no confidence interval.
 
     Returns: ``memory``, ``page_size``, ``mapping``, ``way``, ``estimate_s``, ``low_s``, ``high_s``.
-
-    Parameters
-    ----------
-    memories : tuple of int
-        Bytes.
-    engine : bool
-        Whether to simulate; else only the arithmetic, which agrees.
+    With `engine` the estimate is simulated; else it is the arithmetic, which agrees.
     """
     line = seed().clean_line
     rows = []
     for memory, page, (mapping, leaf), way in itertools.product(
         memories, (4096, 16384, 65536), (("pages", 1), ("blocks", 2)), WAYS
     ):
-        table = list(TABLES)[leaf - 1]
         does = unmapping(PageTable(page), memory, leaf, WAYS[way])
-        costs = _costs(found[table], 0, line[0])
-        ends = [[does.time_ps(_costs(fit, end, line[end])) * 1e-12 for fit in found.values()] for end in (1, 2)]
-        estimate = _simulated(memory, page, leaf, WAYS[way], costs) if engine else does.time_ps(costs) * 1e-12
-        rows.append((format_size(memory), format_size(page), mapping, way, estimate, min(ends[0]), max(ends[1])))
-    return pd.DataFrame(
-        rows, columns=["memory", "page_size", "mapping", "way", "estimate_s", "low_s", "high_s"]
-    )  # fmt: skip
+        costs = _costs(found[list(TABLES)[leaf - 1]], 0, line[0])
+        low, high = ([does.time_ps(_costs(fit, end, line[end])) * 1e-12 for fit in found.values()] for end in (1, 2))
+        estimate = does.time_ps(costs) * 1e-12
+        if engine:
+            case = teardown_scenario(memory, page, leaf, WAYS[way]).with_costs(**costs.given())
+            estimate = float(run_scenario(case).metrics["teardown_time"])
+        rows.append((format_size(memory), format_size(page), mapping, way, estimate, min(low), max(high)))
+    return pd.DataFrame(rows, columns=["memory", "page_size", "mapping", "way", "estimate_s", "low_s", "high_s"])
 
 
 def bound_numbers(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -207,16 +185,16 @@ def bound_numbers(predictions: pd.DataFrame) -> pd.DataFrame:
     The cost of a line was read from the first of them. What else stands in a row (memory, page_size, way) is where
     `simlib.studies.teardown.figures.teardown_ways` draws it.
     """
-    mine = predictions.query("memory == '64G' and page_size == '4K' and mapping == 'blocks'").set_index("way")
     rows = load(BOUNDS).frame
     way = rows["variant"].map({"before": BEFORE, "after": AFTER})
-    estimates = mine.loc[way.tolist(), ["estimate_s", "low_s", "high_s"]].to_numpy().T
-    predicted = dict(zip(("predicted", "low", "high"), estimates, strict=True))
-    named = {"variant": rows["variant"] + rows["memory_gb"].map(", {:g} GB".format), "metric": "teardown time",
-             "published": rows["teardown_time_s"].astype(float), "unit": "s", "relation": rows["relation"],
-             "role": rows["variant"].map({"before": FITTED, "after": HELD_OUT})}  # fmt: skip
-    at = {"memory": rows["memory_gb"].map(lambda gb: format_size(round(gb) * GIB)), "page_size": "4K", "way": way}
-    return numbers(pd.DataFrame(named | predicted | at), BOUNDS)
+    mine = predictions.query("memory == '64G' and page_size == '4K' and mapping == 'blocks'").drop(columns="mapping")
+    mine = mine.rename(columns={"estimate_s": "predicted", "low_s": "low", "high_s": "high"})
+    mine = mine.set_index("way", drop=False).loc[way.tolist()].reset_index(drop=True).assign(
+        variant=rows["variant"] + rows["memory_gb"].map(", {:g} GB".format), metric="teardown time",
+        published=rows["teardown_time_s"].astype(float), unit="s", relation=rows["relation"],
+        role=rows["variant"].map({"before": FITTED, "after": HELD_OUT}),
+    )  # fmt: skip
+    return numbers(mine, BOUNDS)
 
 
 def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.DataFrame:
@@ -247,16 +225,9 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
     return pd.DataFrame(rows, columns=["mapping", "unmap", "hold_s", "longest_stall_s", "unmapped_after_s"])
 
 
-def _simulated(memory: int, page: int, leaf: int, way: Policy, costs: Costs) -> float:
-    scenario = teardown_scenario(memory, page, leaf, way)
-    return float(run_scenario(scenario.with_costs(**costs.given())).metrics["teardown_time"])
-
-
 def teardown_scenario(memory: int, page: int, leaf: int, way: Policy, **workload: object) -> Scenario:
     """A VM of so much memory (bytes), whose stage 2 maps it at that level, torn down in one of the `WAYS`.
 
-    Examples
-    --------
     >>> teardown_scenario(64 * GIB, 4096, 2, WAYS["no cache maintenance"])
     <Scenario teardown on unnamed: 1 vCPUs, 64G, arm64, 0 costs given>
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,8 +29,7 @@ TRAIN_GB = 8
 """Rows of at most so much memory are fitted; the others are held out."""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A published table: its name in data/, the level of its leaf entries, and the last digit of its times, s."""
 
     name: str
@@ -58,17 +58,10 @@ _DESIGN = ["constant", "entries", "invalidations"]
 class UnmapFit:
     """Costs of one table by weighted least squares.
 
-    Attributes
-    ----------
-    mapping : str
-        A key of `TABLES`.
-    costs : ndarray, shape (3,)
-        `COSTS`, seconds.
-    covariance : ndarray, shape (3, 3)
-    dof : int
-        Rows fitted, less three.
-    discrepancy : float
-        Relative standard deviation of the rows from the model beyond the rounding of their digits.
+    - `mapping`: a key of `TABLES`.
+    - `costs`, `covariance`: of `COSTS`, seconds.
+    - `dof`: rows fitted, less three.
+    - `discrepancy`: relative standard deviation of the rows from the model beyond the rounding of their digits.
     """
 
     mapping: str
@@ -85,8 +78,8 @@ class UnmapFit:
     def interval(self, cost: str) -> tuple[float, float, float]:
         """A cost and the ends of its interval, seconds; none is negative."""
         i = COSTS.index(cost)
-        half = self.quantile * float(np.sqrt(self.covariance[i, i]))
-        return float(self.costs[i]), max(0.0, float(self.costs[i]) - half), float(self.costs[i]) + half
+        value, half = float(self.costs[i]), self.quantile * float(np.sqrt(self.covariance[i, i]))
+        return value, max(0.0, value - half), value + half
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Time of each row with the interval for a new measurement of as many digits."""
@@ -108,8 +101,6 @@ def published(mapping: str) -> pd.DataFrame:
     Returns: `simlib.studies.study.COLUMNS`, and ``mapping``, ``kernel`` (one of `KERNELS`), ``memory_gb``,
     ``constant``, ``entries``, ``invalidations``.
 
-    Examples
-    --------
     >>> published("2M blocks").iloc[[0, 8]][["kernel", "entries", "invalidations"]].to_numpy().tolist()
     [['base', 513, 513], ['series', 513, 2]]
     """
@@ -125,19 +116,6 @@ def published(mapping: str) -> pd.DataFrame:
             "mapping": mapping, "kernel": frame["variant"], "memory_gb": frame["memory_gb"], "constant": 1,
             "entries": [d.entries for d in does], "invalidations": [d.invalidations for d in does]}  # fmt: skip
     return numbers(pd.DataFrame(rows), table.name)
-
-
-def fit_unmap(mapping: str, most_gb: float = TRAIN_GB) -> UnmapFit:
-    """Determine a table's costs from its rows of at most so much memory.
-
-    Examples
-    --------
-    >>> value, low, high = fit_unmap("4K pages").interval("tlb_invalidate")
-    >>> f"{value * 1e6:.2f} µs"
-    '1.49 µs'
-    """
-    rows = published(mapping)
-    return least_squares(mapping, rows[rows["memory_gb"] <= most_gb])
 
 
 def least_squares(mapping: str, rows: pd.DataFrame) -> UnmapFit:
@@ -167,15 +145,18 @@ def fits(most_gb: float = TRAIN_GB) -> dict[str, UnmapFit]:
     """The fit of each table to its rows of at most so much memory.
 
     Those of at most `TRAIN_GB` are what the held-out rows judge; those of all rows are what is then predicted with.
+
+    >>> f"{fits()['4K pages'].interval('tlb_invalidate')[0] * 1e6:.2f} µs"
+    '1.49 µs'
     """
-    return {mapping: fit_unmap(mapping, most_gb) for mapping in TABLES}
+    tables = {mapping: published(mapping) for mapping in TABLES}
+    return {mapping: least_squares(mapping, rows[rows["memory_gb"] <= most_gb]) for mapping, rows in tables.items()}
 
 
 def cost_table(found: dict[str, UnmapFit]) -> pd.DataFrame:
     """Costs by mapping, µs: ``mapping``, ``cost``, ``value_us``, ``low_us``, ``high_us``."""
-    rows = []
-    for (mapping, fit), cost in itertools.product(found.items(), COSTS):
-        rows.append((mapping, cost, *(1e6 * end for end in fit.interval(cost))))
+    rows = [(mapping, cost, *(1e6 * end for end in fit.interval(cost)))
+            for (mapping, fit), cost in itertools.product(found.items(), COSTS)]  # fmt: skip
     return pd.DataFrame(rows, columns=["mapping", "cost", "value_us", "low_us", "high_us"])
 
 
@@ -192,22 +173,21 @@ def across(found: dict[str, UnmapFit]) -> pd.DataFrame:
     Returns: ``costs_of``, ``said_of``, ``kernel``, ``published_ms_per_gb``, ``model_ms_per_gb``, ``ratio`` (published
     over model), and its interval ``low``, ``high``.
 
-    Examples
-    --------
     >>> bool((across(fits())["ratio"] > 1.5).iloc[:2].all())
     True
     """
     rows = []
     for mine, other in (tuple(TABLES), tuple(TABLES)[::-1]):
+        fit = found[mine]
         for kernel, part in published(other).groupby("kernel", sort=False):
             last = part.sort_values("memory_gb").iloc[-2:]
-            more = last[["memory_gb", "published", "entries", "invalidations"]].diff().iloc[1]
+            more = last[["memory_gb", "published", *_DESIGN[1:]]].diff().iloc[1]
             does = more[_DESIGN[1:]].to_numpy(dtype=float)
-            model, real = float(does @ found[mine].costs[1:]), float(more["published"])
+            model, real = float(does @ fit.costs[1:]), float(more["published"])
             times = last["published"].to_numpy(dtype=float)
             variance = noise(times, TABLES[other].digit, found[other].discrepancy).sum()
-            spread = np.sqrt(float(does @ found[mine].covariance[1:, 1:] @ does) / model**2 + variance / real**2)
-            half, ratio = found[mine].quantile * spread * real / model, real / model
+            spread = np.sqrt(float(does @ fit.covariance[1:, 1:] @ does) / model**2 + variance / real**2)
+            half, ratio = fit.quantile * spread * real / model, real / model
             each = (1e3 * real / more["memory_gb"], 1e3 * model / more["memory_gb"])
             rows.append((mine, other, kernel, *each, ratio, ratio - half, ratio + half))
     names = ["costs_of", "said_of", "kernel", "published_ms_per_gb", "model_ms_per_gb", "ratio", "low", "high"]
