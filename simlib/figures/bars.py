@@ -35,10 +35,10 @@ def bars_over_vcpus(
                 name=called,
                 marker=marker,
                 legendgroup=name,
-                showlegend=i == 0,
+                showlegend=True,
                 hovertemplate=f"{variant}, %{{x}} vCPUs: {called} {hover}<extra></extra>",
                 **place(i),
             )
     figure.update_xaxes(type="category")
-    legend_below(figure, len(present), rows_of=6)
+    legend_below(figure, rows_of=6)
     return figure

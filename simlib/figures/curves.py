@@ -18,23 +18,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from simlib.errors import InputError
-from simlib.figures.frame import TEXT, TRUTH, checked, draws, in_order, number, require, require_words, word
+from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads, word
 from simlib.figures.style import (
     MODEL_COLOURS,
     MUTED,
     band,
     coloured,
     error_bars,
-    facet_titles,
     facets,
     key_below,
     key_entry,
     legend_below,
     log_axis,
     short_number,
+    subplots,
     time_axis,
     titled,
     translucent,
@@ -69,7 +68,7 @@ _BASELINES = {
 }
 
 
-@draws
+@reads("curves", COLUMNS)
 def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over vCPUs") -> go.Figure:
     """Dirty memory time over vCPUs, both logarithmic, one colour a variant.
 
@@ -93,7 +92,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     return titled(figure, title, "points are measured, lines are the model")
 
 
-@draws
+@reads("curves", COLUMNS)
 def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock contentions over vCPUs") -> go.Figure:
     """Contentions over vCPUs, and beside it contentions per page, which saturate.
 
@@ -114,9 +113,7 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     share = rows.assign(**rows[ends].div(rows["vcpus"] * pages_per_vcpu, axis=0))
     positive = rows[rows["value"] > 0]
     floor = positive["value"].min() / 4 if len(positive) else 1.0
-    titles = ["contentions", "contentions per page dirtied"]
-    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
-    facet_titles(figure)
+    figure = subplots(1, 2, subplot_titles=["contentions", "contentions per page dirtied"], horizontal_spacing=0.12)
     left, right = {"row": 1, "col": 1}, {"row": 1, "col": 2}
     _draw(figure, positive, floor=floor, at=left)
     _draw(figure, share, at=right)
@@ -134,7 +131,7 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     return titled(figure, title, subtitle)
 
 
-@draws
+@reads("curves", COLUMNS)
 def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.Figure:
     """Pages dirtied per second relative to one vCPU, measured and by three models, a panel a variant.
 
@@ -181,14 +178,11 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
 
 
 def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4]) -> pd.DataFrame:
-    """Rows of one metric and some kinds, checked and ordered by vCPUs."""
-    frame = require(curves, COLUMNS, "curves")
-    require_words(frame, "kind", KINDS, "curves")
-    rows = frame[(frame["metric"] == metric) & frame["kind"].isin(kinds)]
+    """Rows of one metric and some kinds, ordered by vCPUs."""
+    rows = curves[(curves["metric"] == metric) & curves["kind"].isin(kinds)]
     if rows.empty:
-        found = ", ".join(in_order(frame["metric"]))
+        found = ", ".join(in_order(curves["metric"]))
         raise InputError("curves.metric", found, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}")
-    rows = checked(rows, COLUMNS, "curves")
     if metric == "dirty_memory_time" and not (rows["value"] > 0).all():
         raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
     return pd.concat([part.sort_values("vcpus", kind="stable") for _, part in rows.groupby("variant", sort=False)])
@@ -325,13 +319,5 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
     for entry in entries:
         key_entry(figure, *entry)
     for variant, colour in variant_colours(rows["variant"]).items():
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="lines",
-            line={"color": colour, "width": 6},
-            name=variant,
-            legendgroup=variant,
-            hoverinfo="skip",
-        )
-    legend_below(figure, rows["variant"].nunique(), rows_of=3, keyed=True)
+        key_entry(figure, variant, {"mode": "lines", "line": {"width": 6}}, colour, legend="legend")
+    legend_below(figure, rows_of=3)

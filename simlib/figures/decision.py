@@ -24,7 +24,6 @@ from simlib.figures.style import (
     error_bars,
     facets,
     key_below,
-    legend_below,
     seconds,
     short_number,
     ticked_axis,
@@ -215,8 +214,7 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
     figure.update_xaxes(time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
     figure.update_yaxes(time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
     figure.update_layout(height=560, coloraxis=_lost_colours(rows["lost_s"]))
-    legend_below(figure, 3, rows_of=3)
-    return titled(figure, title, "simulated; towards the lower left is better")
+    return titled(figure, title, "simulated; towards the lower left is better", rows_of=3)
 
 
 def _lost_colours(lost: pd.Series) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
 from simlib.figures.frame import TEXT, in_order, number, reads
-from simlib.figures.style import band, facets, legend_below, time_unit, titled, translucent, variant_colours, vcpu_axis
+from simlib.figures.style import band, facets, time_unit, titled, translucent, variant_colours, vcpu_axis
 
 COLUMNS = {
     "vcpus": number(1),
@@ -58,12 +58,10 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
                 line={"color": colours[curve], "width": 2.5},
                 name=curve,
                 legendgroup=curve,
-                showlegend=bool(curve) and panel == 0,
+                showlegend=bool(curve),
                 hovertemplate="%{x} vCPUs: %{y:.4g}<extra>%{fullData.name}</extra>",
                 **place(panel),
             )
     figure.update_xaxes(vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(rangemode="tozero")
-    if list(colours) != [""]:
-        legend_below(figure, len(colours), rows_of=3)
-    return titled(figure, title, "predicted; bands are intervals")
+    return titled(figure, title, "predicted; bands are intervals", rows_of=3)

@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.figures.fit import ROLE_LOOKS
-from simlib.figures.frame import TEXT, in_order, number, reads, require
-from simlib.figures.style import HEIGHT, INK, MUTED, PALETTE, legend_below, row_axis, titled, translucent
+from simlib.figures.frame import TEXT, checked, in_order, number, reads
+from simlib.figures.style import HEIGHT, INK, MUTED, PALETTE, row_axis, titled, translucent
 
 NEAR = 10
 """Percent of the band that is shaded."""
@@ -42,8 +42,8 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
     [('fitted', [1.0]), ('held out', [-7.5])]
     """
     rows = table[np.isfinite(table["error_percent"]) & table["role"].isin(ROLE_LOOKS)]
-    rows = require(rows, table.columns, "table", beside=~rows["study"].str.startswith("seed "))
-    rows = rows.sort_values(["beside", "study"], kind="stable")  # the seeds first
+    rows = checked(rows, _COLUMNS, "table").sort_values("study", kind="stable")
+    rows = rows.sort_values("study", key=lambda names: ~names.str.startswith("seed "), kind="stable")
     rows["line"] = rows["study"] + "<br>" + rows["metric"]
     lines = in_order(rows["line"])
     figure = go.Figure()
@@ -63,5 +63,5 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
     figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=INK)
     figure.update_yaxes(row_axis(lines) | {"tickfont": {"size": 10}})
     figure.update_layout(height=max(HEIGHT, 36 * len(lines) + 220))
-    legend_below(figure, 2)
-    return titled(figure, title, f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %")
+    said = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
+    return titled(figure, title, said, rows_of=5)
