@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How good a calibration is: held-out errors, costs with intervals, correlations, sensitivities."""
+"""How good a calibration is: errors, costs with intervals, correlations, sensitivities."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ ROLE_LOOKS: dict[str, dict[str, str]] = {"fitted": {"symbol": "circle"}, "held o
 
 WARNING = "#D55E00"
 """Colour of a mark that says that something is at a bound."""
+
+NEAR = 10
+"""Percent of the band that `published_errors` shades."""
 
 UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
@@ -121,6 +124,56 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
     band = {"mode": "markers", "marker": {"size": 14, "symbol": "square", "opacity": 0.3}}
     key_entry(figure, "± one deviation of a row", band, MUTED)
     return titled(figure, title, "above 0: the model is slower, or counts more, than measured", rows_of=3)
+
+
+_PUBLISHED_COLUMNS = {
+    "study": TEXT,
+    "variant": TEXT,
+    "metric": TEXT,
+    "vcpus": number(gaps=True),
+    "role": TEXT,
+    "error_percent": number(gaps=True),
+}
+
+
+@reads("table", _PUBLISHED_COLUMNS)
+def published_errors(table: pd.DataFrame, title: str = "Predicted against published") -> go.Figure:
+    """Signed errors, a line a study and metric; filled: fitted, open: held out.
+
+    Raises `InputError` if there is no row with an error.
+
+    - `table`: columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not
+      drawn).
+
+    >>> rows = pd.DataFrame({"study": "seed 000", "variant": "a", "metric": "m", "vcpus": [1, 64],
+    ...                      "role": ["fitted", "held out"], "error_percent": [1.0, -7.5]})
+    >>> [(trace.name, trace.x.tolist()) for trace in published_errors(rows).data]
+    [('fitted', [1.0]), ('held out', [-7.5])]
+    """
+    rows = table[np.isfinite(table["error_percent"]) & table["role"].isin(ROLE_LOOKS)]
+    rows = checked(rows, _PUBLISHED_COLUMNS, "table").sort_values("study", kind="stable")
+    rows = rows.sort_values("study", key=lambda names: ~names.str.startswith("seed "), kind="stable")
+    rows["line"] = rows["study"] + "<br>" + rows["metric"]
+    lines = in_order(rows["line"])
+    figure = go.Figure()
+    for i, (role, colour) in enumerate(zip(ROLE_LOOKS, (MUTED, PALETTE[0]), strict=True)):
+        mine = rows[rows["role"] == role]
+        if mine.empty:
+            continue
+        vcpus = ["" if np.isnan(n) else f", {n:g} vCPUs" for n in mine["vcpus"]]
+        figure.add_scatter(
+            x=mine["error_percent"],
+            y=[lines.index(line) + (0.14 if i else -0.14) for line in mine["line"]],
+            mode="markers", name=role, marker={"size": 8, "color": colour, **ROLE_LOOKS[role]}, cliponaxis=False,
+            text=[f"{variant}{n}" for variant, n in zip(mine["variant"], vcpus, strict=True)],
+            hovertemplate=f"%{{text}}: %{{x:+.1f}} %<extra>{role}</extra>",
+        )  # fmt: skip
+    figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=translucent(MUTED, 0.13), line_width=0, layer="below")
+    figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=INK)
+    figure.update_yaxes(row_axis(lines) | {"tickfont": {"size": 10}})
+    figure.update_layout(height=max(HEIGHT, 36 * len(lines) + 220))
+    said = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
+    return titled(figure, title, said, rows_of=5)
 
 
 _COST_COLUMNS = {

@@ -73,12 +73,7 @@ def _colours(series: Sequence[str]) -> dict[str, str]:
 
 
 def add_lines(
-    figure: go.Figure,
-    rows: pd.DataFrame,
-    column: str,
-    series: Sequence[str],
-    at: dict[str, int],
-    shape: str = "linear",
+    figure: go.Figure, rows: pd.DataFrame, column: str, series: Sequence[str], at: dict[str, int], shape: str = "linear"
 ) -> None:
     """A line a series, in percent; earlier ones are wider by 2 px, so that they show on both sides of later ones."""
     for i, (name, colour) in enumerate(_colours(series).items()):

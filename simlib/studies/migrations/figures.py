@@ -32,6 +32,9 @@ from simlib.figures.style import (
 )
 from simlib.studies.study import FITTED, HELD_OUT
 
+Words = Callable[[float], str]
+Place = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
 METRICS = {
     "precopy_duration": "pre-copy duration",
     "dirty_left": "dirty memory left at the switchover",
@@ -127,13 +130,7 @@ def throughput_over_time(table: pd.DataFrame) -> go.Figure:
     return titled(figure, "Guest throughput while CLEAR splits", said, rows_of=3)
 
 
-def _beside(
-    rows: pd.DataFrame,
-    by: str,
-    titles: dict[str, str],
-    text: Callable[[float], str],
-    place: Callable[[NDArray[np.float64]], NDArray[np.float64]] = np.asarray,
-) -> go.Figure:
+def _beside(rows: pd.DataFrame, by: str, titles: dict[str, str], text: Words, place: Place = np.asarray) -> go.Figure:
     """Panels below each other, each with all the rows' labels; `place` takes a value to where it stands."""
     labels = in_order(rows["label"])
     shown = [key for key in titles if (rows[by] == key).any()]
@@ -157,13 +154,7 @@ def _beside(
     return figure
 
 
-def _draw(
-    figure: go.Figure,
-    rows: pd.DataFrame,
-    panel: int,
-    text: Callable[[float], str],
-    place: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-) -> None:
+def _draw(figure: go.Figure, rows: pd.DataFrame, panel: int, text: Words, place: Place) -> None:
     """One panel: the asked range, what was published, the model with its interval, and both in words."""
 
     def span(part: pd.DataFrame, low: str, high: str, name: str, line: dict[str, object], *, entry: bool) -> None:
