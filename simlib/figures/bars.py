@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.figures.style import facets, legend_below
+from simlib.figures.style import facets
 
 
 def bars_over_vcpus(
@@ -40,5 +40,4 @@ def bars_over_vcpus(
                 **place(i),
             )
     figure.update_xaxes(type="category")
-    legend_below(figure, rows_of=6)
     return figure

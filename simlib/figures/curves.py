@@ -26,9 +26,8 @@ from simlib.figures.style import (
     coloured,
     error_bars,
     facets,
-    key_below,
+    key,
     key_entry,
-    legend_below,
     log_axis,
     short_number,
     subplots,
@@ -98,7 +97,7 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     figure.update_yaxes(time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
     _boundary(figure, rows)
     _key(figure, rows)
-    return titled(figure, title, "points are measured, lines are the model")
+    return titled(figure, title, "points are measured, lines are the model", rows_of=3)
 
 
 @reads("curves", COLUMNS)
@@ -137,7 +136,7 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     subtitle = "points are measured, lines are the model"
     if hidden:
         subtitle += f"; 0 measured at {', '.join(f'{v:g}' for v in hidden)} vCPU cannot stand on the left axis"
-    return titled(figure, title, subtitle)
+    return titled(figure, title, subtitle, rows_of=3)
 
 
 @reads("curves", COLUMNS)
@@ -182,8 +181,9 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     laws = [
         (name, look, MODEL_COLOURS[name]) for kind, (name, look) in _BASELINES.items() if (rows["kind"] == kind).any()
     ]
-    key_below(figure, [*_entries(rows, "model, "), *laws], rows_of=3)
-    return titled(figure, title, "points are measured, lines are models; the thin dotted line is ideal")
+    key(figure, [*_entries(rows, "model, "), *laws])
+    said = "points are measured, lines are models; the thin dotted line is ideal"
+    return titled(figure, title, said, rows_of=3)
 
 
 @reads("frame", METRIC_COLUMNS | {"policy": TEXT, "variant": TEXT}, policy="", variant="")
@@ -376,4 +376,3 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
         key_entry(figure, *entry)
     for variant, colour in variant_colours(rows["variant"]).items():
         key_entry(figure, variant, {"mode": "lines", "line": {"width": 6}}, colour, legend="legend")
-    legend_below(figure, rows_of=3)

@@ -23,7 +23,7 @@ from simlib.figures.style import (
     PALETTE,
     error_bars,
     facets,
-    key_below,
+    key,
     seconds,
     short_number,
     ticked_axis,
@@ -127,9 +127,9 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     ]
     if rows["closed_form_s"].notna().any():
         entries.append(("closed form", {"mode": "lines", "line": {"width": 1.5, "dash": "dot"}}, _CLOSED_FORM))
-    key_below(figure, entries, rows_of=4)
+    key(figure, entries)
     figure.update_layout(margin_t=118)
-    return titled(figure, title, "simulated; each panel has its own axis of costs")
+    return titled(figure, title, "simulated; each panel has its own axis of costs", rows_of=4)
 
 
 @reads("table", MAP_COLUMNS)

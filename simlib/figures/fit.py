@@ -69,7 +69,7 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
     figure.update_yaxes(title="predicted − measured, % of measured", col=1)
     figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
-    return titled(figure, title, "held-out points only; above 0: predicted slower than measured")
+    return titled(figure, title, "held-out points only; above 0: predicted slower than measured", rows_of=6)
 
 
 _RESIDUAL_COLUMNS = {

@@ -55,7 +55,7 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
     figure.update_layout(barmode="stack")
     figure.update_yaxes(rangemode="tozero")
     figure.update_yaxes(title="time per fault, µs", col=1)
-    return titled(figure, title, "simulated; mean over the faults of all vCPUs")
+    return titled(figure, title, "simulated; mean over the faults of all vCPUs", rows_of=6)
 
 
 @reads("queue", {"lock": TEXT, "time_s": number(0), "queue": number(0)})

@@ -322,22 +322,21 @@ def legend_below(figure: go.Figure, *, rows_of: int = 5) -> None:
         elif trace.showlegend is not False:
             shown.add(entry)
     keyed = sum(legend == "legend2" for legend, *_ in shown)
-    key = 44 if keyed else 0  # two lines, since the key wraps in a narrow window
+    room = 44 if keyed else 0  # two lines, since the key wraps in a narrow window
     below = {"orientation": "h", "yref": "container", "xanchor": "left", "x": 0.0, "font": {"size": 12}}
     figure.update_layout(
-        margin_b=70 + 26 * math.ceil((len(shown) - keyed) / rows_of) + key,
-        legend=below | {"yanchor": "bottom", "y": (key + 4) / HEIGHT},
+        margin_b=70 + 26 * math.ceil((len(shown) - keyed) / rows_of) + room,
+        legend=below | {"yanchor": "bottom", "y": (room + 4) / HEIGHT},
     )
     if keyed:
-        figure.update_layout(legend2=below | _STILL | {"yanchor": "top", "y": key / HEIGHT})
+        figure.update_layout(legend2=below | _STILL | {"yanchor": "top", "y": room / HEIGHT})
 
 
-def key_below(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]], *, rows_of: int = 5) -> None:
-    """A legend below the axes that explains markers and lines: of each entry the name, the look and the colour."""
+def key(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]]) -> None:
+    """A legend that explains markers and lines: of each entry the name, the look and the colour."""
     for name, look, colour in entries:
         key_entry(figure, name, look, colour, legend="legend")
     figure.update_layout(legend=_STILL)
-    legend_below(figure, rows_of=rows_of)
 
 
 def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
