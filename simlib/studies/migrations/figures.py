@@ -55,11 +55,15 @@ BESIDE = {"variant": TEXT, "metric": TEXT, "role": word(_MODEL)}
 """Columns of the tables that `three_configurations` and `seconds_above` read, beside the numbers: ``published``,
 ``predicted`` with its interval ``low`` to ``high``, and ``low_bar`` to ``high_bar``, which counts as agreement."""
 
+_CHANGES = {"emulates": TEXT, **BESIDE, "metric": word(METRICS), **dict.fromkeys(_VALUES, number())}
+_SECONDS = {**BESIDE, **dict.fromkeys(_VALUES, number(0))}
+# By name: Sphinx cannot read a decorator in which a dictionary is unpacked.
+
 _LINEAR = 3.0
 """Change, percent, up to which the axis of changes is about linear."""
 
 
-@reads("table", {"emulates": TEXT, **BESIDE, "metric": word(METRICS), **dict.fromkeys(_VALUES, number())})
+@reads("table", _CHANGES)
 def three_configurations(table: pd.DataFrame) -> go.Figure:
     """Changes in percent, published and by the model, a panel a metric, a row a configuration.
 
@@ -86,7 +90,7 @@ def three_configurations(table: pd.DataFrame) -> go.Figure:
     return titled(figure, "What dropping mmu_lock every 64 pages changes", said)
 
 
-@reads("table", {**BESIDE, **dict.fromkeys(_VALUES, number(0))})
+@reads("table", _SECONDS)
 def seconds_above(table: pd.DataFrame) -> go.Figure:
     """Seconds above each level of degradation, published and by the model, a panel a variant, a row a level.
 
