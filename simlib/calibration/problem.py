@@ -31,7 +31,7 @@ class Problem:
 
     - `observations`: table, variant, vcpus, metric (of one iteration: ``dirty_memory_time[2]``), value (seconds or
       count), train (bool).
-    - `names`: the parameters (see `simlib.prediction.cost_key`).
+    - `names`: the parameters (see `simlib.fits.cost_key`).
     - `bounds`, shape (n, 2): natural logarithms of the physical bounds.
     - `dataset`: name of the measurements.
     - `condition`: what chose the rows that the calibration may see, as a fit file says it.
