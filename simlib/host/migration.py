@@ -7,7 +7,7 @@ import math
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from simlib.host.record import TIMES, Record
+from simlib.host.threads import TIMES
 from simlib.measurements.importers.tables import Column, Rows, Table
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -69,7 +69,7 @@ class Migration:
     """
 
     def __init__(self) -> None:
-        self.rows = Record(COLUMNS)
+        self.rows = Rows(COLUMNS, True)
         self.first: dict[str, Any] | None = None
         self.last: dict[str, Any] | None = None
         self._passes: list[tuple[float, int, int, int | None]] = []

@@ -7,6 +7,7 @@ Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c``: one objec
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from simlib.measurements.importers.kvm_stats import (
     text_of,
     whole_of,
 )
-from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
+from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
 _RUN = Column("run", "whole", "which of the runs in the log, from 1")
@@ -93,6 +94,7 @@ TABLES = {
 """By name: title, key and columns."""
 
 _TEST = "mmu_lock_contention_test"
+looks_like = any_line(re.compile(r'\{.*"type" *: *"(config|ioctl|vcpu)".*'))
 _TYPES = ("config", "ioctl", "vcpu", "stat", "check", "end")
 
 
@@ -176,12 +178,6 @@ class Log:
         """All tables, the ioctls first."""
         own = (self.rows[name].table(name, f"{_TEST}: {title}", key) for name, (title, key, _) in TABLES.items())
         return (*own, *self.statistics.tables(histograms))
-
-
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are those of ``mmu_lock_contention_test``."""
-    marks = [f'"type":"{kind}"' for kind in ("config", "ioctl", "vcpu")]
-    return any(line.startswith("{") and mark in line.replace(" ", "") for line in head for mark in marks)
 
 
 def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:

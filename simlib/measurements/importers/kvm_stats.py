@@ -227,10 +227,8 @@ def json_object(lines: Lines, text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         cure = "is the line complete? save the log again"
         raise lines.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", cure) from None
-    except UnicodeEncodeError:
-        raise lines.fault(text, "must hold whole characters, not halves of surrogate pairs", "correct it") from None
-    except RecursionError:
-        raise lines.fault(text, "must not be nested so deeply", "is this the log of the test?") from None
+    except (UnicodeEncodeError, RecursionError):
+        raise lines.fault(text, "must be JSON of whole characters, not nested deeply", "correct it") from None
     except ValueError as error:
         raise lines.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
     if not isinstance(item, dict):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
@@ -83,6 +85,8 @@ class Table:
 class Rows:
     """Rows of a table while they are found: columns of packed numbers, not a tuple a row.
 
+    - `as_csv`: whether to write them as CSV when they come, too, so that the end, which a signal may ask for, is short.
+
     >>> rows = Rows([Column("lock", "text", "the lock"), Column("wait_ns", "whole", "time waited")])
     >>> rows.add("mmu_lock", 1200)
     >>> rows.table("waits", "Waits", ["lock"]).frame
@@ -90,9 +94,12 @@ class Rows:
     0  mmu_lock     1200
     """
 
-    def __init__(self, columns: Iterable[Column]) -> None:
-        self.columns = tuple(columns)
+    def __init__(self, columns: Iterable[Column], as_csv: bool = False) -> None:
+        self.columns, self.as_csv, self._text = tuple(columns), as_csv, io.StringIO()
         self._cells = [_store(column) for column in self.columns]
+        self._writer = csv.writer(self._text, lineterminator="\n")
+        if as_csv:
+            self._writer.writerow([column.name for column in self.columns])
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -102,6 +109,8 @@ class Rows:
         """Add a row, a value a column; a missing value is None, or NaN for a number that is not whole."""
         for cells, value in zip(self._cells, values, strict=True):
             cells.append(value)
+        if self.as_csv:
+            self._writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in values])
 
     def take(self, lines: Lines, found: re.Match[str], **known: Any) -> None:
         """Add a row: a line's named groups hold cells, by the names of their columns, and `known` has the others."""
@@ -115,7 +124,7 @@ class Rows:
     def table(self, name: str, title: str, key: Iterable[str]) -> Table:
         """The rows as a table."""
         frame = pd.DataFrame({c.name: _series(c, cells) for c, cells in zip(self.columns, self._cells, strict=True)})
-        return Table(name, title, self.columns, tuple(key), frame)
+        return Table(name, title, self.columns, tuple(key), frame, self._text.getvalue())
 
 
 def _cell(lines: Lines, column: Column, text: str | None) -> Any:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simlib.errors import InputError
-from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.lines import ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows
 
 _WHO = (
@@ -65,6 +65,7 @@ _EVENT = re.compile(
     r"(?P<seconds>\d+)(?:\.(?P<fraction>\d{1,9}))?:\s+(?:\(\+\d+\)\s+)?(?P<event>[\w:]+):\s*(?P<rest>.*)",
     re.ASCII,
 )
+looks_like = any_line(re.compile(r"# tracer:.*|cpus=\d+"), _EVENT)
 _BEGIN = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(flags=(?P<flags>[\w|]*)\)\s*", re.ASCII)
 _END = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(ret=(?P<ret>-?\d{1,9})\)\s*", re.ASCII)
 _LOST = re.compile(r".*?(?:CPU:(?P<cpu>\d+) )?\[(?:LOST (?P<lost>\d+ )?EVENTS|(?P<dropped>\d+ )?EVENTS DROPPED)\]\s*")
@@ -213,13 +214,6 @@ class Trace:
         now = _time_ns(lines, found)
         count = self.counts.setdefault(key, [0, now, now])
         count[0], count[1], count[2] = count[0] + 1, min(count[1], now), max(count[2], now)
-
-
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are a trace's."""
-    return any(
-        line.startswith("# tracer:") or re.fullmatch(r"cpus=\d+", line) or _EVENT.fullmatch(line) for line in head
-    )
 
 
 def read_trace(lines: Lines) -> Contents:
