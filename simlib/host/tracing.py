@@ -39,7 +39,7 @@ DRAIN_S = 0.2
 _NAME = "simlib-watch-"
 
 
-class Tracing:
+class Tracing(contextlib.AbstractContextManager["Tracing"]):
     """An instance of tracefs while a watch runs.
 
     Raises `InputError` if there is no tracefs that can be written, or none of the events.
@@ -74,9 +74,6 @@ class Tracing:
                 cure = "run as root; --events '' leaves tracepoints out"
                 raise InputError("tracepoints", error.strerror or str(error), "must be allowed", cure) from None
             raise
-
-    def __enter__(self) -> Tracing:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

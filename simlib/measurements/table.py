@@ -62,11 +62,6 @@ class MeasurementTable:
         return str(self.descriptor.get("hardware", "not stated"))
 
     @property
-    def kind(self) -> str:
-        """``"measured"``, ``"stated"`` (a claim without a table) or ``"constant"``."""
-        return str(self.descriptor.get("kind", "measured"))
-
-    @property
     def caveats(self) -> list[str]:
         """What to bear in mind before the numbers are used."""
         return [str(caveat) for caveat in self.descriptor.get("caveats", [])]

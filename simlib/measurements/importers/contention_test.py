@@ -149,25 +149,23 @@ class Log:
         who = (len(self.configs), whole_of(lines, item, "id"))
         late = whole_of(lines, item, "progress_late") if "progress_late" in item else None
         self.rows["vcpus"].add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)
-        gaps = _wholes(lines, item, "gap_hist")
+        gaps = _counts(lines, item, "gap_hist")
         if len(gaps) > MOST_BUCKETS:
             raise lines.fault(f"{len(gaps)} values", f"'gap_hist' must be at most {MOST_BUCKETS} counts", "correct it")
         for bucket, count in enumerate(gaps):
             self.rows["gaps"].add(*who, bucket, *bounds(bucket, len(gaps)), count)
         longest = item.get("longest", [])
-        if not isinstance(longest, list):
-            raise lines.fault(str(longest), "'longest' must be a list", "is the line complete?")
-        for rank, pair in enumerate(longest, 1):
-            start, gap = _pair(lines, pair)
+        for rank, pair in enumerate(longest if isinstance(longest, list) else [longest], 1):
+            start, gap = _wholes(lines, pair, "'longest' must be a list of [start_ns, ns]", 2)
             self.rows["longest"].add(*who, rank, start, gap)
-        stalls, pauses = (_wholes(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
+        stalls, pauses = (_counts(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
         if len(stalls) != len(pauses):
             raise lines.fault(
                 f"{len(stalls)} and {len(pauses)}", "rounds must have a stall and a pause each", "correct it"
             )
         for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
             self.rows["rounds"].add(*who, number, stall, pause)
-        progress = _wholes(lines, item, "progress")
+        progress = _counts(lines, item, "progress")
         start, width = (whole_of(lines, item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
         if start + width * len(progress) > LARGEST:
             raise lines.fault(str(width), "the time of the last 'progress' must be at most 2^53 ns", "correct it")
@@ -209,16 +207,14 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
     return Contents(tables, tuple(dict.fromkeys([*log.warnings, *log.statistics.warnings()])), setup)
 
 
-def _wholes(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
+def _counts(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
     """A list of counts; empty where the line has none."""
-    values = item.get(name, [])
-    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
-        raise lines.fault(str(values), f"{name!r} must be a list of counts", "is the line complete?")
-    return values
+    return _wholes(lines, item.get(name, []), f"{name!r} must be a list of counts")
 
 
-def _pair(lines: Lines, pair: Any) -> tuple[int, int]:
-    """Start and length of a gap."""
-    if not isinstance(pair, list) or len(pair) != 2 or any(type(v) is not int or v < 0 for v in pair):
-        raise lines.fault(str(pair), "'longest' must be a list of [start_ns, ns]", "is the line complete?")
-    return pair[0], pair[1]
+def _wholes(lines: Lines, values: Any, rule: str, number: int | None = None) -> list[int]:
+    """A list of whole numbers, of so many if that is given."""
+    whole = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    if not whole or number not in (None, len(values)):
+        raise lines.fault(str(values), rule, "is the line complete?")
+    return list(values)

@@ -252,13 +252,12 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
         raise InputError("name", name, "must be small letters, digits, - and _", "choose another name", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
     end_move(folder)
-    texts = {}
+    texts = dict[str, str]()
     for table, stem in stems.items():
         rows = imported.tables[table]
         _refuse_foreign(folder / f"{stem}.csv")
-        texts[f"{stem}.csv"] = rows.csv or rows.frame.to_csv(index=False, lineterminator="\n")
-        described = descriptor(imported, table, f"{stem}.csv")
-        texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+        text = rows.csv or rows.frame.to_csv(index=False, lineterminator="\n")
+        texts |= measured_files(stem, rows.title, _about(imported, rows), rows.columns, rows.key, text)
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]
 
 
@@ -287,31 +286,30 @@ def default_name(source: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", stem, flags=re.ASCII).strip("-_") or "imported"
 
 
-def descriptor(imported: Imported, name: str, path: str) -> dict[str, Any]:
-    """Descriptor of one table of an import, as those in ``data/published``: `path` is the name of its CSV file."""
-    table = imported.tables[name]
-    about = {
+def _about(imported: Imported, table: Table) -> dict[str, Any]:
+    """Where one table of an import comes from."""
+    return {
         "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
         "hardware": imported.hardware,
         "command": imported.command,
         "import": {
-            "kind": imported.kind, "table": name, "rows": len(table), "version": VERSION, "simlib": __version__,
+            "kind": imported.kind, "table": table.name, "rows": len(table), "version": VERSION, "simlib": __version__,
         },
         "setup": dict(imported.setup),
         "notes": [],
         "caveats": list(imported.warnings),
     }  # fmt: skip
-    return resource(Path(path).stem, table.title, about, table.columns, table.key)
 
 
-def resource(
-    stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str]
-) -> dict[str, Any]:
-    """A measured table as a Frictionless table resource; `about` stands between its form and its schema.
+def measured_files(
+    stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str], text: str
+) -> dict[str, str]:
+    """The files of a measured table: its CSV `text`, and its Frictionless table resource, of which `about` is a part.
 
-    >>> resource("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [])["path"]
-    'mine.csv'
+    >>> list(measured_files("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [], "wait_ns\\n5\\n"))
+    ['mine.csv', 'mine.json']
     """
     form = {"type": "table", "format": "csv", "mediatype": "text/csv", "encoding": "utf-8", "kind": "measured"}
     schema = {"fields": [column.field() for column in columns], "primaryKey": list(key)}
-    return {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
+    described = {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
+    return {f"{stem}.csv": text, f"{stem}.json": json.dumps(described, indent=2, ensure_ascii=False) + "\n"}
