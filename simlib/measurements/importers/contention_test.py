@@ -120,9 +120,8 @@ class Log:
         elif kind not in _TYPES:
             return
         elif not self.open:
-            raise lines.fault(
-                str(kind), "must come between a line of type 'config' and its 'end'", "save the whole log"
-            )
+            rule = "must come between a line of type 'config' and its 'end'"
+            raise lines.fault(str(kind), rule, "save the whole log")
         elif kind == "ioctl":
             self.events += 1
             self.rows["ioctls"].add(
@@ -160,9 +159,8 @@ class Log:
             self.rows["longest"].add(*who, rank, start, gap)
         stalls, pauses = (_counts(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
         if len(stalls) != len(pauses):
-            raise lines.fault(
-                f"{len(stalls)} and {len(pauses)}", "rounds must have a stall and a pause each", "correct it"
-            )
+            found = f"{len(stalls)} and {len(pauses)}"
+            raise lines.fault(found, "rounds must have a stall and a pause each", "correct it")
         for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
             self.rows["rounds"].add(*who, number, stall, pause)
         progress = _counts(lines, item, "progress")
