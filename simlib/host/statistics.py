@@ -44,7 +44,6 @@ HISTOGRAMS = (
 )
 _SMALL = {-3: "ms", -6: "us", -9: "ns"}
 
-
 When = tuple[int, float, float]
 """Of a sample: its number, its time, and the interval since the one before, s."""
 
