@@ -77,11 +77,8 @@ def _lock(statistics: Statistics, site: str, mode: str, acquired: int, total: An
     for quantity in ("wait", "hold"):
         longest = statistics.longest("vm", f"mmu_lock_{site}_{mode}_{quantity}_hist")
         if longest is not None:
-            low, high = longest
-            what, value = (
-                (f"longest {quantity}, below", high) if high is not None else (f"longest {quantity}, from", low)
-            )
-            rows.append(_row(about, what, value, "ns"))
+            bound, value = ("from", longest[0]) if longest[1] is None else ("below", longest[1])
+            rows.append(_row(about, f"longest {quantity}, {bound}", value, "ns"))
     return rows
 
 

@@ -105,7 +105,6 @@ def median_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
     >>> median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
     (2.0, 8.0)
     """
-
     ordered = np.sort(np.asarray(values, dtype=float))
     below = max(int(stats.binom.ppf((1 - LEVEL) / 2, len(ordered), 0.5)), 1)
     return float(ordered[below - 1]), float(ordered[len(ordered) - below])

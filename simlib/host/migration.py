@@ -5,47 +5,38 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
-from simlib.host.record import TIMES, Record
+from simlib.host.threads import TIMES
 from simlib.measurements.importers.tables import Column, Rows, Table
 
 ENDED = frozenset({"completed", "failed", "cancelled"})
 """States in which a migration is over."""
 
 
-class _Field(NamedTuple):
-    """A number of query-migrate: where it stands in the reply, and its column."""
-
-    path: tuple[str, ...]
-    column: Column
+def _number(name: str, description: str, kind: str = "whole") -> Column:
+    return Column(name, kind, description, optional=True)
 
 
-def _field(path: str, name: str, description: str, kind: str = "whole") -> _Field:
-    return _Field(tuple(path.split(".")), Column(name, kind, description, optional=True))
+_NUMBERS = {
+    "ram.dirty-sync-count": _number("dirty_sync_count", "how often the dirty log was got: the pass that is sent"),
+    "ram.transferred": _number("transferred_bytes", "sent so far"),
+    "ram.remaining": _number("remaining_bytes", "still to be sent, as far as QEMU knows"),
+    "ram.total": _number("total_bytes", "memory of the guest, that of the display and firmware included"),
+    "ram.mbps": _number("throughput_mbit_per_s", "throughput of the last moments", "number"),
+    "ram.dirty-pages-rate": _number("dirty_pages_per_s", "pages that the guest dirtied, of the last pass"),
+    "ram.normal": _number("normal_pages", "pages sent whole so far"),
+    "ram.duplicate": _number("zero_pages", "pages of zeros so far (QEMU calls them duplicate)"),
+    "ram.page-size": _number("page_size_bytes", "size of a page as QEMU counts them"),
+    "total-time": _number("total_time_ms", "since the migration began"),
+    "setup-time": _number("setup_time_ms", "from its beginning to the first pass"),
+    "expected-downtime": _number("expected_downtime_ms", "downtime if it stopped the guest now"),
+    "downtime": _number("downtime_ms", "time for which the guest stood"),
+    "cpu-throttle-percentage": _number("throttle_percent", "share of the time for which QEMU stops vCPUs"),
+}
+"""Numbers of query-migrate: where each stands in the reply, and its column."""
 
-
-_FIELDS = (
-    _field("ram.dirty-sync-count", "dirty_sync_count", "how often the dirty log was got: the pass that is sent"),
-    _field("ram.transferred", "transferred_bytes", "sent so far"),
-    _field("ram.remaining", "remaining_bytes", "still to be sent, as far as QEMU knows"),
-    _field("ram.total", "total_bytes", "memory of the guest, that of the display and firmware included"),
-    _field("ram.mbps", "throughput_mbit_per_s", "throughput of the last moments", "number"),
-    _field("ram.dirty-pages-rate", "dirty_pages_per_s", "pages that the guest dirtied, of the last pass"),
-    _field("ram.normal", "normal_pages", "pages sent whole so far"),
-    _field("ram.duplicate", "zero_pages", "pages of zeros so far (QEMU calls them duplicate)"),
-    _field("ram.page-size", "page_size_bytes", "size of a page as QEMU counts them"),
-    _field("total-time", "total_time_ms", "since the migration began"),
-    _field("setup-time", "setup_time_ms", "from its beginning to the first pass"),
-    _field("expected-downtime", "expected_downtime_ms", "downtime if it stopped the guest now"),
-    _field("downtime", "downtime_ms", "time for which the guest stood"),
-    _field("cpu-throttle-percentage", "throttle_percent", "share of the time for which QEMU stops vCPUs"),
-)
-COLUMNS = (
-    *TIMES,
-    Column("status", "text", "state of the migration; none before one began"),
-    *(f.column for f in _FIELDS),
-)
+COLUMNS = (*TIMES, Column("status", "text", "state of the migration; none before one began"), *_NUMBERS.values())
 PASSES = (
     Column("pass", "whole", "its number: ram.dirty-sync-count", unit="1"),
     Column("first_s", "number", "when it was first seen, since the watch began; it began up to an interval before"),
@@ -69,7 +60,7 @@ class Migration:
     """
 
     def __init__(self) -> None:
-        self.rows = Record(COLUMNS)
+        self.rows = Rows(COLUMNS, True)
         self.first: dict[str, Any] | None = None
         self.last: dict[str, Any] | None = None
         self._passes: list[tuple[float, int, int, int | None]] = []
@@ -79,9 +70,8 @@ class Migration:
         """Take a reply."""
         self.first = reply if self.first is None else self.first
         self.last = reply
-        values = [_value(reply, field) for field in _FIELDS]
-        self.rows.add(sample, time_s, status_of(reply), *values)
-        told = dict(zip((field.column.name for field in _FIELDS), values, strict=True))
+        told = {column.name: _value(reply, path, column.kind == "whole") for path, column in _NUMBERS.items()}
+        self.rows.add(sample, time_s, status_of(reply), *told.values())
         number, sent, self._end_s = told["dirty_sync_count"], told["transferred_bytes"], time_s
         old = reply == self.first and status_of(reply) in ENDED  # a migration that was over before the watch began
         if number is not None and sent is not None and not old:
@@ -118,12 +108,11 @@ def status_of(reply: dict[str, Any]) -> str:
     return str(reply.get("status") or "none")
 
 
-def _value(reply: dict[str, Any], field: _Field) -> Any:
+def _value(reply: dict[str, Any], path: str, whole: bool) -> Any:
     """A number of a reply; None (NaN where it is not whole) if it is not there or no such number."""
     found: Any = reply
-    for key in field.path:
+    for key in path.split("."):
         found = found.get(key) if isinstance(found, dict) else None
-    whole = field.column.kind == "whole"
     if isinstance(found, bool) or not isinstance(found, int if whole else (int, float)) or not 0 <= found < 2**53:
         return None if whole else math.nan
     return found

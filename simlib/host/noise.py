@@ -51,10 +51,8 @@ class Noise:
     @property
     def quiet(self) -> bool:
         """Whether a time that was measured meanwhile can be used."""
-        changed = self.frequency_percent or 0.0
-        limits = (STEAL_PERCENT, FOREIGN_PERCENT, FREQUENCY_PERCENT)
-        values = (self.steal_percent, self.foreign_percent, changed)
-        return all(value <= limit for value, limit in zip(values, limits, strict=True))
+        steady = (self.frequency_percent or 0.0) <= FREQUENCY_PERCENT
+        return steady and self.steal_percent <= STEAL_PERCENT and self.foreign_percent <= FOREIGN_PERCENT
 
     def words(self) -> str:
         """What there is to complain of."""

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from simlib.errors import InputError
@@ -36,7 +36,7 @@ class MonitorError(InputError):
     """Whether the connection is at its end; otherwise another question may be answered."""
 
 
-class Monitor:
+class Monitor(AbstractContextManager["Monitor"]):
     """A connection to QEMU, after greeting and negotiation.
 
     Raises `InputError` if nobody answers there, or not in QMP.
@@ -64,9 +64,6 @@ class Monitor:
         except BaseException:
             self.connection.close()
             raise
-
-    def __enter__(self) -> Monitor:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.connection.close()
@@ -99,10 +96,8 @@ class Monitor:
         try:
             self.connection.connect(self.path)
         except OSError as error:
-            rule, cure = (
-                "must be a QMP socket that accepts connections",
-                "check that QEMU still runs, and that you may use it",
-            )
+            rule = "must be a QMP socket that accepts connections"
+            cure = "check that QEMU still runs, and that you may use it"
             raise InputError(self.path, error.strerror or str(error), rule, cure) from None
 
     def _greet(self) -> None:

@@ -16,9 +16,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from simlib.host.record import INTERVAL, Record
+from simlib.host.threads import INTERVAL
 from simlib.measurements.importers.kvm_stats import HISTOGRAM, LOCK, LOCKS, PLACE, WHAT, bounds
-from simlib.measurements.importers.tables import Column, Table
+from simlib.measurements.importers.tables import Column, Rows, Table
 
 _WHO = (
     Column("scope", "text", "vm or vcpu"),
@@ -30,9 +30,7 @@ OTHERS = (
     *_WHO,
     Column("type", "text", "cumulative: value is the difference; instant, peak: value is what it was then"),
     Column("stat_unit", "text", "unit of the value, as KVM describes it"),
-    Column(
-        "value", "whole", "the difference, or the value; without a row: none, respectively unchanged", unit="not stated"
-    ),
+    Column("value", "whole", "the difference, or the value; no row: none, or unchanged", unit="not stated"),
 )
 LOCK_ROWS = (*INTERVAL, *PLACE, *(column for column in LOCKS if column.name in WHAT))
 HISTOGRAMS = (
@@ -45,7 +43,6 @@ HISTOGRAMS = (
     Column("count", "whole", "how many came into the bucket in the interval"),
 )
 _SMALL = {-3: "ms", -6: "us", -9: "ns"}
-
 
 When = tuple[int, float, float]
 """Of a sample: its number, its time, and the interval since the one before, s."""
@@ -79,9 +76,9 @@ class Statistics:
 
     described: dict[tuple[str, str], Description] = field(default_factory=dict)
     """By target (``vm``, ``vcpu``) and name."""
-    others: Record = field(default_factory=lambda: Record(OTHERS))
-    locks: Record = field(default_factory=lambda: Record(LOCK_ROWS))
-    histograms: Record = field(default_factory=lambda: Record(HISTOGRAMS))
+    others: Rows = field(default_factory=lambda: Rows(OTHERS, True))
+    locks: Rows = field(default_factory=lambda: Rows(LOCK_ROWS, True))
+    histograms: Rows = field(default_factory=lambda: Rows(HISTOGRAMS, True))
     totals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Sum of the differences, by scope and name."""
     lock_totals: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))

@@ -11,10 +11,14 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from simlib.host.record import INTERVAL, Record
-from simlib.measurements.importers.tables import Column, Table
+from simlib.measurements.importers.tables import Column, Rows, Table
 
 PROC = Path("/proc")
+TIMES = (
+    Column("sample", "whole", "number of the sample, from 1", unit="1"),
+    Column("time_s", "number", "when, since the watch began"),
+)
+INTERVAL = (*TIMES, Column("interval_s", "number", "time since the sample before, of which the differences are"))
 COLUMNS = (
     *INTERVAL,
     Column("tid", "whole", "number of the thread", unit="1"),
@@ -36,7 +40,7 @@ class Threads:
     """
 
     def __init__(self, pid: int) -> None:
-        self.pid, self.rows, self.vcpus, self.seconds = pid, Record(COLUMNS), dict[int, str](), 0.0
+        self.pid, self.rows, self.vcpus, self.seconds = pid, Rows(COLUMNS, True), dict[int, str](), 0.0
         self.cpu_ns, self.delay_ns = Counter[str](), Counter[str]()
         self._before: dict[int, tuple[int, int, int]] = {}
         self._before_s: float | None = None

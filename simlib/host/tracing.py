@@ -14,10 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from simlib.errors import InputError
-from simlib.host.record import Record
 from simlib.interruption import Held
 from simlib.measurements.importers.lines import Lines
-from simlib.measurements.importers.tables import Contents
+from simlib.measurements.importers.tables import Contents, Rows
 from simlib.measurements.importers.trace import ACQUIRED, RELEASED, WAITS, Episodes, Trace
 
 TRACING = Path("/sys/kernel/tracing")
@@ -40,7 +39,7 @@ DRAIN_S = 0.2
 _NAME = "simlib-watch-"
 
 
-class Tracing:
+class Tracing(contextlib.AbstractContextManager["Tracing"]):
     """An instance of tracefs while a watch runs.
 
     Raises `InputError` if there is no tracefs that can be written, or none of the events.
@@ -58,7 +57,7 @@ class Tracing:
     """
 
     def __init__(self, events: Iterable[str], tids: Iterable[int], root: Path = TRACING) -> None:
-        self.trace = Trace(Episodes(Record(WAITS)), Record(ACQUIRED), Record(RELEASED))
+        self.trace = Trace(Episodes(Rows(WAITS, True)), Rows(ACQUIRED, True), Rows(RELEASED, True))
         self.lines, self.unreadable, self.left = Lines.of("", "trace_pipe"), 0, False
         self.folder, self._tail, self._pipe = root / "instances" / f"{_NAME}{os.getpid()}", "", -1
         if not os.access(root / "instances", os.W_OK):
@@ -75,9 +74,6 @@ class Tracing:
                 cure = "run as root; --events '' leaves tracepoints out"
                 raise InputError("tracepoints", error.strerror or str(error), "must be allowed", cure) from None
             raise
-
-    def __enter__(self) -> Tracing:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,8 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from simlib.errors import InputError, SimlibError
 from simlib.host import digest
 from simlib.host.migration import Migration, status_of
@@ -51,10 +49,6 @@ class Watched:
     """Why it ended."""
     interrupted: bool
     """Whether a signal ended it."""
-
-    def summary(self) -> pd.DataFrame:
-        """What it comes to, as a table."""
-        return pd.DataFrame(self.rows, columns=["about", "what", "value", "unit"])
 
     def write(self, folder: str | Path, name: str = "watch") -> list[Path]:
         """Write every table as CSV with its descriptor; return the CSV files."""

@@ -54,10 +54,6 @@ class Outcome:
     """Time that passed outside, s."""
 
 
-class _OverError(Exception):
-    """The machine had its time, or said too much."""
-
-
 def boot(
     cell: Cell,
     target: Target,
@@ -83,14 +79,14 @@ def boot(
         def check(seconds: float) -> None:
             progress(seconds)
             if seconds > cell.experiment.timeout_s or console.stat().st_size > LOG_BYTES:
-                raise _OverError
+                raise TimeoutError
 
         begun = time.monotonic()
         try:
             with console.open("wb") as stream:
                 run([*pinned, *command], check, LOOK_S, stdout=stream, stderr=subprocess.STDOUT)
             ended = True
-        except _OverError:
+        except TimeoutError:
             ended = False
         wall = time.monotonic() - begun
         with console.open("rb") as printed:

@@ -42,7 +42,8 @@ FIXED = (
     "KBUILD_BUILD_VERSION=1", "LOCALVERSION=",
     *(f"{tool}=none-in-the-lab" for tool in ("PAHOLE", "RUSTC", "BINDGEN", "CLANG")),
 )  # fmt: skip
-"""What a build would otherwise take from its surroundings: time, user, count, git, and tools that Kconfig looks for."""
+"""What a build would otherwise take from its surroundings: time, user, count, git, and tools that Kconfig looks for.
+With them, the same source and compiler give the same bytes wherever, whenever and by whomever they are built."""
 
 OBJECTS_GIB = 0.5
 """Room that one object tree takes, GiB."""
@@ -222,11 +223,7 @@ def need_compiler(target: Target, source: Sequence[str] = ()) -> str:
 
 
 def _make(target: Target, tree: Path, objects: Path) -> list[str]:
-    """The make command for the kernel, through ccache where there is one.
-
-    The same source and compiler give the same bytes wherever, whenever and by whomever they are built: no time, user or
-    count of builds is in them, no version of git's, and no tool that Kconfig would find here and not there.
-    """
+    """The make command for the kernel, through ccache where there is one."""
     compiler = f"{target.compiler}gcc"
     wrapped = f"ccache {compiler}" if shutil.which("ccache") else compiler
     return [

@@ -23,10 +23,6 @@ from simlib.lab.targets import find_target
 from simlib.parallel import Progress
 
 
-def _quiet(label: str, share: float) -> None:
-    """Nobody is told."""
-
-
 @dataclass(frozen=True)
 class Collected:
     """What a matrix gave."""
@@ -38,7 +34,11 @@ class Collected:
 
 
 def collect(
-    experiments: Sequence[Experiment], *, jobs: int = 0, fresh: bool = False, progress: Progress = _quiet
+    experiments: Sequence[Experiment],
+    *,
+    jobs: int = 0,
+    fresh: bool = False,
+    progress: Progress = lambda label, share: None,
 ) -> Collected:
     """Run every cell that has no result yet.
 
@@ -93,7 +93,7 @@ def record_path(cell: Cell, built: Built, qemu: Qemu) -> Path:
     return lab_dir() / "results" / cell.experiment.name / f"{key}.json"
 
 
-def collect_native(experiments: Sequence[Experiment], *, progress: Progress = _quiet) -> Collected:
+def collect_native(experiments: Sequence[Experiment], *, progress: Progress = lambda label, share: None) -> Collected:
     """Run every cell on this host's own ``/dev/kvm``, one after the other, and keep nothing from before.
 
     Raises `InputError` if this host has no usable ``/dev/kvm``, or the selftests are not built for it. Raises

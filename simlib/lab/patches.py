@@ -14,7 +14,7 @@ from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab.process import need, refuse_full
-from simlib.lab.renames import Renames, find_renames
+from simlib.lab.renames import find_renames
 
 _BASE = re.compile(r"#\s*base:\s*(\S+)\s+(\d+)\.(\d+)(?:\.(\d+))?")
 _CURE = (
@@ -73,10 +73,6 @@ class Series:
                 raise InputError("--skip", name, "is no patch of the series", cure)
             left = [one for one in left if one not in found]
         return replace(self, patches=tuple(left))
-
-    def first(self, number: int) -> Series:
-        """The series without what comes after some patches."""
-        return replace(self, patches=self.patches[:number])
 
     def touched(self) -> list[str]:
         """Files that the series changes or adds, relative to the kernel tree."""
@@ -171,7 +167,8 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
     renames = find_renames(pristine)
-    touched = sorted({name for patch in series.patches for name in _touched(renames, patch)})
+    texts = (renames.patch(patch.read_text("utf-8")) for patch in series.patches)
+    touched = sorted({name for text in texts for name in _TOUCHED.findall(text)})
     for name in touched:
         if (pristine / name).is_file():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
@@ -186,11 +183,6 @@ def apply_series(pristine: Path, series: Series, stage: Path) -> list[str]:
         shutil.rmtree(stage, ignore_errors=True)
         raise SimlibError(_report(failures, len(series.patches)))
     return touched
-
-
-def _touched(renames: Renames, patch: Path) -> list[str]:
-    """Files that a patch touches, by the tree's names."""
-    return _TOUCHED.findall(renames.patch(patch.read_text("utf-8")))
 
 
 def _apply(text: str, stage: Path, *options: str) -> str:

@@ -19,13 +19,19 @@ from simlib.lab.cache import system_faults
 from simlib.lab.experiment import Cell, check_name, parameter_text
 from simlib.measurements.importers import Imported, import_text
 from simlib.measurements.importers.kvm_stats import ALL_TIMED
-from simlib.measurements.importers.tables import Column, resource
+from simlib.measurements.importers.tables import Column, measured_files
 
 _CONTENT = {
     "label", "experiment", "target", "mode", "kernel", "program", "clock", "parameters", "test", "script", "test_line",
     "command", "provenance", "digests", "guest_s", "wall_s", "outputs",
 }  # fmt: skip
 """What every record holds."""
+
+_DEFAULTS = {
+    "vcpus": 1, "memory_per_vcpu": "16M", "backing": "anonymous", "access": "sequential", "write_percent": 100,
+    "chunk_pages": 0, "clear_threads": 1, "rounds": 3, "flush_accesses": 0, "seed": 1,
+}  # fmt: skip
+"""What the test does unless its options say otherwise."""
 
 PROGRAM_KINDS = {"mmu_lock_contention_test": "contention-test", "dirty_log_perf_test": "dirty-log-perf-test"}
 """Importer of each selftest's output."""
@@ -86,19 +92,10 @@ class Record:
             "mode": "native" if native else content["mode"],
             "kernel": ("patched" if host["patched"] else "stock") if native else content["kernel"],
             "switches": " ".join(switches),
-            "vcpus": int(test.get("vcpus", 1)),
-            "memory_per_vcpu": str(test.get("memory_per_vcpu", "16M")),
-            "backing": str(test.get("backing", "anonymous")),
-            "access": str(test.get("access", "sequential")),
-            "write_percent": int(test.get("write_percent", 100)),
+            **{name: test.get(name, default) for name, default in _DEFAULTS.items()},
             "protection": "ring" if test.get("ring_entries") else protect,
-            "chunk_pages": int(test.get("chunk_pages", 0)),
-            "clear_threads": int(test.get("clear_threads", 1)),
-            "rounds": int(test.get("rounds", 3)),
             "passes": int(test.get("passes", 1 if test.get("parked") else 0)),
-            "flush_accesses": int(test.get("flush_accesses", 0)),
             "parked": str(bool(test.get("parked", False))).lower(),
-            "seed": int(test.get("seed", 1)),
         }
 
 
@@ -387,13 +384,10 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
         "caveats": caveats,
     }
     for table, (title, columns, key, _) in TABLES.items():
-        stem = f"{name}-{table}"
-        if not len(frames[table]):
-            continue
-        keys = [column.name for column in KEYS] + list(key)
-        described = resource(stem, f"{name}: {title}", about, (*KEYS, *columns), keys)
-        texts[f"{stem}.csv"] = frames[table].to_csv(index=False, lineterminator="\n")
-        texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+        if len(frames[table]):
+            keys = [*(column.name for column in KEYS), *key]
+            text = frames[table].to_csv(index=False, lineterminator="\n")
+            texts |= measured_files(f"{name}-{table}", f"{name}: {title}", about, (*KEYS, *columns), keys, text)
     written = write_together(folder, texts)
     for stale in {f"{name}-{table}{suffix}" for table in TABLES for suffix in (".csv", ".json")} - texts.keys():
         (folder / stale).unlink(missing_ok=True)  # none of an earlier collection may stand beside the new ones

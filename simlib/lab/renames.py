@@ -13,6 +13,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 _SELFTESTS = "tools/testing/selftests/kvm/"
+_LISTING = f"{_SELFTESTS}Makefile.kvm"
 _FOLDERS = {"x86_64": "x86", "aarch64": "arm64", "s390x": "s390"}
 _PART = re.compile(r"^(?=diff --git )", re.MULTILINE)
 _LISTED = re.compile(r"^\+(TEST_GEN_PROGS\w* \+= \S+)$", re.MULTILINE)
@@ -24,13 +25,12 @@ class Renames:
 
     folders: dict[str, str]
     """Folders of the selftests that have another name."""
-    listing: str
-    """The file that lists the selftests, and what it says; empty text if it is the one that the series knows."""
     text: str
+    """What `_LISTING` says; empty if the tree lists its selftests where the series knows."""
 
     def within(self, stage: Path) -> Renames:
-        """The same with the list as earlier patches left it."""
-        listing = stage / self.listing
+        """The same with the list as it is in a tree, such as earlier patches left it."""
+        listing = stage / _LISTING
         return replace(self, text=listing.read_text("utf-8") if listing.is_file() else self.text)
 
     def patch(self, text: str) -> str:
@@ -58,7 +58,7 @@ class Renames:
             places = [at for at, known in enumerate(longer) if re.match(rf"{variable}\s*\+?=", known)]
             if line not in longer:
                 longer.insert(places[-1] + 1 if places else len(longer), line)
-        names = f"a/{self.listing}", f"b/{self.listing}"
+        names = f"a/{_LISTING}", f"b/{_LISTING}"
         changed = "\n".join(unified_diff(lines, longer, *names, n=1, lineterm=""))
         return f"diff --git {' '.join(names)}\n{changed}\n" if changed else ""
 
@@ -71,6 +71,4 @@ def find_renames(tree: Path) -> Renames:
     """
     tests = tree / _SELFTESTS
     folders = {old: new for old, new in _FOLDERS.items() if (tests / new).is_dir() and not (tests / old).is_dir()}
-    listing = tests / "Makefile.kvm"
-    text = listing.read_text("utf-8") if listing.is_file() else ""
-    return Renames(folders, f"{_SELFTESTS}Makefile.kvm", text)
+    return Renames(folders, "").within(tree)

@@ -122,11 +122,7 @@ def _owners(targets: Sequence[Target], name: str) -> list[Target]:
 
 
 def _each_compiles(targets: Sequence[Target], series: Series, progress: Callable[[str], None]) -> str:
-    """Apply one patch after the other, and compile what each could break.
-
-    That is KVM for x86 if common code changes, for the architectures whose own code changes, and the selftests that
-    change; with the statistics as soon as there are any, and also without them where the accessors change.
-    """
+    """Apply one patch after the other, and compile what each could break: KVM and selftests."""
     steps = 0
     for number, patch in enumerate(series.patches, start=1):
         tree = prepare_step(lab_dir(), series, number)
@@ -136,7 +132,7 @@ def _each_compiles(targets: Sequence[Target], series: Series, progress: Callable
         owners = {target.name: target for name in (*code, *build) for target in _owners(targets, name)}
         known = (tree / "virt/kvm/mmu_lock_stat.c").is_file()
         kernels = ["statistics"] if known else ["plain"]
-        if known and any("mmu_lock" in Path(name).name for name in code):
+        if known and any("mmu_lock" in Path(name).name for name in code):  # accessors, which differ
             kernels.append("plain")
         for target in owners.values():
             for kernel in kernels:

@@ -10,7 +10,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def prepare_step(folder: Path, series: Series, number: int) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         copy_tree(folder / "pristine", part, folder)
         os.rename(part, tree)
-    _patch(folder, series.first(number), tree, folder / "steps.files")
+    _patch(folder, replace(series, patches=series.patches[:number]), tree, folder / "steps.files")
     return tree
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
@@ -92,7 +93,7 @@ def load(name: str) -> MeasurementTable:
     if name not in paths:
         raise InputError("table", name, "is not in the data package", nearest(name, paths))
     path = paths[name]
-    table = _table(path, _stamp(path), _stamp(path.with_suffix(".json")))
+    table: MeasurementTable = _kept(read, path, _stamp(path), _stamp(path.with_suffix(".json")))
     return replace(table, frame=table.frame.copy(), descriptor=deepcopy(table.descriptor))
 
 
@@ -132,21 +133,15 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 @lru_cache(maxsize=256)
-def _table(path: Path, *_: tuple[int, int, int] | None) -> MeasurementTable:
-    """A table of the package, read once for each state of its files."""
-    return read(path)
+def _kept(reader: Callable[[Path], Any], path: Path, *_: tuple[int, int, int] | None) -> Any:
+    """What was read, once for each state of its files."""
+    return reader(path)
 
 
 def _paths() -> dict[str, Path]:
     """CSV file of each table of the package."""
     folder = data_dir()
-    return _listed(folder, _stamp(folder / _LISTING))
-
-
-@lru_cache(maxsize=4)
-def _listed(folder: Path, _: tuple[int, int, int] | None) -> dict[str, Path]:
-    """What a package lists, read once for each state of the list."""
-    listing = _json(folder / _LISTING)
+    listing = _kept(_json, folder / _LISTING, _stamp(folder / _LISTING))
     try:
         return {str(entry["name"]): folder / str(entry["path"]) for entry in listing["resources"]}
     except (KeyError, TypeError) as error:

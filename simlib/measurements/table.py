@@ -62,11 +62,6 @@ class MeasurementTable:
         return str(self.descriptor.get("hardware", "not stated"))
 
     @property
-    def kind(self) -> str:
-        """``"measured"``, ``"stated"`` (a claim without a table) or ``"constant"``."""
-        return str(self.descriptor.get("kind", "measured"))
-
-    @property
     def caveats(self) -> list[str]:
         """What to bear in mind before the numbers are used."""
         return [str(caveat) for caveat in self.descriptor.get("caveats", [])]
@@ -79,11 +74,9 @@ class MeasurementTable:
     @property
     def units(self) -> dict[str, str]:
         """Unit of each column; ``"none"`` for text."""
-        units = {}
-        for field in self.descriptor["schema"]["fields"]:
-            implied = SUFFIXES.get(suffix_of(field["name"]) or "", "none")
-            units[field["name"]] = str(field.get("unit", implied))
-        return units
+        fields = {field["name"]: field for field in self.descriptor["schema"]["fields"]}
+        implied = {name: SUFFIXES.get(suffix_of(name) or "", "none") for name in fields}
+        return {name: str(field.get("unit", implied[name])) for name, field in fields.items()}
 
     def column(self, name: str) -> NDArray[Any]:
         """A copy of the values of one column, in the unit that its name ends with."""

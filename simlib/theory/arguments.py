@@ -5,16 +5,11 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simlib.errors import InputError
-
-
-def _is_real(value: object) -> TypeGuard[Real]:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_count(what: str, value: object) -> int:
@@ -29,17 +24,10 @@ def check_count(what: str, value: object) -> int:
     return int(value)
 
 
-def check_time(what: str, value: object, cure: str = "give seconds") -> float:
-    """`value` as a `float`, if it is a finite duration (or other cost) of at least 0."""
-    if not _is_real(value) or not 0 <= float(value) < math.inf:
-        raise InputError(what, value, "must be finite and at least 0", cure)
-    return float(value)
-
-
-def check_probability(what: str, value: object) -> float:
-    """`value` as a `float`, if it lies in [0, 1]."""
-    if not _is_real(value) or not 0 <= float(value) <= 1:
-        raise InputError(what, value, "must be in [0, 1]", "give a fraction, not a percentage")
+def check_time(what: str, value: object, cure: str = "give seconds", most: float = math.inf) -> float:
+    """`value` as a `float`, if it is a finite duration (or other cost) of at least 0, and at most `most`."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= most or math.isinf(value):
+        raise InputError(what, value, "must be finite and at least 0" + f", at most {most:g}" * (most < math.inf), cure)
     return float(value)
 
 

@@ -66,11 +66,6 @@ class ClosedLock:
         """Mean time from asking for the lock to getting it, seconds: mean waiting / throughput."""
         return self.mean_waiting / self.throughput
 
-    @property
-    def mean_response(self) -> float:
-        """Mean time from asking for the lock to letting it go, seconds: wait and service."""
-        return self.mean_at_lock / self.throughput
-
 
 def birth_death(arrival_rates: ArrayLike, service_rates: ArrayLike) -> NDArray[np.float64]:
     """Stationary probabilities of a finite birth–death chain (Kleinrock 1975, "Queueing Systems", volume 1, chapter 3).

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy  # its parts are imported when they are first used: optimize takes half a second
 from numpy.typing import ArrayLike, NDArray
 
 from simlib.errors import InputError
-from simlib.theory.arguments import check_probability, check_time, check_vector
+from simlib.theory.arguments import check_time, check_vector
 
 _Vector = NDArray[np.float64]
 
@@ -29,8 +30,7 @@ def amdahl(n: ArrayLike, serial: float) -> _Vector:
     >>> amdahl([1, 2, 4], serial=0.5)
     array([1.        , 1.33333333, 1.6       ])
     """
-    serial = check_probability("serial", serial)
-    return universal_scalability(n, serial, 0.0)
+    return universal_scalability(n, check_time("serial", serial, "give a fraction, not a percentage", most=1), 0.0)
 
 
 def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> _Vector:
@@ -50,8 +50,7 @@ def universal_scalability(n: ArrayLike, contention: float, coherency: float) -> 
     threads = check_vector("n", n, positive=True)
     alpha = check_time("contention", contention, "give a cost relative to one portion of work")
     beta = check_time("coherency", coherency, "give a cost relative to one portion of work")
-    capacity: _Vector = threads / (1.0 + alpha * (threads - 1) + beta * threads * (threads - 1))
-    return capacity
+    return threads / (1.0 + alpha * (threads - 1) + beta * threads * (threads - 1))
 
 
 def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
@@ -64,8 +63,7 @@ def from_time_per_vcpu_work(n: ArrayLike, time: ArrayLike) -> _Vector:
     array([1., 2., 2.])
     """
     threads, seconds = _pair("n", n, "time", time)
-    throughput: _Vector = threads / seconds
-    return throughput
+    return threads / seconds
 
 
 @dataclass(frozen=True)
@@ -112,9 +110,8 @@ def fit_amdahl(n: ArrayLike, throughput: ArrayLike) -> ScalabilityFit:
     >>> print(f"{fit.single:.3f} {fit.contention:.3f}")
     3.000 0.500
     """
-    alone, each = _terms(
-        n, throughput, lambda n: [np.ones(n.size), n]
-    )  # so that the serial part is in [0, 1] by itself
+    # With these terms the serial part is in [0, 1] by itself.
+    alone, each = _terms(n, throughput, lambda n: [np.ones(n.size), n])
     return ScalabilityFit(1 / (alone + each), each / (alone + each), 0.0)
 
 
@@ -142,8 +139,7 @@ def _terms(n: ArrayLike, throughput: ArrayLike, law: Callable[[_Vector], list[_V
         raise InputError("n", threads.tolist(), rule, "measure at more numbers of threads")
     terms = np.column_stack(columns) * (measured / threads)[:, None]
     size = np.linalg.norm(terms, axis=0)  # unit columns, so that every unknown is of order 1
-    found: list[float] = (_least_squares_of_logarithms(terms / size) / size).tolist()
-    return found
+    return list((_least_squares_of_logarithms(terms / size) / size).tolist())
 
 
 def _least_squares_of_logarithms(terms: _Vector) -> _Vector:
@@ -151,26 +147,17 @@ def _least_squares_of_logarithms(terms: _Vector) -> _Vector:
     lower = np.zeros(terms.shape[1])
     lower[0] = 1e-9  # some time for one thread, lest its throughput be infinite
     linear, _ = scipy.optimize.nnls(terms, np.ones(len(terms)))
-    alone = np.eye(terms.shape[1])
-    starts = [linear, linear + 0.1 * linear.max(), *(alone + 0.01)]
+    starts = [linear, linear + 0.1 * linear.max(), *(np.eye(terms.shape[1]) + 0.01)]
+    options = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14, "max_nfev": 200}
 
-    def residuals(x: _Vector) -> _Vector:
-        gap: _Vector = np.log(terms @ x)
-        return gap
+    def search(start: _Vector) -> Any:
+        inside = np.maximum(start / np.exp(np.log(terms @ (start + lower)).mean()), lower)
+        return scipy.optimize.least_squares(
+            lambda x: np.log(terms @ x), inside, lambda x: terms / (terms @ x)[:, None], (lower, np.inf),
+            method="dogbox", **options,
+        )  # fmt: skip
 
-    def jacobian(x: _Vector) -> _Vector:
-        slope: _Vector = terms / (terms @ x)[:, None]
-        return slope
-
-    results = []
-    for start in starts:
-        inside = np.maximum(start / np.exp(residuals(start + lower).mean()), lower)
-        options = {"xtol": 1e-14, "ftol": 1e-14, "gtol": 1e-14, "max_nfev": 200}
-        results.append(
-            scipy.optimize.least_squares(residuals, inside, jacobian, (lower, np.inf), method="dogbox", **options)
-        )
-    best: _Vector = min(results, key=lambda result: float(result.cost)).x
-    return best
+    return np.asarray(min(map(search, starts), key=lambda result: float(result.cost)).x)
 
 
 def _pair(first: str, a: ArrayLike, second: str, b: ArrayLike) -> tuple[_Vector, _Vector]:

@@ -132,7 +132,6 @@ def test_patches_are_left_out_by_number(tmp_path):
     named = {"0001-a": CHANGE, "0002-b": ADD, "0012-c": ADD}
     found = series(tmp_path / "s", **named)
     assert [patch.name[:4] for patch in found.without(["2", "0001"]).patches] == ["0012"]
-    assert [patch.name[:4] for patch in found.first(2).patches] == ["0001", "0002"]
 
 
 LISTED = """\

@@ -85,7 +85,6 @@ def test_little_flow_balance_and_arrival_theorem(n, think, service, transfer):
     assert lock.throughput == pytest.approx(rates @ lock.probabilities[1:], rel=1e-12)  # flow in = flow out
     assert lock.mean_at_lock + lock.throughput * think == pytest.approx(n, rel=1e-12)  # Little, whole cycle
     assert lock.speed_up == pytest.approx(lock.throughput * think, rel=1e-12)
-    assert lock.mean_response == pytest.approx(lock.mean_wait + lock.utilisation / lock.throughput, rel=1e-12)
     # What an arrival sees, counted directly: states weighted by the rate of arrivals in them.
     met = lock.probabilities * (n - states)
     assert lock.wait_probability == pytest.approx(met[1:].sum() / met.sum(), rel=1e-11, abs=1e-300)

@@ -7,6 +7,7 @@ Printed by ``tools/testing/selftests/kvm/mmu_lock_contention_test.c``: one objec
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from simlib.measurements.importers.kvm_stats import (
     text_of,
     whole_of,
 )
-from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
+from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
 _RUN = Column("run", "whole", "which of the runs in the log, from 1")
@@ -93,6 +94,7 @@ TABLES = {
 """By name: title, key and columns."""
 
 _TEST = "mmu_lock_contention_test"
+looks_like = any_line(re.compile(r'\{.*"type" *: *"(config|ioctl|vcpu)".*'))
 _TYPES = ("config", "ioctl", "vcpu", "stat", "check", "end")
 
 
@@ -118,9 +120,8 @@ class Log:
         elif kind not in _TYPES:
             return
         elif not self.open:
-            raise lines.fault(
-                str(kind), "must come between a line of type 'config' and its 'end'", "save the whole log"
-            )
+            rule = "must come between a line of type 'config' and its 'end'"
+            raise lines.fault(str(kind), rule, "save the whole log")
         elif kind == "ioctl":
             self.events += 1
             self.rows["ioctls"].add(
@@ -147,25 +148,22 @@ class Log:
         who = (len(self.configs), whole_of(lines, item, "id"))
         late = whole_of(lines, item, "progress_late") if "progress_late" in item else None
         self.rows["vcpus"].add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)
-        gaps = _wholes(lines, item, "gap_hist")
+        gaps = _counts(lines, item, "gap_hist")
         if len(gaps) > MOST_BUCKETS:
             raise lines.fault(f"{len(gaps)} values", f"'gap_hist' must be at most {MOST_BUCKETS} counts", "correct it")
         for bucket, count in enumerate(gaps):
             self.rows["gaps"].add(*who, bucket, *bounds(bucket, len(gaps)), count)
         longest = item.get("longest", [])
-        if not isinstance(longest, list):
-            raise lines.fault(str(longest), "'longest' must be a list", "is the line complete?")
-        for rank, pair in enumerate(longest, 1):
-            start, gap = _pair(lines, pair)
+        for rank, pair in enumerate(longest if isinstance(longest, list) else [longest], 1):
+            start, gap = _wholes(lines, pair, "'longest' must be a list of [start_ns, ns]", 2)
             self.rows["longest"].add(*who, rank, start, gap)
-        stalls, pauses = (_wholes(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
+        stalls, pauses = (_counts(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
         if len(stalls) != len(pauses):
-            raise lines.fault(
-                f"{len(stalls)} and {len(pauses)}", "rounds must have a stall and a pause each", "correct it"
-            )
+            found = f"{len(stalls)} and {len(pauses)}"
+            raise lines.fault(found, "rounds must have a stall and a pause each", "correct it")
         for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
             self.rows["rounds"].add(*who, number, stall, pause)
-        progress = _wholes(lines, item, "progress")
+        progress = _counts(lines, item, "progress")
         start, width = (whole_of(lines, item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
         if start + width * len(progress) > LARGEST:
             raise lines.fault(str(width), "the time of the last 'progress' must be at most 2^53 ns", "correct it")
@@ -176,12 +174,6 @@ class Log:
         """All tables, the ioctls first."""
         own = (self.rows[name].table(name, f"{_TEST}: {title}", key) for name, (title, key, _) in TABLES.items())
         return (*own, *self.statistics.tables(histograms))
-
-
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are those of ``mmu_lock_contention_test``."""
-    marks = [f'"type":"{kind}"' for kind in ("config", "ioctl", "vcpu")]
-    return any(line.startswith("{") and mark in line.replace(" ", "") for line in head for mark in marks)
 
 
 def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
@@ -213,16 +205,14 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
     return Contents(tables, tuple(dict.fromkeys([*log.warnings, *log.statistics.warnings()])), setup)
 
 
-def _wholes(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
+def _counts(lines: Lines, item: dict[str, Any], name: str) -> list[int]:
     """A list of counts; empty where the line has none."""
-    values = item.get(name, [])
-    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
-        raise lines.fault(str(values), f"{name!r} must be a list of counts", "is the line complete?")
-    return values
+    return _wholes(lines, item.get(name, []), f"{name!r} must be a list of counts")
 
 
-def _pair(lines: Lines, pair: Any) -> tuple[int, int]:
-    """Start and length of a gap."""
-    if not isinstance(pair, list) or len(pair) != 2 or any(type(v) is not int or v < 0 for v in pair):
-        raise lines.fault(str(pair), "'longest' must be a list of [start_ns, ns]", "is the line complete?")
-    return pair[0], pair[1]
+def _wholes(lines: Lines, values: Any, rule: str, number: int | None = None) -> list[int]:
+    """A list of whole numbers, of so many if that is given."""
+    whole = isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    if not whole or number not in (None, len(values)):
+        raise lines.fault(str(values), rule, "is the line complete?")
+    return list(values)

@@ -12,7 +12,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.lines import ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows
 
 _RUN = Column("run", "whole", "which of the runs in the log, from 1: one for each guest mode")
@@ -48,6 +48,7 @@ _TOTAL = re.compile(
 _OURS = re.compile(
     r"(?:Testing guest|Test iterations|Populate memory|(?:Enabling|Disabling|Get|Clear) dirty|Iteration \d).*"
 )
+looks_like = any_line(_COUNT, _TIMED, _TOTAL)
 _FAILED = "==== Test Assertion Failure ===="
 
 
@@ -80,12 +81,6 @@ class Run:
 
 def _total(what: str) -> str:
     return f"{what} dirty log over … iterations"
-
-
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are those of ``dirty_log_perf_test``."""
-    patterns = (_COUNT, _TIMED, _TOTAL)
-    return any(pattern.fullmatch(line) for pattern in patterns for line in head)
 
 
 def read_dirty_log(lines: Lines) -> Contents:

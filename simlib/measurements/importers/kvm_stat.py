@@ -23,10 +23,7 @@ LOG = (
     Column("time", "text", "when it was written, as kvm_stat writes it: local, to a second"),
     *_NAMES,
     Column(
-        "difference",
-        "whole",
-        "since the line before: kvm_stat's delay ago, a second unless -s says otherwise",
-        unit="not stated",
+        "difference", "whole", "since the line before: kvm_stat's delay ago, a second without -s", unit="not stated"
     ),
 )
 ONCE = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
@@ -221,16 +222,14 @@ def _values(lines: Lines, name: str, text: str) -> list[int]:
 def json_object(lines: Lines, text: str) -> dict[str, Any]:
     """One JSON line; refuse what is none, numbers that are not finite, and whole numbers beyond 2^53."""
     try:
-        item = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_exact)
+        item = json.loads(text, parse_constant=_bounded, parse_float=_bounded, parse_int=partial(_bounded, kind=int))
         if "\\u" in text:  # half of a surrogate pair is no character
             json.dumps(item, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         cure = "is the line complete? save the log again"
         raise lines.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", cure) from None
-    except UnicodeEncodeError:
-        raise lines.fault(text, "must hold whole characters, not halves of surrogate pairs", "correct it") from None
-    except RecursionError:
-        raise lines.fault(text, "must not be nested so deeply", "is this the log of the test?") from None
+    except (UnicodeEncodeError, RecursionError):
+        raise lines.fault(text, "must be JSON of whole characters, not nested deeply", "correct it") from None
     except ValueError as error:
         raise lines.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
     if not isinstance(item, dict):
@@ -238,21 +237,11 @@ def json_object(lines: Lines, text: str) -> dict[str, Any]:
     return item
 
 
-def _refuse(text: str) -> float:
-    raise ValueError(text)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if abs(value) > LARGEST:
+def _bounded(text: str, kind: type[float] = float) -> float:
+    value = kind(text)
+    if not abs(value) <= LARGEST:  # NaN is not
         raise ValueError(text)
     return value
-
-
-def _exact(text: str) -> int:
-    if len(text) > 17 or abs(int(text)) > LARGEST:
-        raise ValueError(text)
-    return int(text)
 
 
 def take_json(lines: Lines, statistics: Statistics, run: int, item: dict[str, Any]) -> None:

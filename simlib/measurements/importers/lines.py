@@ -39,6 +39,11 @@ _MAGIC = {
 }
 
 
+def any_line(*patterns: re.Pattern[str]) -> Callable[[list[str]], bool]:
+    """Tells whether any of the first lines of a text is like one of these."""
+    return lambda head: any(pattern.fullmatch(line) for pattern in patterns for line in head)
+
+
 class ForeignText(Exception):  # noqa: N818  # no fault yet: the caller looks what the text is and says so
     """The text is not of the format that it was read as; `expected` says what it should have been."""
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from simlib.errors import InputError, nearest
-from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.lines import ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows
 
 _TITLES = (
@@ -54,11 +54,7 @@ _POINT = re.compile(r"\s*(?P<lock>\S.*?)\s+(?P<contentions>\d+)\s+\[<(?P<address
 _BASE = re.compile(r"(.*?)(?:#\d+)?(?:/\d+)?")
 _MMU_LOCK = re.compile(r"(?:.*\W)?mmu_lock")
 _VERSION = "lock_stat version"
-
-
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are lock_stat's."""
-    return any(line.startswith(_VERSION) for line in head)
+looks_like = any_line(re.compile(f"{_VERSION}.*"))
 
 
 @dataclass

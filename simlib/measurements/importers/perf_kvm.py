@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.lines import ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows
 
 EXITS = (
@@ -45,11 +45,7 @@ _TOTAL = re.compile(
     rf"Total Samples:(?P<samples>\d+), Total events handled time:(?P<handled_us>{_NUMBER})us\.\s*", re.ASCII
 )
 _LOST = re.compile(r"Lost events: (\d+)\s*", re.ASCII)
-
-
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are a report of ``perf kvm stat``."""
-    return any(_TARGET.fullmatch(line) or _HEAD.fullmatch(line) for line in head)
+looks_like = any_line(_TARGET, _HEAD)
 
 
 def read_perf_kvm(lines: Lines) -> Contents:

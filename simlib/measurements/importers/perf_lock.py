@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from simlib.errors import InputError
-from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
+from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows
 
 _KEYS = {
@@ -46,11 +46,7 @@ _TAIL = {
 _STACK = re.compile(r"\t\t\t\s*0x[0-9a-f]+  .*")
 _BAD = re.compile(r"(?:bad: (?P<bad>\d+), total: (?P<total>\d+)|# debug: total=(?P<all>\d+).*?bad=(?P<of>\d+).*)")
 _DEBUG = re.compile("=== output for debug ?===")  # older ones print no space
-
-
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are those of ``perf lock contention``."""
-    return any(_HEADER.fullmatch(line) or _CSV.fullmatch(line) for line in head)
+looks_like = any_line(_HEADER, _CSV)
 
 
 def read_perf_lock(lines: Lines) -> Contents:

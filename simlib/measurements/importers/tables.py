@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
@@ -83,6 +85,8 @@ class Table:
 class Rows:
     """Rows of a table while they are found: columns of packed numbers, not a tuple a row.
 
+    - `as_csv`: whether to write them as CSV when they come, too, so that the end, which a signal may ask for, is short.
+
     >>> rows = Rows([Column("lock", "text", "the lock"), Column("wait_ns", "whole", "time waited")])
     >>> rows.add("mmu_lock", 1200)
     >>> rows.table("waits", "Waits", ["lock"]).frame
@@ -90,9 +94,12 @@ class Rows:
     0  mmu_lock     1200
     """
 
-    def __init__(self, columns: Iterable[Column]) -> None:
-        self.columns = tuple(columns)
+    def __init__(self, columns: Iterable[Column], as_csv: bool = False) -> None:
+        self.columns, self.as_csv, self._text = tuple(columns), as_csv, io.StringIO()
         self._cells = [_store(column) for column in self.columns]
+        self._writer = csv.writer(self._text, lineterminator="\n")
+        if as_csv:
+            self._writer.writerow([column.name for column in self.columns])
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -102,6 +109,8 @@ class Rows:
         """Add a row, a value a column; a missing value is None, or NaN for a number that is not whole."""
         for cells, value in zip(self._cells, values, strict=True):
             cells.append(value)
+        if self.as_csv:
+            self._writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in values])
 
     def take(self, lines: Lines, found: re.Match[str], **known: Any) -> None:
         """Add a row: a line's named groups hold cells, by the names of their columns, and `known` has the others."""
@@ -115,7 +124,7 @@ class Rows:
     def table(self, name: str, title: str, key: Iterable[str]) -> Table:
         """The rows as a table."""
         frame = pd.DataFrame({c.name: _series(c, cells) for c, cells in zip(self.columns, self._cells, strict=True)})
-        return Table(name, title, self.columns, tuple(key), frame)
+        return Table(name, title, self.columns, tuple(key), frame, self._text.getvalue())
 
 
 def _cell(lines: Lines, column: Column, text: str | None) -> Any:
@@ -243,13 +252,12 @@ def write_imported(imported: Imported, folder: str | Path, name: str = "") -> li
         raise InputError("name", name, "must be small letters, digits, - and _", "choose another name", flag="--name")
     stems = {table: name if table == imported.main.name else f"{name}-{table}" for table in imported.tables}
     end_move(folder)
-    texts = {}
+    texts = dict[str, str]()
     for table, stem in stems.items():
         rows = imported.tables[table]
         _refuse_foreign(folder / f"{stem}.csv")
-        texts[f"{stem}.csv"] = rows.csv or rows.frame.to_csv(index=False, lineterminator="\n")
-        described = descriptor(imported, table, f"{stem}.csv")
-        texts[f"{stem}.json"] = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+        text = rows.csv or rows.frame.to_csv(index=False, lineterminator="\n")
+        texts |= measured_files(stem, rows.title, _about(imported, rows), rows.columns, rows.key, text)
     return [path for path in write_together(folder, texts) if path.suffix == ".csv"]
 
 
@@ -278,31 +286,30 @@ def default_name(source: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", stem, flags=re.ASCII).strip("-_") or "imported"
 
 
-def descriptor(imported: Imported, name: str, path: str) -> dict[str, Any]:
-    """Descriptor of one table of an import, as those in ``data/published``: `path` is the name of its CSV file."""
-    table = imported.tables[name]
-    about = {
+def _about(imported: Imported, table: Table) -> dict[str, Any]:
+    """Where one table of an import comes from."""
+    return {
         "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
         "hardware": imported.hardware,
         "command": imported.command,
         "import": {
-            "kind": imported.kind, "table": name, "rows": len(table), "version": VERSION, "simlib": __version__,
+            "kind": imported.kind, "table": table.name, "rows": len(table), "version": VERSION, "simlib": __version__,
         },
         "setup": dict(imported.setup),
         "notes": [],
         "caveats": list(imported.warnings),
     }  # fmt: skip
-    return resource(Path(path).stem, table.title, about, table.columns, table.key)
 
 
-def resource(
-    stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str]
-) -> dict[str, Any]:
-    """A measured table as a Frictionless table resource; `about` stands between its form and its schema.
+def measured_files(
+    stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str], text: str
+) -> dict[str, str]:
+    """The files of a measured table: its CSV `text`, and its Frictionless table resource, of which `about` is a part.
 
-    >>> resource("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [])["path"]
-    'mine.csv'
+    >>> list(measured_files("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [], "wait_ns\\n5\\n"))
+    ['mine.csv', 'mine.json']
     """
     form = {"type": "table", "format": "csv", "mediatype": "text/csv", "encoding": "utf-8", "kind": "measured"}
     schema = {"fields": [column.field() for column in columns], "primaryKey": list(key)}
-    return {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
+    described = {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
+    return {f"{stem}.csv": text, f"{stem}.json": json.dumps(described, indent=2, ensure_ascii=False) + "\n"}

@@ -14,12 +14,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from simlib.errors import InputError
-from simlib.measurements.importers.lines import ForeignText, Lines
+from simlib.measurements.importers.lines import ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows
 
 _WHO = (
@@ -65,6 +64,7 @@ _EVENT = re.compile(
     r"(?P<seconds>\d+)(?:\.(?P<fraction>\d{1,9}))?:\s+(?:\(\+\d+\)\s+)?(?P<event>[\w:]+):\s*(?P<rest>.*)",
     re.ASCII,
 )
+looks_like = any_line(re.compile(r"# tracer:.*|cpus=\d+"), _EVENT)
 _BEGIN = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(flags=(?P<flags>[\w|]*)\)\s*", re.ASCII)
 _END = re.compile(r"(?P<lock>[0-9a-fA-FxX]+|\(\w+\))\s+\(ret=(?P<ret>-?\d{1,9})\)\s*", re.ASCII)
 _LOST = re.compile(r".*?(?:CPU:(?P<cpu>\d+) )?\[(?:LOST (?P<lost>\d+ )?EVENTS|(?P<dropped>\d+ )?EVENTS DROPPED)\]\s*")
@@ -215,13 +215,6 @@ class Trace:
         count[0], count[1], count[2] = count[0] + 1, min(count[1], now), max(count[2], now)
 
 
-def looks_like(head: list[str]) -> bool:
-    """Tell whether the first lines of a text are a trace's."""
-    return any(
-        line.startswith("# tracer:") or re.fullmatch(r"cpus=\d+", line) or _EVENT.fullmatch(line) for line in head
-    )
-
-
 def read_trace(lines: Lines) -> Contents:
     """Read a trace: each ``contention_begin`` with its ``contention_end``, simlib's own two events, and KVM's others.
 
@@ -272,13 +265,13 @@ def _event(lines: Lines, line: str, trace: Trace) -> None:
     if found is None:
         cure = "is the line complete? print it without the option latency-format (trace-cmd: without -l)"
         raise lines.fault(line, "must be TASK-PID [CPU] SECONDS: EVENT: …", cure)
-    reader = _READERS.get(_name(found))
-    if reader is None:
+    if f"{_name(found)}:" not in _MARKS:
         return  # the mark stands in what another event says
     if found["fraction"] is None:
         cure = "record with a clock that counts time: echo mono > /sys/kernel/tracing/trace_clock"
         raise lines.fault(line, "its time must be in seconds, with decimals", cure)
-    reader(lines, found, _time_ns(lines, found), trace)
+    take = _wait if _name(found).startswith("contention") else _at_lock
+    take(lines, found, _time_ns(lines, found), trace)
 
 
 def _name(found: re.Match[str]) -> str:
@@ -298,23 +291,18 @@ def _who(lines: Lines, found: re.Match[str]) -> tuple[str, int, int]:
     return task, lines.whole(found["pid"], "pid"), lines.whole(found["cpu"], "CPU")
 
 
-def _begin(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    said = _said(lines, found, _BEGIN, "LOCK (flags=…)")
-    _, pid, cpu = _who(lines, found)
-    trace.episodes.begin(pid, cpu, time_ns, said["lock"], said["flags"])
-
-
-def _end(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
-    said = _said(lines, found, _END, "LOCK (ret=…)")
-    trace.episodes.end(*_who(lines, found), time_ns, said["lock"], int(said["ret"]))
-
-
-def _said(lines: Lines, found: re.Match[str], pattern: re.Pattern[str], form: str) -> re.Match[str]:
-    """What one of the kernel's two events says."""
-    said = pattern.fullmatch(found["rest"])
+def _wait(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
+    """Take one of the kernel's two events."""
+    begins = _name(found) == "contention_begin"
+    said = (_BEGIN if begins else _END).fullmatch(found["rest"])
     if said is None:
-        raise lines.fault(found["rest"], f"{_name(found)} must say {form}", "is the line complete?")
-    return said
+        rule = f"{_name(found)} must say LOCK ({'flags' if begins else 'ret'}=…)"
+        raise lines.fault(found["rest"], rule, "is the line complete?")
+    task, pid, cpu = _who(lines, found)
+    if begins:
+        trace.episodes.begin(pid, cpu, time_ns, said["lock"], said["flags"])
+    else:
+        trace.episodes.end(task, pid, cpu, time_ns, said["lock"], int(said["ret"]))
 
 
 def _at_lock(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> None:
@@ -332,11 +320,3 @@ def _at_lock(lines: Lines, found: re.Match[str], time_ns: int, trace: Trace) -> 
         *(lines.whole(value, name) for name, value in zip(numbers, values, strict=True)),
         sys.intern(vm[1]) if vm else "",
     )  # fmt: skip
-
-
-_READERS: dict[str, Callable[[Lines, re.Match[str], int, Trace], None]] = {
-    "contention_begin": _begin,
-    "contention_end": _end,
-    "kvm_mmu_lock_acquired": _at_lock,
-    "kvm_mmu_lock_released": _at_lock,
-}
