@@ -1,20 +1,38 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``simlib calibrate``, ``predict``, ``compare`` and ``simulate`` are asked: their options, in groups."""
+"""What commands are asked, where their simulations run, and how an answer is shown: options, in groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 import simlib
-from simlib.cli.elsewhere import Elsewhere
-from simlib.cli.output import from_file, into_file, into_folder, progress_bar, read_file, say, whole_numbers
-from simlib.cli.plot import Output
+from simlib.cli.output import (
+    Format,
+    FormatOption,
+    from_file,
+    into_file,
+    into_folder,
+    progress_bar,
+    read_file,
+    say,
+    whole_numbers,
+    writable_file,
+)
+from simlib.errors import InputError
+from simlib.parallel import MOST_WORKERS
+
+if TYPE_CHECKING:
+    from simlib import Scenario
+    from simlib.results import Result
 
 Curve = TypeVar("Curve", "simlib.PredictionResult", "simlib.Comparison")
 
@@ -48,6 +66,69 @@ class Intervals:
 
     level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Probability of the intervals.")] = LEVEL
     seed: SeedOption = 1
+
+
+ClusterOption = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster, such as tcp://127.0.0.1:8786.")
+]
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Processes, or a cluster; neither: threads of this process."""
+
+    workers: Annotated[
+        int, typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads.")
+    ] = 0
+    cluster: ClusterOption = ""
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within the block, simulations run there."""
+        if not self.workers and not self.cluster:
+            yield
+            return
+        from simlib.parallel import using
+        from simlib.sweep import Cluster, Pool
+
+        with Cluster(self.cluster) if self.cluster else Pool(self.workers) as executor, using(executor):
+            yield
+
+
+asked: ContextVar[Sequence[str]] = ContextVar("asked", default=())
+"""The command's arguments as they were given."""
+
+
+def page_file(context: typer.Context, path: Path | None) -> Path | None:
+    """An option that names a page which is written after the work; refused before if it cannot be, or is no page."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        cure = f"write {path.with_suffix('.html')}"
+        raise InputError("--plot", str(path), "is a page, whose name ends in .html", cure)
+    return writable_file(context, path)
+
+
+@dataclass(frozen=True)
+class Output:
+    """How an answer is shown."""
+
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE.html", help="Write the answer as one HTML page too: tables, figures, and "
+                     "where it comes from; it needs no network.", callback=page_file),
+    ] = None  # fmt: skip
+    how: FormatOption = Format.TABLE
+
+    def write_page(
+        self, result: Result | Mapping[str, Result], scenario: Scenario | None = None, seed: int | None = None
+    ) -> None:
+        """Write the page, if one was asked for."""
+        if self.plot is None:
+            return
+        from simlib.report.answer import result_report
+
+        command = shlex.join(["simlib", *asked.get()])
+        result_report(result, command, scenario=scenario, seed=seed).write(self.plot)
+        say(f"page written to {self.plot}")
 
 
 @dataclass(frozen=True, kw_only=True)
