@@ -203,8 +203,7 @@ class BatchChoice(Result):
             "closed_form": {"batch_pages": law.batch, "confirmed": self.law_confirmed, "sentence": self.law,
                             "square_root_pages": law.square_root if math.isfinite(law.square_root) else None},
         }  # fmt: skip
-        frames = {"alternatives": self.table, "regrets": self.regrets}
-        tables = {k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in frames.items()}
+        tables = {k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in self.files().items()}
         return self.choice.to_dict() | plain | tables
 
     def files(self) -> dict[str, pd.DataFrame]:

@@ -59,14 +59,15 @@ def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
     """
     _warm_up()
     begun = time.perf_counter()
-    kept = _of(grid)
+    _check(grid)
+    points = Points(grid)
     found: list[tuple[Any, ...]] = []
     refused: list[tuple[Any, ...]] = []
     done = begin
-    for number in kept.points.numbers(begin, end).tolist():
+    for number in points.numbers(begin, end).tolist():
         if done > begin and time.perf_counter() - begun > enough:
             break
-        point = kept.points[number]
+        point = points[number]
         fault: SimlibError | None = point.refusal
         if point.scenario is not None:
             try:
@@ -76,7 +77,7 @@ def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
         if fault is not None:
             refused.append((*_labels(grid, point), getattr(fault, "what", ""), str(fault), __version__))
         done += 1
-    results, rest = _table(found, kept.results), _table(refused, kept.refused)
+    results, rest = _table(found, result_schema(grid)), _table(refused, refused_schema(grid))
     return Batch(begin, done, results, rest, time.perf_counter() - begun)
 
 
@@ -90,29 +91,20 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-@dataclass
-class _Kept:
-    """A grid's points and the columns of its rows, from batch to batch."""
-
-    points: Points
-    results: pa.Schema
-    refused: pa.Schema
+_checked: set[str] = set()
+"""Digests of grids that are the same here."""
 
 
-_kept: dict[str, _Kept] = {}
-
-
-def _of(grid: Grid) -> _Kept:
-    """Those of this grid; they are made once."""
-    if grid.digest not in _kept:
-        if replace(grid).digest != grid.digest:  # a copy knows no digest yet: it is found anew, by what is here
-            raise SimlibError(
-                "a worker has another version of simlib, other fits or other priors than whoever started the sweep",
-                "install the same simlib, with the same data, on all of the cluster",
-            )
-        _kept.clear()
-        _kept[grid.digest] = _Kept(Points(grid), result_schema(grid), refused_schema(grid))
-    return _kept[grid.digest]
+def _check(grid: Grid) -> None:
+    """Refuse a grid of which this worker would compute something else; looked at once."""
+    if grid.digest in _checked:
+        return
+    if replace(grid).digest != grid.digest:  # a copy knows no digest yet: it is found anew, by what is here
+        raise SimlibError(
+            "a worker has another version of simlib, other fits or other priors than whoever started the sweep",
+            "install the same simlib, with the same data, on all of the cluster",
+        )
+    _checked.add(grid.digest)
 
 
 def _labels(grid: Grid, point: Point) -> tuple[Any, ...]:
