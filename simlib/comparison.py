@@ -13,14 +13,11 @@ import pandas as pd
 
 from simlib.errors import InputError
 from simlib.fits import AnyFit
-from simlib.model.policies import apply
+from simlib.model.policies import OWN, apply
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, Progress, curves_of
 from simlib.results import Result, result_html, text_of
-
-OWN = "own"
-"""The word for the policy that the scenario has by itself."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -295,8 +295,7 @@ def _regrets(scenario: Scenario, batches: list[int], table: pd.DataFrame) -> pd.
 
 def _at_medians(choice: Choice) -> Scenario:
     """The scenario with the median of each cost."""
-    values = {row["cost"]: float(row["value"]) for row in choice.costs.to_dict("records")}
-    return choice.scenario.with_costs(**values)
+    return choice.scenario.with_costs(**choice.costs.set_index("cost")["value"].astype(float).to_dict())
 
 
 def comparison_of_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from simlib.sweep.axis import Axis
 from simlib.sweep.grid import Grid, Replications
 from simlib.sweep.point import Point, Points, content_key, first_seed, text_of
 from simlib.version import __version__
-from simlib.workloads import build, find_metric, kind_of
+from simlib.workloads import build, kind_of
 from simlib.workloads.metrics import split_name
 
 Floats = NDArray[np.float64]
@@ -177,15 +177,9 @@ def _quantile(level: float, count: int) -> float:
 def _metrics(grid: Grid, scenario: Scenario, seed: int, kept: Sequence[str]) -> list[float]:
     run = run_scenario(scenario, seed=seed, pages_per_vcpu=grid.pages_per_vcpu)
     known = run.metrics
-    return [known[name] if name in known else _of_a_round(run, name, scenario) for name in kept]
-
-
-def _of_a_round(run: Any, name: str, scenario: Scenario) -> float:
-    """A metric of one iteration; NaN where the workload has none, or a part of the memory does not tell it."""
-    if split_name(name)[1] is None or split_name(name)[0] not in run.metrics:
-        return float("nan")
-    find_metric(scenario, name)
-    return float(run.value(name))
+    # Of one iteration: NaN where the workload has none, or a part of the memory does not tell it.
+    rounds = {name for name in kept if split_name(name)[1] is not None and split_name(name)[0] in known}
+    return [known[name] if name in known else run.value(name) if name in rounds else float("nan") for name in kept]
 
 
 def _labelled(grid: Grid) -> list[tuple[str, pa.DataType]]:

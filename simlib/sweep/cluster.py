@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ TRY_S = 10.0
 """How long one attempt to reach it takes, s."""
 
 
-class Cluster:
+class Cluster(AbstractContextManager["Cluster"]):
     """A Dask cluster: an executor for `simlib.parallel.using` and `simlib.sweep.run`.
 
     Raises `SimlibError` if no scheduler can be reached.
@@ -88,10 +88,6 @@ class Cluster:
             time.sleep(0.2)
             return
         self._client, self._executor = client, client.get_executor(pure=False)
-
-    def __enter__(self) -> Cluster:
-        """Be ready."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Cancel what is under way, and close the client that was opened here."""

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.decision.priors import priors_path
-from simlib.decision.strategies import OWN
 from simlib.errors import InputError, nearest
 from simlib.fits import fit_path
 from simlib.model import rules
 from simlib.model.architectures import architecture
 from simlib.model.costs import Calibration
-from simlib.model.policies import policy
-from simlib.model.scenario import Scenario
+from simlib.model.policies import OWN, policy
+from simlib.model.scenario import Scenario, parsed
 from simlib.reading import read_toml
 from simlib.sweep.axis import Axis, check_distinct, read_axis
 from simlib.version import __version__
@@ -217,13 +216,14 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
     for key in tables:
         if key not in _KEYS:
             raise InputError(key, "…", "unknown key", nearest(key, _KEYS))
-    design = _section(Design, tables.get("design", {}), "design")
+    design = Design(**parsed(Design, _table(tables.get("design", {}), "design"), "design"))
     axes_given = _table(tables.get("axes", {}), "axes")
     axes = tuple(
         read_axis(section, key, given, design.kind != "full")
         for section, rows in axes_given.items()
         for key, given in _table(rows, f"axes.{section}").items()
     )
+    replications = _table(tables.get("replications", {}), "replications")
     scenario = Scenario.parse(_table(tables.get("scenario", {}), "scenario"), "scenario.")
     scenario = replace(scenario, calibration=Calibration())
     grid = Grid(
@@ -232,7 +232,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
         architectures=tuple(architecture(name).name for name in _names(tables, "architectures")),
         policies=_names(tables, "policies") or (OWN,),
         design=design,
-        replications=_section(Replications, tables.get("replications", {}), "replications"),
+        replications=Replications(**parsed(Replications, replications, "replications")),
         costs=rules.choice("given", "median")(tables.get("costs", "given"), "costs"),
         pages_per_vcpu=(
             rules.whole(64, 2**40)(tables["pages_per_vcpu"], "pages_per_vcpu") if "pages_per_vcpu" in tables else None
@@ -277,13 +277,3 @@ def _names(tables: Mapping[str, Any], key: str) -> tuple[str, ...]:
     found = rules.names(tables.get(key, []), key)
     check_distinct(found, found, key)
     return found
-
-
-def _section(kind: Any, given: Any, where: str) -> Any:
-    parsers = {f.name: f.metadata["parse"] for f in fields(kind)}
-    values = {}
-    for key, value in _table(given, where).items():
-        if key not in parsers:
-            raise InputError(f"{where}.{key}", value, "unknown key", nearest(key, parsers))
-        values[key] = parsers[key](value, f"{where}.{key}")
-    return kind(**values)

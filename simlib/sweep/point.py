@@ -15,12 +15,11 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from simlib.decision.strategies import OWN
 from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError
 from simlib.fits import choose_fit, complete
 from simlib.model.costs import Costs
-from simlib.model.policies import policy
+from simlib.model.policies import OWN, policy
 from simlib.model.scenario import SECTIONS, Scenario, section_differences, sections
 from simlib.sweep.grid import Grid, unit_cube
 
