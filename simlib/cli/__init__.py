@@ -21,7 +21,6 @@ from typer.core import TyperGroup
 import simlib
 from simlib import interruption
 from simlib.cli import data, decide, host, lab
-from simlib.cli.groups import grouped
 from simlib.cli.output import (
     Format,
     FormatOption,
@@ -49,6 +48,7 @@ from simlib.cli.questions import (
     ScenarioArgument,
     SeedOption,
     asked,
+    grouped,
 )
 from simlib.errors import SimlibError
 from simlib.files import write_text, write_together
@@ -395,11 +395,6 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
         unnamed = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         say(f"{error.filename or unnamed}: {error.strerror or error}")
-        _leave_output()
+        if sys.stdout is sys.__stdout__ and sys.stdout is not None:  # lest Python try again, at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-
-
-def _leave_output() -> None:
-    """Let Python not try again, at its end, to write what could not be written."""
-    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,8 +16,7 @@ from simlib.decision.closed_form import chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
 from simlib.decision.priors import with_guest
 from simlib.decision.strategies import strategies_of
-from simlib.decision.trials import Trials
-from simlib.decision.uncertainty import UncertainCosts
+from simlib.decision.uncertainty import Trials, UncertainCosts
 from simlib.fits import choose_fit
 from simlib.model.scenario import Scenario
 

@@ -164,14 +164,15 @@ class Grid:
 
     def _calibrated(self) -> list[str]:
         """Digests of the files that points take costs from: the fits of their machines, and the priors."""
-        machines = {case.machine.name for _, case in self.cases}
-        machines.update(
-            value for axis in self.axes if (axis.section, axis.key) == ("machine", "name") for value in axis.values
-        )
+        machines = {case.machine.name for _, case in self.cases} | self._swept("machine", "name")
         paths = [path for path in map(fit_path, sorted(machines)) if path is not None]
         if self.costs == "median":
             paths.append(priors_path())
         return [hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths]
+
+    def _swept(self, section: str, key: str) -> set[Any]:
+        """The values that an axis gives a field."""
+        return {value for axis in self.axes if (axis.section, axis.key) == (section, key) for value in axis.values}
 
     @cached_property
     def how(self) -> str:
@@ -181,10 +182,7 @@ class Grid:
     @cached_property
     def kept(self) -> tuple[str, ...]:
         """The metrics that are kept, in the order of their columns."""
-        kinds = {
-            value for axis in self.axes if (axis.section, axis.key) == ("workload", "kind") for value in axis.values
-        }
-        kinds |= {
+        kinds = self._swept("workload", "kind") | {
             str(policy(name).changes.get("workload", {}).get("kind", "")) for name in self.policies if name != OWN
         }
         kinds |= {case.workload.kind for _, case in self.cases}

@@ -90,11 +90,8 @@ class Points:
         if design.kind != "full":
             shares = unit_cube(design.kind, design.points, len(axes), design.seed)[place].tolist()
             return tuple(axis.at(share) for axis, share in zip(axes, shares, strict=True))
-        values = []
-        for axis in reversed(axes):
-            place, index = divmod(place, len(axis.values))
-            values.append(axis.values[index])
-        return tuple(reversed(values))
+        indices = np.unravel_index(place, tuple(len(axis.values) for axis in axes))
+        return tuple(axis.values[index] for axis, index in zip(axes, indices, strict=True))
 
     def _scenario(self, base: Scenario, name: str, values: tuple[Any, ...]) -> Scenario:
         parts = {section: getattr(base, section) for section in SECTIONS}

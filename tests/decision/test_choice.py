@@ -37,8 +37,7 @@ from simlib.decision.information import value_of_information
 from simlib.decision.objectives import METRICS, objective
 from simlib.decision.priors import load_priors
 from simlib.decision.strategies import Strategy, strategies_of
-from simlib.decision.trials import Trials
-from simlib.decision.uncertainty import UncertainCosts, needed_costs
+from simlib.decision.uncertainty import Trials, UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.fits import CostEstimate, find_fit
 from simlib.measurements import data_dir, load
