@@ -294,7 +294,8 @@ def _regrets(scenario: Scenario, batches: list[int], table: pd.DataFrame) -> pd.
 
 def _at_medians(choice: Choice) -> Scenario:
     """The scenario with the median of each cost."""
-    return choice.scenario.with_costs(**dict(zip(choice.costs["cost"], choice.costs["value"].tolist(), strict=True)))
+    medians = choice.costs["value"].astype(float)
+    return choice.scenario.with_costs(**dict(zip(choice.costs["cost"], medians, strict=True)))
 
 
 def comparison_of_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:

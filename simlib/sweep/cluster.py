@@ -79,15 +79,12 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def _again(self) -> None:
         """Try to reach the scheduler anew; a client that was given does so by itself."""
-        if self._given is not None or self._client.status == "connecting":
-            time.sleep(0.2)
-            return
-        try:
-            client = _connected(self._address, TRY_S)
-        except SimlibError:
-            time.sleep(0.2)
-            return
-        self._client, self._executor = client, client.get_executor(pure=False)
+        if self._given is None and self._client.status != "connecting":
+            with suppress(SimlibError):
+                self._client = _connected(self._address, TRY_S)
+                self._executor = self._client.get_executor(pure=False)
+                return
+        time.sleep(0.2)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Cancel what is under way, and close the client that was opened here."""
