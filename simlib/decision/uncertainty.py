@@ -75,9 +75,7 @@ class UncertainCosts:
             del priors[name]
         if estimate is None:
             return cls(scenario, None, priors)
-        for name in estimate.apply(scenario).costs.given():
-            if name not in priors:
-                continue
+        for name in priors.keys() & estimate.apply(scenario).costs.given().keys():
             # A prior of zero says that nobody is known to pay it: who calibrated it does.
             if not priors[name].median or factor_of(estimate, name, scenario.group) <= priors[name].factor:
                 del priors[name]
