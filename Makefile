@@ -24,8 +24,8 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:
-	@echo "make reproduce   calibrate, check, predict, choose, draw: writes build/report"
-	@echo "make notebooks   execute the notebooks that reproduce does not run: writes build/notebooks (ONLY=08 for any)"
+	@echo "make reproduce   compute every study and run every notebook on what was found: writes build/report (4 to 5 minutes)"
+	@echo "make notebooks   execute notebooks alone: writes build/notebooks (ONLY=\"04 08\" for those with such a part in their name)"
 	@echo "make test        format, lint, types, tests, doctests and the first notebook (5 to 6 minutes)"
 	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 to 10 minutes)"
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
@@ -51,7 +51,7 @@ help:
 	@echo "make sampling    compare sampled migrations with whole ones; writes the table of docs/sampling.md (15 minutes)"
 	@echo "make coverage    see that 90 % intervals cover 85 to 95 % of synthetic data sets; writes docs/statistics.md (5 minutes)"
 	@echo "make bench       compare speed with other simulators (installs requirements/bench.txt)"
-	@echo "make picture     draw the README's picture, and those of the notebooks that make notebooks ran (needs Chrome or Chromium)"
+	@echo "make picture     draw the README's picture, and those of the notebooks that were run (needs Chrome or Chromium)"
 	@echo "make pins        compile requirements/*.txt from pyproject.toml (needs uv; PINS_FLAGS=--upgrade for new versions)"
 	@echo "make clean       remove .venv, build and the caches"
 	@echo
@@ -104,7 +104,7 @@ env: .venv/.simlib
 reproduce: .venv/.simlib
 	@.venv/bin/simlib reproduce --out build/report
 
-# Those that are no study's text; ONLY="04 08" makes those whose names have such a part.
+# All of them, each computing what it needs; ONLY="04 08" makes those whose names have such a part.
 ONLY ?=
 notebooks: .venv/.simlib
 	@.venv/bin/python -m simlib.report.books build/notebooks $(ONLY)

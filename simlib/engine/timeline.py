@@ -81,11 +81,7 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
 
 
 def ownership_over_time(
-    run: TracedRun | pd.DataFrame,
-    bins: int = 200,
-    *,
-    lock: str = "mmu_lock",
-    window: tuple[float, float] | None = None,
+    run: TracedRun | pd.DataFrame, bins: int = 200, *, lock: str = "mmu_lock", window: tuple[float, float] | None = None
 ) -> pd.DataFrame:
     """Share of each time bin in which a lock is held, by whom, or free.
 

@@ -15,11 +15,10 @@ function save(name, blob) {
 }
 
 function download(key) {
-  const format = "svg";
   return {
-    name: "save as " + format.toUpperCase(),
+    name: "save as SVG",
     icon: globalThis.Plotly.Icons.disk,
-    click: (gd) => globalThis.Plotly.downloadImage(gd, { format, filename: key }),
+    click: (gd) => globalThis.Plotly.downloadImage(gd, { format: "svg", filename: key }),
   };
 }
 

@@ -13,8 +13,6 @@ import plotly.graph_objects as go
 import traitlets
 from plotly.offline import get_plotlyjs
 
-from simlib.errors import InputError
-
 _HERE = Path(__file__).parent
 
 IMAGES = ("svg", "png")
@@ -54,14 +52,12 @@ class Canvas(anywidget.AnyWidget):
         with self._drawn:
             self._drawn.wait_for(lambda: self._seen >= generation, patience)
 
-    def save(self, name: str, content: bytes, kind: str = "application/octet-stream") -> None:
+    def save(self, name: str, content: bytes) -> None:
         """Have the browser save a file."""
-        self.send({"kind": "file", "name": name, "type": kind}, [content])
+        self.send({"kind": "file", "name": name, "type": "application/octet-stream"}, [content])
 
     def save_image(self, figure: str, image: str) -> None:
         """Have the browser save a figure as an image of one of `IMAGES`."""
-        if figure not in self.figures or image not in IMAGES:
-            raise InputError("figure", f"{figure}, {image}", f"must be one of {', '.join(self.figures)}, as {IMAGES}")
         self.send({"kind": "image", "figure": figure, "format": image, "name": f"{figure}.{image}"})
 
     def _heed(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:

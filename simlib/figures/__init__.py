@@ -5,15 +5,12 @@ Nothing is computed here beyond scaling and sorting. Points are measured, lines 
 model; what was simulated says so.
 """
 
-from simlib.figures.curves import contentions, dirty_memory_time, speed_up
-from simlib.figures.decision import batch_costs, best_strategy_map, pareto
-from simlib.figures.fit import correlation, cost_intervals, held_out_errors, residuals, sensitivity
+from simlib.figures.curves import contentions, dirty_memory_time, over_vcpus, speed_up
+from simlib.figures.decision import batch_costs, best_strategy_map, pareto, policy_map
+from simlib.figures.fit import correlation, cost_intervals, held_out_errors, published_errors, residuals, sensitivity
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
 from simlib.figures.migration import degradation_over_time
 from simlib.figures.ownership import lock_ownership
-from simlib.figures.prediction import over_vcpus
-from simlib.figures.published import published_errors
-from simlib.figures.sweep import policy_map
 
 __all__ = [
     "batch_costs",

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.figures.style import facets, legend_below
+from simlib.figures.style import facets
 
 
 def bars_over_vcpus(
@@ -35,10 +35,9 @@ def bars_over_vcpus(
                 name=called,
                 marker=marker,
                 legendgroup=name,
-                showlegend=i == 0,
+                showlegend=True,
                 hovertemplate=f"{variant}, %{{x}} vCPUs: {called} {hover}<extra></extra>",
                 **place(i),
             )
     figure.update_xaxes(type="category")
-    legend_below(figure, len(present), rows_of=6)
     return figure

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Curves over vCPUs: dirty memory time, contentions, speed-up.
+"""Curves over vCPUs: dirty memory time, contentions, speed-up, and any metric that was predicted.
 
-All three read the same table, one row a point: ``variant``, ``vcpus``, ``metric``
-(``dirty_memory_time`` in seconds or ``contentions``), ``kind`` (`KINDS`), ``value``,
-``low`` and ``high`` (NaN where there is no interval), and ``held_out``: the
-calibration did not see this measured point, or saw none at this number of vCPUs.
+The first three read the same table, one row a point: ``variant``, ``vcpus``, ``metric`` (``dirty_memory_time`` in
+seconds or ``contentions``), ``kind`` (`KINDS`), ``value``, ``low`` and ``high`` (NaN where there is no interval), and
+``held_out``: the calibration did not see this measured point, or saw none at this number of vCPUs.
 
-What was measured is drawn as points, what the model says as lines, never the other
-way round.
+What was measured is drawn as points, what the model says as lines, never the other way round.
 """
 
 from __future__ import annotations
@@ -18,24 +16,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from simlib.errors import InputError
-from simlib.figures.frame import TEXT, TRUTH, checked, draws, in_order, number, require, require_words, word
+from simlib.errors import InputError, nearest
+from simlib.figures.frame import TEXT, TRUTH, checked, in_order, number, reads, word
 from simlib.figures.style import (
     MODEL_COLOURS,
     MUTED,
     band,
     coloured,
     error_bars,
-    facet_titles,
     facets,
-    key_below,
+    key,
     key_entry,
-    legend_below,
     log_axis,
     short_number,
+    subplots,
     time_axis,
+    time_unit,
     titled,
     translucent,
     variant_colours,
@@ -50,12 +47,22 @@ COLUMNS = {
     "vcpus": number(1),
     "metric": TEXT,
     "kind": word(KINDS),
-    "value": number(0),
+    "value": number(0, gaps=True),
     "low": number(gaps=True),
     "high": number(gaps=True),
     "held_out": TRUTH,
 }
-"""Columns of the table that every figure here reads."""
+"""Columns of the table that the figures of a measured curve read."""
+
+METRIC_COLUMNS = {
+    "vcpus": number(1),
+    "metric": TEXT,
+    "estimate": number(gaps=True),
+    "low": number(gaps=True),
+    "high": number(gaps=True),
+    "unit": TEXT,
+}
+"""Columns of the table that `over_vcpus` reads; ``policy``, or else ``variant``, names the curve."""
 
 _TRAINED = {"mode": "markers", "marker": {"symbol": "circle", "size": 9}}
 _HELD_OUT = {"mode": "markers", "marker": {"symbol": "diamond-open", "size": 11, "line": {"width": 2}}}
@@ -69,7 +76,7 @@ _BASELINES = {
 }
 
 
-@draws
+@reads("curves", COLUMNS)
 def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over vCPUs") -> go.Figure:
     """Dirty memory time over vCPUs, both logarithmic, one colour a variant.
 
@@ -90,10 +97,10 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     figure.update_yaxes(time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
     _boundary(figure, rows)
     _key(figure, rows)
-    return titled(figure, title, "points are measured, lines are the model")
+    return titled(figure, title, "points are measured, lines are the model", rows_of=3)
 
 
-@draws
+@reads("curves", COLUMNS)
 def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock contentions over vCPUs") -> go.Figure:
     """Contentions over vCPUs, and beside it contentions per page, which saturate.
 
@@ -114,9 +121,7 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     share = rows.assign(**rows[ends].div(rows["vcpus"] * pages_per_vcpu, axis=0))
     positive = rows[rows["value"] > 0]
     floor = positive["value"].min() / 4 if len(positive) else 1.0
-    titles = ["contentions", "contentions per page dirtied"]
-    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.12)
-    facet_titles(figure)
+    figure = subplots(1, 2, subplot_titles=["contentions", "contentions per page dirtied"], horizontal_spacing=0.12)
     left, right = {"row": 1, "col": 1}, {"row": 1, "col": 2}
     _draw(figure, positive, floor=floor, at=left)
     _draw(figure, share, at=right)
@@ -131,10 +136,10 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     subtitle = "points are measured, lines are the model"
     if hidden:
         subtitle += f"; 0 measured at {', '.join(f'{v:g}' for v in hidden)} vCPU cannot stand on the left axis"
-    return titled(figure, title, subtitle)
+    return titled(figure, title, subtitle, rows_of=3)
 
 
-@draws
+@reads("curves", COLUMNS)
 def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.Figure:
     """Pages dirtied per second relative to one vCPU, measured and by three models, a panel a variant.
 
@@ -176,19 +181,64 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     laws = [
         (name, look, MODEL_COLOURS[name]) for kind, (name, look) in _BASELINES.items() if (rows["kind"] == kind).any()
     ]
-    key_below(figure, [*_entries(rows, "model, "), *laws], rows_of=3)
-    return titled(figure, title, "points are measured, lines are models; the thin dotted line is ideal")
+    key(figure, [*_entries(rows, "model, "), *laws])
+    said = "points are measured, lines are models; the thin dotted line is ideal"
+    return titled(figure, title, said, rows_of=3)
+
+
+@reads("frame", METRIC_COLUMNS | {"policy": TEXT, "variant": TEXT}, policy="", variant="")
+def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted over vCPUs") -> go.Figure:
+    """Curves with their intervals over vCPUs, a panel a metric.
+
+    Raises `InputError` if there is no row to draw.
+
+    - `frame`: the columns `METRIC_COLUMNS`, and ``policy`` or ``variant``: a prediction's or a comparison's frame, or
+      the result itself.
+    - `metric`: only this one.
+
+    >>> frame = pd.DataFrame({"variant": "a", "vcpus": [1, 2], "metric": "zap_time", "estimate": [1.0, 1.5],
+    ...                       "low": [0.9, 1.2], "high": [1.1, 1.8], "unit": "s"})
+    >>> over_vcpus(frame).data[1].y
+    array([1. , 1.5])
+    """
+    if metric and metric not in set(frame["metric"]):
+        raise InputError("metric", metric, "no row of it to draw", nearest(metric, in_order(frame["metric"])))
+    rows = frame[frame["metric"] == metric] if metric else frame
+    rows = rows.assign(curve=rows["policy"].where(rows["policy"] != "", rows["variant"]))
+    units, factors = dict(zip(rows["metric"], rows["unit"], strict=True)), dict.fromkeys(rows["metric"], 1.0)
+    for name in [name for name, unit in units.items() if unit == "s"]:
+        factors[name], units[name] = time_unit(rows.loc[rows["metric"] == name, "estimate"])
+    ends = ["estimate", "low", "high"]
+    rows[ends] = rows[ends].div(rows["metric"].map(factors), axis=0)
+    figure, place = facets([f"{name}, {unit}" for name, unit in units.items()], shared_y=False)
+    colours = variant_colours(rows["curve"])
+    for panel, name in enumerate(units):
+        for curve, part in rows[rows["metric"] == name].sort_values("vcpus").groupby("curve", sort=False):
+            area = band(part["vcpus"], part["low"], part["high"], translucent(colours[curve]))
+            figure.add_scatter(**area, legendgroup=curve, **place(panel))
+            figure.add_scatter(
+                x=part["vcpus"],
+                y=part["estimate"],
+                mode="lines+markers",
+                line={"color": colours[curve], "width": 2.5},
+                name=curve,
+                legendgroup=curve,
+                showlegend=bool(curve),
+                hovertemplate="%{x} vCPUs: %{y:.4g}<extra>%{fullData.name}</extra>",
+                **place(panel),
+            )
+    figure.update_xaxes(vcpu_axis(rows["vcpus"]))
+    figure.update_yaxes(rangemode="tozero")
+    return titled(figure, title, "predicted; bands are intervals", rows_of=3)
 
 
 def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4]) -> pd.DataFrame:
-    """Rows of one metric and some kinds, checked and ordered by vCPUs."""
-    frame = require(curves, COLUMNS, "curves")
-    require_words(frame, "kind", KINDS, "curves")
-    rows = frame[(frame["metric"] == metric) & frame["kind"].isin(kinds)]
+    """Rows of one metric and some kinds, ordered by vCPUs."""
+    rows = curves[(curves["metric"] == metric) & curves["kind"].isin(kinds)]
     if rows.empty:
-        found = ", ".join(in_order(frame["metric"]))
+        found = ", ".join(in_order(curves["metric"]))
         raise InputError("curves.metric", found, f"no row of {metric} to draw", f"add rows of kind {', '.join(kinds)}")
-    rows = checked(rows, COLUMNS, "curves")
+    rows = checked(rows, COLUMNS | {"value": number(0)}, "curves")  # other metrics may have gaps
     if metric == "dirty_memory_time" and not (rows["value"] > 0).all():
         raise InputError("curves.value", float(rows["value"].min()), "a time must be above 0")
     return pd.concat([part.sort_values("vcpus", kind="stable") for _, part in rows.groupby("variant", sort=False)])
@@ -325,13 +375,4 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
     for entry in entries:
         key_entry(figure, *entry)
     for variant, colour in variant_colours(rows["variant"]).items():
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="lines",
-            line={"color": colour, "width": 6},
-            name=variant,
-            legendgroup=variant,
-            hoverinfo="skip",
-        )
-    legend_below(figure, rows["variant"].nunique(), rows_of=3, keyed=True)
+        key_entry(figure, variant, {"mode": "lines", "line": {"width": 6}}, colour, legend="legend")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Choosing a batch: what each costs, which is best where, and what is traded for what.
+"""Choosing a batch or a policy: what each costs, which is best where, and what is traded for what.
 
 Everything here is simulated, except the closed form, which says so. A batch of 0 pages is the whole ioctl.
 """
@@ -7,7 +7,7 @@ Everything here is simulated, except the closed form, which says so. A batch of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,7 @@ from simlib.figures.style import (
     PALETTE,
     error_bars,
     facets,
-    key_below,
-    legend_below,
+    key,
     seconds,
     short_number,
     ticked_axis,
@@ -32,6 +31,7 @@ from simlib.figures.style import (
     titled,
     translucent,
 )
+from simlib.model.quantities import format_size
 
 _ABOVE_0, _END = number(np.finfo(float).tiny), number(0, gaps=True)
 
@@ -59,6 +59,16 @@ MAP_COLUMNS = {
 
 PARETO_COLUMNS = {"strategy": TEXT, "stall_s": _ABOVE_0, "clear_s": _ABOVE_0, "lost_s": _ABOVE_0, "on_front": TRUTH}
 """Columns of the table that `pareto` reads."""
+
+POLICY_COLUMNS = {
+    "vcpus": number(0),
+    "access_rate": number(0),
+    "clear_lock": TEXT,
+    "clear_chunk": number(0),
+    "policy": TEXT,
+    "matters": TRUTH,
+}
+"""Columns of the table that `policy_map` reads."""
 
 LEAST_COLOURS = 4.0
 """A factor: the scale of `pareto`'s colours spans it, however near to each other the values are."""
@@ -117,9 +127,9 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     ]
     if rows["closed_form_s"].notna().any():
         entries.append(("closed form", {"mode": "lines", "line": {"width": 1.5, "dash": "dot"}}, _CLOSED_FORM))
-    key_below(figure, entries, rows_of=4)
+    key(figure, entries)
     figure.update_layout(margin_t=118)
-    return titled(figure, title, "simulated; each panel has its own axis of costs")
+    return titled(figure, title, "simulated; each panel has its own axis of costs", rows_of=4)
 
 
 @reads("table", MAP_COLUMNS)
@@ -171,6 +181,50 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
     )
 
 
+@reads("table", POLICY_COLUMNS)
+def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequence[str] = ()) -> go.Figure:
+    """The best policy over vCPUs and accesses, a panel for each mode of CLEAR's lock and chunk.
+
+    - `table`: ``vcpus``, ``access_rate`` (1/s of a vCPU), ``clear_lock``, ``clear_chunk`` (bytes), ``policy``,
+      ``matters`` (bool: whether it is better than never letting go), of one architecture. One row a cell.
+    - `policies`: the order of their colours, so that several maps have the same; by default that of the table.
+
+    >>> table = pd.DataFrame({"vcpus": [1, 4], "access_rate": 1e5, "clear_lock": "write", "clear_chunk": 2**20,
+    ...                       "policy": "every-64", "matters": [False, True]})
+    >>> [trace.name for trace in policy_map(table).data if trace.type == "scatter"]
+    ['every-64', 'does not matter']
+    """
+    across, up = sorted(set(table["vcpus"])), sorted(set(table["access_rate"]))
+    locks, chunks = in_order(table["clear_lock"]), sorted(set(table["clear_chunk"]))
+    names = list(policies) or in_order(table.loc[table["matters"], "policy"])
+    kinds = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)} | {"does not matter": GRID}
+    shown = table["policy"].where(table["matters"], "does not matter")
+    rows = table.assign(number=shown.map(list(kinds).index) + 0.5)
+    scale = [[(i + end) / len(kinds), colour] for i, colour in enumerate(kinds.values()) for end in (0, 1)]
+    panels = [(lock, chunk) for lock in locks for chunk in chunks]
+    figure, place = facets([f"{lock}, {format_size(int(chunk))}" for lock, chunk in panels], columns=len(chunks))
+    for i, (lock, chunk) in enumerate(panels):
+        here = rows[(rows["clear_lock"] == lock) & (rows["clear_chunk"] == chunk)].set_index(["access_rate", "vcpus"])
+        grid = here[["number", "policy"]].unstack().reindex(index=up)  # noqa: PD010  # a cell is one row
+        figure.add_heatmap(
+            z=grid["number"].reindex(columns=across), text=grid["policy"].reindex(columns=across).fillna(""),
+            colorscale=scale, zmin=0, zmax=len(kinds), showscale=False, xgap=1, ygap=1,
+            customdata=[[[short_number(rate), f"{n:g}"] for n in across] for rate in up], hoverongaps=False,
+            hovertemplate="%{customdata[1]} vCPUs, %{customdata[0]} accesses/s: %{text}<extra></extra>", **place(i),
+        )  # fmt: skip
+    for name, colour in kinds.items():
+        if name in set(shown):
+            figure.add_scatter(x=[None], y=[None], mode="markers", name=name,
+                               marker={"symbol": "square", "size": 11, "color": colour}, **place(0))  # fmt: skip
+    for axis, values, step, text in (("xaxes", across, 3, "{:g}".format), ("yaxes", up, 2, short_number)):
+        places = list(range(0, len(values), step))
+        ticks = {"tickvals": places, "ticktext": [text(values[i]) for i in places], "showgrid": False}
+        getattr(figure, f"update_{axis}")(ticks)
+    figure.update_yaxes(title="accesses/s of a vCPU", col=1)
+    figure.update_layout(height=230 * len(locks) + 160)
+    return titled(figure, title, "A panel for each mode in which CLEAR holds the lock, and the memory of one CLEAR")
+
+
 @reads("table", PARETO_COLUMNS | {"knee": TRUTH, "as_it_is": TRUTH}, knee=False, as_it_is=False)
 def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CLEAR, the guest's time") -> go.Figure:
     """Longest stall against CLEAR's CPU time, the guest's lost time as colour; the front is joined by a line.
@@ -215,8 +269,7 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
     figure.update_xaxes(time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
     figure.update_yaxes(time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
     figure.update_layout(height=560, coloraxis=_lost_colours(rows["lost_s"]))
-    legend_below(figure, 3, rows_of=3)
-    return titled(figure, title, "simulated; towards the lower left is better")
+    return titled(figure, title, "simulated; towards the lower left is better", rows_of=3)
 
 
 def _lost_colours(lost: pd.Series) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How good a calibration is: held-out errors, costs with intervals, correlations, sensitivities."""
+"""How good a calibration is: errors, costs with intervals, correlations, sensitivities."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from simlib.errors import InputError
 from simlib.figures.bars import bars_over_vcpus
-from simlib.figures.frame import TEXT, draws, in_order, number, reads, require, require_numbers, word
+from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
 from simlib.figures.style import (
     HEIGHT,
     INK,
@@ -22,13 +21,13 @@ from simlib.figures.style import (
     PALETTE,
     facets,
     key_entry,
-    legend_below,
     log_axis,
     plain_number,
     row_axis,
     short_number,
     signed,
     spans,
+    subplots,
     titled,
     translucent,
     variant_colours,
@@ -40,6 +39,9 @@ ROLE_LOOKS: dict[str, dict[str, str]] = {"fitted": {"symbol": "circle"}, "held o
 
 WARNING = "#D55E00"
 """Colour of a mark that says that something is at a bound."""
+
+NEAR = 10
+"""Percent of the band that `published_errors` shades."""
 
 UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
@@ -67,7 +69,7 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
     figure.update_yaxes(title="predicted − measured, % of measured", col=1)
     figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
-    return titled(figure, title, "held-out points only; above 0: predicted slower than measured")
+    return titled(figure, title, "held-out points only; above 0: predicted slower than measured", rows_of=6)
 
 
 _RESIDUAL_COLUMNS = {
@@ -92,10 +94,10 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
     >>> [trace.y.tolist() for trace in residuals(rows).data if trace.name == "a"]
     [[1.5], [-3.0]]
     """
-    rows = require(rows[np.isfinite(rows["error_percent"]) & rows["role"].isin(ROLE_LOOKS)], rows.columns, "residuals")
+    shown = rows[np.isfinite(rows["error_percent"]) & rows["role"].isin(ROLE_LOOKS)]
+    rows = checked(shown, _RESIDUAL_COLUMNS, "residuals")
     metrics, colours = in_order(rows["metric"]), variant_colours(rows["variant"])
     figure, place = facets(metrics, columns=2, shared_y=False)
-    seen: set[str] = set()
     axis = vcpu_axis(rows["vcpus"])
     left, right = (10**end for end in axis["range"])
     for i, metric in enumerate(metrics):
@@ -110,20 +112,68 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
             figure.add_scatter(
                 x=part["vcpus"], y=part["error_percent"], mode="markers",
                 marker={"color": colours[variant], "size": 9, **ROLE_LOOKS[role]}, cliponaxis=False,
-                name=variant or "rows", legendgroup=variant, showlegend=variant not in seen,
+                name=variant or "rows", legendgroup=variant, showlegend=True,
                 hovertemplate=f"%{{x}} vCPUs: %{{y:+.2f}} %<extra>{variant} {role}</extra>", **place(i),
             )  # fmt: skip
-            seen.add(variant)
     figure.update_xaxes(axis)
     figure.update_yaxes(zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
     figure.update_yaxes(title="model − measured, %", col=1)
-    legend_below(figure, len(colours), rows_of=3, keyed=True)
     for role, look in ROLE_LOOKS.items():
         if (rows["role"] == role).any():
             key_entry(figure, role, {"mode": "markers", "marker": {"size": 9, **look}}, MUTED)
     band = {"mode": "markers", "marker": {"size": 14, "symbol": "square", "opacity": 0.3}}
     key_entry(figure, "± one deviation of a row", band, MUTED)
-    return titled(figure, title, "above 0: the model is slower, or counts more, than measured")
+    return titled(figure, title, "above 0: the model is slower, or counts more, than measured", rows_of=3)
+
+
+_PUBLISHED_COLUMNS = {
+    "study": TEXT,
+    "variant": TEXT,
+    "metric": TEXT,
+    "vcpus": number(gaps=True),
+    "role": TEXT,
+    "error_percent": number(gaps=True),
+}
+
+
+@reads("table", _PUBLISHED_COLUMNS)
+def published_errors(table: pd.DataFrame, title: str = "Predicted against published") -> go.Figure:
+    """Signed errors, a line a study and metric; filled: fitted, open: held out.
+
+    Raises `InputError` if there is no row with an error.
+
+    - `table`: columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not
+      drawn).
+
+    >>> rows = pd.DataFrame({"study": "seed 000", "variant": "a", "metric": "m", "vcpus": [1, 64],
+    ...                      "role": ["fitted", "held out"], "error_percent": [1.0, -7.5]})
+    >>> [(trace.name, trace.x.tolist()) for trace in published_errors(rows).data]
+    [('fitted', [1.0]), ('held out', [-7.5])]
+    """
+    rows = table[np.isfinite(table["error_percent"]) & table["role"].isin(ROLE_LOOKS)]
+    rows = checked(rows, _PUBLISHED_COLUMNS, "table").sort_values("study", kind="stable")
+    rows = rows.sort_values("study", key=lambda names: ~names.str.startswith("seed "), kind="stable")
+    rows["line"] = rows["study"] + "<br>" + rows["metric"]
+    lines = in_order(rows["line"])
+    figure = go.Figure()
+    for i, (role, colour) in enumerate(zip(ROLE_LOOKS, (MUTED, PALETTE[0]), strict=True)):
+        mine = rows[rows["role"] == role]
+        if mine.empty:
+            continue
+        vcpus = ["" if np.isnan(n) else f", {n:g} vCPUs" for n in mine["vcpus"]]
+        figure.add_scatter(
+            x=mine["error_percent"],
+            y=[lines.index(line) + (0.14 if i else -0.14) for line in mine["line"]],
+            mode="markers", name=role, marker={"size": 8, "color": colour, **ROLE_LOOKS[role]}, cliponaxis=False,
+            text=[f"{variant}{n}" for variant, n in zip(mine["variant"], vcpus, strict=True)],
+            hovertemplate=f"%{{text}}: %{{x:+.1f}} %<extra>{role}</extra>",
+        )  # fmt: skip
+    figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=translucent(MUTED, 0.13), line_width=0, layer="below")
+    figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=INK)
+    figure.update_yaxes(row_axis(lines) | {"tickfont": {"size": 10}})
+    figure.update_layout(height=max(HEIGHT, 36 * len(lines) + 220))
+    said = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
+    return titled(figure, title, said, rows_of=5)
 
 
 _COST_COLUMNS = {
@@ -154,7 +204,7 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     names = {unit: in_order(costs.loc[costs["unit"] == unit, "name"]) for unit in UNITS}
     names = {unit: rows for unit, rows in names.items() if rows}
     height = max(HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(names) + 170)
-    figure = make_subplots(
+    figure = subplots(
         len(names),
         1,
         row_heights=[len(rows) + 0.6 for rows in names.values()],
@@ -163,12 +213,8 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     colours = dict(zip(in_order(costs["fit"]), PALETTE * len(costs), strict=False))
     for row, (unit, rows) in enumerate(names.items(), start=1):
         _draw_costs(figure, costs[costs["unit"] == unit], unit, rows, colours, {"row": row, "col": 1})
-    entries = list(dict.fromkeys(trace.legendgroup for trace in figure.data))
-    for group in entries:
-        next(trace for trace in figure.data if trace.legendgroup == group and trace.mode == "markers").showlegend = True
-    legend_below(figure, len(entries), rows_of=3)
     figure.update_layout(height=height)
-    return titled(figure, title, "calibrated; a point or interval that runs into the left edge reaches 0")
+    return titled(figure, title, "calibrated; a point or interval that runs into the left edge reaches 0", rows_of=3)
 
 
 def _draw_costs(
@@ -187,9 +233,10 @@ def _draw_costs(
         part = drawn[drawn["fit"] == fit]
         if part.empty:
             continue
-        look = {"name": shorten(fit, 90, placeholder=" …"), "legendgroup": fit, "showlegend": False, **at}
+        look = {"name": shorten(fit, 90, placeholder=" …"), "legendgroup": fit, **at}
         figure.add_scatter(
             x=spans(part, "low", "high"), y=np.repeat(part["y"], 3), mode="lines+markers", hoverinfo="skip",
+            showlegend=False,
             line={"color": colour, "width": 2}, marker={"symbol": "line-ns-open", "size": 9}, **look,
         )  # fmt: skip
         figure.add_scatter(
@@ -199,13 +246,14 @@ def _draw_costs(
             marker={"color": colour, "size": 10, "symbol": part["symbol"].tolist()},
             cliponaxis=False,
             text=part["text"],
+            showlegend=True,
             hovertemplate=f"%{{text}}<extra>{fit}</extra>",
             **look,
         )
         bounded = part[part["bound"] != ""]
         if len(bounded):
             figure.add_scatter(
-                x=bounded["value"], y=bounded["y"], mode="markers", hoverinfo="skip", showlegend=False,
+                x=bounded["value"], y=bounded["y"], mode="markers", hoverinfo="skip", showlegend=True,
                 marker={"symbol": "diamond-open", "size": 17, "color": WARNING, "line": {"width": 2}},
                 name="at a physical bound, or an end of it is", legendgroup="bound", **at,
             )  # fmt: skip
@@ -213,7 +261,7 @@ def _draw_costs(
     figure.update_yaxes(row_axis(names), **at)
 
 
-@draws
+@reads("matrix", number(gaps=True))
 def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrated costs") -> go.Figure:
     """Correlation matrix as a heat map with its numbers.
 
@@ -226,15 +274,10 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     array([['1.00', '−0.90'],
            ['−0.90', '1.00']], dtype=object)
     """
-    if not isinstance(matrix, pd.DataFrame):
-        raise InputError("matrix", type(matrix).__name__, "must be a pandas DataFrame")
-    if matrix.empty:
-        raise InputError("matrix", "no rows", "the figure needs at least one name")
     names = [str(name) for name in matrix.columns]
     if [str(name) for name in matrix.index] != names:
         raise InputError("matrix", f"rows {', '.join(map(str, matrix.index))}", f"must be {', '.join(names)}")
-    require_numbers(matrix, matrix.columns, "matrix", gaps=True)
-    values = matrix.to_numpy(dtype=float)
+    values = matrix.to_numpy()
     if (np.abs(values) > 1 + 1e-9).any():
         raise InputError("matrix", float(values[np.abs(values) > 1 + 1e-9][0]), "must be from -1 to 1")
     text = np.array([["" if np.isnan(v) else f"{v:.2f}".replace("-", "−") for v in row] for row in values], object)
@@ -297,8 +340,7 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
     figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(HEIGHT, 46 * len(rows) + 190))
     figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=INK)
     figure.update_yaxes(autorange="reversed", type="category", ticks="")
-    legend_below(figure, 2)
-    return titled(figure, title, "Sobol indices; bars at the ends are confidence intervals")
+    return titled(figure, title, "Sobol indices; bars at the ends are confidence intervals", rows_of=5)
 
 
 def _lines(costs: pd.Series, names: list[str]) -> list[float]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from simlib.figures.frame import require, require_numbers, require_words
-from simlib.figures.style import PALETTE, facet_titles, legend_below, time_axis, titled
-
-CLEAR_COLUMNS = ("vcpus", "metric", "value", "value_low", "value_high", "model", "model_low", "model_high")
-"""Columns of the table that `clear_under_load` reads, beside the one that it draws over."""
+from simlib.figures.frame import COUNT, checked, number, word
+from simlib.figures.style import PALETTE, error_bars, subplots, time_axis, titled
 
 OVER = {"chunk_pages": "pages of one CLEAR", "batch": "pages of one hold of the lock"}
 """What `clear_under_load` can draw over."""
 
 _METRICS = {"clear_dirty_log_time": "CLEAR of all memory", "longest_stall": "longest stall of a vCPU"}
+_ENDS = ("value_low", "value_high", "model_low", "model_high")
+
+CLEAR_COLUMNS = {
+    "vcpus": COUNT, "metric": word(_METRICS), "value": number(0), "model": number(0),
+    **dict.fromkeys(_ENDS, number(gaps=True)),
+}  # fmt: skip
+"""Columns of the table that `clear_under_load` reads, beside the one that it draws over."""
 
 
 def chunk_name(pages: int) -> str:
@@ -45,44 +48,37 @@ def clear_under_load(
     >>> [trace.name for trace in clear_under_load(pd.DataFrame([cell])).data]
     ['1 vCPU, measured', '1 vCPU, predicted']
     """
-    rows = require(cells, (over, *CLEAR_COLUMNS), "cells")
-    require_words(rows, "metric", _METRICS, "cells")
-    require_numbers(rows, ("value", "model"), "cells", least=0)
+    rows = checked(cells, {over: COUNT, **CLEAR_COLUMNS}, "cells")
     metrics = [metric for metric in _METRICS if (rows["metric"] == metric).any()]
     chunks = sorted(set(rows[over]), key=lambda pages: pages or float("inf"))
     counts = sorted(set(rows["vcpus"]))
-    figure = make_subplots(1, len(metrics), column_titles=[_METRICS[m] for m in metrics], horizontal_spacing=0.1)
-    seen: set[str] = set()
+    figure = subplots(1, len(metrics), column_titles=[_METRICS[m] for m in metrics], horizontal_spacing=0.1)
     for column, metric in enumerate(metrics, 1):
         of_metric = rows[rows["metric"] == metric]
-        for number, (vcpus, colour) in enumerate(zip(counts, PALETTE * 9, strict=False)):
+        for i, (vcpus, colour) in enumerate(zip(counts, PALETTE * 9, strict=False)):
             mine = of_metric[of_metric["vcpus"] == vcpus]
             who = f"{vcpus} vCPU{'s' if vcpus > 1 else ''}"
             for which, (what, prefix, symbol) in enumerate(_KINDS):
-                centre = number - (len(counts) - 1) / 2
+                centre = i - (len(counts) - 1) / 2
                 x = [chunks.index(c) + 0.2 * centre + 0.08 * (which - 0.5) for c in mine[over]]
-                up, down = mine[f"{prefix}_high"] - mine[prefix], mine[prefix] - mine[f"{prefix}_low"]
+                bars = error_bars(mine[prefix], mine[f"{prefix}_low"], mine[f"{prefix}_high"])
                 name = f"{who}, {what}"
                 figure.add_scatter(
-                    x=x, y=mine[prefix], mode="markers", name=name, legendgroup=name, showlegend=name not in seen,
+                    x=x, y=mine[prefix], mode="markers", name=name, legendgroup=name, showlegend=True,
                     marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
-                    error_y={"type": "data", "array": up, "arrayminus": down, "thickness": 1.3, "width": 4},
+                    error_y=bars | {"thickness": 1.3, "width": 4},
                     customdata=[chunk_name(c) for c in mine[over]],
                     hovertemplate=f"{name}<br>%{{customdata}} pages: %{{y:.3g}} s<extra></extra>",
                     row=1, col=column,
                 )  # fmt: skip
-                seen.add(name)
         figure.update_xaxes(
             tickmode="array", tickvals=list(range(len(chunks))), ticktext=[chunk_name(c) for c in chunks],
             title=OVER[over], row=1, col=column,
         )  # fmt: skip
-        ends = ("value_low", "value_high", "model_low", "model_high")
-        values = [v for end in ends for v in of_metric[end] if v > 0]
-        figure.update_yaxes(time_axis(values, ""), row=1, col=column)
-    facet_titles(figure)
-    legend_below(figure, len(seen), rows_of=2)
+        figure.update_yaxes(time_axis(of_metric[list(_ENDS)].to_numpy().ravel(), ""), row=1, col=column)
     figure.update_layout(height=470, margin_t=116)
-    return titled(figure, title, "measured: median with its 90 % interval; predicted: median and 90 % of replications")
+    said = "measured: median with its 90 % interval; predicted: median and 90 % of replications"
+    return titled(figure, title, said, rows_of=2)
 
 
 _KINDS = (("measured", "value", "circle"), ("predicted", "model", "diamond-tall-open"))

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from simlib.figures.bars import bars_over_vcpus
 from simlib.figures.frame import TEXT, in_order, number, reads, word
@@ -21,9 +20,8 @@ from simlib.figures.style import (
     HEIGHT,
     MODE_COLOURS,
     PALETTE,
-    facet_titles,
-    legend_below,
     seconds,
+    subplots,
     time_axis,
     time_unit,
     titled,
@@ -57,7 +55,7 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
     figure.update_layout(barmode="stack")
     figure.update_yaxes(rangemode="tozero")
     figure.update_yaxes(title="time per fault, µs", col=1)
-    return titled(figure, title, "simulated; mean over the faults of all vCPUs")
+    return titled(figure, title, "simulated; mean over the faults of all vCPUs", rows_of=6)
 
 
 @reads("queue", {"lock": TEXT, "time_s": number(0), "queue": number(0)})
@@ -80,8 +78,7 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
     ]
     figure = _lines_over_time(queue, "lock", "queue", "%{y:.2f} queued", looks)
     figure.update_yaxes(title="threads queued (mean over a time bin)", rangemode="tozero")
-    legend_below(figure, len(figure.data))
-    return titled(figure, title, "simulated")
+    return titled(figure, title, "simulated", rows_of=5)
 
 
 @reads("progress", {"thread": TEXT, "time_s": number(0), "pages": number(0)})
@@ -104,10 +101,9 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
         shown.assign(pages=shown["pages"] / width), "thread", "pages", "%{y:.4s} pages/s", looks, float(times.max())
     )
     figure.update_yaxes(title="pages per second", rangemode="tozero", exponentformat="SI")
-    legend_below(figure, len(figure.data), rows_of=8)
     if len(threads) > MOST_THREADS:
         title += f" (first {MOST_THREADS} of {len(threads)} threads)"
-    return titled(figure, title, "simulated")
+    return titled(figure, title, "simulated", rows_of=8)
 
 
 def _lines_over_time(
@@ -148,9 +144,7 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
     array([3., 5.])
     """
     locks = in_order(frame["lock"])
-    figure = make_subplots(len(locks), 1, subplot_titles=locks, shared_xaxes=True, vertical_spacing=0.3 / len(locks))
-    facet_titles(figure)
-    seen: set[str] = set()
+    figure = subplots(len(locks), 1, subplot_titles=locks, shared_xaxes=True, vertical_spacing=0.3 / len(locks))
     bins = frame.sort_values("up_to_s")
     for row, lock in enumerate(locks, start=1):
         for mode, colour in MODE_COLOURS.items():
@@ -166,19 +160,17 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
                 text=[f"{seconds(high / 2)} to {seconds(high)}" for high in part["up_to_s"]],
                 textposition="none",
                 legendgroup=mode,
-                showlegend=mode not in seen,
+                showlegend=True,
                 marker={"color": translucent(colour, 0.55), "line": {"color": colour, "width": 1}},
                 hovertemplate="%{text}: %{y:,}<extra>%{fullData.name}</extra>",
                 row=row,
                 col=1,
             )
-            seen.add(mode)
     axis = time_axis([frame["up_to_s"].min() / 2, frame["up_to_s"].max()], f"{what} (bins of a factor of two)")
     figure.update_xaxes(axis | {"title": None})
     figure.update_xaxes(title=axis["title"], row=len(locks))
     figure.update_yaxes(title="count", rangemode="tozero", exponentformat="SI")
     figure.update_layout(barmode="overlay", bargap=0)
-    legend_below(figure, len(seen))
     if len(locks) > 1:
         figure.update_layout(height=max(HEIGHT, 230 * len(locks) + 180))
-    return titled(figure, title, "simulated")
+    return titled(figure, title, "simulated", rows_of=5)

@@ -12,74 +12,60 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from simlib.figures.frame import draws, in_order, require, require_numbers, require_words
-from simlib.figures.style import PALETTE, facet_titles, legend_below, titled
+from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
+from simlib.figures.style import PALETTE, subplots, titled
 
 _DASHES = {"simulated": "solid", "fitted": "solid", "predicted": "dash"}
 _PUBLISHED = {"symbol": "circle", "size": 10, "line": {"color": "white", "width": 1}}
+_TABLE = {
+    "series": TEXT, "time_s": number(), "degradation": number(), "role": word(_DASHES), "width_s": number(0, gaps=True),
+}  # fmt: skip
+_MEASURED = {"series": TEXT, "level_percent": number(0), "seconds": number(0)}
 LEVEL_LINE = {"color": "#9aa0a6", "width": 1, "dash": "dot"}
 
 
-@draws
+@reads("table", _TABLE, role="simulated", width_s=np.nan)
 def degradation_over_time(
-    table: pd.DataFrame, measured: pd.DataFrame | None = None, title: str = "Degradation of the guest during migration"
+    rows: pd.DataFrame, measured: pd.DataFrame | None = None, title: str = "Degradation of the guest during migration"
 ) -> go.Figure:
     """Degradation over time, and beside it for how long it was above each level, with what was published.
 
-    Raises `InputError` if a column is missing or a table is empty.
-
-    - `table`: columns ``series``, ``time_s``, ``degradation`` (1: the guest stands still). ``width_s``, of the time
+    - `rows`: columns ``series``, ``time_s``, ``degradation`` (1: the guest stands still). ``width_s``, of the time
       bins, may be there (else the step of ``time_s``), and ``role`` (``fitted``, ``predicted``): predicted series are
       dashed.
     - `measured`: columns ``series``, ``level_percent``, ``seconds``: published time above that degradation.
-    - `title`: title of the figure.
 
     >>> table = pd.DataFrame({"series": "before", "time_s": [0.5, 1.5, 2.5], "degradation": [0.2, 1.0, 0.5]})
     >>> above = degradation_over_time(table).data[1]
     >>> above.x, above.y
     (array([0., 1., 2., 3.]), array([100., 100.,  50.,  20.]))
     """
-    rows = require(table, ["series", "time_s", "degradation"], "table", role="simulated", width_s=np.nan)
-    require_words(rows, "role", _DASHES, "table")
-    require_numbers(rows, ["time_s", "degradation"], "table")
-    require_numbers(rows, ["width_s"], "table", gaps=True, least=0)
-    points = None
-    series = in_order(rows["series"])
-    if measured is not None:
-        points = require(measured, ["series", "level_percent", "seconds"], "measured")
-        require_numbers(points, ["level_percent", "seconds"], "measured", least=0)
-        series = in_order([*series, *points["series"]])
-    figure = make_subplots(
+    points = pd.DataFrame(columns=list(_MEASURED)) if measured is None else checked(measured, _MEASURED, "measured")
+    series = in_order([*rows["series"], *points["series"]])
+    figure = subplots(
         1, 2, shared_yaxes=True, horizontal_spacing=0.04, column_widths=[0.56, 0.44],
         subplot_titles=["over time", "seconds above"],
     )  # fmt: skip
-    seen: set[str] = set()
-    add_lines(figure, rows, "degradation", series, seen, {"row": 1, "col": 1})
+    add_lines(figure, rows, "degradation", series, {"row": 1, "col": 1})
     above = pd.concat([_time_above(part) for _, part in rows.groupby("series", sort=False)])
-    add_lines(figure, above, "degradation", series, seen, {"row": 1, "col": 2}, shape="vh")
-    if points is not None:
-        for name, colour in _colours(series).items():
-            part = points[points["series"].astype(str) == name]
-            if part.empty:
-                continue
+    add_lines(figure, above, "degradation", series, {"row": 1, "col": 2}, shape="vh")
+    for name, colour in _colours(series).items():
+        part = points[points["series"] == name]
+        if len(part):
             figure.add_scatter(
-                x=part["seconds"].to_numpy(dtype=float), y=part["level_percent"].to_numpy(dtype=float), mode="markers",
-                marker=_PUBLISHED | {"color": colour}, cliponaxis=False,
-                name=f"{name}, published", legendgroup=name, showlegend=True, row=1, col=2,
+                x=part["seconds"], y=part["level_percent"], mode="markers", marker=_PUBLISHED | {"color": colour},
+                cliponaxis=False, name=f"{name}, published", legendgroup=name, showlegend=True, row=1, col=2,
                 hovertemplate="above %{y:g} %: %{x:.4g} s<extra>%{fullData.name}</extra>",
             )  # fmt: skip
-            seen.add(f"{name}, published")
-        for level in sorted(set(points["level_percent"])):
-            figure.add_hline(y=level, line=LEVEL_LINE, layer="below", row=1)
+    for level in sorted(set(points["level_percent"])):
+        figure.add_hline(y=level, line=LEVEL_LINE, layer="below", row=1)
     figure.update_yaxes(range=[min(0.0, 100 * float(rows["degradation"].min())) - 2, 104])
     figure.update_yaxes(title="degradation, %", col=1)
     figure.update_xaxes(title="time since the log was enabled, s", rangemode="tozero", col=1)
     figure.update_xaxes(title="time above that degradation, s", rangemode="tozero", col=2)
-    facet_titles(figure)
-    legend_below(figure, len(seen), rows_of=3)
-    return titled(figure, title, "lines are simulated" + ("" if points is None else ", points are published"))
+    said = "lines are simulated" + ("" if measured is None else ", points are published")
+    return titled(figure, title, said, rows_of=3)
 
 
 def _colours(series: Sequence[str]) -> dict[str, str]:
@@ -87,39 +73,31 @@ def _colours(series: Sequence[str]) -> dict[str, str]:
 
 
 def add_lines(
-    figure: go.Figure,
-    rows: pd.DataFrame,
-    column: str,
-    series: Sequence[str],
-    seen: set[str],
-    at: dict[str, int],
-    shape: str = "linear",
+    figure: go.Figure, rows: pd.DataFrame, column: str, series: Sequence[str], at: dict[str, int], shape: str = "linear"
 ) -> None:
     """A line a series, in percent; earlier ones are wider by 2 px, so that they show on both sides of later ones."""
     for i, (name, colour) in enumerate(_colours(series).items()):
-        part = rows[rows["series"].astype(str) == name].sort_values("time_s", kind="stable")
+        part = rows[rows["series"] == name].sort_values("time_s", kind="stable")
         if part.empty:
             continue
-        role = str(part["role"].iloc[0])
-        entry = f"{name}, {role}"
+        role = part["role"].iloc[0]
         figure.add_scatter(
-            x=part["time_s"].to_numpy(dtype=float),
-            y=100 * part[column].to_numpy(dtype=float),
+            x=part["time_s"],
+            y=100 * part[column],
             mode="lines",
             line={"color": colour, "width": 2 + 2.2 * (len(series) - 1 - i), "dash": _DASHES[role], "shape": shape},
-            name=entry,
+            name=f"{name}, {role}",
             legendgroup=name,
-            showlegend=entry not in seen,
+            showlegend=True,
             hovertemplate="%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>",
             **at,
         )
-        seen.add(entry)
 
 
 def _time_above(part: pd.DataFrame) -> pd.DataFrame:
     """Degradations of one series, largest first, and the seconds that they last together."""
-    times = part["time_s"].sort_values().to_numpy(dtype=float)
+    times = np.sort(part["time_s"])
     step = float(np.median(np.diff(times))) if len(times) > 1 else 2 * float(times[0])
     falling = part.fillna({"width_s": step}).sort_values("degradation", ascending=False, kind="stable")
-    total = np.concatenate([[0.0], np.cumsum(falling["width_s"].to_numpy(dtype=float))])
+    total = np.concatenate([[0.0], np.cumsum(falling["width_s"])])
     return pd.concat([falling.iloc[:1], falling]).assign(time_s=total)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from simlib.errors import InputError, nearest
 from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
-from simlib.figures.style import MODE_COLOURS, MUTED, legend_below, row_axis, seconds, spans, time_unit, titled
+from simlib.figures.style import MODE_COLOURS, legend_below, row_axis, seconds, spans, subplots, time_unit, titled
 
 MOST_ROWS = 40
 """Rows in `lock_ownership`."""
@@ -28,14 +27,10 @@ OWNER_COLOURS = {
 }
 """Who owns a lock (`simlib.engine.timeline.OWNERS`), from the bottom of the strip to its top."""
 
-_MODES = {"read": "read", "unknown": "mode unknown"}
-"""Of modes other than write, which the figure divides by whose it is."""
-
-
 _SPANS = {
     "thread": TEXT,
     "lock": TEXT,
-    "mode": word(["write", *_MODES]),
+    "mode": word(MODE_COLOURS),
     "what": word(["wait", "hold"]),
     "begin_s": number(0),
     "end_s": number(0),
@@ -54,7 +49,7 @@ def lock_ownership(
 
     Raises `InputError` if the lock is not in the table.
 
-    - `table`: columns ``thread``, ``lock``, ``mode`` (``read``, ``write`` or ``unknown``), ``what`` (``wait`` or
+    - `table`: columns ``thread``, ``lock``, ``mode`` (``read`` or ``write``), ``what`` (``wait`` or
       ``hold``), ``begin_s``, ``end_s``: simulated seconds, as `simlib.engine.timeline.timeline` gives them.
     - `shares`: columns ``time_s``, ``width_s``, ``owner`` (of `OWNER_COLOURS`), ``share``, as
       `simlib.engine.timeline.ownership_over_time` gives them.
@@ -76,19 +71,19 @@ def lock_ownership(
     strip = 130 if shares is not None else 0
     body = max(160, each * len(shown) + 20)
     gap = 34
-    figure = make_subplots(
+    figure = subplots(
         2 if strip else 1, 1, shared_xaxes=True, row_heights=[body, strip] if strip else None,
         vertical_spacing=gap / (body + strip + gap) if strip else 0.0,
     )  # fmt: skip
     whose = np.where(rows["thread"].str.startswith("vcpu "), "write, vCPUs", "write, clearing threads")
-    rows = rows.assign(owner=np.where(rows["mode"] == "write", whose, rows["mode"].map(_MODES)))
+    rows = rows.assign(owner=np.where(rows["mode"] == "write", whose, "read"))
     for (what, owner), part in rows.groupby(["what", "owner"]):
         thick = 0.62 if what == "hold" else 0.2
         figure.add_scatter(
             x=spans(part, "begin_s", "end_s") / factor,
             y=np.repeat(part["thread"].map(shown.index), 3),
             mode="lines",
-            line={"color": OWNER_COLOURS.get(str(owner), MUTED), "width": thick * each, "simplify": False},
+            line={"color": OWNER_COLOURS[str(owner)], "width": thick * each, "simplify": False},
             name=f"{what}: {owner}",
             text=np.repeat((part["end_s"] - part["begin_s"]).map(seconds), 3),
             showlegend=True,
@@ -100,7 +95,7 @@ def lock_ownership(
     if shares is not None:
         _add_shares(figure, shares, factor, unit)
     figure.update_xaxes(title=f"simulated time, {unit}", row=2 if strip else 1)
-    legend_below(figure, sum(trace.showlegend for trace in figure.data))
+    legend_below(figure)
     figure.update_layout(height=body + strip + (gap if strip else 0) + 92 + figure.layout.margin.b)
     if len(threads) > len(shown):
         title += f" (first {len(shown)} of {len(threads)} threads)"

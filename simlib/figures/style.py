@@ -129,8 +129,7 @@ def seconds(value: float) -> str:
     >>> [seconds(v) for v in (2e-10, 2e-9, 5e-6, 0.1, 20.0, 1000.0, 0.0)]
     ['0.2 ns', '2 ns', '5 µs', '100 ms', '20 s', '1000 s', '0 s']
     """
-    size = abs(value) if value else 1.0
-    factor, unit = next((u for u in TIME_UNITS if size >= u[0] * (1 - 1e-9)), TIME_UNITS[-1])
+    factor, unit = time_unit([abs(value)])
     return f"{float(f'{value / factor:.3g}'):g} {unit}"
 
 
@@ -277,8 +276,10 @@ def spans(rows: pd.DataFrame, low: str, high: str) -> np.ndarray:
     return ends
 
 
-def titled(figure: go.Figure, title: str, subtitle: str = "") -> go.Figure:
-    """The figure with its title, the line below it, and the house's look."""
+def titled(figure: go.Figure, title: str, subtitle: str = "", *, rows_of: int = 0) -> go.Figure:
+    """The figure with its title, the line below it, the house's look, and a `legend_below` if `rows_of` is given."""
+    if rows_of:
+        legend_below(figure, rows_of=rows_of)
     height = figure.layout.height or HEIGHT  # JupyterLab does not take it from the template
     top = 1 - 18 / height  # in pixels, so that it stays clear of the panels of a tall figure
     title_of = {"text": title, "y": top, "subtitle": {"text": subtitle}}
@@ -300,40 +301,51 @@ def as_widget(figure: go.Figure) -> go.FigureWidget:
     return widget
 
 
-def legend_below(figure: go.Figure, entries: int, *, rows_of: int = 5, keyed: bool = False) -> go.Figure:
+def legend_below(figure: go.Figure, *, rows_of: int = 5) -> None:
     """Put the legend below the axes, where it covers nothing, and the key of markers and lines below that.
 
-    - `entries`: number of entries of the first legend.
-    - `rows_of`: how many of them fit side by side.
-    - `keyed`: whether the figure has a second legend, ``legend2``, that explains markers and lines.
+    Of traces that show themselves in the legend, each name of a group stands there once.
 
-    >>> legend_below(go.Figure(), 3, keyed=True).layout.margin.b
-    140
+    - `rows_of`: how many entries fit side by side.
+
+    >>> figure = go.Figure([{"name": "a", "showlegend": True}] * 2)
+    >>> key_entry(figure, "measured", {"mode": "markers"}, INK)
+    >>> legend_below(figure)
+    >>> figure.layout.margin.b, [trace.showlegend for trace in figure.data]
+    (140, [True, False, True])
     """
-    key = 44 if keyed else 0  # two lines, since the key wraps in a narrow window
+    shown = set[tuple[str | None, ...]]()
+    for trace in figure.data:
+        entry = (trace.legend, trace.legendgroup, trace.name)
+        if entry in shown:
+            trace.showlegend = False
+        elif trace.showlegend is not False:
+            shown.add(entry)
+    keyed = sum(legend == "legend2" for legend, *_ in shown)
+    room = 44 if keyed else 0  # two lines, since the key wraps in a narrow window
     below = {"orientation": "h", "yref": "container", "xanchor": "left", "x": 0.0, "font": {"size": 12}}
     figure.update_layout(
-        margin_b=70 + 26 * math.ceil(entries / rows_of) + key,
-        legend=below | {"yanchor": "bottom", "y": (key + 4) / HEIGHT},
+        margin_b=70 + 26 * math.ceil((len(shown) - keyed) / rows_of) + room,
+        legend=below | {"yanchor": "bottom", "y": (room + 4) / HEIGHT},
     )
     if keyed:
-        figure.update_layout(legend2=below | _STILL | {"yanchor": "top", "y": key / HEIGHT})
-    return figure
+        figure.update_layout(legend2=below | _STILL | {"yanchor": "top", "y": room / HEIGHT})
 
 
-def key_below(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]], *, rows_of: int = 5) -> None:
-    """A legend below the axes that explains markers and lines: of each entry the name, the look and the colour."""
+def key(figure: go.Figure, entries: Sequence[tuple[str, dict[str, Any], str]]) -> None:
+    """A legend that explains markers and lines: of each entry the name, the look and the colour."""
     for name, look, colour in entries:
         key_entry(figure, name, look, colour, legend="legend")
     figure.update_layout(legend=_STILL)
-    legend_below(figure, len(entries), rows_of=rows_of)
 
 
 def key_entry(figure: go.Figure, name: str, look: dict[str, Any], colour: str, legend: str = "legend2") -> None:
-    """Add an entry to a legend that explains a marker or a line, and draws nothing."""
+    """Add an entry to a legend, of a group or of what explains a marker or a line, that draws nothing."""
+    group = name if legend == "legend" else None
     figure.add_scatter(
-        x=[None], y=[None], name=name, legend=legend, showlegend=True, hoverinfo="skip", **coloured(look, colour)
-    )
+        x=[None], y=[None], name=name, legend=legend, legendgroup=group, showlegend=True, hoverinfo="skip",
+        **coloured(look, colour),
+    )  # fmt: skip
 
 
 def coloured(look: dict[str, Any], colour: str) -> dict[str, Any]:
@@ -359,7 +371,7 @@ def facets(
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    figure = make_subplots(
+    figure = subplots(
         rows,
         columns,
         subplot_titles=list(panels),
@@ -367,16 +379,15 @@ def facets(
         horizontal_spacing=0.035 if shared_y else 0.075,
         vertical_spacing=0.32 / max(2, rows),
     )
-    facet_titles(figure)
     figure.update_xaxes(title=x_title, row=rows)
     if rows > 1:
         figure.update_layout(height=300 * rows + 160)
     return figure, lambda index: {"row": index // columns + 1, "col": index % columns + 1}
 
 
-def facet_titles(figure: go.Figure) -> None:
-    """Give the titles of small multiples the size and weight of a heading below the main title."""
-    figure.update_annotations(font={"size": 13, "color": INK})
+def subplots(rows: int, columns: int, **given: Any) -> go.Figure:
+    """Panels as Plotly's `make_subplots` has them, each title a heading below the main title."""
+    return make_subplots(rows, columns, **given).update_annotations(font={"size": 13, "color": INK})
 
 
 def _template() -> go.layout.Template:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from simlib.figures.frame import TEXT, Rule, in_order, number, reads, word
+from simlib.figures.frame import COUNT, TEXT, in_order, number, reads, word
 from simlib.figures.style import (
     PALETTE,
+    error_bars,
     even_ticks,
-    facet_titles,
-    legend_below,
     plain_number,
+    subplots,
     time_axis,
     time_unit,
     titled,
@@ -26,7 +25,7 @@ from simlib.figures.style import (
 
 _METRICS = {"clear_dirty_log_time": "CLEAR, lab time", "longest_stall": "longest stall, lab time"}
 LOAD_COLUMNS = {
-    "machine": TEXT, "vcpus": number(1), "batch": Rule(int), "metric": word(_METRICS), "lab": number(0),
+    "machine": TEXT, "vcpus": number(1), "batch": COUNT, "metric": word(_METRICS), "lab": number(0),
     "lab_low": number(0), "lab_high": number(0), "model": number(0),
 }  # fmt: skip
 """Columns of the table that `under_load` reads."""
@@ -36,7 +35,7 @@ SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": nu
 
 
 @reads("cells", LOAD_COLUMNS)
-def under_load(rows: pd.DataFrame, title: str = "CLEAR under load: the lab beside the simulator") -> go.Figure:
+def under_load(rows: pd.DataFrame) -> go.Figure:
     """CLEAR time and longest stall over vCPUs, a column a machine, a colour a batch.
 
     - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
@@ -49,25 +48,24 @@ def under_load(rows: pd.DataFrame, title: str = "CLEAR under load: the lab besid
     """
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
     metrics = [metric for metric in _METRICS if metric in set(rows["metric"])]
-    figure = make_subplots(
+    figure = subplots(
         len(metrics), len(machines), column_titles=machines, shared_xaxes=True, shared_yaxes="rows",
         horizontal_spacing=0.02, vertical_spacing=0.06,
     )  # fmt: skip
-    seen: set[str] = set()
     for (i, metric), (j, machine) in ((a, b) for a in enumerate(metrics, 1) for b in enumerate(machines, 1)):
         for colour, batch in zip(PALETTE, batches, strict=False):
             part = rows[(rows["metric"] == metric) & (rows["machine"] == machine) & (rows["batch"] == batch)]
             part = part.sort_values("vcpus")
             name = f"{batch} pages" if batch else "whole ioctl"
             line = {"color": colour, "width": 2.5}
-            up, down = part["lab_high"] - part["lab"], part["lab"] - part["lab_low"]
-            bars = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.2, "width": 3}
+            bars = error_bars(part["lab"], part["lab_low"], part["lab_high"])
             marker = {"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
             lines = {"y": part["model"], "mode": "lines", "line": line, "name": f"{name}, simulated"}
             points = {"y": part["lab"], "mode": "markers", "marker": marker, "error_y": bars,
                       "name": f"{name}, lab, held out"}  # fmt: skip
             for trace in (lines, points):
-                _add(figure, seen, i, j, x=part["vcpus"], **trace)
+                at = {"legendgroup": trace["name"], "showlegend": True, "row": i, "col": j}
+                figure.add_scatter(x=part["vcpus"], **trace, **at)
         figure.update_xaxes(vcpu_axis(rows["vcpus"]), row=i, col=j)
         if i < len(metrics):
             figure.update_xaxes(title=None, row=i, col=j)
@@ -76,17 +74,9 @@ def under_load(rows: pd.DataFrame, title: str = "CLEAR under load: the lab besid
         figure.update_yaxes(axis, row=i, col=j)
         if j > 1:
             figure.update_yaxes(title=None, row=i, col=j)
-    facet_titles(figure)
-    legend_below(figure, len(seen), rows_of=3)
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
-    return titled(figure, title, "points: median and range over the seeds; lines: simulated from instruction costs")
-
-
-def _add(figure: go.Figure, seen: set[str], row: int, column: int, **trace: object) -> None:
-    """Add a trace; its name appears once in the legend."""
-    name = str(trace["name"])
-    figure.add_trace(go.Scatter(**trace, legendgroup=name, showlegend=name not in seen), row=row, col=column)
-    seen.add(name)
+    said = "points: median and range over the seeds; lines: simulated from instruction costs"
+    return titled(figure, "CLEAR under load: the lab beside the simulator", said, rows_of=3)
 
 
 _SWITCH_METRICS = {
@@ -119,14 +109,14 @@ def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
     metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
     factor, unit = time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])
     names = [metric_title(m) + (f", {unit}" if m.endswith("_s") else "") for m in metrics]
-    figure = make_subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
+    figure = subplots(1, len(metrics), subplot_titles=names, shared_yaxes=True, horizontal_spacing=0.06)
     for i, metric in enumerate(metrics, 1):
         part = rows[rows["metric"] == metric].set_index("setting").reindex(settings).dropna()
-        up, down = part["high"] - part["value"], part["value"] - part["low"]
-        bars = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.5, "width": 4}
-        marker = {"size": 11, "color": PALETTE[0]}
-        trace = go.Scatter(x=part["value"], y=part.index, error_x=bars, mode="markers", marker=marker, showlegend=False)
-        figure.add_trace(trace, row=1, col=i)
+        bars = error_bars(part["value"], part["low"], part["high"]) | {"thickness": 1.5, "width": 4}
+        figure.add_scatter(
+            x=part["value"], y=part.index, error_x=bars, mode="markers", marker={"size": 11, "color": PALETTE[0]},
+            showlegend=False, row=1, col=i,
+        )  # fmt: skip
         top = float(np.nanmax(part["high"])) * 1.15 or 1.0
         scale = factor if metric.endswith("_s") else 1.0
         ticks = even_ticks(0.0, top, 5)
@@ -136,5 +126,4 @@ def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
         )  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category")
     figure.update_layout(height=150 + 46 * len(settings), margin_b=60)
-    facet_titles(figure)
     return titled(figure, title, "lab time: instructions of all CPUs, a nanosecond each")

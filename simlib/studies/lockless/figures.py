@@ -16,7 +16,6 @@ from simlib.figures.style import (
     band,
     error_bars,
     facets,
-    legend_below,
     log_axis,
     time_axis,
     titled,
@@ -64,8 +63,8 @@ def regression_shown(rows: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="change of the time by the series, %")
     figure.update_layout(height=380, margin_l=120)
-    legend_below(figure, 2)
-    return titled(figure, "What twelve runs of kernbench say of a regression", "measured times; after over before")
+    said = "measured times; after over before"
+    return titled(figure, "What twelve runs of kernbench say of a regression", said, rows_of=5)
 
 
 @reads("table", RATIO_COLUMNS)
@@ -88,9 +87,8 @@ def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
     figure.add_hline(y=published, line={"color": INK, "width": 2, "dash": "dot"})
     figure.update_xaxes(log_axis(rows["dirty_ratio"], "pages that a GET found: after over before"))
     figure.update_yaxes(log_axis([*rows["ratio"], *rows["ratio_lab"], published], "time of a GET: after over before"))
-    legend_below(figure, len(figure.data), rows_of=3)
     seen = f"points: simulated, a point a setting; dotted: published, {published:.3f}"
-    return titled(figure, "GET after seed 002 over before", seen)
+    return titled(figure, "GET after seed 002 over before", seen, rows_of=3)
 
 
 @reads("table", GET_COLUMNS)
@@ -114,7 +112,7 @@ def get_ways(rows: pd.DataFrame) -> go.Figure:
             figure.add_scatter(**ends, legendgroup=way, **at)
             figure.add_scatter(
                 x=mine["value"], y=mine["estimate"], mode="lines+markers", name=way, legendgroup=way,
-                line={"color": colour, "width": 2, "dash": "dash"}, marker={"size": 6}, showlegend=i == 0,
+                line={"color": colour, "width": 2, "dash": "dash"}, marker={"size": 6}, showlegend=True,
                 customdata=mine[["low", "high"]],
                 hovertemplate="%{x}: %{y:.3g} (%{customdata[0]:.3g} to %{customdata[1]:.3g})"
                 "<extra>%{fullData.name}, predicted</extra>", **at,
@@ -125,5 +123,5 @@ def get_ways(rows: pd.DataFrame) -> go.Figure:
             scale = time_axis([*of_metric["low"], *of_metric["high"]], _METRICS[metric])
         figure.update_yaxes(scale | ({"title": None} if i % len(axes) else {}), **at)
         figure.update_xaxes(type="category", **at)
-    legend_below(figure, len(ways), rows_of=3)
-    return titled(figure, "Ways of GET: predicted", "dashed: predicted, with intervals; nothing here was measured")
+    said = "dashed: predicted, with intervals; nothing here was measured"
+    return titled(figure, "Ways of GET: predicted", said, rows_of=3)

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
 from simlib.figures.frame import TEXT, in_order, number, reads, word
 from simlib.figures.migration import LEVEL_LINE, add_lines
@@ -21,15 +20,20 @@ from simlib.figures.style import (
     INK,
     MUTED,
     PALETTE,
-    facet_titles,
     facets,
     legend_below,
+    row_axis,
     seconds,
     signed,
+    spans,
+    subplots,
     titled,
     translucent,
 )
 from simlib.studies.study import FITTED, HELD_OUT
+
+Words = Callable[[float], str]
+Place = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 METRICS = {
     "precopy_duration": "pre-copy duration",
@@ -51,14 +55,16 @@ BESIDE = {"variant": TEXT, "metric": TEXT, "role": word(_MODEL)}
 """Columns of the tables that `three_configurations` and `seconds_above` read, beside the numbers: ``published``,
 ``predicted`` with its interval ``low`` to ``high``, and ``low_bar`` to ``high_bar``, which counts as agreement."""
 
+_CHANGES = {"emulates": TEXT, **BESIDE, "metric": word(METRICS), **dict.fromkeys(_VALUES, number())}
+_SECONDS = {**BESIDE, **dict.fromkeys(_VALUES, number(0))}
+# By name: Sphinx cannot read a decorator in which a dictionary is unpacked.
+
 _LINEAR = 3.0
 """Change, percent, up to which the axis of changes is about linear."""
 
 
-@reads("table", {"emulates": TEXT, **BESIDE, "metric": word(METRICS), **dict.fromkeys(_VALUES, number())})
-def three_configurations(
-    table: pd.DataFrame, title: str = "What dropping mmu_lock every 64 pages changes"
-) -> go.Figure:
+@reads("table", _CHANGES)
+def three_configurations(table: pd.DataFrame) -> go.Figure:
     """Changes in percent, published and by the model, a panel a metric, a row a configuration.
 
     The axis is linear near 0 and logarithmic beyond, so that −1 % and +5200 % can both be read.
@@ -80,11 +86,12 @@ def three_configurations(
     figure.update_xaxes(
         title=f"change, % (linear up to about ±{_LINEAR:g} %, logarithmic beyond)", row=rows["metric"].nunique()
     )
-    return titled(figure, title, "published, and simulated with one set of costs: only the policy changes")
+    said = "published, and simulated with one set of costs: only the policy changes"
+    return titled(figure, "What dropping mmu_lock every 64 pages changes", said)
 
 
-@reads("table", {**BESIDE, **dict.fromkeys(_VALUES, number(0))})
-def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest is degraded") -> go.Figure:
+@reads("table", _SECONDS)
+def seconds_above(table: pd.DataFrame) -> go.Figure:
     """Seconds above each level of degradation, published and by the model, a panel a variant, a row a level.
 
     - `table`: the columns of `BESIDE`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
@@ -99,11 +106,12 @@ def seconds_above(table: pd.DataFrame, title: str = "Time during which the guest
     most = float(table[list(_VALUES)].to_numpy(dtype=float).max())
     figure.update_xaxes(range=[0, (most or 1.0) * 1.06])
     figure.update_xaxes(title="seconds", row=len(series))
-    return titled(figure, title, "seconds above a level of degradation; 100 %: the guest stands still")
+    said = "seconds above a level of degradation; 100 %: the guest stands still"
+    return titled(figure, "Time during which the guest is degraded", said)
 
 
 @reads("table", {"series": TEXT, "panel": TEXT, "time_s": number(), "throughput": number(0)})
-def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput while CLEAR splits") -> go.Figure:
+def throughput_over_time(table: pd.DataFrame) -> go.Figure:
     """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
 
     - `table`: columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed).
@@ -115,48 +123,31 @@ def throughput_over_time(table: pd.DataFrame, title: str = "Guest throughput whi
     rows = table.assign(role="simulated")
     panels, series = in_order(rows["panel"]), in_order(rows["series"])
     figure, place = facets(panels, "time since the log was enabled, s", columns=1)
-    seen: set[str] = set()
     for i, panel in enumerate(panels):
         mine = rows[rows["panel"] == panel]
         figure.add_hline(y=100, line=LEVEL_LINE, layer="below", exclude_empty_subplots=False, **place(i))
-        add_lines(figure, mine, "throughput", series, seen, place(i))
+        add_lines(figure, mine, "throughput", series, place(i))
     top = max(104.0, 104 * float(rows["throughput"].max()))
     figure.update_yaxes(title="throughput, % of undisturbed", range=[0, top])
     figure.update_xaxes(rangemode="tozero")
-    facet_titles(figure)
-    legend_below(figure, len(seen), rows_of=3)
-    return titled(figure, title, "simulated; all vCPUs together, 100 %: nobody takes a lock from them")
+    said = "simulated; all vCPUs together, 100 %: nobody takes a lock from them"
+    return titled(figure, "Guest throughput while CLEAR splits", said, rows_of=3)
 
 
-def _beside(
-    rows: pd.DataFrame,
-    by: str,
-    titles: dict[str, str],
-    text: Callable[[float], str],
-    place: Callable[[NDArray[np.float64]], NDArray[np.float64]] = np.asarray,
-) -> go.Figure:
+def _beside(rows: pd.DataFrame, by: str, titles: dict[str, str], text: Words, place: Place = np.asarray) -> go.Figure:
     """Panels below each other, each with all the rows' labels; `place` takes a value to where it stands."""
     labels = in_order(rows["label"])
     shown = [key for key in titles if (rows[by] == key).any()]
     panel, gap = 40 * len(labels) + 12, 44
     inner = len(shown) * (panel + gap) - gap
-    figure = make_subplots(
+    figure = subplots(
         len(shown), 1, subplot_titles=[titles[key] for key in shown], shared_xaxes=True, vertical_spacing=gap / inner
     )
-    facet_titles(figure)
     for panel_number, key in enumerate(shown, start=1):
         mine = rows[rows[by] == key]
         _draw(figure, mine.assign(y=[labels.index(label) for label in mine["label"]]), panel_number, text, place)
-    figure.update_yaxes(
-        tickmode="array", tickvals=list(range(len(labels))), ticktext=labels, ticks="", showgrid=False,
-        range=[len(labels) - 0.4, -0.6],
-    )  # fmt: skip
-    seen: set[str] = set()
-    for trace in figure.data:
-        entry = trace.mode == "markers" or trace.name == "counted as agreement"
-        trace.showlegend = entry and trace.name not in seen
-        seen |= {trace.name} if entry else set()
-    legend_below(figure, len(seen))
+    figure.update_yaxes(row_axis(labels) | {"showgrid": False})
+    legend_below(figure)
     top = 112
     bottom = figure.layout.margin.b + 20
     figure.update_layout(height=inner + top + bottom, margin={"t": top, "b": bottom, "r": 172})
@@ -167,37 +158,31 @@ def _beside(
     return figure
 
 
-def _draw(
-    figure: go.Figure,
-    rows: pd.DataFrame,
-    panel: int,
-    text: Callable[[float], str],
-    place: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-) -> None:
+def _draw(figure: go.Figure, rows: pd.DataFrame, panel: int, text: Words, place: Place) -> None:
     """One panel: the asked range, what was published, the model with its interval, and both in words."""
 
-    def span(part: pd.DataFrame, low: str, high: str, name: str, colour: str, width: float) -> None:
-        ends = part[[low, high]].assign(gap=np.nan).to_numpy().ravel()
+    def span(part: pd.DataFrame, low: str, high: str, name: str, line: dict[str, object], *, entry: bool) -> None:
         figure.add_scatter(
-            x=place(ends), y=np.repeat(part["y"].to_numpy(), 3), mode="lines", line={"color": colour, "width": width},
-            hoverinfo="skip", name=name, legendgroup=name, row=panel, col=1,
+            x=place(spans(part, low, high)), y=np.repeat(part["y"], 3), mode="lines", line=line, hoverinfo="skip",
+            name=name, legendgroup=name, showlegend=entry, row=panel, col=1,
         )  # fmt: skip
 
     def points(part: pd.DataFrame, column: str, name: str, marker: dict[str, object], words: Sequence[str]) -> None:
         figure.add_scatter(
             x=place(part[column].to_numpy()), y=part["y"].to_numpy(), mode="markers", marker=marker, text=list(words),
             hovertemplate="%{text}<extra>%{fullData.name}</extra>", name=name, legendgroup=name, cliponaxis=False,
-            row=panel, col=1,
+            showlegend=True, row=panel, col=1,
         )  # fmt: skip
 
-    span(rows, "low_bar", "high_bar", "counted as agreement", translucent(MUTED, 0.25), 20)
+    bar = {"color": translucent(MUTED, 0.25), "width": 20}
+    span(rows, "low_bar", "high_bar", "counted as agreement", bar, entry=True)
     points(rows, "published", "published", _PUBLISHED, [text(value) for value in rows["published"]])
     for role, (name, marker) in _MODEL.items():
         part = rows[rows["role"] == role]
         if len(part):
             ends = part[["predicted", "low", "high"]].to_numpy()
             words = [f"{text(value)} ({text(low)} to {text(high)})" for value, low, high in ends]
-            span(part, "low", "high", name, PALETTE[0], 2.5)
+            span(part, "low", "high", name, {"color": PALETTE[0], "width": 2.5}, entry=False)
             points(part, "predicted", name, marker, words)
     for y, published, value in rows[["y", "published", "predicted"]].to_numpy():
         figure.add_annotation(

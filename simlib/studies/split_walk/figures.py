@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.figures.frame import TEXT, in_order, number, reads, word
-from simlib.figures.style import INK, PALETTE, error_bars, facets, legend_below, row_axis, signed, titled
+from simlib.figures.style import INK, PALETTE, error_bars, facets, row_axis, signed, titled
 
 WHAT = {
     "walk_entry, last level": "visits, last level",
@@ -58,15 +58,14 @@ def changes(rows: pd.DataFrame) -> go.Figure:
         for lane, (kind, (name, marker)) in zip((-0.22, 0.0, 0.22), _LOOKS.items(), strict=True):
             figure.add_scatter(
                 x=part[kind], y=height + lane, mode="markers", marker=marker, error_x=bars_of.get(kind),
-                name=name, legendgroup=kind, showlegend=index == 0,
+                name=name, legendgroup=kind, showlegend=True,
                 text=[f"{case}: {signed(change)} %" for case, change in zip(part["case"], part[kind], strict=True)],
                 hovertemplate="%{text}<extra>%{fullData.name}</extra>", **place(index),
             )  # fmt: skip
     figure.update_yaxes(**row_axis(cases), showgrid=False)
     figure.update_xaxes(zeroline=True)
-    legend_below(figure, len(_LOOKS), rows_of=3)
     deviations = "published mean and deviation over guest modes; the model's 90 % intervals"
-    return titled(figure, "What skipping the last level changes", deviations)
+    return titled(figure, "What skipping the last level changes", deviations, rows_of=3)
 
 
 @reads("table", SHARE_COLUMNS)
@@ -84,12 +83,11 @@ def shares(rows: pd.DataFrame) -> go.Figure:
             part = rows[(rows["panel"] == panel) & (rows["what"] == what)]
             figure.add_bar(
                 x=part["share_percent"], y=part["case"], orientation="h", name=WHAT[what], legendgroup=what,
-                marker_color=PALETTE[list(WHAT).index(what)], showlegend=index == 0,
+                marker_color=PALETTE[list(WHAT).index(what)], showlegend=True,
                 hovertemplate="%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>", **place(index),
             )  # fmt: skip
     figure.update_layout(barmode="stack")
     figure.update_yaxes(categoryorder="array", categoryarray=in_order(rows["case"])[::-1])
     figure.update_xaxes(range=[0, 100])
-    legend_below(figure, len(spent), rows_of=3)
     fitted = "fitted; the published change is the part that visits of the last level are"
-    return titled(figure, "What the time of the ioctl consists of", fitted)
+    return titled(figure, "What the time of the ioctl consists of", fitted, rows_of=3)

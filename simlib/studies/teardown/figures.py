@@ -16,7 +16,6 @@ from simlib.figures.style import (
     error_bars,
     facets,
     key_entry,
-    legend_below,
     log_axis,
     row_axis,
     time_axis,
@@ -69,9 +68,8 @@ def unmap_times(rows: pd.DataFrame) -> go.Figure:
     for (name, look), held_out in zip(_LOOKS.items(), (False, True, False, True), strict=True):
         if held_out in held:
             key_entry(figure, name, look, MUTED)
-    legend_below(figure, len(kernels), keyed=True)
     words = "points: published; lines: the model; of each panel its own costs"
-    return titled(figure, "Unmapping a stage 2: published, fitted, predicted", words)
+    return titled(figure, "Unmapping a stage 2: published, fitted, predicted", words, rows_of=5)
 
 
 def _add_unmap(figure: go.Figure, rows: pd.DataFrame, colour: str, **at: object) -> None:
@@ -116,7 +114,7 @@ def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.
             figure.add_scatter(
                 x=mine["estimate_s"], y=mine["row"].map(names.index) + lane, mode="markers",
                 error_x=bars | {"thickness": 3, "width": 0}, name=way, legendgroup=way,
-                marker={"size": 8, "color": PALETTE[j % len(PALETTE)]}, showlegend=i == 0,
+                marker={"size": 8, "color": PALETTE[j % len(PALETTE)]}, showlegend=True,
                 customdata=mine[["row", "low_s", "high_s"]],
                 hovertemplate="%{customdata[0]}: %{x:.3g} s (%{customdata[1]:.3g} to %{customdata[2]:.3g})"
                 "<extra>%{fullData.name}</extra>", **place(i),
@@ -134,9 +132,8 @@ def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.
     for relation in in_order(known["relation"]):
         key_entry(figure, f"published: {relation.replace('-', ' ')}", _bound_look(relation), INK)
     figure.update_layout(height=330 * len(panels) + 190)
-    legend_below(figure, len(ways), rows_of=4, keyed=bool(len(known)))
     words = "predicted: a simulated estimate, and its range of readings"
-    return titled(figure, "Tearing a VM down: what each way takes", words)
+    return titled(figure, "Tearing a VM down: what each way takes", words, rows_of=4)
 
 
 def _bound_look(relation: str) -> dict[str, object]:

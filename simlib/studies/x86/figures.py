@@ -10,91 +10,78 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.figures.frame import in_order, require, require_numbers, require_words
-from simlib.figures.style import INK, MUTED, PALETTE, facet_titles, facets, legend_below, titled, translucent, vcpu_axis
+from simlib.figures.frame import COUNT, TEXT, in_order, number, reads, word
+from simlib.figures.style import INK, MUTED, PALETTE, facets, titled, translucent, vcpu_axis
 from simlib.studies.study import FITTED, HELD_OUT
 from simlib.studies.x86.parked import BAR
 
 _DASHES = {"fitted": "solid", "predicted": "dash"}
 _POINT = {"color": INK, "symbol": "circle", "size": 9, "line": {"color": "white", "width": 1}}
 
-PARKED_COLUMNS = ("variant", "vcpus", "published", "predicted", "role")
-"""Columns of the table that `parked_times` reads."""
-
 _MARKS = {
     FITTED: {"symbol": "circle", "color": PALETTE[0], "size": 9},
     HELD_OUT: {"symbol": "diamond-open", "color": PALETTE[1], "size": 11, "line": {"width": 2}},
 }
+FAULT_COLUMNS = {"panel": TEXT, "reading": TEXT, "vcpus": number(0), "kind": word(("measured", *_DASHES)),
+                 "us_per_page": number(0)}  # fmt: skip
+"""Columns of the table that `saturated_fault` reads."""
+
+PARKED_COLUMNS = {"variant": TEXT, "vcpus": COUNT, "published": number(0), "predicted": number(0), "role": word(_MARKS)}
+"""Columns of the table that `parked_times` reads."""
+
 _TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
 
 
-def saturated_fault(table: pd.DataFrame, title: str = "Time of a fault in the saturated lock") -> go.Figure:
+@reads("table", FAULT_COLUMNS)
+def saturated_fault(rows: pd.DataFrame) -> go.Figure:
     """Wall time a page over vCPUs, a panel a table, a line a reading.
-
-    Raises `InputError` if a column is missing or the table is empty.
-
-    - `table`: columns ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``),
-      ``us_per_page``.
 
     >>> table = pd.DataFrame({"panel": "a", "reading": "constant", "vcpus": [4, 8, 16], "kind": ["fitted"] * 2 +
     ...                       ["predicted"], "us_per_page": [0.4, 0.5, 0.6]})
     >>> [line.line.dash for line in saturated_fault(table).data]
     ['solid', 'dash']
     """
-    rows = require(table, ["panel", "reading", "vcpus", "kind", "us_per_page"], "table")
-    require_words(rows, "kind", ("measured", *_DASHES), "table")
-    require_numbers(rows, ["vcpus", "us_per_page"], "table", least=0)
     panels = in_order(rows["panel"])
     names = in_order(rows[rows["kind"] != "measured"]["reading"])
     colours = dict(zip(names, PALETTE * (len(names) // len(PALETTE) + 1), strict=False))
     figure, place = facets(panels, "vCPUs", columns=2)
-    seen: set[str] = set()
-    for number, panel in enumerate(panels):
-        here, at = rows[rows["panel"].astype(str) == panel].sort_values("vcpus"), place(number)
+    for i, panel in enumerate(panels):
+        here, at = rows[rows["panel"] == panel].sort_values("vcpus"), place(i)
         for name in names:
-            mine = here[here["reading"].astype(str) == name]
+            mine = here[here["reading"] == name]
             fitted, beyond = (mine[mine["kind"] == kind] for kind in _DASHES)
             parts = {"fitted": fitted, "predicted": pd.concat([fitted.tail(1), beyond]) if len(beyond) else beyond}
             for kind, part in parts.items():
                 if len(part):
                     figure.add_scatter(
                         x=part["vcpus"], y=part["us_per_page"], mode="lines", name=name, legendgroup=name,
-                        line={"color": colours[name], "dash": _DASHES[kind], "width": 2}, showlegend=name not in seen,
+                        line={"color": colours[name], "dash": _DASHES[kind], "width": 2}, showlegend=True,
                         hovertemplate=f"%{{y:.3g}} µs a page, %{{x}} vCPUs<extra>{name}, {kind}</extra>", **at,
                     )  # fmt: skip
-                    seen.add(name)
         points = here[here["kind"] == "measured"]
         if len(points):
             figure.add_scatter(
                 x=points["vcpus"], y=points["us_per_page"], mode="markers", marker=_POINT, name="measured",
-                legendgroup="measured", showlegend="measured" not in seen,
+                legendgroup="measured", showlegend=True,
                 hovertemplate="%{y:.3g} µs a page, %{x} vCPUs<extra>measured</extra>", **at,
             )  # fmt: skip
-            seen.add("measured")
         figure.update_xaxes(**vcpu_axis(here["vcpus"]), **at)
     figure.update_yaxes(title="wall time a page, µs", rangemode="tozero")
-    facet_titles(figure)
-    legend_below(figure, len(seen), rows_of=3)
-    return titled(figure, title, "lines: the model, dashed where it was not fitted; points: measured")
+    said = "lines: the model, dashed where it was not fitted; points: measured"
+    return titled(figure, "Time of a fault in the saturated lock", said, rows_of=3)
 
 
-def parked_times(
-    table: pd.DataFrame, title: str = "Enabling the log and CLEAR while the vCPUs are parked"
-) -> go.Figure:
+@reads("table", PARKED_COLUMNS)
+def parked_times(rows: pd.DataFrame) -> go.Figure:
     """The model's time over the published one, on a logarithmic axis, a row a phase of a kernel; grey: within `BAR`.
 
-    Raises `InputError` if a column is missing or the table is empty.
-
-    - `table`: the columns `PARKED_COLUMNS`: a row's name, times in s, ``fitted`` or ``held out``.
+    - `rows`: the columns `PARKED_COLUMNS`: a row's name, times in s, ``fitted`` or ``held out``.
 
     >>> table = pd.DataFrame({"variant": ["CLEAR"] * 2, "vcpus": [32, 64], "published": [1.0, 2.0],
     ...                       "predicted": [1.0, 2.2], "role": [FITTED, HELD_OUT]})
     >>> [trace.name for trace in parked_times(table).data]
     ['fitted', 'held out']
     """
-    rows = require(table, PARKED_COLUMNS, "table")
-    require_words(rows, "role", tuple(_MARKS), "table")
-    require_numbers(rows, ["vcpus", "published", "predicted"], "table", least=0)
     rows = rows.assign(ratio=rows["predicted"] / rows["published"])
     names, bar = in_order(rows["variant"]), BAR / 100
     figure = go.Figure()
@@ -117,5 +104,5 @@ def parked_times(
     figure.update_xaxes(type="log", title="model over published", tickvals=_TICKS, ticktext=labels, tickangle=0)
     figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
     figure.update_layout(height=140 + 34 * len(names))
-    legend_below(figure, len(_MARKS))
-    return titled(figure, title, f"numbers: vCPUs of what is off by more than {bar:.0%} (grey)")
+    title = "Enabling the log and CLEAR while the vCPUs are parked"
+    return titled(figure, title, f"numbers: vCPUs of what is off by more than {bar:.0%} (grey)", rows_of=5)
