@@ -13,14 +13,11 @@ import pandas as pd
 
 from simlib.errors import InputError
 from simlib.fits import AnyFit
-from simlib.model.policies import apply
+from simlib.model.policies import OWN, apply
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, Progress, curves_of
 from simlib.results import Result, result_html, text_of
-
-OWN = "own"
-"""The word for the policy that the scenario has by itself."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,17 +45,15 @@ class Comparison(Result):
     def readable(self) -> pd.DataFrame:
         """The frame for people to read: intervals in one column each, and no column of variants if there are none."""
         frame = self.frame
+        time = frame["unit"] == "s"
         estimate, low, high = (
-            [
-                format_seconds(value, 4) if unit == "s" else f"{value:.4g}"
-                for value, unit in zip(values, frame["unit"], strict=True)
-            ]
-            for values in (frame["estimate"], frame["low"], frame["high"])
+            frame[name].map("{:.4g}".format).mask(time, frame[name].map(lambda value: format_seconds(value, 4)))
+            for name in ("estimate", "low", "high")
         )
         shown = frame[["policy", "variant", "vcpus", "metric"]].assign(
             estimate=estimate,
-            interval=[f"{least} … {most}" for least, most in zip(low, high, strict=True)],
-            unit=["" if unit == "s" else unit for unit in frame["unit"]],
+            interval=low + " … " + high,
+            unit=frame["unit"].mask(time, ""),
             change=["" if np.isnan(value) else f"{value:+.1f} %" for value in frame["change_percent"]],
         )
         ends = zip(frame["change_low"], frame["change_high"], strict=True)

@@ -15,7 +15,7 @@ import pytest
 
 import simlib
 from simlib.cli import main
-from simlib.cli.table import WIDTH
+from simlib.cli.output import WIDTH
 from simlib.measurements import data_dir
 
 ARM64 = data_dir() / "scenarios" / "arm64-ampere-altra.toml"

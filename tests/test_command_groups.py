@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from simlib.cli import app
-from simlib.cli.groups import grouped
+from simlib.cli.questions import grouped
 from simlib.errors import InputError
 
 

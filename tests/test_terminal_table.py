@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simlib.cli.table import LONGEST_WORD, fitted
+from simlib.cli.output import LONGEST_WORD, fitted
 
 WORDS = st.lists(st.text(st.characters(min_codepoint=97, max_codepoint=122), min_size=1, max_size=30), max_size=12)
 

@@ -13,7 +13,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -21,10 +21,9 @@ from typer.core import TyperGroup
 import simlib
 from simlib import interruption
 from simlib.cli import data, decide, host, lab
-from simlib.cli.elsewhere import Elsewhere
-from simlib.cli.groups import grouped
 from simlib.cli.output import (
     Format,
+    FormatOption,
     from_file,
     interruptible,
     into_file,
@@ -36,21 +35,27 @@ from simlib.cli.output import (
     show_fit,
     write,
 )
-from simlib.cli.plot import Output, asked
-from simlib.cli.policies import policies
 from simlib.cli.questions import (
     Case,
+    ClusterOption,
     Curves,
+    Elsewhere,
     Files,
     Intervals,
+    Output,
     PolicyOption,
     Run,
     ScenarioArgument,
     SeedOption,
+    asked,
+    grouped,
 )
-from simlib.cli.sweep import sweep
 from simlib.errors import SimlibError
 from simlib.files import write_text, write_together
+from simlib.parallel import MOST_WORKERS
+
+if TYPE_CHECKING:
+    from simlib.model.policies import Tables
 
 
 class Commands(TyperGroup):
@@ -78,8 +83,6 @@ app.add_typer(lab.app, name="lab")
 app.add_typer(host.app, name="host")
 app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
-app.command()(policies)
-app.command()(sweep)
 
 TRACE_EVENTS = 2_000_000
 """Most events that a trace file holds."""
@@ -90,6 +93,65 @@ def options(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
     """What stands before a subcommand; `main` answers --version."""
+
+
+@app.command()
+def policies(how: FormatOption = Format.TABLE) -> None:
+    """List the named policies that --policy NAME and simlib compare apply, with what each changes and whose it is.
+
+    Beside them, every-N lets go after every N pages, for any multiple of 64.
+    """
+    from simlib.model.policies import POLICIES
+
+    rows = []
+    for row in POLICIES.values():
+        changes = changes_of(row.changes)
+        if row.architectures:
+            changes = f"{changes} on {', '.join(row.architectures)}; elsewhere {changes_of(row.elsewhere)}"
+        rows.append({"name": row.name, "title": row.title, "exists": row.exists, "changes": changes,
+                     "source": "; ".join(row.sources)})  # fmt: skip
+    show(rows, how)
+
+
+def changes_of(tables: Tables) -> str:
+    """What a policy changes, in a line.
+
+    >>> changes_of({"policy": {"eager_split": True}, "workload": {"clear_threads": 2}})
+    'policy.eager_split = true, workload.clear_threads = 2'
+    """
+    values = ((f"{section}.{key}", value) for section, table in tables.items() for key, value in table.items())
+    return ", ".join(f"{key} = {str(value).lower()}" for key, value in values)
+
+
+@app.command()
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="What to sweep; docs/sweeps.md lists the keys.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the data sets.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in the folder, if any.")] = False,
+    cluster: ClusterOption = "",
+    workers: Annotated[
+        int, typer.Option(min=0, max=MOST_WORKERS, help="Processes on this machine; 0: one for each CPU.")
+    ] = 0,
+) -> None:
+    """Simulate all points of a grid: fields of a scenario × policies × architectures, each as often as it needs.
+
+    FOLDER/results is a Parquet data set that pandas, DuckDB and Polars read as it stands; FOLDER/refused lists the
+    points that a rule refuses. What is finished survives whatever ends the run: --resume does the rest. The results are
+    the same whatever the workers.
+
+    Examples: simlib sweep data/grids/first.toml --out build/first
+
+    simlib sweep mine.toml --out build/mine --resume --cluster tcp://10.0.0.1:8786
+    """
+    from simlib.sweep import run
+
+    with progress_bar() as progress:
+        found = run(
+            grid, out, resume=resume, cluster=cluster or None, workers=workers, progress=progress, announce=say
+        )  # fmt: skip
+    results = found.points - found.refused
+    say(f"{results:,} points simulated, {found.refused:,} refused; the results are in")
+    write(f"{found.folder / 'results'}\n")
 
 
 @app.command()
@@ -333,11 +395,6 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:  # of nothing that a part knows: standard output, or what the system refuses anywhere
         unnamed = "the current folder" if isinstance(error, FileNotFoundError) else "standard output"
         say(f"{error.filename or unnamed}: {error.strerror or error}")
-        _leave_output()
+        if sys.stdout is sys.__stdout__ and sys.stdout is not None:  # lest Python try again, at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-
-
-def _leave_output() -> None:
-    """Let Python not try again, at its end, to write what could not be written."""
-    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

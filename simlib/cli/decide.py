@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import simlib
-from simlib.cli.elsewhere import Elsewhere
-from simlib.cli.groups import grouped
 from simlib.cli.output import Format, into_folder, progress_bar, read_file, say, show, write
-from simlib.cli.plot import Output
-from simlib.cli.questions import FitOption
+from simlib.cli.questions import Elsewhere, FitOption, Output, grouped
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size

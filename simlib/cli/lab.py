@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import simlib
-from simlib.cli.groups import grouped
 from simlib.cli.output import Format, FormatOption, into_folder, progress_bar, say, show
+from simlib.cli.questions import grouped
 from simlib.errors import InputError, SimlibError
 
 if TYPE_CHECKING:

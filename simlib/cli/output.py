@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from simlib import interruption
-from simlib.cli.table import fitted, terminal_width
 from simlib.errors import InputError, RunInterruptedError, printable
 from simlib.files import check_writable
 from simlib.interruption import state
@@ -35,6 +36,13 @@ QUIET_S = 10.0
 PATIENCE_S = 2.0
 """What is read faster than this shows no progress, s."""
 
+WIDTH = 120
+"""Columns of text where stdout is no terminal."""
+
+NARROWEST, LONGEST_WORD = 14, 30
+"""A column of text is not wrapped to less than this, its heading, or its longest word; longer words are cut."""
+
+GAP = "  "
 
 Named = TypeVar("Named", Path | None, str, list[str])
 """What names a file, or several, if one is named."""
@@ -117,6 +125,70 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
         if left_out:
             say(f"no room for {', '.join(left_out)}: a wider terminal or --format csv has all")
     write(text)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; `WIDTH` where there is none."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+
+
+def fitted(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int
+) -> tuple[str, list[str]]:
+    """A table of at most so many columns of text, and the names of what found no room.
+
+    - `numeric`: which columns hold numbers: they stand to the right and are never wrapped.
+
+    >>> text, left_out = fitted(["vcpus", "note"], [["8", "one two three four five"]], [True, False], 24)
+    >>> print(text)
+    vcpus  note
+        8  one two three
+           four five
+    >>> left_out
+    []
+    """
+    shown = len(header)
+    widths = _widths(header, rows, numeric, shown, width)
+    while shown > 1 and sum(widths) + len(GAP) * (shown - 1) > width:
+        shown -= 1
+        widths = _widths(header, rows, numeric, shown, width)
+    lines = [line for row in [header, *rows] for line in _lines(row[:shown], widths, numeric)]
+    return "\n".join(lines) + "\n", list(header[shown:])
+
+
+def _widths(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], shown: int, width: int
+) -> list[int]:
+    """Widths of the first columns: what each needs, the widest text narrowed until they fit, if it can be."""
+    needed = [max(len(row[i]) for row in [header, *rows]) for i in range(shown)]
+    words = [max((len(word) for row in rows for word in row[i].split()), default=0) for i in range(shown)]
+    least = [
+        needed[i] if numeric[i] else min(needed[i], max(len(header[i]), NARROWEST, min(words[i], LONGEST_WORD)))
+        for i in range(shown)
+    ]
+    room = width - len(GAP) * (shown - 1)
+    while sum(needed) > room:
+        widest = max(range(shown), key=lambda i: needed[i] - least[i])
+        if needed[widest] <= least[widest]:
+            break
+        others = sorted((needed[i] for i in range(shown) if i != widest and needed[i] > least[i]), reverse=True)
+        step = max(1, min(sum(needed) - room, needed[widest] - max([least[widest], *others[:1]])))
+        needed[widest] -= step
+    return needed
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> list[str]:
+    """One row, as many lines as its longest cell takes."""
+    cells = [[text] if numeric[i] else textwrap.wrap(text, widths[i]) or [""] for i, text in enumerate(row)]
+    lines = []
+    for number in range(max(map(len, cells))):
+        parts = [cell[number] if number < len(cell) else "" for cell in cells]
+        sides = [
+            part.rjust(w) if numeric[i] else part.ljust(w)
+            for i, (part, w) in enumerate(zip(parts, widths, strict=True))
+        ]
+        lines.append(GAP.join(sides).rstrip())
+    return lines
 
 
 def show_fit(fit: Fit | Calibrated, how: Format) -> None:

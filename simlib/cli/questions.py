@@ -1,22 +1,100 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ``simlib calibrate``, ``predict``, ``compare`` and ``simulate`` are asked: their options, in groups."""
+"""What commands are asked, where their simulations run, and how an answer is shown: options, in groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, is_dataclass
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 import simlib
-from simlib.cli.elsewhere import Elsewhere
-from simlib.cli.output import from_file, into_file, into_folder, progress_bar, read_file, say, whole_numbers
-from simlib.cli.plot import Output
+from simlib.cli.output import (
+    Format,
+    FormatOption,
+    from_file,
+    into_file,
+    into_folder,
+    progress_bar,
+    read_file,
+    say,
+    whole_numbers,
+    writable_file,
+)
+from simlib.errors import InputError
+from simlib.parallel import MOST_WORKERS
 
+if TYPE_CHECKING:
+    from simlib import Scenario
+    from simlib.results import Result
+
+Returned = TypeVar("Returned")
 Curve = TypeVar("Curve", "simlib.PredictionResult", "simlib.Comparison")
+
+
+def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
+    """A command for Typer whose parameters that are dataclasses have become their fields, each where its group stood.
+
+    A field is declared like a parameter of a command, by `Annotated` with `typer.Option` or `typer.Argument`, and may
+    be a group itself. A field without a default is required. What a group's ``__post_init__`` raises is raised before
+    the command runs.
+
+    Returns: It takes the fields by name, builds the groups and calls the command. Raises `ValueError` Two parameters
+    have the same name.
+
+    A group has no default of its own, so that it stands after ``*`` where a parameter before it has one; Typer calls by
+    name.
+
+    >>> import inspect
+    >>> from dataclasses import dataclass
+    >>> from typing import Annotated
+    >>> import typer
+    >>> @dataclass(frozen=True)
+    ... class Guest:
+    ...     vcpus: Annotated[int, typer.Option(help="Number of vCPUs.")]
+    ...     memory: Annotated[str, typer.Option(help="Memory in all.")] = "8G"
+    >>> @grouped
+    ... def show(name: str, guest: Guest, seed: int = 1) -> str:
+    ...     return f"{name}: {guest}, seed {seed}"
+    >>> list(inspect.signature(show).parameters)
+    ['name', 'vcpus', 'memory', 'seed']
+    >>> show(name="mine", vcpus=4, memory="1T", seed=7)
+    "mine: Guest(vcpus=4, memory='1T'), seed 7"
+    """
+
+    @wraps(command)
+    def run(**given: Any) -> Returned:
+        return _call(command, given)
+
+    parameters = list(_parameters(command))
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # where inspect looks for it, and so Typer
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _parameters(called: Callable[..., object]) -> Iterator[Parameter]:
+    """What a function, or the constructor of a dataclass, takes: its parameters, with groups replaced by fields."""
+    hints = get_type_hints(called, include_extras=True)
+    for name, parameter in signature(called).parameters.items():
+        if is_dataclass(hints[name]):
+            yield from _parameters(hints[name])
+        else:
+            yield parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+
+
+def _call(called: Callable[..., Returned], given: Mapping[str, Any]) -> Returned:
+    """Call a function, or construct a dataclass, with its part of what was given."""
+    hints = get_type_hints(called, include_extras=True)
+    names = signature(called).parameters
+    return called(**{name: _call(hints[name], given) if is_dataclass(hints[name]) else given[name] for name in names})
 
 
 class EngineName(StrEnum):
@@ -48,6 +126,69 @@ class Intervals:
 
     level: Annotated[float, typer.Option(min=0.5, max=0.999, help="Probability of the intervals.")] = LEVEL
     seed: SeedOption = 1
+
+
+ClusterOption = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Simulate on a Dask cluster, such as tcp://127.0.0.1:8786.")
+]
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Processes, or a cluster; neither: threads of this process."""
+
+    workers: Annotated[
+        int, typer.Option(min=0, max=MOST_WORKERS, help="Simulate in so many processes; 0: in this one's threads.")
+    ] = 0
+    cluster: ClusterOption = ""
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within the block, simulations run there."""
+        if not self.workers and not self.cluster:
+            yield
+            return
+        from simlib.parallel import using
+        from simlib.sweep import Cluster, Pool
+
+        with Cluster(self.cluster) if self.cluster else Pool(self.workers) as executor, using(executor):
+            yield
+
+
+asked: ContextVar[Sequence[str]] = ContextVar("asked", default=())
+"""The command's arguments as they were given."""
+
+
+def page_file(context: typer.Context, path: Path | None) -> Path | None:
+    """An option that names a page which is written after the work; refused before if it cannot be, or is no page."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        cure = f"write {path.with_suffix('.html')}"
+        raise InputError("--plot", str(path), "is a page, whose name ends in .html", cure)
+    return writable_file(context, path)
+
+
+@dataclass(frozen=True)
+class Output:
+    """How an answer is shown."""
+
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE.html", help="Write the answer as one HTML page too: tables, figures, and "
+                     "where it comes from; it needs no network.", callback=page_file),
+    ] = None  # fmt: skip
+    how: FormatOption = Format.TABLE
+
+    def write_page(
+        self, result: Result | Mapping[str, Result], scenario: Scenario | None = None, seed: int | None = None
+    ) -> None:
+        """Write the page, if one was asked for."""
+        if self.plot is None:
+            return
+        from simlib.report.answer import result_report
+
+        command = shlex.join(["simlib", *asked.get()])
+        result_report(result, command, scenario=scenario, seed=seed).write(self.plot)
+        say(f"page written to {self.plot}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,8 +127,7 @@ class Choice(Result):
         marks = {"as_it_is": "as it is", "knee": "knee"}
         names = []
         for row in table.to_dict("records"):
-            words = [word for key, word in marks.items() if row[key]]
-            words += [] if row["allowed"] else ["stalls too long"]
+            words = [word for key, word in marks.items() if row[key]] + ["stalls too long"] * (not row["allowed"])
             names.append(row["strategy"] + (f" ({', '.join(words)})" if words else ""))
         shown: dict[str, Any] = {"strategy": names}
         for one in OBJECTIVES.values():

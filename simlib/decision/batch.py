@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
 from simlib import parallel
@@ -129,12 +130,10 @@ class BatchChoice(Result):
     @property
     def as_good(self) -> tuple[int, int]:
         """The least and the largest batch around the recommended one that are as good, effective pages."""
-        good = self.table["as_good"].to_numpy(dtype=bool)
-        low = high = self.table["picked"].tolist().index(True)
-        while low > 0 and good[low - 1]:
-            low -= 1
-        while high + 1 < len(good) and good[high + 1]:
-            high += 1
+        best = self.table["picked"].tolist().index(True)
+        worse = np.flatnonzero(~self.table["as_good"].to_numpy(dtype=bool)).tolist()
+        low = max((place for place in worse if place < best), default=-1) + 1
+        high = min((place for place in worse if place > best), default=len(self.table)) - 1
         pages = self.table["effective_pages"]
         return int(pages.iloc[low]), int(pages.iloc[high])
 
@@ -203,8 +202,7 @@ class BatchChoice(Result):
             "closed_form": {"batch_pages": law.batch, "confirmed": self.law_confirmed, "sentence": self.law,
                             "square_root_pages": law.square_root if math.isfinite(law.square_root) else None},
         }  # fmt: skip
-        frames = {"alternatives": self.table, "regrets": self.regrets}
-        tables = {k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in frames.items()}
+        tables = {k: json.loads(f.to_json(orient="records", double_precision=15)) for k, f in self.files().items()}
         return self.choice.to_dict() | plain | tables
 
     def files(self) -> dict[str, pd.DataFrame]:
@@ -296,8 +294,8 @@ def _regrets(scenario: Scenario, batches: list[int], table: pd.DataFrame) -> pd.
 
 def _at_medians(choice: Choice) -> Scenario:
     """The scenario with the median of each cost."""
-    values = {row["cost"]: float(row["value"]) for row in choice.costs.to_dict("records")}
-    return choice.scenario.with_costs(**values)
+    medians = choice.costs["value"].astype(float)
+    return choice.scenario.with_costs(**dict(zip(choice.costs["cost"], medians, strict=True)))
 
 
 def comparison_of_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:

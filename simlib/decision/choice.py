@@ -27,8 +27,7 @@ from simlib.decision.closed_form import at_qemu_chunk
 from simlib.decision.information import value_of_information
 from simlib.decision.objectives import OBJECTIVES, Objective
 from simlib.decision.strategies import Strategy, strategies_of
-from simlib.decision.trials import Trials
-from simlib.decision.uncertainty import UncertainCosts
+from simlib.decision.uncertainty import Trials, UncertainCosts
 from simlib.errors import InputError
 from simlib.fits import AnyFit, choose_fit
 from simlib.model.quantities import format_duration, format_size
@@ -386,13 +385,10 @@ def _budgets(table: pd.DataFrame) -> pd.DataFrame:
     least = float(table.loc[table["allowed"], "cost_s"].min())
     rows = []
     for budget in BUDGETS:
-        within = table[(table["stall_bound_s"] <= budget) & table["allowed"]]
-        if within.empty:
-            rows.append((budget, "", math.nan, math.nan, math.nan))
-        else:
-            one = within.sort_values("cost_s", kind="stable").iloc[0]
-            cost = float(one["cost_s"])
-            rows.append((budget, str(one["strategy"]), float(one["stall_bound_s"]), cost, cost / least - 1))
+        within = table[(table["stall_bound_s"] <= budget) & table["allowed"]].sort_values("cost_s", kind="stable")
+        found = within[["strategy", "stall_bound_s", "cost_s"]].itertuples(index=False, name=None)
+        name, bound, cost = next(found, ("", math.nan, math.nan))
+        rows.append((budget, name, bound, cost, cost / least - 1))
     return pd.DataFrame(rows, columns=["stall_budget_s", "take", "stall_bound_s", "cost_s", "share_more"])
 
 

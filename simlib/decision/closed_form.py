@@ -76,10 +76,8 @@ def chunk_pages(scenario: Scenario) -> int:
     >>> chunk_pages(Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}}))
     256
     """
-    guest = scenario.guest
-    whole = guest.pages
-    given = scenario.workload.clear_chunk
-    return min(whole, given // guest.page_size) if given else whole
+    guest, chunk = scenario.guest, scenario.workload.clear_chunk
+    return min(guest.pages, chunk // guest.page_size) if chunk else guest.pages
 
 
 QEMU_CHUNK = 2**30

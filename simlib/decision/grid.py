@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +15,7 @@ from simlib.decision.closed_form import chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
 from simlib.decision.priors import with_guest
 from simlib.decision.strategies import strategies_of
-from simlib.decision.trials import Trials
-from simlib.decision.uncertainty import UncertainCosts
+from simlib.decision.uncertainty import Trials, UncertainCosts
 from simlib.fits import choose_fit
 from simlib.model.scenario import Scenario
 
@@ -66,19 +64,15 @@ def best_strategy_grid(
     cells = [(number, rate) for number in vcpus for rate in access_rates]
     rows = []
     for done, (number, rate) in enumerate(cells):
-        apart: dict[str, dict[str, Any]] = {
-            "workload": {"access_interval": f"{round(1e12 / rate)}ps"},
-            "guest": {"vcpus": number},
-        }
-        case = central(with_guest(scenario, apart))
+        workload = {"access_interval": f"{round(1e12 / rate)}ps"}
+        case = central(with_guest(scenario, {"workload": workload, "guest": {"vcpus": number}}))
         strategies = strategies_of(case, among)
         found = Trials(UncertainCosts(case, None, {}), strategies, seed).run(0, range(runs))
         values = wanted.value(found, number, weight)
         best = int(np.argmin(values.mean(axis=0)))
         more = values - values[:, [best]]
-        half = stats.t.ppf(1 - (1 - LEVEL) / (len(cells) * (len(strategies) - 1)), runs - 1) * more.std(
-            axis=0, ddof=1
-        ) / np.sqrt(runs)  # fmt: skip
+        error = (1 - LEVEL) / (len(cells) * (len(strategies) - 1))
+        half = stats.t.ppf(1 - error, runs - 1) * more.std(axis=0, ddof=1) / np.sqrt(runs)
         least = more.mean(axis=0) - half
         rivals = [one.name for i, one in enumerate(strategies) if i != best and least[i] <= 0]
         matters = bool((least > max(zone * values[:, best].mean(), wanted.floor)).any())

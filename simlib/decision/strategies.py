@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from simlib.errors import InputError
 from simlib.model.locks import LOCKS, SHARING
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.policies import apply
+from simlib.model.policies import OWN, apply
 from simlib.model.policy import Policy
 from simlib.model.scenario import Scenario
-
-OWN = "own"
-"""What the scenario says itself."""
 
 HOLDS = ("whole-ioctl", "every-64", "every-512", "every-4096", "every-32768", "bounded-hold",
          "bounded-hold-after-progress", "needbreak-preemptible", "yield-after-progress", "doubling-batch")  # fmt: skip

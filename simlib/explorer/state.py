@@ -11,8 +11,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from simlib.decision.guests import named_guest
 from simlib.decision.priors import standard_architectures, standard_scenario, with_guest
-from simlib.decision.strategies import OWN, Strategy
+from simlib.decision.strategies import Strategy
 from simlib.errors import InputError, nearest
+from simlib.model.policies import OWN
 from simlib.model.scenario import FILE, Scenario, differences
 from simlib.reading import parse_toml
 

@@ -19,6 +19,9 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
 from simlib.model.strategy import every, strategy
 
+OWN = "own"
+"""The word for what a scenario says itself."""
+
 Tables = Mapping[str, Mapping[str, Any]]
 """Values to replace, as the tables of a scenario file (`Scenario.changed`)."""
 

@@ -376,15 +376,7 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
         if not isinstance(table, Mapping):
             raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
         kind = SECTIONS[name]
-        rows = renamed(table, f"{where}{name}") if kind is Policy else table
-        parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(kind)}
-        values = {}
-        for key, value in rows.items():
-            if key not in parsers:
-                raise InputError(f"{where}{name}.{key}", value, "unknown key", nearest(key, parsers))
-            if isinstance(value, float) and not math.isfinite(value):
-                raise InputError(f"{where}{name}.{key}", value, "must be a finite number")
-            values[key] = parsers[key](value, f"{where}{name}.{key}")
+        values = parsed(kind, renamed(table, f"{where}{name}") if kind is Policy else table, f"{where}{name}")
         if name == "guest" and base is not None and len({"memory", "memory_per_vcpu"} & set(values)) == 1:
             values.setdefault("memory_per_vcpu", None)
             values.setdefault("memory", None)
@@ -392,6 +384,19 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
             values = vars(MACHINES[values["name"]]) | values
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
     return out
+
+
+def parsed(section: type, rows: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values of a section's keys, each by its rule. Raises `InputError`."""
+    parsers = {f.name: f.metadata["parse"] for f in dataclasses.fields(section)}
+    values = {}
+    for key, value in rows.items():
+        if key not in parsers:
+            raise InputError(f"{where}.{key}", value, "unknown key", nearest(key, parsers))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{where}.{key}", value, "must be a finite number")
+        values[key] = parsers[key](value, f"{where}.{key}")
+    return values
 
 
 def differences(scenario: Scenario, base: Scenario) -> dict[str, dict[str, Any]]:

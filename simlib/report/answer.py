@@ -32,7 +32,7 @@ LONG = 40
 
 
 @dataclass(frozen=True)
-class Answer:
+class Shown:
     """What a page shows of a result."""
 
     title: str
@@ -44,12 +44,8 @@ class Answer:
 
 
 @singledispatch
-def answer_of(result: Result) -> Answer:
-    """What a page shows of a result.
-
-    Raises `InputError` if it is none of `PredictionResult`, `Comparison`, `Choice`, `BatchChoice`, `SimulationResult`,
-    `SampleResult`, `Fit`.
-    """
+def answer_of(result: Result) -> Shown:
+    """What a page shows of a result. Raises `InputError` if it is of no kind that is registered below."""
     raise InputError("result", type(result).__name__, "there is no page for it")
 
 
@@ -147,10 +143,8 @@ def readable_times(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _metrics(table: pd.DataFrame) -> pd.DataFrame:
     """Metrics, their values with their units as text."""
-    values = [name for name in table.columns if name not in ("metric", "unit")]
-    rows = zip(table[values].to_numpy(dtype=float), table["unit"], strict=True)
-    texts = [[value_text(value, unit) for value in row] for row, unit in rows]
-    return pd.concat([table[["metric"]], pd.DataFrame(texts, columns=values, index=table.index)], axis=1)
+    values = table.columns.difference(["metric", "unit"], sort=False)
+    return table[["metric"]].assign(**{name: list(map(value_text, table[name], table["unit"])) for name in values})
 
 
 def _with_interval(row: Mapping[Any, Any]) -> str:
@@ -218,10 +212,10 @@ def _list(sentences: Sequence[str]) -> Prose:
 
 
 @answer_of.register
-def _prediction(result: PredictionResult) -> Answer:
+def _prediction(result: PredictionResult) -> Shown:
     frame = result.frame if (result.frame["variant"] != "").any() else result.frame.drop(columns="variant")
     found = prediction_findings(result.frame)
-    return Answer(
+    return Shown(
         "Predicted",
         f"curves over vCPUs with {result.level:.0%} intervals",
         [_list(found), Table(frame, f"Predicted, with {result.level:.0%} intervals.", folded=len(frame) > LONG)],
@@ -230,12 +224,12 @@ def _prediction(result: PredictionResult) -> Answer:
 
 
 @answer_of.register
-def _comparison(result: Comparison) -> Answer:
+def _comparison(result: Comparison) -> Shown:
     found = comparison_findings(result.frame, result.policies[0]) or prediction_findings(result.frame)
     shown = result.readable()
     shown = shown if (shown["unit"] != "").any() else shown.drop(columns="unit")
     caption = f"{result.level:.0%} intervals; the change is that to {result.policies[0]}, on the same random numbers."
-    return Answer(
+    return Shown(
         f"Compared: {', '.join(result.policies)}",
         f"predicted, on the same costs and random numbers, against {result.policies[0]}",
         [_list(found), Table(shown, f"Predicted, {caption}")],
@@ -244,7 +238,7 @@ def _comparison(result: Comparison) -> Answer:
 
 
 @answer_of.register
-def _choice(result: Choice) -> Answer:
+def _choice(result: Choice) -> Shown:
     runs = f"{result.runs[0]} + {result.runs[1]} replications"
     known = result.readable_information()
     front = int(result.table["on_front"].sum())
@@ -262,14 +256,14 @@ def _choice(result: Choice) -> Answer:
         f"Simulated: longest stall, CLEAR's CPU time and guest time lost of {len(result.table)} strategies. {front} "
         f"are on the front: no other is as good in every respect. Nearest to the best of each: {result.knee}."
     )
-    return Answer(
+    return Shown(
         f"How CLEAR_DIRTY_LOG should hold mmu_lock on {result.scenario.policy.architecture}", "simulated migrations",
         blocks, {"pareto": caption}, {"evidence": result.evidence},
     )  # fmt: skip
 
 
 @answer_of.register
-def _batch(result: BatchChoice) -> Answer:
+def _batch(result: BatchChoice) -> Shown:
     batches = result.readable()
     cost = [*batches.columns[: batches.columns.get_loc("longest stall")], "longest stall"]
     blocks: list[Block] = [
@@ -285,14 +279,14 @@ def _batch(result: BatchChoice) -> Answer:
         "pareto": f"Simulated: what each batch trades. {int(result.table['on_front'].sum())} of {len(result.table)} "
         "are on the front: no other is as good in every respect.",
     }
-    return Answer(
+    return Shown(
         f"How many pages CLEAR_DIRTY_LOG should write-protect in one hold on {result.scenario.policy.architecture}",
         "simulated migrations", blocks, captions, {"evidence": result.evidence},
     )  # fmt: skip
 
 
 @answer_of.register
-def _simulation(result: SimulationResult) -> Answer:
+def _simulation(result: SimulationResult) -> Shown:
     blocks: list[Block] = [
         Prose(f"{result.summary().splitlines()[0]}."),
         Table(_metrics(result.table()), "Metrics of the run."),
@@ -300,28 +294,25 @@ def _simulation(result: SimulationResult) -> Answer:
         Table(readable_times(result.threads()), "Each thread: time by activity, faults by kind.", folded=True),
     ]
     said = simulation_captions(result)
-    return Answer("Simulated", result.scenario.workload.kind, blocks, {name: said[name] for name in result.figures()})
+    return Shown("Simulated", result.scenario.workload.kind, blocks, {name: said[name] for name in result.figures()})
 
 
 def simulation_captions(result: SimulationResult) -> dict[str, str]:
     """What each figure of a run shows, with the number that a reader would look for."""
-    locks, queue = result.locks(), result.tables()["queue_over_time"]
-    lock = locks[locks["lock"] == "mmu_lock"]
-    taken, waited = int(lock["acquisitions"].sum()), int(lock["contended"].sum())
-    spent = result.time_per_fault() if "time_per_page" in result.figures() else pd.DataFrame()
+    queue = result.table_for("lock_over_time")["queue"].max()
+    taken, waited = result.locks().query("lock == 'mmu_lock'")[["acquisitions", "contended"]].sum()
     captions = {
-        "lock_over_time": f"At most {number_text(float(queue['queue'].max()), 3)} threads queue for a lock at a time, "
+        "lock_over_time": f"At most {number_text(float(queue), 3)} threads queue for a lock at a time, "
         "on average over a bin.",
         "progress": "Pages that each thread gets done over time.",
         "histogram": f"How long waits for a lock last; {number_text(waited)} of {number_text(taken)} acquisitions of "
         "mmu_lock had to wait.",
     }
-    if len(spent):
-        times = dict(zip(spent["activity"], spent["microseconds_per_fault"], strict=True))
-        most = max(times, key=lambda name: times[name])
+    if "time_per_page" in result.figures():
+        times = result.time_per_fault().set_index("activity")["microseconds_per_fault"]
         captions["time_per_page"] = (
-            f"A fault takes {number_text(float(sum(times.values())), 3)} µs on average, most of it: {most}, "
-            f"{number_text(float(times[most]), 3)} µs."
+            f"A fault takes {number_text(float(times.sum()), 3)} µs on average, most of it: {times.idxmax()}, "
+            f"{number_text(float(times.max()), 3)} µs."
         )
     if "degradation_over_time" in result.figures():
         captions["degradation_over_time"] = _lost(result.degradation())
@@ -338,16 +329,16 @@ def _lost(curve: pd.DataFrame) -> str:
 
 
 @answer_of.register
-def _sample(result: SampleResult) -> Answer:
+def _sample(result: SampleResult) -> Shown:
     blocks: list[Block] = [
         Prose(f"{result.summary().splitlines()[0]}."),
         Table(_metrics(result.table()), "Metrics, with the standard error of the sampling."),
     ]
-    return Answer("Sampled", result.scenario.workload.kind, blocks, {"degradation_over_time": _lost(result.curve)})
+    return Shown("Sampled", result.scenario.workload.kind, blocks, {"degradation_over_time": _lost(result.curve)})
 
 
 @answer_of.register
-def _fit(result: Fit) -> Answer:
+def _fit(result: Fit) -> Shown:
     worst, correlation, costs = result.by_metric(), result.correlation, result.cost_table
     tables: list[Block] = [
         Prose("\n".join(f"- {line}" for line in (*result.quality, *result.flags, *result.notes))),
@@ -370,10 +361,7 @@ def _fit(result: Fit) -> Answer:
         "sensitivity": "Which cost's uncertainty moves the first variant's time.",
     }
     drawn = {name: captions[name] for name in result.figures() if name in captions}
-    return Answer(
-        "Calibrated costs", result.heading, tables, drawn,
-        {"degrees of freedom": result.estimate.dof},
-    )  # fmt: skip
+    return Shown("Calibrated costs", result.heading, tables, drawn, {"degrees of freedom": result.estimate.dof})
 
 
 def _strongest(correlation: pd.DataFrame | None) -> str:

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
 from markupsafe import Markup, escape
 
-from simlib.errors import InputError
 from simlib.figures.style import MODEBAR
 
 _MARK = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\(((?:https?://|#)[^)\s]+)\)")
@@ -85,20 +84,12 @@ class Prose:
 
 @dataclass(frozen=True)
 class Note:
-    """Something that a reader must not overlook, in a box: text as in `prose_html`, with a heading.
-
-    - `level`: ``note`` or ``warning``.
-    """
+    """Something that a reader must not overlook, in a box: text as in `prose_html`, with a heading."""
 
     text: str
     title: str = "Note"
-    level: str = "note"
+    level: Literal["note", "warning"] = "note"
     kind: ClassVar[str] = "note"
-
-    def __post_init__(self) -> None:
-        """Refuse an unknown level."""
-        if self.level not in ("note", "warning"):
-            raise InputError("note.level", self.level, "must be note or warning")
 
 
 @dataclass(frozen=True)
@@ -106,7 +97,6 @@ class Table:
     """A pandas frame with a caption. Its index is not shown.
 
     - `digits`: significant digits of numbers with a fraction.
-    - `headings`: what to write over a column instead of its name.
     - `folded`: whether only the caption is seen until a reader opens it.
 
     >>> table = Table(pd.DataFrame({"vcpus": [1, 64], "time_s": [0.926, 40.994]}), "Measured")
@@ -117,21 +107,14 @@ class Table:
     frame: pd.DataFrame
     caption: str
     digits: int = 4
-    headings: Mapping[str, str] = field(default_factory=dict)
     folded: bool = False
     kind: ClassVar[str] = "table"
-
-    def __post_init__(self) -> None:
-        """Refuse what is not a table."""
-        if not isinstance(self.frame, pd.DataFrame):
-            raise InputError("table.frame", type(self.frame).__name__, "must be a pandas DataFrame")
 
     @property
     def columns(self) -> list[tuple[str, bool]]:
         """Heading of each column, and whether it holds numbers and so is aligned to the right."""
         numeric = [pd.api.types.is_numeric_dtype(dtype) for dtype in self.frame.dtypes]
-        names = [self.headings.get(str(name), str(name)) for name in self.frame.columns]
-        return list(zip(names, numeric, strict=True))
+        return list(zip(map(str, self.frame.columns), numeric, strict=True))
 
     @property
     def rows(self) -> list[list[str]]:
@@ -153,19 +136,9 @@ class Chart:
     caption: str
     kind: ClassVar[str] = "chart"
 
-    def __post_init__(self) -> None:
-        """Refuse what is not a figure."""
-        if not isinstance(self.figure, go.Figure):
-            raise InputError("chart.figure", type(self.figure).__name__, "must be a plotly Figure")
-
-    @property
-    def height(self) -> int:
-        """Height in pixels that the page must keep free."""
-        return int(self.figure.layout.height or self.figure.layout.template.layout.height or 450)
-
     def html(self, name: str) -> Markup:
         """The figure as a ``div`` of that id and the script that fills it; plotly.js itself is not in it."""
-        height = f"{self.height}px"
+        height = f"{int(self.figure.layout.height or self.figure.layout.template.layout.height or 450)}px"
         text = self.figure.to_html(MODEBAR, full_html=False, include_plotlyjs=False, div_id=name, default_height=height)
         return Markup(text)  # noqa: S704  # plotly escapes <, > and / within the figure's JSON
 

@@ -13,20 +13,20 @@ from simlib.report.host import host_answer
 from simlib.studies.study import Answer
 
 
-def change_of(compared: Comparison, policy: str, metric: str, vcpus: int) -> str:
-    """How a policy changes a metric against the first one, with its interval, in words."""
-    frame = compared.frame
-    row = frame[(frame["policy"] == policy) & (frame["metric"] == metric) & (frame["vcpus"] == vcpus)].iloc[0]
-    ends = f"{signed(row['change_low'])} to {signed(row['change_high'])} %"
-    return f"by {signed(row['change_percent'])} % ({ends})"
+def _changes_of(compared: Comparison, policy: str, vcpus: int) -> str:
+    """How a policy changes stalls and CLEAR against the first one, with intervals, in words."""
+    rows = compared.frame.query("policy == @policy and vcpus == @vcpus").drop_duplicates("metric").set_index("metric")
+    ends = rows[["change_percent", "change_low", "change_high"]].map(signed)
+    said = "by " + ends["change_percent"] + " % (" + ends["change_low"] + " to " + ends["change_high"] + " %)"
+    stall, clear = said["longest_stall"], said["clear_cpu_time"]
+    return f"`{policy}` changes the longest stall {stall} and the CPU time of CLEAR {clear}"
 
 
 def tour(compared: Comparison, policy: str, vcpus: int, decision: BatchChoice) -> Answer:
     """Of 00: what the strategy changes for both sides, and what is to be chosen."""
-    stall, clear = (change_of(compared, policy, metric, vcpus) for metric in ("longest_stall", "clear_cpu_time"))
+    said = _changes_of(compared, policy, vcpus)
     return Answer(
-        f"In this guest, with {vcpus} vCPUs and costs that were assumed, `{policy}` changes the longest stall {stall} "
-        f"and the CPU time of CLEAR {clear}; of batches: {decision.sentence}."
+        f"In this guest, with {vcpus} vCPUs and costs that were assumed, {said}; of batches: {decision.sentence}."
     )
 
 
@@ -37,12 +37,8 @@ def own_host(fit: Fit) -> Answer:
 
 def own_strategy(compared: Comparison, idea: str, beside: str, vcpus: int) -> Answer:
     """Of 11: what the idea changes, and what the strategy beside it."""
-    said = [
-        f"`{policy}` changes the longest stall {change_of(compared, policy, 'longest_stall', vcpus)} and the CPU time "
-        f"of CLEAR {change_of(compared, policy, 'clear_cpu_time', vcpus)}"
-        for policy in (idea, beside)
-    ]
-    return Answer(f"Against `{compared.policies[0]}`, with {vcpus} vCPUs: {'; '.join(said)}.")
+    said = "; ".join(_changes_of(compared, policy, vcpus) for policy in (idea, beside))
+    return Answer(f"Against `{compared.policies[0]}`, with {vcpus} vCPUs: {said}.")
 
 
 def swept(table: pd.DataFrame) -> Answer:

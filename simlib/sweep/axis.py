@@ -21,15 +21,6 @@ _SHARED = {name for name, times in Counter(name for _, name in _FIELDS).items() 
 _UNITS = {format_duration: "ps", format_size: "bytes", format_bandwidth: "bit/s"}
 
 
-def column_of(section: str, key: str) -> str:
-    """A field's name in a table: its key, with its section only where two sections have it.
-
-    >>> column_of("guest", "vcpus"), column_of("costs", "split_alloc")
-    ('vcpus', 'costs.split_alloc')
-    """
-    return f"{section}.{key}" if key in _SHARED else key
-
-
 @dataclass(frozen=True)
 class Span:
     """A range of numbers, in the scenario's own units.
@@ -85,8 +76,12 @@ class Axis:
 
     @property
     def column(self) -> str:
-        """The field's name in a table."""
-        return column_of(self.section, self.key)
+        """The field's name in a table: its key, with its section only where two sections have it.
+
+        >>> Axis("guest", "vcpus", ()).column, Axis("costs", "split_alloc", ()).column
+        ('vcpus', 'costs.split_alloc')
+        """
+        return f"{self.section}.{self.key}" if self.key in _SHARED else self.key
 
     @property
     def unit(self) -> str:

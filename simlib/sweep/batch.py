@@ -24,7 +24,7 @@ from simlib.sweep.axis import Axis
 from simlib.sweep.grid import Grid, Replications
 from simlib.sweep.point import Point, Points, content_key, first_seed, text_of
 from simlib.version import __version__
-from simlib.workloads import build, find_metric, kind_of
+from simlib.workloads import build, kind_of
 from simlib.workloads.metrics import split_name
 
 Floats = NDArray[np.float64]
@@ -59,14 +59,15 @@ def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
     """
     _warm_up()
     begun = time.perf_counter()
-    kept = _of(grid)
+    _check(grid)
+    points = Points(grid)
     found: list[tuple[Any, ...]] = []
     refused: list[tuple[Any, ...]] = []
     done = begin
-    for number in kept.points.numbers(begin, end).tolist():
+    for number in points.numbers(begin, end).tolist():
         if done > begin and time.perf_counter() - begun > enough:
             break
-        point = kept.points[number]
+        point = points[number]
         fault: SimlibError | None = point.refusal
         if point.scenario is not None:
             try:
@@ -76,7 +77,7 @@ def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
         if fault is not None:
             refused.append((*_labels(grid, point), getattr(fault, "what", ""), str(fault), __version__))
         done += 1
-    results, rest = _table(found, kept.results), _table(refused, kept.refused)
+    results, rest = _table(found, result_schema(grid)), _table(refused, refused_schema(grid))
     return Batch(begin, done, results, rest, time.perf_counter() - begun)
 
 
@@ -90,29 +91,20 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-@dataclass
-class _Kept:
-    """A grid's points and the columns of its rows, from batch to batch."""
-
-    points: Points
-    results: pa.Schema
-    refused: pa.Schema
+_checked: set[str] = set()
+"""Digests of grids that are the same here."""
 
 
-_kept: dict[str, _Kept] = {}
-
-
-def _of(grid: Grid) -> _Kept:
-    """Those of this grid; they are made once."""
-    if grid.digest not in _kept:
-        if replace(grid).digest != grid.digest:  # a copy knows no digest yet: it is found anew, by what is here
-            raise SimlibError(
-                "a worker has another version of simlib, other fits or other priors than whoever started the sweep",
-                "install the same simlib, with the same data, on all of the cluster",
-            )
-        _kept.clear()
-        _kept[grid.digest] = _Kept(Points(grid), result_schema(grid), refused_schema(grid))
-    return _kept[grid.digest]
+def _check(grid: Grid) -> None:
+    """Refuse a grid of which this worker would compute something else; looked at once."""
+    if grid.digest in _checked:
+        return
+    if replace(grid).digest != grid.digest:  # a copy knows no digest yet: it is found anew, by what is here
+        raise SimlibError(
+            "a worker has another version of simlib, other fits or other priors than whoever started the sweep",
+            "install the same simlib, with the same data, on all of the cluster",
+        )
+    _checked.add(grid.digest)
 
 
 def _labels(grid: Grid, point: Point) -> tuple[Any, ...]:
@@ -185,15 +177,9 @@ def _quantile(level: float, count: int) -> float:
 def _metrics(grid: Grid, scenario: Scenario, seed: int, kept: Sequence[str]) -> list[float]:
     run = run_scenario(scenario, seed=seed, pages_per_vcpu=grid.pages_per_vcpu)
     known = run.metrics
-    return [known[name] if name in known else _of_a_round(run, name, scenario) for name in kept]
-
-
-def _of_a_round(run: Any, name: str, scenario: Scenario) -> float:
-    """A metric of one iteration; NaN where the workload has none, or a part of the memory does not tell it."""
-    if split_name(name)[1] is None or split_name(name)[0] not in run.metrics:
-        return float("nan")
-    find_metric(scenario, name)
-    return float(run.value(name))
+    # Of one iteration: NaN where the workload has none, or a part of the memory does not tell it.
+    rounds = {name for name in kept if split_name(name)[1] is not None and split_name(name)[0] in known}
+    return [known[name] if name in known else run.value(name) if name in rounds else float("nan") for name in kept]
 
 
 def _labelled(grid: Grid) -> list[tuple[str, pa.DataType]]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ TRY_S = 10.0
 """How long one attempt to reach it takes, s."""
 
 
-class Cluster:
+class Cluster(AbstractContextManager["Cluster"]):
     """A Dask cluster: an executor for `simlib.parallel.using` and `simlib.sweep.run`.
 
     Raises `SimlibError` if no scheduler can be reached.
@@ -79,19 +79,12 @@ class Cluster:
 
     def _again(self) -> None:
         """Try to reach the scheduler anew; a client that was given does so by itself."""
-        if self._given is not None or self._client.status == "connecting":
-            time.sleep(0.2)
-            return
-        try:
-            client = _connected(self._address, TRY_S)
-        except SimlibError:
-            time.sleep(0.2)
-            return
-        self._client, self._executor = client, client.get_executor(pure=False)
-
-    def __enter__(self) -> Cluster:
-        """Be ready."""
-        return self
+        if self._given is None and self._client.status != "connecting":
+            with suppress(SimlibError):
+                self._client = _connected(self._address, TRY_S)
+                self._executor = self._client.get_executor(pure=False)
+                return
+        time.sleep(0.2)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Cancel what is under way, and close the client that was opened here."""

@@ -56,7 +56,8 @@ def load(folder: str | Path) -> xr.Dataset:
         values = np.full(about["points"], nothing, dtype=object if isinstance(nothing, str) else type(nothing))
         if table is not None:
             values[points] = table[name].to_numpy()
-        variables[name] = (tuple(shape), _shaped(values, sizes), _attributes(name))
+        values = values.astype(str) if values.dtype == object else values
+        variables[name] = (tuple(shape), values.reshape(sizes), _attributes(name))
     coordinates: dict[str, Any] = dict(shape) | _sampled(Path(folder), about, shape)
     found = xr.Dataset(variables, coordinates, {key: about[key] for key in ("simlib", "grid", "seed", "level")})
     for axis in about["axes"]:
@@ -109,11 +110,6 @@ def _labels(axis: dict[str, Any]) -> list[Any]:
     section, _, key = axis["field"].partition(".")
     read = Axis(section, key, ())
     return [read.cell(tuple(value) if isinstance(value, list) else value) for value in axis["values"]]
-
-
-def _shaped(values: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    found = values.reshape(sizes)
-    return found.astype(str) if values.dtype == object else found
 
 
 def _sampled(folder: Path, about: dict[str, Any], shape: dict[str, list[Any]]) -> dict[str, Any]:

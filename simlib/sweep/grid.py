@@ -8,9 +8,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simlib.decision.priors import priors_path
 from simlib.errors import InputError, nearest
@@ -18,11 +21,10 @@ from simlib.fits import fit_path
 from simlib.model import rules
 from simlib.model.architectures import architecture
 from simlib.model.costs import Calibration
-from simlib.model.policies import policy
-from simlib.model.scenario import Scenario
+from simlib.model.policies import OWN, policy
+from simlib.model.scenario import Scenario, parsed
 from simlib.reading import read_toml
 from simlib.sweep.axis import Axis, check_distinct, read_axis
-from simlib.sweep.design import MOST_COORDINATES, Design
 from simlib.version import __version__
 from simlib.workloads import KINDS
 from simlib.workloads.metrics import split_name
@@ -30,8 +32,58 @@ from simlib.workloads.metrics import split_name
 MOST_POINTS = 10**8
 """Most points of a grid: what is finished is remembered as one byte each."""
 
-OWN = "own"
-"""The policy that a scenario says itself."""
+DESIGNS = ("full", "latin_hypercube", "sobol")
+"""Every combination, or so many points that fill the space evenly."""
+
+MOST_SAMPLED = 2**20
+"""Most points of a Latin hypercube or a Sobol sequence."""
+
+MOST_COORDINATES = 2**23
+"""Most points × axes of one: every worker keeps them, 8 bytes each."""
+
+
+@dataclass(frozen=True)
+class Design(rules.Checked):
+    """How points are chosen.
+
+    - `kind`: one of `DESIGNS`.
+    - `points`: of ``latin_hypercube`` and ``sobol``; of the latter a power of 2 keeps the balance of the sequence.
+    - `seed`: of their randomisation.
+    """
+
+    kind: str = rules.rule(rules.choice(*DESIGNS), "full")
+    points: int = rules.rule(rules.whole(0, MOST_SAMPLED), 0)
+    seed: int = rules.rule(rules.whole(0, 2**31), 1)
+
+    def __post_init__(self) -> None:
+        """Check that a number of points stands where there is one."""
+        super().__post_init__()
+        if self.kind == "full" and self.points:
+            raise InputError("design.points", self.points, "a full design has all combinations",
+                             'leave it out, or write kind = "sobol"')  # fmt: skip
+        if self.kind != "full" and not self.points:
+            raise InputError(
+                "design.points", self.points, f"{self.kind} needs a number of points", "write points = 1024"
+            )
+        if self.kind == "sobol" and self.points & (self.points - 1):
+            raise InputError("design.points", self.points, "a Sobol sequence is balanced at powers of 2 alone",
+                             f"write {1 << self.points.bit_length()}")  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def unit_cube(kind: str, points: int, dimensions: int, seed: int) -> NDArray[np.float64]:
+    """Points of a Latin hypercube or a scrambled Sobol sequence.
+
+    Returns: ndarray, shape (points, dimensions). Within [0, 1); 8 bytes a coordinate, and up to three times as much
+    while they are drawn. A grid has at most `MOST_COORDINATES`: 64 MiB, and 192 MiB.
+
+    >>> sorted((unit_cube("latin_hypercube", 4, 1, 1)[:, 0] * 4).astype(int).tolist())
+    [0, 1, 2, 3]
+    """
+    from scipy.stats import qmc  # noqa: PLC0415  # a third of a worker's imports; a full design needs none
+
+    sampler = (qmc.LatinHypercube if kind == "latin_hypercube" else qmc.Sobol)(d=dimensions, rng=seed)
+    return np.asarray(sampler.random(points), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -112,14 +164,15 @@ class Grid:
 
     def _calibrated(self) -> list[str]:
         """Digests of the files that points take costs from: the fits of their machines, and the priors."""
-        machines = {case.machine.name for _, case in self.cases}
-        machines.update(
-            value for axis in self.axes if (axis.section, axis.key) == ("machine", "name") for value in axis.values
-        )
+        machines = {case.machine.name for _, case in self.cases} | self._swept("machine", "name")
         paths = [path for path in map(fit_path, sorted(machines)) if path is not None]
         if self.costs == "median":
             paths.append(priors_path())
         return [hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in paths]
+
+    def _swept(self, section: str, key: str) -> set[Any]:
+        """The values that an axis gives a field."""
+        return {value for axis in self.axes if (axis.section, axis.key) == (section, key) for value in axis.values}
 
     @cached_property
     def how(self) -> str:
@@ -129,10 +182,7 @@ class Grid:
     @cached_property
     def kept(self) -> tuple[str, ...]:
         """The metrics that are kept, in the order of their columns."""
-        kinds = {
-            value for axis in self.axes if (axis.section, axis.key) == ("workload", "kind") for value in axis.values
-        }
-        kinds |= {
+        kinds = self._swept("workload", "kind") | {
             str(policy(name).changes.get("workload", {}).get("kind", "")) for name in self.policies if name != OWN
         }
         kinds |= {case.workload.kind for _, case in self.cases}
@@ -164,13 +214,14 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
     for key in tables:
         if key not in _KEYS:
             raise InputError(key, "…", "unknown key", nearest(key, _KEYS))
-    design = _section(Design, tables.get("design", {}), "design")
+    design = Design(**parsed(Design, _table(tables.get("design", {}), "design"), "design"))
     axes_given = _table(tables.get("axes", {}), "axes")
     axes = tuple(
         read_axis(section, key, given, design.kind != "full")
         for section, rows in axes_given.items()
         for key, given in _table(rows, f"axes.{section}").items()
     )
+    replications = _table(tables.get("replications", {}), "replications")
     scenario = Scenario.parse(_table(tables.get("scenario", {}), "scenario"), "scenario.")
     scenario = replace(scenario, calibration=Calibration())
     grid = Grid(
@@ -179,7 +230,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
         architectures=tuple(architecture(name).name for name in _names(tables, "architectures")),
         policies=_names(tables, "policies") or (OWN,),
         design=design,
-        replications=_section(Replications, tables.get("replications", {}), "replications"),
+        replications=Replications(**parsed(Replications, replications, "replications")),
         costs=rules.choice("given", "median")(tables.get("costs", "given"), "costs"),
         pages_per_vcpu=(
             rules.whole(64, 2**40)(tables["pages_per_vcpu"], "pages_per_vcpu") if "pages_per_vcpu" in tables else None
@@ -224,13 +275,3 @@ def _names(tables: Mapping[str, Any], key: str) -> tuple[str, ...]:
     found = rules.names(tables.get(key, []), key)
     check_distinct(found, found, key)
     return found
-
-
-def _section(kind: Any, given: Any, where: str) -> Any:
-    parsers = {f.name: f.metadata["parse"] for f in fields(kind)}
-    values = {}
-    for key, value in _table(given, where).items():
-        if key not in parsers:
-            raise InputError(f"{where}.{key}", value, "unknown key", nearest(key, parsers))
-        values[key] = parsers[key](value, f"{where}.{key}")
-    return kind(**values)

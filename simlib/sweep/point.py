@@ -19,10 +19,9 @@ from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError
 from simlib.fits import choose_fit, complete
 from simlib.model.costs import Costs
-from simlib.model.policies import policy
+from simlib.model.policies import OWN, policy
 from simlib.model.scenario import SECTIONS, Scenario, section_differences, sections
-from simlib.sweep.design import unit_cube
-from simlib.sweep.grid import OWN, Grid
+from simlib.sweep.grid import Grid, unit_cube
 
 _KEPT = 4096
 """Sections of scenarios that are kept: points differ from their neighbours in few of them."""
@@ -91,11 +90,8 @@ class Points:
         if design.kind != "full":
             shares = unit_cube(design.kind, design.points, len(axes), design.seed)[place].tolist()
             return tuple(axis.at(share) for axis, share in zip(axes, shares, strict=True))
-        values = []
-        for axis in reversed(axes):
-            place, index = divmod(place, len(axis.values))
-            values.append(axis.values[index])
-        return tuple(reversed(values))
+        indices = np.unravel_index(place, tuple(len(axis.values) for axis in axes))
+        return tuple(axis.values[index] for axis, index in zip(axes, indices, strict=True))
 
     def _scenario(self, base: Scenario, name: str, values: tuple[Any, ...]) -> Scenario:
         parts = {section: getattr(base, section) for section in SECTIONS}

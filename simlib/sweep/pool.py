@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import connection, forkserver, resource_tracker
 from types import ModuleType, TracebackType
 from typing import Any
@@ -26,7 +26,7 @@ _PRELOADED = ["simlib.sweep.batch"]
 """What is imported once for all workers, where the system can fork."""
 
 
-class Pool:
+class Pool(AbstractContextManager["Pool"]):
     """Worker processes: an executor for `simlib.parallel.using` and `simlib.sweep.run`.
 
     If a worker is killed, the others are ended too, what was under way is lost (`lost`), and the next task has new
@@ -61,10 +61,6 @@ class Pool:
                 self._end()
                 self._processes = self._started()
                 return self._processes.submit(_run, pickled)
-
-    def __enter__(self) -> Pool:
-        """Be ready; the workers start with the first task."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """End the workers, at once if what they do is no longer wanted."""

@@ -214,17 +214,13 @@ def read_description(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _open_plainly(path: str, flags: int) -> int:
-    """Open a file, and neither follow a link nor wait for a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold a folder; the system gives it back, however this process ends."""
     import fcntl  # noqa: PLC0415  # not on Windows, where the rest of simlib runs
 
-    with open(folder / "lock", "ab", opener=_open_plainly) as lock:
+    plainly = os.O_NOFOLLOW | os.O_NONBLOCK  # what is a link is not followed, nor is a pipe waited for
+    with open(folder / "lock", "ab", opener=lambda path, flags: os.open(path, flags | plainly, 0o666)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -40,8 +40,8 @@ def best_policies(
     [{'vcpus': 4, 'policy': 'whole-ioctl', 'value_s': 1.0, 'against_s': 1.0, 'as_good': 1, 'matters': False}]
     """
     wanted = objective(name)
-    for needed, where in (("vcpus", found.dims), ("policy", found.dims)):
-        if needed not in where:
+    for needed in ("vcpus", "policy"):
+        if needed not in found.dims:
             raise InputError("sweep", needed, "is no axis of it", "sweep it, in a full design")
     if against not in found["policy"].to_numpy():
         raise InputError("against", against, "is no policy of the sweep")

@@ -28,7 +28,7 @@ from simlib.decision import (
     information,
     standard_architectures,
     standard_scenario,
-    trials,
+    uncertainty,
     with_guest,
 )
 from simlib.decision.batch import batches_below
@@ -37,8 +37,7 @@ from simlib.decision.information import value_of_information
 from simlib.decision.objectives import METRICS, objective
 from simlib.decision.priors import load_priors
 from simlib.decision.strategies import Strategy, strategies_of
-from simlib.decision.trials import Trials
-from simlib.decision.uncertainty import UncertainCosts, needed_costs
+from simlib.decision.uncertainty import Trials, UncertainCosts, needed_costs
 from simlib.errors import InputError
 from simlib.fits import CostEstimate, find_fit
 from simlib.measurements import data_dir, load
@@ -199,8 +198,8 @@ def test_strategies_of_a_replication_share_costs_and_seed(monkeypatch, short):
         seen[seed].append(case)
         return original(case, seed=seed, progress=progress)
 
-    original = trials.run_scenario
-    monkeypatch.setattr(trials, "run_scenario", spy)
+    original = uncertainty.run_scenario
+    monkeypatch.setattr(uncertainty, "run_scenario", spy)
     found = choose_batch(vague())
     assert len(seen) == sum(found.choice.runs)
     assert len({cases[0].costs for cases in seen.values()}) == len(seen)
@@ -532,7 +531,7 @@ def test_a_named_guest_can_be_asked_about_on_every_architecture(name):
 def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_said(monkeypatch, short):
     """Less memory that stands for all of it would not tell the longest stall."""
     case = scenario(WRITE, clear_chunk="1M")
-    monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
+    monkeypatch.setattr(uncertainty, "WHOLE_PAGES", 512)
     assert Trials(UncertainCosts.of(case), strategies_of(case, ["every-64", "own"]), 1).how == "sampled"
     said = []
     found = choose(case, among=["every-64", "lock-regions"], announce=said.append)  # the selection with 4M, too
@@ -549,7 +548,7 @@ def test_sampled_choices_are_as_sure_of_themselves(monkeypatch, short):
     case = scenario(WRITE, {"reacquire": "10us"}, {"memory": "64M"}, clear_chunk="4M", access_interval="5us")
     among = ["every-64", "every-256", "whole-ioctl"]
     whole = choose(case, among=among)
-    monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
+    monkeypatch.setattr(uncertainty, "WHOLE_PAGES", 512)
     windows = choose(case, among=among)
     assert (whole.how, windows.how) == ("whole", "sampled")
     check_consistent(windows)

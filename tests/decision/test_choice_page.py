@@ -18,10 +18,11 @@ from simlib.decision import (
 )
 from simlib.decision import choice as choosing
 from simlib.decision.information import SHUFFLES
-from simlib.decision.strategies import HOLDS, OWN, SPLITS, strategies_of
-from simlib.decision.trials import WHOLE_PAGES
+from simlib.decision.strategies import HOLDS, SPLITS, strategies_of
+from simlib.model.policies import OWN
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
 from simlib.model.scenario import Scenario
+from simlib.sampling import WHOLE_PAGES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")

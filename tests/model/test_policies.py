@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simlib.cli import main
-from simlib.cli.policies import changes_of
+from simlib.cli import changes_of, main
 from simlib.engine import compiled, reference
 from simlib.errors import InputError
 from simlib.model.policies import POLICIES, apply, policy

@@ -14,7 +14,7 @@ from simlib.errors import InputError
 from simlib.sweep import driver, read_grid, run
 from simlib.sweep.axis import Span, read_axis
 from simlib.sweep.batch import Batch
-from simlib.sweep.design import MOST_COORDINATES
+from simlib.sweep.grid import MOST_COORDINATES
 from simlib.sweep.point import Points
 from simlib.sweep.store import Store
 

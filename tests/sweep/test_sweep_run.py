@@ -149,7 +149,7 @@ def test_a_sweep_goes_on_with_the_costs_that_it_began_with_or_not_at_all(tmp_pat
         (data / name).write_bytes(content + b"\n")
         with pytest.raises(InputError, match="holds a sweep of another grid, or of other fits or priors"):
             run(read_grid(tables), out, resume=True)
-        monkeypatch.setattr(batch, "_kept", {})
+        monkeypatch.setattr(batch, "_checked", set())
         with pytest.raises(SimlibError, match="a worker has another version of simlib, other fits or other priors"):
             batch.run_batch(began, 0, 1, 60.0)
         (data / name).write_bytes(content)
