@@ -20,8 +20,9 @@ HERE = Path(__file__).parent
 TARGET = HERE / "arm64-curves.svg"
 BUILD = HERE.parent / "build"
 
-WHICH = {"02": 0, "03": 0, "04": 0, "05": 0, "06": 0, "07": 1, "08": 0, "09": 0, "10": 1, "11": 0, "12": 0, "13": 0}
-"""Which figure of a notebook is its picture. 00 and 01 have the README's."""
+WITH_README_S = ("00-tour", "01-arm64-rwlock")
+WHICH = {"07-lockless-write-protect": 1, "10-your-own-host": 1}
+"""Which figure of a notebook is its picture, where that is not the first. 00 and 01 have the README's."""
 
 
 def write(figure: go.Figure, target: Path, height: int) -> None:
@@ -42,11 +43,11 @@ def draw_readme() -> None:
 def draw_notebooks() -> None:
     """A figure of each notebook that was run."""
     for path in sorted(path for run in ("report", "notebooks") for path in (BUILD / run).glob("*.ipynb")):
-        if path.stem[:2] not in WHICH:
+        if path.stem in WITH_README_S:
             continue
         cells = nbformat.read(path, as_version=4).cells
         shown = [o["data"][FIGURE] for cell in cells for o in cell.get("outputs", []) if FIGURE in o.get("data", {})]
-        figure = go.Figure({part: shown[WHICH[path.stem[:2]]][part] for part in ("data", "layout")})
+        figure = go.Figure({part: shown[WHICH.get(path.stem, 0)][part] for part in ("data", "layout")})
         write(figure, HERE / f"{path.stem}.svg", min(int(figure.layout.height or 520), 1100))
 
 
