@@ -29,6 +29,12 @@ SENTENCE = "interrupted; nothing half-written is left behind"
 DEADLINE_S = 0.8
 """From a signal to the end by force, s."""
 
+_PATIENCE_S = 0.1
+"""How long `leave` waits for who is `writing`, s."""
+
+writing = threading.RLock()
+"""Held while something short is written that must not be cut in two, in whichever thread."""
+
 _SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
 """Clears the line of a progress display, which hides the cursor."""
 
@@ -91,10 +97,11 @@ def insist() -> None:
 
 
 def leave(number: int) -> NoReturn:
-    """End this process here and now with the exit code of a signal, and say so if nobody has."""
+    """End this process with the exit code of a signal, once nobody is `writing`, and say so if nobody has."""
     if not state.told:
         state.told = True
         os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + f"simlib: {SENTENCE}\n".encode())
+    writing.acquire(timeout=_PATIENCE_S)
     os._exit(128 + number)
 
 

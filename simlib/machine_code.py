@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from simlib.interruption import writing
+
 __all__ = ["config", "intrinsic", "kept", "njit", "types"]
 
 
@@ -58,7 +60,7 @@ def kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         except RuntimeError:  # no folder that could be written: neither the package's nor the user's
             return njit(**options)(function)
         cache = found._cache  # Numba has no public name for it
-        cache.save_overload = _or_nothing(cache.save_overload, OSError)
+        cache.save_overload = _whole(_or_nothing(cache.save_overload, OSError))
         cache.load_overload = _or_nothing(cache.load_overload, Exception)
         return found
 
@@ -74,3 +76,13 @@ def _or_nothing(call: Callable[..., Any], fault: type[Exception]) -> Callable[..
         return None
 
     return tried
+
+
+def _whole(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that no end of the process cuts in two."""
+
+    def held(*given: Any) -> Any:
+        with writing:
+            return call(*given)
+
+    return held
