@@ -11,7 +11,8 @@ UV ?= uv
 PINS_FLAGS ?=
 PYTEST_ARGS ?=
 
-PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check
+# Python compiles what it imports, when it does so; pip would compile all of it: 23 s.
+PIP_INSTALL := .venv/bin/python -m pip install --quiet --no-input --no-compile --disable-pip-version-check
 
 # Compiled kernels are kept here, so that a read-only package folder does not matter.
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
