@@ -156,7 +156,7 @@ class Study(Generic[F]):
         named = folder or os.environ.get(KEPT)
         kept = Path(named, f"{self.name}-{seed}.pickle") if named else None
         if kept is not None and kept.is_file():
-            before: F = pickle.loads(kept.read_bytes())  # noqa: S301  # the folder is private and of this very run
+            before: F = pickle.loads(kept.read_bytes())  # noqa: S301  # who names the folder vouches for it
             return before
         found = self.compute(seed=seed, progress=progress)
         if kept is not None:
