@@ -21,7 +21,7 @@ import pandas as pd
 
 from simlib import Scenario, parallel
 from simlib.decision.grid import central
-from simlib.decision.priors import standard_scenario
+from simlib.decision.standard import standard_scenario
 from simlib.files import write_text
 from simlib.sampling import sample_migration
 from simlib.simulation import run_scenario

@@ -18,6 +18,7 @@ from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, REPLICATIONS, Asked, Progress, curves_of
 from simlib.results import Result, result_html, text_of
+from simlib.simulation import Known
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,6 +93,7 @@ def compare(
     seed: int = 1,
     replications: int = REPLICATIONS,
     pages_per_vcpu: int = PAGES_PER_VCPU,
+    costs: Known = "drawn",
     progress: Progress | None = None,
 ) -> Comparison:
     """Set policies side by side over vCPUs.
@@ -102,7 +104,7 @@ def compare(
     - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, or ``"own"`` for
       what the scenario says itself. The others are compared with the first.
     - `variant`: only this one, if the scenario has variants; by default all.
-    - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `progress`: see `simlib.predict`.
+    - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `costs`, `progress`: see `simlib.predict`.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
     ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
@@ -118,6 +120,6 @@ def compare(
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     named = {name: subject if name == OWN else apply(subject, name) for name in names}
-    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, progress)
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
     frame, flags = curves_of(named, vcpus, asked)
     return Comparison(frame, names, level, flags)

@@ -21,13 +21,23 @@ from scipy import stats
 
 from simlib import parallel
 from simlib.errors import InputError
-from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, load_fit
+from simlib.fits import (
+    AnyFit,
+    CostEstimate,
+    Spread,
+    UncertainCosts,
+    choose_fit,
+    decisive,
+    load_fit,
+    told,
+    variations,
+)
 from simlib.model.costs import Costs
 from simlib.model.policies import apply
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, result_html, text_of
 from simlib.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, walk_several, why_not
-from simlib.simulation import SimulationResult, flags_of, run_scenario
+from simlib.simulation import Known, SimulationResult, flags_of, run_scenario
 from simlib.workloads import find_metric, kind_of
 from simlib.workloads.metrics import split_name
 
@@ -44,6 +54,7 @@ REPLICATIONS = 5
 """Seeds over which the spread is shown where no cost was calibrated."""
 
 Progress = parallel.Progress
+Floats = NDArray[np.float64]
 Read = TypeVar("Read")
 
 STEP = 0.02
@@ -74,11 +85,11 @@ def _simulated(scenario: Scenario, pages: int | None, seed: int, check: parallel
 
 
 def _evaluate_each(
-    jobs: Sequence[tuple[Scenario, int | None, int]],
-    one: Callable[[Scenario, int | None, int, parallel.Check], Read],
+    jobs: Sequence[tuple[Any, ...]],
+    one: Callable[..., Read],
     progress: Progress | None = None,
 ) -> list[Read]:
-    """Simulate scenarios, each with its pages a vCPU and its seed."""
+    """Simulate scenarios, each with its pages a vCPU, its seed, and what else `one` takes before its check."""
     # The dearest first, so that the last one to end is short.
     order = sorted(range(len(jobs)), key=lambda i: -jobs[i][0].guest.vcpus)
     found = parallel.each([partial(one, *jobs[i]) for i in order], "predicting", progress)
@@ -124,21 +135,41 @@ class PredictionResult(Result):
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a curve: of which policy and variant, and its scenario without the calibrated costs."""
+    """One point of a curve: of which policy and variant, and its scenario with its costs."""
 
     name: str
     label: str
     vcpus: int
-    scenario: Scenario
-    estimate: CostEstimate | None
+    known: UncertainCosts
 
-    def points(self, seed: int, replications: int) -> list[tuple[Scenario, int]]:
-        """Scenarios and seeds to run: the best costs, then each logarithm a step down and a step up; or seeds."""
+    @property
+    def estimate(self) -> CostEstimate | None:
+        """Calibrated costs."""
+        return self.known.estimate
+
+    def steps(self, windows: bool) -> Floats:
+        """How far each calibrated logarithm is moved for a derivative.
+
+        Windows differ by chance where a small step moves a cost: there it is moved as far as it may be off.
+        """
         if self.estimate is None:
-            return [(self.scenario, seed + r) for r in range(replications)]
-        steps = np.kron(np.eye(len(self.estimate.names)), [[-STEP], [STEP]])
-        logs = [self.estimate.logs, *(self.estimate.logs + steps)]
-        return [(self.estimate.apply(self.scenario, point), seed) for point in logs]
+            return np.zeros(0)
+        deviations = np.sqrt(np.diag(self.estimate.covariance)) if windows else np.zeros(len(self.estimate.names))
+        return np.maximum(STEP, deviations)
+
+    def points(self, asked: Asked, windows: bool) -> list[tuple[Scenario, int]]:
+        """Scenarios and seeds to run: the best costs, then each logarithm a step down and a step up; or seeds."""
+        best = self.known.central()
+        if self.estimate is None:
+            return [(best, asked.seed + r) for r in range(asked.replications)]
+        steps = np.kron(np.diag(self.steps(windows)), [[-1.0], [1.0]])
+        rest = {name: value for name, value in best.costs.given().items() if name in self.known.priors}
+        moved = [self.estimate.apply(self.known.scenario, logs) for logs in self.estimate.logs + steps]
+        return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved)]
+
+    def ends(self, asked: Asked) -> list[tuple[Scenario, int]]:
+        """The scenario with each cost that is drawn at both ends of its prior, if that is wanted."""
+        return [(case, asked.seed) for case in variations(self.known, asked.level)] if asked.costs == "drawn" else []
 
 
 def predict(
@@ -153,20 +184,24 @@ def predict(
     seed: int = 1,
     replications: int = REPLICATIONS,
     pages_per_vcpu: int = PAGES_PER_VCPU,
+    costs: Known = "drawn",
     progress: Progress | None = None,
 ) -> PredictionResult:
     """Curves over vCPUs, for a scenario or each of its variants.
 
-    Raises `InputError` if a needed cost has no value, the workload has no such metric, or vcpus is empty.
+    Raises `InputError` if the workload has no such metric, vcpus is empty, or a cost has no value and `costs` is
+    ``"exact"``.
 
     - `scenario`: a scenario, or its file. Its variants are predicted if it has any, else itself.
     - `variant`: only this one.
     - `policy`: a way of taking the lock, by its name (`simlib.model.policies.POLICIES`).
     - `fit`: calibrated costs; by default the shipped fit of each machine, if there is one. Without any the scenario's
-      own costs are used, and the intervals show only the simulation's random spread over `replications` seeds.
+      own costs are used, and the intervals show the simulation's random spread over `replications` seeds.
     - `metrics`: names of metrics of the workload, such as ``"dirty_memory_time"``, or ``"dirty_memory_time[2]"`` for
       one iteration; by default the workload's own choice.
     - `level`: probability that the intervals are to cover.
+    - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior,
+      which widens the intervals; ``"median"``: taken for its median; ``"exact"``: refused.
     - `progress`: called with (what, share done).
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
@@ -177,7 +212,7 @@ def predict(
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     subject = apply(subject, policy) if policy else subject
-    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, progress)
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
     frame, flags = curves_of({"": subject}, vcpus, asked)
     return PredictionResult(frame.drop(columns=["policy", *CHANGES]), level, flags)
 
@@ -192,6 +227,7 @@ class Asked:
     seed: int
     replications: int
     pages_per_vcpu: int
+    costs: Known
     progress: Progress | None
 
 
@@ -204,89 +240,158 @@ def curves_of(
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The curves of some scenarios and their variants, on common random numbers, each compared with the first.
 
-    Raises `InputError` if there is no point or no metric, a workload has not all of these, or a cost that decides one
-    has no value.
+    Raises `InputError` if there is no point or no metric, a workload has not all of these, or a cost has no value
+    although `asked` wants all of them.
 
     Returns: the frame, with policy (the name), variant, vcpus, metric, estimate, low, high, unit, and `CHANGES`; and
     what to know before believing it.
     """
-    cases, notes = _cases_of(named, vcpus, asked.fit)
-    metrics = tuple(kind_of(cases[0].scenario).default if asked.metrics is None else asked.metrics)
+    cases, notes = _cases_of(named, vcpus, asked)
+    metrics = tuple(kind_of(cases[0].known.scenario).default if asked.metrics is None else asked.metrics)
     if not metrics:
         raise InputError("metrics", "", "must name at least one metric", 'write ["dirty_memory_time"]',
                          "write --metrics dirty_memory_time")  # fmt: skip
-    units = [[find_metric(case.scenario, metric).unit for metric in metrics] for case in cases]
-    values, flags = _sampled(cases, metrics, asked)
+    units = [[find_metric(case.known.scenario, metric).unit for metric in metrics] for case in cases]
+    found, flags = _sampled(cases, metrics, asked)
     first: dict[tuple[str, int], int] = {}
     for i, case in enumerate(cases):
         first.setdefault((case.label, case.vcpus), i)
-    rows = []
-    for case, points, its_units in zip(cases, values, units, strict=True):
-        reference = values[first[case.label, case.vcpus]]
+    rows, moved = [], []
+    for case, values, its_units in zip(cases, found, units, strict=True):
+        reference = found[first[case.label, case.vcpus]]
+        spread = values.spread()
+        paired = values.over(reference)
+        against = paired.spread()
+        moved.append(spread.shares())
         for column, (metric, unit) in enumerate(zip(metrics, its_units, strict=True)):
-            found, base = points[:, column], reference[:, column]
-            centre, low, high = interval(found, case.estimate, asked.level, metric)
+            centre, low, high = interval(values, column, case.estimate, asked.level, spread, metric)
             high = min(high, 1.0) if unit == "share" else high
-            ratio = interval(found / base, case.estimate, asked.level) if (base > 0).all() else (np.nan,) * 3
+            ratio = (np.nan,) * 3
+            if (reference.points[:, column] > 0).all() and (reference.ends[:, column] > 0).all():
+                ratio = interval(paired, column, case.estimate, asked.level, against)
             changes = [100 * (value - 1) for value in ratio]
             rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
     columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", *CHANGES]
-    return pd.DataFrame(rows, columns=columns), (*notes, *flags)
+    words = decisive(pd.concat(moved, axis=1).fillna(0.0).mean(axis=1).sort_values(ascending=False))
+    return pd.DataFrame(rows, columns=columns), (*notes, *flags, *([words] if words else ()))
 
 
-def _cases_of(
-    named: Mapping[str, Scenario], vcpus: Sequence[int], fit: AnyFit | None
-) -> tuple[list[Case], tuple[str, ...]]:
+@dataclass(frozen=True)
+class Values:
+    """What one case gives.
+
+    - `points`, shape (points, metrics): at `Case.points`, the best costs first.
+    - `ends`, shape (2 costs, metrics): at `Case.ends`.
+    - `drawn`: the costs that are drawn.
+    - `steps`: `Case.steps`.
+    """
+
+    points: Floats
+    ends: Floats
+    drawn: tuple[str, ...]
+    steps: Floats
+
+    def spread(self) -> Spread:
+        """What the costs that are drawn move."""
+        return Spread.of(self.drawn, self.points[0], self.ends)
+
+    def over(self, other: Values) -> Values:
+        """Ratios to another case, at the same costs; a cost that one of both does not spend leaves that one alone."""
+        names = tuple(dict.fromkeys((*self.drawn, *other.drawn)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = self._ends_of(names) / other._ends_of(names)
+            return Values(self.points / other.points, ends, names, self.steps)
+
+    def _ends_of(self, names: Sequence[str]) -> Floats:
+        pairs = [
+            self.ends[2 * self.drawn.index(name) :][:2] if name in self.drawn else self.points[[0, 0]] for name in names
+        ]
+        return np.concatenate([np.empty((0, self.points.shape[1])), *pairs])
+
+
+def _cases_of(named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked) -> tuple[list[Case], tuple[str, ...]]:
     """The points of the curves, each with its calibrated costs, and what to know of these."""
     if not vcpus:
         raise InputError("vcpus", "", "must name at least one number of vCPUs", "write [16, 32, 48]",
                          "write --vcpus 16,32,48", "--vcpus")  # fmt: skip
-    fit = load_fit(fit) if isinstance(fit, str | Path) else fit
+    fit = load_fit(asked.fit) if isinstance(asked.fit, str | Path) else asked.fit
     cases: list[Case] = []
     notes: list[str] = []
     for name, subject in named.items():
         for label, scenario in (dict(subject.variants) or {"": subject}).items():
             estimate, known = choose_fit(scenario, fit)
             notes += known
-            cases += [Case(name, label, n, scenario.with_vcpus(n), estimate) for n in vcpus]
-    for case in cases:
-        complete(case.scenario, case.estimate)
+            for n in vcpus:
+                costs = UncertainCosts.of(scenario.with_vcpus(n), estimate)
+                if asked.costs == "exact":
+                    costs.exact()
+                notes += told(costs)
+                cases.append(Case(name, label, n, costs))
     return cases, tuple(dict.fromkeys(notes))
 
 
-def _sampled(
-    cases: Sequence[Case], metrics: Sequence[str], asked: Asked
-) -> tuple[list[NDArray[np.float64]], tuple[str, ...]]:
-    """What each case gives at its `Case.points`, shape (points, metrics), and what to know before believing it."""
-    jobs: dict[tuple[int, Costs, int], tuple[Scenario, int | None, int]] = {}
-    points: list[list[tuple[int, Costs, int]]] = []
+def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tuple[list[Values], tuple[str, ...]]:
+    """What each case gives, and what to know before believing it."""
+    jobs: dict[tuple[int, Costs, int, int | None], tuple[Scenario, int | None, int, int | None]] = {}
+    keys: list[list[tuple[int, Costs, int, int | None]]] = []
     for i, case in enumerate(cases):
+        scenario = case.known.central()
         # What a part of the memory does not tell is asked of all of it.
-        part = all(find_metric(case.scenario, metric).memory != "whole" for metric in metrics)
-        runs = case.points(asked.seed, asked.replications)
-        points.append([(i, scenario.costs, its_seed) for scenario, its_seed in runs])
-        for key, (scenario, its_seed) in zip(points[-1], runs, strict=True):
-            # A cost that is not its own changes nothing.
-            jobs[key] = scenario, asked.pages_per_vcpu if part else None, its_seed
-
-    def one(scenario: Scenario, pages: int | None, seed: int, check: parallel.Check) -> tuple[list[float], float]:
-        if by_windows(scenario, metrics):
-            walks = walk_several(scenario, WALKS, seed, check)
-            return [float(np.mean([walk.metrics[metric] for walk in walks])) for metric in metrics], 0.0
-        run = _simulated(scenario, pages, seed, check)
-        return [run.value(metric) for metric in metrics], run.scale
-
-    found = dict(zip(jobs, _evaluate_each(list(jobs.values()), one, asked.progress), strict=True))
-    flags = {flag for case in cases for flag in flags_of(complete(case.scenario, case.estimate))}
+        part = all(find_metric(scenario, metric).memory != "whole" for metric in metrics)
+        windows = by_windows(scenario, metrics)
+        runs = [*case.points(asked, windows), *case.ends(asked)]
+        keys.append([])
+        for n, (its, seed) in enumerate(runs):
+            walk = None if not windows or n == 0 or (case.estimate is None and n < asked.replications) else n % WALKS
+            key = (i, its.costs, seed, walk)  # a cost that is not its own changes nothing
+            jobs[key] = its, asked.pages_per_vcpu if part else None, seed, walk
+            keys[-1].append(key)
+    order = list(jobs.values())
+    found = dict(zip(jobs, _evaluate_each(order, partial(_read, metrics=metrics), asked.progress), strict=True))
+    flags = {flag for case in cases for flag in flags_of(case.known.central())}
     scales = sorted({scale for _, scale in found.values() if scale > 1})
     if scales:
         span = f"{scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else "")
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
     if any(scale == 0 for _, scale in found.values()):
         flags.add(f"sampled: windows of {WALKS} walks through each migration (docs/sampling.md)")
-    if any(case.estimate is None for case in cases):
+    if any(case.estimate is None and not case.ends(asked) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
-    return [np.array([found[key][0] for key in keys]) for keys in points], tuple(sorted(flags))
+    return [_values(case, its, found, asked) for case, its in zip(cases, keys, strict=True)], tuple(sorted(flags))
+
+
+def _read(
+    scenario: Scenario, pages: int | None, seed: int, walk: int | None, check: parallel.Check, metrics: Sequence[str]
+) -> tuple[Floats, float]:
+    """Metrics of a run, shape (1, metrics), or of each walk through it, or of one of them; and the scale of its pages.
+
+    A scale of 0: windows.
+    """
+    if by_windows(scenario, metrics):
+        walks = walk_several(scenario, WALKS, seed, check, walk)
+        return np.array([[one.metrics[metric] for metric in metrics] for one in walks]), 0.0
+    run = _simulated(scenario, pages, seed, check)
+    return np.array([[run.value(metric) for metric in metrics]]), run.scale
+
+
+def _values(case: Case, keys: Sequence[Any], found: Mapping[Any, tuple[Floats, float]], asked: Asked) -> Values:
+    """What a case gives; one walk tells what moves beside the same walk at the best costs, as all walks would."""
+    walks, _ = found[keys[0]]
+    centre = walks.mean(axis=0)
+    rows = []
+    for key in keys:
+        values, _ = found[key]
+        if key[-1] is not None:
+            same = walks[key[-1]]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = np.where((same > 0) & (values > 0), centre * values / same, centre + values - same)
+            values = np.maximum(ratio, 0.0)
+        rows.append(values.mean(axis=0))
+    drawn = case.known.drawn if asked.costs == "drawn" else ()
+    points = len(keys) - 2 * len(drawn)
+    table = np.array(rows)
+    windows = found[keys[0]][1] == 0
+    return Values(table[:points], table[points:], drawn, case.steps(windows))
 
 
 def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:
@@ -296,27 +401,27 @@ def by_windows(scenario: Scenario, metrics: Sequence[str]) -> bool:
 
 
 def interval(
-    values: NDArray[np.float64], estimate: CostEstimate | None, level: float, metric: str = ""
+    values: Values, column: int, estimate: CostEstimate | None, level: float, spread: Spread, metric: str = ""
 ) -> tuple[float, float, float]:
-    """Centre and interval of what one case gives at its points; without a metric, that of a ratio.
+    """Centre and interval of what one case gives of a metric; without its name, that of a ratio.
 
     In a ratio the model's own discrepancy is taken to be common to both sides.
     """
+    points = values.points[:, column]
     if estimate is None:
-        centre = float(values.mean())
-        if len(values) < 2:
-            return centre, float("nan"), float("nan")
-        half = stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-        low = centre - float(half)
-        return centre, low if (values < 0).any() else max(0.0, low), centre + float(half)
-    centre = float(values[0])
+        centre = float(points.mean())
+        if len(points) < 2:
+            return (centre, *spread.interval(column, centre)) if values.drawn else (centre, float("nan"), float("nan"))
+        half = float(stats.t.ppf(0.5 + level / 2, len(points) - 1) * points.std(ddof=1) / np.sqrt(len(points)))
+        if values.drawn:
+            return centre, *spread.interval(column, centre, half / centre if spread.logs[column] else half)
+        low = centre - half
+        return centre, low if (points < 0).any() else max(0.0, low), centre + half
+    centre = float(points[0])
     own = estimate.discrepancy * estimate.spread.get(split_name(metric)[0], 1.0) if metric else 0.0
     reach = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
-    if (values <= 0).any():  # what can be 0 has no logarithm
-        gradient = (values[2::2] - values[1::2]) / (2 * STEP)
-        half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + (own * centre) ** 2))
-        return centre, max(0.0, centre - half), centre + half
-    logs = np.log(values)
-    gradient = (logs[2::2] - logs[1::2]) / (2 * STEP)
-    half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + own**2))
-    return centre, centre * float(np.exp(-half)), centre * float(np.exp(half))
+    logs = bool((points > 0).all()) and bool(spread.logs[column])
+    told = np.log(points) if logs else points
+    gradient = (told[2::2] - told[1::2]) / (2 * values.steps)
+    half = reach * float(np.sqrt(gradient @ estimate.covariance @ gradient + (own if logs else own * centre) ** 2))
+    return centre, *spread.interval(column, centre, half)

@@ -6,18 +6,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
+from simlib import parallel
 from simlib.engine import compiled, reference
 from simlib.engine.result import ACTIVITIES, FAULTS, PS, EngineResult
 from simlib.errors import InputError
-from simlib.fits import AnyFit, CostEstimate, choose_fit, complete, missing_costs, used_costs
-from simlib.model import rules
-from simlib.model.costs import Costs
+from simlib.fits import AnyFit, Spread, UncertainCosts, choose_fit, complete, decisive, told, variations
 from simlib.model.job import Job
 from simlib.model.policies import apply
 from simlib.model.quantities import format_size
@@ -28,6 +28,7 @@ from simlib.workloads import build, find_metric, kind_of
 from simlib.workloads.horizon import check_length
 
 Engine = Literal["compiled", "reference"]
+Known = Literal["drawn", "median", "exact"]
 _ENGINES = {"compiled": compiled.run, "reference": reference.run}
 
 
@@ -41,6 +42,8 @@ class SimulationResult(Result):
     - `scale`: pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
       proportional to the memory are multiplied by it, and those of a single stall are left out.
     - `flags`: what to know before believing the result.
+    - `known`: the costs as they are known, of the whole scenario; None: all are taken for known.
+    - `pages_per_vcpu`: pages a vCPU that were simulated at most; None: every page.
     """
 
     scenario: Scenario
@@ -49,6 +52,8 @@ class SimulationResult(Result):
     seed: int
     scale: float
     flags: tuple[str, ...]
+    known: UncertainCosts | None = None
+    pages_per_vcpu: int | None = None
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
         "degradation_over_time": lambda run: run.degradation().assign(series=run.scenario.policy.architecture),
@@ -91,11 +96,46 @@ class SimulationResult(Result):
         return kind.of_all(kind.measure(self.scenario, self.job, self.raw), self.scale)
 
     def table(self) -> pd.DataFrame:
-        """The metrics, tidy: metric, value, unit."""
-        return pd.DataFrame(
+        """The metrics, tidy: metric, value, unit; and low and high, the range over the costs that are drawn, if any.
+
+        The range takes two runs for each of these costs, once.
+        """
+        found = pd.DataFrame(
             [{"metric": name, "value": value, "unit": find_metric(self.scenario, name).unit}
              for name, value in self.metrics.items() if np.isfinite(value)]
         )  # fmt: skip
+        spread = self.spread()
+        if spread is None:
+            return found
+        names = list(self.metrics)
+        ends = [spread.interval(names.index(name), self.metrics[name]) for name in found["metric"]]
+        most = found["unit"].map({"share": 1.0, "0 or 1": 1.0}).fillna(np.inf)
+        found.insert(2, "low", [low for low, _ in ends])
+        found.insert(3, "high", np.minimum([high for _, high in ends], most))
+        return found
+
+    def spread(self, progress: parallel.Progress | None = None) -> Spread | None:
+        """What the costs that are drawn move: each of `metrics` with each cost at the ends of its prior.
+
+        Simulated when it is first asked for, as many runs at a time as there are CPUs; None: no cost is drawn.
+        """
+        known = self.known
+        if known is None or not known.drawn:
+            return None
+        if "_spread" not in self.__dict__:
+            tasks = [partial(_metrics_of, case, self.seed, self.pages_per_vcpu) for case in variations(known)]
+            found = parallel.each(tasks, "simulating what is not known", progress)
+            ends = np.array([[metrics[name] for name in self.metrics] for metrics in found])
+            self.__dict__["_spread"] = Spread.of(known.drawn, np.array(list(self.metrics.values())), ends)
+        spread: Spread = self.__dict__["_spread"]
+        return spread
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """`flags`, and which of the costs that are not known decide."""
+        spread = self.spread()
+        words = decisive(spread.shares()) if spread is not None else ""
+        return (*self.flags, *([words] if words else []))
 
     def locks(self) -> pd.DataFrame:
         """One row a lock and mode (see `EngineResult.locks`); counts as simulated, not scaled."""
@@ -151,7 +191,7 @@ class SimulationResult(Result):
         return "\n".join(
             [f"Simulated: {scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
              f"({policy.lock} lock); seed {self.seed}, {self.raw.events:,} events",
-             text_of(self.table()), "", text_of(self.locks()), *self.flags]
+             text_of(self.table()), "", text_of(self.locks()), *self.notes]
         )  # fmt: skip
 
     def figures(self) -> tuple[str, ...]:
@@ -173,19 +213,12 @@ class SimulationResult(Result):
 
     def _repr_html_(self) -> str:
         what = f", seed {self.seed}, {self.raw.events:,} events."
-        return result_html("Simulated", what, self.flags, self.table(), self.locks())
+        return result_html("Simulated", what, self.notes, self.table(), self.locks())
 
 
 def flags_of(scenario: Scenario, scale: float = 1.0) -> tuple[str, ...]:
     """What a reader should know of a scenario's result before believing it."""
-    known = {*scenario.costs.given(), *used_costs(scenario)}
     flags = []
-    missing = missing_costs(scenario)
-    if missing:
-        flags.append(f"no value for {', '.join(missing)}: taken as 0, so times are too short")
-    unknown = [f.name for f in rules.fields_of(Costs) if f.name not in known]
-    if unknown:
-        flags.append(f"not modelled (no value given): {', '.join(unknown)}")
     if scenario.guest.vcpus > scenario.machine.cores:
         flags.append(
             f"{scenario.guest.vcpus} vCPUs on {scenario.machine.cores} cores: each vCPU is given a core of its own"
@@ -206,12 +239,13 @@ def simulate(
     seed: int = 1,
     trace: int = 0,
     pages_per_vcpu: int | None = None,
+    costs: Known = "drawn",
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
     """Simulate a scenario once, with the costs that were calibrated for its machine.
 
-    Raises `InputError` if a cost that decides has no value, or anything given breaks its rule. Raises `DeadlockError`,
-    `HorizonError`.
+    Raises `InputError` if anything given breaks its rule, or a cost has no value and `costs` is ``"exact"``. Raises
+    `DeadlockError`, `HorizonError`.
 
     - `scenario`: a scenario, or its file.
     - `variant`: which one, if the scenario has any.
@@ -222,6 +256,9 @@ def simulate(
     - `engine`: both give the same result; the reference engine is some hundred times slower.
     - `trace`: keep up to this many trace events (the run fails if there are more).
     - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; by default every page.
+    - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior:
+      the run has its median, and `SimulationResult.table` the range. ``"median"``: without the range. ``"exact"``
+      refuses instead.
     - `progress`: called with (events, simulated picoseconds) from time to time.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
@@ -233,16 +270,18 @@ def simulate(
     >>> simulate(s, engine="reference").raw == result.raw
     True
     """
-    case, estimate, notes = _case(scenario, variant, vcpus, policy, fit)
+    known, notes = _case(scenario, variant, vcpus, policy, fit)
     found = run_scenario(
-        complete(case, estimate),
+        known.exact() if costs == "exact" else known.central(),
         engine=engine,
         seed=seed,
         trace=trace,
         pages_per_vcpu=pages_per_vcpu,
         progress=progress,
     )
-    return dataclasses.replace(found, flags=(*notes, *found.flags))
+    return dataclasses.replace(
+        found, known=known if costs == "drawn" else None, flags=(*notes, *told(known), *found.flags)
+    )
 
 
 def sample(
@@ -254,6 +293,7 @@ def sample(
     fit: AnyFit | None = None,
     walks: int = WALKS,
     seed: int = 1,
+    costs: Known = "drawn",
     progress: Callable[[str, float], None] | None = None,
 ) -> SampleResult:
     """Simulate some windows of a migration, of whatever size, with the costs that were calibrated for its machine.
@@ -261,7 +301,7 @@ def sample(
     Returns: Every metric with the standard error of the sampling. Raises `InputError` if it cannot be sampled
     (`simlib.sampling.why_not`), or anything given breaks its rule.
 
-    - `scenario`, `variant`, `vcpus`, `policy`, `fit`, `seed`: see `simulate`.
+    - `scenario`, `variant`, `vcpus`, `policy`, `fit`, `seed`, `costs`: see `simulate`.
     - `walks`: how often to walk through it, with windows at other chunks each time; at least 2.
     - `progress`: called with (what, share done).
 
@@ -272,10 +312,10 @@ def sample(
     >>> sample(s, walks=2).frame.columns.tolist()
     ['metric', 'value', 'standard_error', 'low', 'high', 'unit']
     """
-    case, estimate, notes = _case(scenario, variant, vcpus, policy, fit)
-    full = complete(case, estimate)
+    known, notes = _case(scenario, variant, vcpus, policy, fit)
+    full = known.exact() if costs == "exact" else known.central()
     found = sample_migration(full, walks=walks, seed=seed, progress=progress)
-    return dataclasses.replace(found, flags=(*notes, *flags_of(full)))
+    return dataclasses.replace(found, flags=(*notes, *told(known), *flags_of(full)))
 
 
 def programs(
@@ -286,7 +326,8 @@ def programs(
     policy: str = "",
     fit: AnyFit | None = None,
 ) -> Job:
-    """The programs that `simulate` would run; their ``listing()`` is for people. What has no value takes no time in it.
+    """The programs that `simulate` would run; their ``listing()`` is for people. A cost without a value has the
+    median of its prior.
 
     Raises `InputError` if anything given breaks its rule.
 
@@ -297,19 +338,19 @@ def programs(
       0  L0  open      extent 1, pages 512
     ...
     """
-    case, estimate, _ = _case(scenario, variant, vcpus, policy, fit)
-    return build(case if estimate is None else estimate.apply(case))
+    known, _ = _case(scenario, variant, vcpus, policy, fit)
+    return build(known.central())
 
 
 def _case(
     scenario: Scenario | str | Path, variant: str, vcpus: int | None, policy: str, fit: AnyFit | None
-) -> tuple[Scenario, CostEstimate | None, tuple[str, ...]]:
-    """The scenario that is to run, the costs that were calibrated for it, and what to know of them."""
+) -> tuple[UncertainCosts, tuple[str, ...]]:
+    """The scenario that is to run with its costs, and what to know of them."""
     case = as_scenario(scenario).variant(variant)
     case = case if vcpus is None else case.with_vcpus(vcpus)
     case = apply(case, policy) if policy else case
     estimate, notes = choose_fit(case, fit)
-    return case, estimate, tuple(notes)
+    return UncertainCosts.of(case, estimate), tuple(notes)
 
 
 def run_scenario(
@@ -321,7 +362,7 @@ def run_scenario(
     pages_per_vcpu: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
-    """Run a scenario as it is: no calibrated cost is looked for, and one without a value takes no time.
+    """Run a scenario as it is: no calibrated cost is looked for; one without a value has the median of its prior.
 
     Raises `InputError`, `DeadlockError`, `HorizonError`.
 
@@ -329,9 +370,10 @@ def run_scenario(
     - `engine`, `seed`, `trace`, `pages_per_vcpu`, `progress`: see `simulate`.
 
     >>> result = run_scenario(Scenario.parse({"guest": {"memory_per_vcpu": "2M"}}))
-    >>> result.flags[0]
-    'no value for fault_exit, fault_hold, line_transfer: taken as 0, so times are too short'
+    >>> result.scenario.costs.fault_hold
+    600000
     """
+    scenario = complete(scenario)
     small, scale = (scenario, 1.0) if pages_per_vcpu is None else kind_of(scenario).sample(scenario, pages_per_vcpu)
     kind = kind_of(small)
     kind.check_horizon(small)
@@ -339,4 +381,8 @@ def run_scenario(
     job = build(small)
     raw = _ENGINES[engine](job, seed, trace=trace, progress=progress)
     flags = (*kind.warnings(small, job, raw, scale), *flags_of(scenario, scale))
-    return SimulationResult(small, job, raw, seed, scale, flags)
+    return SimulationResult(small, job, raw, seed, scale, flags, pages_per_vcpu=pages_per_vcpu)
+
+
+def _metrics_of(scenario: Scenario, seed: int, pages_per_vcpu: int | None, check: parallel.Check) -> dict[str, float]:
+    return run_scenario(scenario, seed=seed, pages_per_vcpu=pages_per_vcpu, progress=check).metrics

@@ -16,7 +16,7 @@ from simlib.calibration.advice import advice
 from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
 from simlib.calibration.problem import Problem
 from simlib.calibration.search import Minimum, Objective, explore, minimise
-from simlib.fits import CostEstimate, Fit
+from simlib.fits import CostEstimate, Fit, conventions
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 
 LEAST_PAGES = 512
@@ -56,7 +56,9 @@ def calibrate(
     variance = float(base @ base) / dof + _simulation_variance(objective, logs)
     covariance = np.asarray(np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance, dtype=np.float64)
     deviations = np.sqrt(np.diag(covariance))
-    estimate = CostEstimate(problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread)
+    estimate = CostEstimate(
+        problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread, **conventions(problem.scenario)
+    )
     limits = _profile(objective, estimate, jacobian, base, level, tell) if profile else None
     t = float(stats.t.ppf(0.5 + level / 2, dof))
     lows = logs - t * deviations if limits is None else limits[:, 0]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simlib.calibration.tables import Conditions, conditions_of
 from simlib.errors import CalibrationError, InputError
-from simlib.fits import BOUNDS, CostEstimate, cost_key, used_costs
+from simlib.fits import BOUNDS, CostEstimate, conventions, cost_key
 from simlib.fits.file import conditions_text
 from simlib.measurements import MeasurementTable, parse_condition
 from simlib.measurements.units import is_time, stem_of
@@ -72,7 +72,7 @@ class Problem:
         keys: list[list[tuple[object, ...]]] = []
         new: dict[tuple[object, ...], Scenario] = {}
         for point in np.atleast_2d(points):
-            estimate = CostEstimate(self.names, point, np.zeros((0, 0)), 1, 0.0, {})
+            estimate = CostEstimate(self.names, point, np.zeros((0, 0)), 1, 0.0, {}, **conventions(self.scenario))
             cases = {(variant, n): estimate.apply(self.case(variant, n)) for variant, n, _ in asked}
             keys.append([(*one, cases[one[:2]].costs, pages_per_vcpu, seed) for one in asked])
             new |= {(*key[:2], key[3]): cases[key[0], key[1]] for key in keys[-1] if key not in self.simulated}
@@ -99,8 +99,7 @@ def build_problem(
     condition on the rows that the calibration may see, or one for each table by its name; empty: all.
 
     Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
-    lacks a metric or an iteration, or a cost that decides is neither given nor to be determined. Raises
-    `CalibrationError` if there are too few observations for the parameters.
+    lacks a metric or an iteration. Raises `CalibrationError` if there are too few observations for the parameters.
 
     >>> from simlib.measurements import data_dir, load
     >>> from simlib.model.scenario import load_scenario
@@ -125,7 +124,6 @@ def build_problem(
     rows = rows[rows["variant"].isin(known) & np.isfinite(rows["value"])]
     for variant, metric in dict.fromkeys(zip(rows["variant"], rows["metric"], strict=True)):
         find_metric(scenario.variants[variant] if variant else scenario, metric)
-    _check_costs(scenario, sorted(set(rows["variant"])))
     # A count of zero has no logarithm; it is shown beside the model's zero, not fitted.
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
@@ -190,21 +188,6 @@ def _measured(table: MeasurementTable, metric: str) -> dict[str, list[str] | Flo
         return {"metric": [metric] * len(values), "value": np.where(iterations == asked, values, np.nan)}
     names = [name if np.isnan(i) else f"{name}[{i:.0f}]" for i in iterations.tolist()]
     return {"metric": names, "value": values}
-
-
-def _check_costs(scenario: Scenario, variants: Sequence[str]) -> None:
-    """Refuse a cost that decides and is neither given nor to be determined: a prediction would refuse it too."""
-    sought = {*scenario.calibration.costs, *scenario.calibration.own_costs}
-    for variant in variants:
-        case = scenario.variants[variant] if variant else scenario
-        case.policy.resolved()
-        missing = [name for name in used_costs(case) if name not in sought and name not in case.costs.given()]
-        if missing:
-            raise InputError(
-                "costs", ", ".join(missing),
-                f"no value, and not among the costs to determine{f', for {variant}' if variant else ''}",
-                "give it under [costs], or name it in [calibration] costs",
-            )  # fmt: skip
 
 
 def _variants(scenario: Scenario, table: MeasurementTable) -> list[str]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from simlib.decision.batch import RULES, BatchChoice, choose_batch, comparison_of_batches
     from simlib.decision.choice import choose
     from simlib.decision.objectives import OBJECTIVES
-    from simlib.decision.priors import standard_architectures, standard_scenario, with_guest
     from simlib.decision.qemu import RunningGuest, read_guest
+    from simlib.decision.standard import standard_architectures, standard_scenario, with_guest
 
 __all__ = [
     "DEFAULT_GUEST",
@@ -43,7 +43,7 @@ _HOMES = {
     "batch": ("RULES", "BatchChoice", "choose_batch", "comparison_of_batches"),
     "choice": ("choose",),
     "objectives": ("OBJECTIVES",),
-    "priors": ("standard_architectures", "standard_scenario", "with_guest"),
+    "standard": ("standard_architectures", "standard_scenario", "with_guest"),
     "qemu": ("RunningGuest", "read_guest"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""

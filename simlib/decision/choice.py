@@ -27,9 +27,9 @@ from simlib.decision.closed_form import at_qemu_chunk
 from simlib.decision.information import value_of_information
 from simlib.decision.objectives import OBJECTIVES, Objective
 from simlib.decision.strategies import Strategy, strategies_of
-from simlib.decision.uncertainty import Trials, UncertainCosts
+from simlib.decision.trials import Trials
 from simlib.errors import InputError
-from simlib.fits import AnyFit, choose_fit
+from simlib.fits import AnyFit, UncertainCosts, choose_fit
 from simlib.model.quantities import format_duration, format_size
 from simlib.model.scenario import Scenario, as_scenario
 

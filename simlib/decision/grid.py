@@ -13,10 +13,10 @@ from scipy import stats
 from simlib import parallel
 from simlib.decision.closed_form import chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
-from simlib.decision.priors import with_guest
+from simlib.decision.standard import with_guest
 from simlib.decision.strategies import strategies_of
-from simlib.decision.uncertainty import Trials, UncertainCosts
-from simlib.fits import choose_fit
+from simlib.decision.trials import Trials
+from simlib.fits import UncertainCosts, choose_fit
 from simlib.model.scenario import Scenario
 
 LEVEL = 0.95

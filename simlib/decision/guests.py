@@ -32,7 +32,7 @@ class NamedGuest:
     def in_place_of(self, scenario: Scenario) -> Scenario:
         """The scenario with this guest.
 
-        >>> from simlib.decision.priors import standard_scenario
+        >>> from simlib.decision.standard import standard_scenario
         >>> guests()["seed-001-mysql-8g"].in_place_of(standard_scenario("x86-tdp")).guest.vcpus
         160
         """

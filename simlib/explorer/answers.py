@@ -13,13 +13,12 @@ import pandas as pd
 
 from simlib import parallel
 from simlib.decision.closed_form import batching, chunk_pages
-from simlib.decision.uncertainty import UncertainCosts
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
-from simlib.fits import choose_fit, find_fit
+from simlib.fits import UncertainCosts, choose_fit, find_fit
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Guest, Scenario

@@ -14,10 +14,9 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from simlib.decision.guests import guests
-from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError
 from simlib.explorer.state import State
-from simlib.fits import choose_fit
+from simlib.fits import UncertainCosts, choose_fit
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.locks import LOCKS
 from simlib.model.policies import POLICIES

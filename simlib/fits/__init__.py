@@ -2,24 +2,33 @@
 """Calibrated costs: reading fit files, finding the one that belongs to a machine, and filling a scenario's costs."""
 
 from simlib.fits.choice import AnyFit, choose_fit
-from simlib.fits.estimate import BOUNDS, CostEstimate, complete, cost_key, missing_costs, used_costs
+from simlib.fits.estimate import BOUNDS, CostEstimate, conventions, cost_key
 from simlib.fits.file import find_fit, fit_path, load_fit, save_fit
 from simlib.fits.fit import Fit
+from simlib.fits.priors import Prior, load_priors
+from simlib.fits.spread import Spread, decisive, variations
 from simlib.fits.tables import unit_of
+from simlib.fits.uncertain import UncertainCosts, complete, told
 
 __all__ = [
     "BOUNDS",
     "AnyFit",
     "CostEstimate",
     "Fit",
+    "Prior",
+    "Spread",
+    "UncertainCosts",
     "choose_fit",
     "complete",
+    "conventions",
     "cost_key",
+    "decisive",
     "find_fit",
     "fit_path",
     "load_fit",
-    "missing_costs",
+    "load_priors",
     "save_fit",
+    "told",
     "unit_of",
-    "used_costs",
+    "variations",
 ]

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calibrated costs and how far they are known, and which costs a scenario needs."""
+"""Calibrated costs and how far they are known."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simlib.errors import InputError
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
 
-BOUNDS = {field.name: field.metadata["bounds"] for field in fields(Costs)}
+BOUNDS = {cost.name: cost.metadata["bounds"] for cost in fields(Costs)}
 """Least and largest value of each cost that is physically possible: picoseconds, or a coefficient of variation."""
 
 
@@ -37,6 +37,8 @@ class CostEstimate:
     - `dof`: degrees of freedom: observations less parameters.
     - `discrepancy`: standard deviation of measured over model, relative, that is left after the fit.
     - `spread`: how much larger than `discrepancy` a metric's deviation is taken to be; 1 if not named.
+    - `held`: costs that were given when these were calibrated, and hold where these do.
+    - `absorbed`: costs that the calibrated ones contain, and the workload of which that is true: there they are 0.
     """
 
     names: tuple[str, ...]
@@ -45,6 +47,8 @@ class CostEstimate:
     dof: int
     discrepancy: float
     spread: Mapping[str, float]
+    held: Mapping[str, float] = field(default_factory=dict)
+    absorbed: tuple[tuple[str, ...], str] = ((), "")
 
     def apply(self, scenario: Scenario, logs: NDArray[np.float64] | None = None) -> Scenario:
         """The scenario with these costs, those of its own group where the estimate has them.
@@ -53,7 +57,9 @@ class CostEstimate:
         """
         given = scenario.costs.given()
         values = np.exp(self.logs if logs is None else logs)
-        mine: dict[str, float] = {}
+        names, kind = self.absorbed
+        fixed = dict(self.held) | (dict.fromkeys(names, 0.0) if scenario.workload.kind == kind else {})
+        mine = {name: value for name, value in fixed.items() if name not in given}
         for name, value in zip(self.names, values.tolist(), strict=True):
             cost, _, rest = name.partition("[")
             if cost not in given and (not rest or rest.removesuffix("]") == scenario.group):
@@ -95,63 +101,11 @@ class CostEstimate:
         """Groups that have costs of their own."""
         return {name.partition("[")[2].removesuffix("]") for name in self.names if "[" in name}
 
-
-def used_costs(scenario: Scenario) -> tuple[str, ...]:
-    """Costs that decide how long the scenario's guest takes, so that a value must be known.
-
-    >>> used_costs(Scenario.parse({"policy": {"architecture": "arm64-2022"}}))
-    ('fault_exit', 'fault_hold', 'line_transfer', 'tlb_invalidate')
-    """
-    teardown = _teardown_costs(scenario)
-    if teardown and not scenario.workload.guest_runs:
-        return teardown
-    names = ["fault_exit", "fault_hold", "line_transfer"]
-    if scenario.machine.line_transfer_local is not None:
-        names.remove("line_transfer")
-    if scenario.policy.facts.fault_flush == "broadcast":
-        names.append("tlb_invalidate")
-    return tuple(dict.fromkeys((*names, *teardown)))
+    def costs_by_group(self) -> list[str]:
+        """Costs of which each group has its own."""
+        return list(dict.fromkeys(name.partition("[")[0] for name in self.names if "[" in name))
 
 
-def _teardown_costs(scenario: Scenario) -> tuple[str, ...]:
-    """Costs that decide how long a teardown takes; of another workload, none."""
-    policy = scenario.policy
-    if scenario.workload.kind != "teardown":
-        return ()
-    cleans = ("clean_line",) if policy.teardown_cache == "entry" else ()
-    invalidates = {"entry": "tlb_invalidate", "range": "tlb_invalidate", "vm": "flush"}.get(policy.teardown_tlb)
-    return ("unmap_entry", *cleans, *((invalidates,) if invalidates else ()))
-
-
-def missing_costs(scenario: Scenario) -> tuple[str, ...]:
-    """Those of `used_costs` that have no value."""
-    given = scenario.costs.given()
-    return tuple(name for name in used_costs(scenario) if name not in given)
-
-
-def complete(scenario: Scenario, estimate: CostEstimate | None = None) -> Scenario:
-    """The scenario with the estimate's costs, once every cost that its time depends on has a value.
-
-    Raises `InputError` if one has none; the message says how to give it.
-
-    >>> complete(Scenario())
-    Traceback (most recent call last):
-    ...
-    simlib.errors.InputError: costs = fault_exit, fault_hold, line_transfer: no value, ...
-    """
-    scenario.policy.resolved()
-    filled = scenario if estimate is None else estimate.apply(scenario)
-    missing = missing_costs(filled)
-    if not missing:
-        return filled
-    cure = 'give them with scenario.with_costs(fault_hold="1us", …), or calibrate and pass fit=…'
-    option = "give them under [costs], or calibrate and pass --fit"
-    if estimate is not None and estimate.groups() - {scenario.group}:
-        names = ", ".join(repr(g) for g in sorted(estimate.groups()))
-        cure = option = f'the fit has them for the groups {names}: write group = "…" at the top of the scenario'
-    raise InputError(
-        "costs", ", ".join(missing),
-        f"no value, and no calibrated one for machine {scenario.machine.name!r} with architecture "
-        f"{scenario.policy.architecture!r}",
-        cure, option,
-    )  # fmt: skip
+def conventions(scenario: Scenario) -> dict[str, Any]:
+    """What a calibration of this scenario takes as given, as `CostEstimate` keeps it."""
+    return {"held": scenario.costs.given(), "absorbed": (scenario.calibration.absorbed, scenario.workload.kind)}

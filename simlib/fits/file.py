@@ -17,7 +17,7 @@ import pandas as pd
 
 from simlib.errors import InputError
 from simlib.files import write_text
-from simlib.fits.estimate import CostEstimate
+from simlib.fits.estimate import CostEstimate, conventions
 from simlib.fits.fit import Fit
 from simlib.fits.soundness import check_fit
 from simlib.fits.tables import unit_of
@@ -113,15 +113,15 @@ def load_fit(path: str | Path) -> Fit:
 
 def _fit(content: dict[str, Any]) -> Fit:
     check_fit(content)
+    scenario = Scenario.parse(parse_toml(content["scenario"], "scenario", FILE))
     parameters = pd.DataFrame(content["parameters"])
     values = parameters["value"].to_numpy(dtype=float)
     covariance = np.array(content["log_covariance"], dtype=float)
     estimate = CostEstimate(
         tuple(parameters["name"]), np.log(values), covariance, int(content["dof"]), float(content["discrepancy"]),
-        {str(k): float(v) for k, v in content["spread"].items()},
+        {str(k): float(v) for k, v in content["spread"].items()}, **conventions(scenario),
     )  # fmt: skip
     meta = {k: v for k, v in content.items() if k not in (*_TABLES, "log_covariance", "scenario")}
-    scenario = Scenario.parse(parse_toml(content["scenario"], "scenario", FILE))
     parameters, observations, noise, sensitivity = (pd.DataFrame(content.get(name, [])) for name in _TABLES)
     return Fit(scenario, estimate, parameters, observations, meta, noise, sensitivity)
 

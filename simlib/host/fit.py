@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from simlib.fits import CostEstimate, Fit
+from simlib.fits import CostEstimate, Fit, conventions
 from simlib.fits.estimate import BOUNDS
 from simlib.host.held_out import held_out
 from simlib.host.measured import Cells, Floats, HostData, host_scenario
@@ -59,7 +59,7 @@ def calibrate_host(data: HostData, seed: int = 1, *, progress: Progress = lambda
     dof = max(len(repeats) - 1, 1)
     covariance = np.atleast_2d(np.cov(logs, rowvar=False)) * len(repeats) / dof
     half = stats.t.ppf(0.5 + LEVEL / 2, dof) * np.sqrt(np.diag(covariance))
-    estimate = CostEstimate(names, np.log(centre), covariance, dof, 0.0, {})
+    estimate = CostEstimate(names, np.log(centre), covariance, dof, 0.0, {}, **conventions(host_scenario(data)))
     at_bound = (centre <= low) | (centre >= high)
     parameters = pd.DataFrame(
         {"name": names, "value": centre, "low": centre * np.exp(-half), "high": centre * np.exp(half),

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +14,13 @@ from simlib.model import rules
 from simlib.model.quantities import parse_duration
 
 
-def _cost(low: str, high: str) -> Any:
-    return rules.duration(bounds=(parse_duration(low), parse_duration(high)))
+def _cost(low: str, high: str, unused: str) -> Any:
+    return rules.duration(bounds=(parse_duration(low), parse_duration(high)), unused=unused)
 
 
 @dataclass(frozen=True)
 class Costs(rules.Checked):
-    """What each action takes. Times are picoseconds; None: not known (taken as zero, and flagged).
+    """What each action takes. Times are picoseconds; None: not known, so that a prior says it.
 
     - `fault_exit`: one fault outside the lock: exit, finding the page, and back into the guest.
     - `fault_hold`: the part of one page fault under the lock.
@@ -60,41 +62,68 @@ class Costs(rules.Checked):
     - `fault_jitter`: coefficient of variation of `fault_exit` and of the hold, from fault to fault.
     """
 
-    fault_exit: int | None = _cost("50ns", "50us")
-    fault_hold: int | None = _cost("20ns", "20us")
-    split_hold: int | None = _cost("20ns", "500us")
-    populate_block: int | None = _cost("100ns", "20ms")
-    tlb_invalidate: int | None = _cost("10ns", "20us")
-    line_transfer: int | None = _cost("1ns", "1us")
-    crowding: int | None = _cost("100ps", "2us")
-    line_local: int | None = _cost("1ns", "100ns")
-    guest_access: int | None = _cost("1ns", "1us")
-    split_access: int | None = _cost("100ps", "1us")
-    clear_page: int | None = _cost("500ps", "2us")
-    lockless_page: int | None = _cost("500ps", "2us")
-    clear_word: int | None = _cost("1ns", "20us")
-    clear_unsplit: int | None = _cost("100ps", "500ns")
-    clear_ioctl: int | None = _cost("10ns", "100us")
-    reacquire: int | None = _cost("1ns", "10us")
-    enable_page: int | None = _cost("500ps", "2us")
-    flush: int | None = _cost("100ns", "10ms")
-    flush_per_vcpu: int | None = _cost("10ns", "100us")
-    interrupt: int | None = _cost("100ns", "1ms")
-    kick: int | None = _cost("100ns", "100us")
-    split_block: int | None = _cost("100ns", "1ms")
-    split_alloc: int | None = _cost("10ns", "1ms")
-    zap_block: int | None = _cost("10ns", "1ms")
-    unmap_entry: int | None = _cost("1ns", "100us")
-    clean_line: int | None = _cost("100ps", "1us")
-    walk_entry: int | None = _cost("100ps", "1us")
-    protect_entry: int | None = _cost("100ps", "1us")
-    table_entry: int | None = _cost("100ps", "1us")
-    fault_jitter: float | None = rules.rule(rules.number(0, 8), None, bounds=(0.05, 1.5))
+    fault_exit: int | None = _cost("50ns", "50us", "no vCPU faults")
+    fault_hold: int | None = _cost("20ns", "20us", "no vCPU faults")
+    split_hold: int | None = _cost("20ns", "500us", "no write meets a block that is not split")
+    populate_block: int | None = _cost("100ns", "20ms", "the memory is populated when the run begins")
+    tlb_invalidate: int | None = _cost("10ns", "20us", "nothing invalidates TLBs by broadcast")
+    line_transfer: int | None = _cost("1ns", "1us", "the machine says what moving a line takes")
+    crowding: int | None = _cost("100ps", "2us", "nobody queues")
+    line_local: int | None = _cost("1ns", "100ns", "nobody takes a lock")
+    guest_access: int | None = _cost("1ns", "1us", "workload.access_interval is the time between accesses")
+    split_access: int | None = _cost("100ps", "1us", "no guest works on in memory that was mapped by blocks")
+    clear_page: int | None = _cost("500ps", "2us", "nothing is cleared under mmu_lock")
+    lockless_page: int | None = _cost("500ps", "2us", "pages are cleared under mmu_lock")
+    clear_word: int | None = _cost("1ns", "20us", "nothing is cleared")
+    clear_unsplit: int | None = _cost("100ps", "500ns", "nothing meets a block that is not split")
+    clear_ioctl: int | None = _cost("10ns", "100us", "there is no CLEAR")
+    reacquire: int | None = _cost("1ns", "10us", "nobody lets go and asks again")
+    enable_page: int | None = _cost("500ps", "2us", "enabling the log write-protects nothing")
+    flush: int | None = _cost("100ns", "10ms", "nothing flushes remote TLBs")
+    flush_per_vcpu: int | None = _cost("10ns", "100us", "nothing flushes remote TLBs")
+    interrupt: int | None = _cost("100ns", "1ms", "nothing flushes remote TLBs")
+    kick: int | None = _cost("100ns", "100us", "nothing kicks a vCPU")
+    split_block: int | None = _cost("100ns", "1ms", "nothing is split eagerly")
+    split_alloc: int | None = _cost("10ns", "1ms", "nothing is split eagerly")
+    zap_block: int | None = _cost("10ns", "1ms", "nothing is zapped")
+    unmap_entry: int | None = _cost("1ns", "100us", "no stage 2 is torn down")
+    clean_line: int | None = _cost("100ps", "1us", "no cache is maintained")
+    walk_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks so")
+    protect_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks so")
+    table_entry: int | None = _cost("100ps", "1us", "only the workload eager_split walks so")
+    fault_jitter: float | None = rules.rule(rules.number(0, 8), None, bounds=(0.05, 1.5), unused="nothing varies")
 
     def given(self) -> dict[str, float]:
         """Costs that have a value."""
         every = ((f.name, getattr(self, f.name)) for f in rules.fields_of(Costs))
         return {name: value for name, value in every if value is not None}
+
+
+MEANINGS: dict[str, str] = {
+    name: " ".join(text.split())
+    for name, text in re.findall(r"^ {4}- `(\w+)`: (.+?)(?=^ {4}- |\Z)", Costs.__doc__ or "", re.M | re.S)
+}
+"""What each cost is, in words."""
+
+UNUSED: dict[str, str] = {cost.name: cost.metadata["unused"] for cost in dataclasses.fields(Costs)}
+"""Why a program may not spend a cost."""
+
+
+def named(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A [costs] table in which ``others = "0ns"``, if it stands there, is read as that for each cost that is not named.
+
+    Raises `InputError` if it is another time: costs differ.
+
+    >>> len(named({"fault_exit": "1us", "others": "0ns"}, "costs")) == len(UNUSED)
+    True
+    """
+    rows = dict(table)
+    if "others" in rows:
+        others = rows.pop("others")
+        if parse_duration(others, f"{where}.others"):
+            raise InputError(f"{where}.others", others, 'must be "0ns": what is left out is not paid', "name each cost")
+        rows = {name: 0 if name == "fault_jitter" else others for name in UNUSED} | rows
+    return rows
 
 
 @dataclass(frozen=True)
@@ -104,6 +133,8 @@ class Calibration(rules.Checked):
     - `costs`: costs with one value for all variants.
     - `own_costs`: costs of which each variant has its own value.
     - `metrics`: measured quantities to explain.
+    - `absorbed`: costs that the others contain in this workload, where nothing tells them apart: 0 in it, whether to
+      calibrate or to predict. Any other cost without a value has the median of its prior.
     """
 
     costs: tuple[str, ...] = rules.rule(
@@ -111,12 +142,13 @@ class Calibration(rules.Checked):
     )
     own_costs: tuple[str, ...] = rules.rule(rules.names, (), list)
     metrics: tuple[str, ...] = rules.rule(rules.names, ("dirty_memory_time",), list)
+    absorbed: tuple[str, ...] = rules.rule(rules.names, (), list)
 
     def __post_init__(self) -> None:
         """Check that the costs exist."""
         super().__post_init__()
         known = [f.name for f in dataclasses.fields(Costs)]
-        for key, names in (("costs", self.costs), ("own_costs", self.own_costs)):
+        for key, names in (("costs", self.costs), ("own_costs", self.own_costs), ("absorbed", self.absorbed)):
             for name in names:
                 if name not in known:
                     raise InputError(f"calibration.{key}", name, "unknown cost", nearest(name, known))

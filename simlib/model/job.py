@@ -96,6 +96,7 @@ class Job:
     - `barriers`: number of barriers.
     - `clock`: a `Clock`: which time STAMP, LAP, SLEEP and the quantity CLOCK read.
     - `notes`: for the listing: steps, and what begins there.
+    - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
     """
 
     steps: NDArray[np.int64]
@@ -127,6 +128,7 @@ class Job:
     crowding_ps: int = 0
     lines: int = 0
     notes: tuple[tuple[int, str], ...] = ()
+    costs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that no step can leave the tables: the engines trust a job.

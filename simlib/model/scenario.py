@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from simlib.errors import InputError, nearest
 from simlib.model import rules
-from simlib.model.costs import Calibration, Costs
+from simlib.model.costs import Calibration, Costs, named
 from simlib.model.machine import MACHINES, Machine
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
@@ -356,6 +356,9 @@ SECTIONS: dict[str, type] = {
 }  # fmt: skip
 """The tables of a scenario file."""
 
+_RENAMED = {"policy": renamed, "costs": named}
+"""Tables with keys that stand for others."""
+
 
 def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> dict[str, Any]:
     """The sections that some tables of a scenario file describe, by name.
@@ -376,7 +379,8 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
         if not isinstance(table, Mapping):
             raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
         kind = SECTIONS[name]
-        values = parsed(kind, renamed(table, f"{where}{name}") if kind is Policy else table, f"{where}{name}")
+        rows = _RENAMED.get(name, lambda rows, _: rows)(table, f"{where}{name}")
+        values = parsed(kind, rows, f"{where}{name}")
         if name == "guest" and base is not None and len({"memory", "memory_per_vcpu"} & set(values)) == 1:
             values.setdefault("memory_per_vcpu", None)
             values.setdefault("memory", None)

@@ -132,9 +132,15 @@ def sample_migration(
     return SampleResult(scenario, _table(found), _curve(found), walks, windows, events, seed)
 
 
-def walk_several(scenario: Scenario, walks: int, seed: int, check: parallel.Check) -> list[Journey]:
-    """Walk through one migration several times, one after another, with windows spread over its chunks."""
-    return [task(check) for task in _tasks(scenario, walks, seed)]
+def walk_several(
+    scenario: Scenario, walks: int, seed: int, check: parallel.Check, only: int | None = None
+) -> list[Journey]:
+    """Walk through one migration several times, one after another, with windows spread over its chunks.
+
+    - `only`: just this one of the walks.
+    """
+    tasks = _tasks(scenario, walks, seed)
+    return [task(check) for task in (tasks if only is None else tasks[only : only + 1])]
 
 
 def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel.Check], Journey]]:

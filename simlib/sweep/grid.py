@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simlib.decision.priors import priors_path
 from simlib.errors import InputError, nearest
 from simlib.fits import fit_path
+from simlib.fits.priors import priors_path
 from simlib.model import rules
 from simlib.model.architectures import architecture
 from simlib.model.costs import Calibration
@@ -116,8 +116,8 @@ class Grid:
 
     - `scenario`: what every point begins from; its variants, if there are any, are swept alike.
     - `axes`: the last one changes first from point to point.
-    - `costs`: ``given``: those of the scenario, else the shipped fit's of its machine; a point that lacks one is
-      refused. ``median``: what neither has is taken from the priors.
+    - `costs`: those of the scenario, else the shipped fit's of its machine. ``median``: what neither has is taken from
+      the priors. ``exact``: a point that spends such a cost is refused.
     - `pages_per_vcpu`: simulate at most so many pages a vCPU and scale; None: all of them.
     - `metrics`: those that are kept; empty: all that the workload has.
     - `seed`: root of all random streams.
@@ -129,7 +129,7 @@ class Grid:
     policies: tuple[str, ...] = (OWN,)
     design: Design = field(default_factory=Design)
     replications: Replications = field(default_factory=Replications)
-    costs: str = "given"
+    costs: str = "median"
     pages_per_vcpu: int | None = None
     metrics: tuple[str, ...] = ()
     seed: int = 1
@@ -231,7 +231,7 @@ def read_grid(tables: Mapping[str, Any]) -> Grid:
         policies=_names(tables, "policies") or (OWN,),
         design=design,
         replications=Replications(**parsed(Replications, replications, "replications")),
-        costs=rules.choice("given", "median")(tables.get("costs", "given"), "costs"),
+        costs=rules.choice("exact", "median")(tables.get("costs", "median"), "costs"),
         pages_per_vcpu=(
             rules.whole(64, 2**40)(tables["pages_per_vcpu"], "pages_per_vcpu") if "pages_per_vcpu" in tables else None
         ),

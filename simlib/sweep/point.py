@@ -15,12 +15,12 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from simlib.decision.uncertainty import UncertainCosts
 from simlib.errors import InputError
-from simlib.fits import choose_fit, complete
+from simlib.fits import UncertainCosts, choose_fit
 from simlib.model.costs import Costs
 from simlib.model.policies import OWN, policy
 from simlib.model.scenario import SECTIONS, Scenario, section_differences, sections
+from simlib.model.workload import Workload
 from simlib.sweep.grid import Grid, unit_cube
 
 _KEPT = 4096
@@ -101,8 +101,12 @@ class Points:
         if name != OWN:
             for section, table in _policy_tables(name, parts["policy"].architecture):
                 parts[section] = _changed(section, parts[section], table)
-        parts["costs"] = _costs(self.grid.costs, parts["machine"], parts["policy"], parts["costs"], base.group)
-        return complete(Scenario(**parts, group=base.group))
+        if self.grid.costs == "exact":
+            scenario = Scenario(**parts, group=base.group)
+            return UncertainCosts.of(scenario, choose_fit(scenario)[0]).exact()
+        kind = parts["workload"].kind
+        parts["costs"] = _costs(parts["machine"], parts["policy"], parts["costs"], kind, base.group)
+        return Scenario(**parts, group=base.group)
 
     @cached_property
     def _by_section(self) -> Mapping[str, list[int]]:
@@ -134,13 +138,10 @@ def _policy_tables(name: str, architecture: str) -> tuple[tuple[str, tuple[tuple
 
 
 @lru_cache(maxsize=_KEPT)
-def _costs(how: str, machine: Any, policy_: Any, costs: Costs, group: str) -> Costs:
-    """The costs of a scenario, which depend on nothing else of it."""
-    scenario = Scenario(machine=machine, policy=policy_, costs=costs, group=group)
-    estimate, _ = choose_fit(scenario)
-    if how == "median":
-        return UncertainCosts.of(scenario, estimate).central().costs
-    return scenario.costs if estimate is None else estimate.apply(scenario).costs
+def _costs(machine: Any, policy_: Any, costs: Costs, kind: str, group: str) -> Costs:
+    """The costs of a scenario at their medians, which depend on nothing else of it."""
+    scenario = Scenario(machine=machine, policy=policy_, workload=Workload(kind=kind), costs=costs, group=group)
+    return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central().costs
 
 
 def text_of(scenario: Scenario) -> str:

@@ -30,6 +30,11 @@ class DirtyLog(Kernel):
         """Whether KVM splits blocks before the guest's writes do."""
         return bool(self.policy.eager_split) and self.scenario.guest.mapped_as_blocks
 
+    @property
+    def faults_split(self) -> bool:
+        """Whether a write, or CLEAR, may meet a block that was not split before."""
+        return super().faults_split and not self.splits_eagerly
+
     # -- enabling --------------------------------------------------------------------------------------
 
     def enable_log(self) -> None:
@@ -51,9 +56,9 @@ class DirtyLog(Kernel):
                 with program.when(mapped_by_block()):
                     program.hold(self.costs.enable_page)
                     program.map(Map.ZAP)
-            if self.policy.facts.enable_by_rmap and self.costs.clear_unsplit:
+            if self.policy.facts.enable_by_rmap and self.faults_split:
                 with program.when(mapped_by_block()):  # what CLEAR takes for a word of such a block
-                    program.hold(WORD_PAGES * self.costs.clear_unsplit + (self.costs.clear_page or 0))
+                    program.hold(WORD_PAGES * self.costs.clear_unsplit + self.costs.clear_page)
             program.scan(Scan.PROTECT, self.costs.enable_page)
 
         self._sweep(lock, WORD_PAGES, protect)
@@ -160,9 +165,8 @@ class DirtyLog(Kernel):
     def clear_word(self, action: Scan = Scan.CLEAR) -> None:
         """Write-protect what the bitmap's word has, and take it out of the log."""
         costs = self.costs
-        lockless = self.clear_lock is None and costs.lockless_page is not None
-        page = costs.lockless_page if lockless else costs.clear_page
-        self.program.scan(action, page, costs.clear_word, costs.clear_unsplit)
+        page = costs.either("lockless_page", "clear_page") if self.clear_lock is None else costs.clear_page
+        self.program.scan(action, page, costs.clear_word, costs.clear_unsplit if self.faults_split else 0)
 
     @property
     def chunk(self) -> int:

@@ -117,12 +117,12 @@ class EagerSplit(DirtyLog):
 
     def _visits(self, pages: int, height: int) -> int:
         """Time of a walk over so many pages, from a block's first one, that finds leaves of this height, ps."""
-        return (self.costs.walk_entry or 0) * self.table.walked(0, pages, height, self.levels)
+        return self.costs.walk_entry * self.table.walked(0, pages, height, self.levels)
 
     def _split_visits(self, pages: int, height: int) -> int:
         """The same of a walk that splits."""
         walk = self.policy.split_walk
-        return (self.costs.walk_entry or 0) * self.table.split_walked(0, pages, height, walk, self.levels)
+        return self.costs.walk_entry * self.table.split_walked(0, pages, height, walk, self.levels)
 
     # -- enabling --------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class EagerSplit(DirtyLog):
 
     def _protect(self, extent: Extent, pages: int) -> None:
         """Write-protect what maps a range; of blocks of the second kind, whose parts the engine knows, each once."""
-        program, protect = self.program, self.costs.protect_entry or 0
+        program, protect = self.program, self.costs.protect_entry
         program.hold(self._visits(pages, self.height))
         if self.height == 3:
             program.hold(protect * (pages // self.leaf_pages))
@@ -191,13 +191,13 @@ class EagerSplit(DirtyLog):
         """Let go to allocate the tables for so many blocks."""
         tables = blocks * self.table.new_entries(self.height) // self.table.entries
         with self.program.letting_go(lock):
-            self.program.run((self.costs.reacquire or 0) + (self.costs.split_alloc or 0) * tables)
+            self.program.run(self.costs.reacquire + self.costs.beside("split_alloc") * tables)
 
     def _make_tables(self, blocks: int) -> None:
         """Make tables for so many blocks, fill them, and put them in the blocks' place."""
         entries = self.table.new_entries(self.height)
         self.program.hold(
-            blocks * ((self.costs.table_entry or 0) * entries + (self.costs.split_block or 0))
+            blocks * (self.costs.table_entry * entries + self.costs.beside("split_block"))
         )  # fmt: skip
 
     # -- CLEAR -----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def running_vcpu(kernel: Kernel, logging: bool, anywhere: bool = False) -> Threa
         with program.loop() as life:
             with program.loop(until=REGION.done() if in_order else None):
                 program.run(workload.access_interval)
-                if kernel.costs.split_access and kernel.scenario.guest.mapped_as_blocks:
+                if kernel.scenario.guest.mapped_as_blocks and kernel.costs.split_access:
                     with program.when(~mapped_by_block()):
                         program.run(kernel.costs.split_access)
                 program.access(*faults)

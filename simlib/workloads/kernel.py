@@ -40,6 +40,36 @@ def split_at_once(guest: Guest) -> int:
     return PageTable(guest.page_size).entries if guest.backing == "hugetlb_1gb" else 1
 
 
+class Spent:
+    """What actions cost, as a program spends it: picoseconds by the names of `Costs`, and which were asked for.
+
+    A cost that has no value takes no time here; whoever simulates sees to it that it has one (`simlib.fits`).
+
+    >>> costs = Spent(Costs(fault_exit=700_000))
+    >>> costs.fault_exit, costs.fault_hold, sorted(costs.used)
+    (700000, 0, ['fault_exit', 'fault_hold'])
+    """
+
+    def __init__(self, costs: Costs) -> None:
+        """Nothing was asked for yet."""
+        self._costs = costs
+        self.used: set[str] = set()
+
+    def __getattr__(self, name: str) -> int:
+        value = getattr(self._costs, name)
+        self.used.add(name)
+        return value or 0
+
+    def either(self, name: str, other: str) -> int:
+        """A cost, or what stands for it as long as it has no value."""
+        value: int = getattr(self, name)
+        return value if getattr(self._costs, name) is not None else getattr(self, other)
+
+    def beside(self, name: str) -> int:
+        """A cost that is paid only where it has a value, since another one contains it else."""
+        return 0 if getattr(self._costs, name) is None else getattr(self, name)
+
+
 @dataclass
 class Kernel:
     """A scenario's kernel, writing its steps into a program.
@@ -51,7 +81,7 @@ class Kernel:
     scenario: Scenario
     program: Program = field(default_factory=Program)
     stamps: list[Stamp] = field(default_factory=list)
-    costs: Costs = field(init=False)
+    costs: Spent = field(init=False)
     """What actions cost on the scenario's machine."""
     first_batch: int = 64
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
@@ -64,7 +94,7 @@ class Kernel:
         """Resolve what the scenario leaves to the architecture."""
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
-        self.costs = self.scenario.machine_costs
+        self.costs = Spent(self.scenario.machine_costs)
         self.places = self.places or (self.scenario.workload.zipf_exponent,)
 
     @property
@@ -92,6 +122,11 @@ class Kernel:
         """Index of the first vCPU's own page-table word."""
         return REGIONS + (self.policy.lock_regions if self.policy.lock_regions > 1 else 0)
 
+    @property
+    def faults_split(self) -> bool:
+        """Whether a write may meet a block that has to be split."""
+        return self.scenario.guest.mapped_as_blocks
+
     def seek(self) -> None:
         """Go to the page that the guest touches next, where it does not go page by page."""
         self.program.seek(1, PLACES if self.scenario.workload.access == "zipf" else 0)
@@ -107,11 +142,11 @@ class Kernel:
     def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
         """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
         costs, policy = self.costs, self.policy
-        hold = costs.fault_hold or 0
-        split = costs.split_hold if costs.split_hold is not None else hold
+        hold = costs.fault_hold
+        split = costs.either("split_hold", "fault_hold") if self.faults_split else 0
         slow, fast = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
         # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast.
-        flush = costs.tlb_invalidate or 0 if policy.facts.fault_flush == "broadcast" else 0
+        flush = costs.tlb_invalidate if policy.facts.fault_flush == "broadcast" else 0
         # A slot that is logged is mapped by pages: kvm_mmu_hugepage_adjust, arm64's user_mem_abort (logging_active).
         whole = Map.BLOCK if self.scenario.guest.mapped_as_blocks and not logging else Map.PAGE
         kinds = (
@@ -196,7 +231,7 @@ class Kernel:
         Source: virt/kvm/kvm_main.c kvm_make_vcpu_request (kvm_request_needs_ipi), 6.12.
         """
         costs = self.costs
-        time = (costs.flush or 0) + self.scenario.guest.vcpus * (costs.flush_per_vcpu or 0)
+        time = costs.flush + self.scenario.guest.vcpus * costs.flush_per_vcpu
         spend = self.program.hold if held else self.program.run
         spend(time)
         if costs.interrupt:
@@ -252,15 +287,15 @@ class Kernel:
             entry=np.array([t.first for t in (*vcpus, main, *helpers)], dtype=np.int64),
             region=self._regions(shared, len(helpers), parts),
             locks=np.array([kind for _, kind in locks], dtype=np.int64),
-            local_ps=costs.line_local or 0,
+            local_ps=costs.line_local,
             near_ps=near,
             far_ps=far,
             socket=where.socket,
             cluster=where.cluster,
             cluster_ps=round(near * machine.cluster_ratio),
-            crowding_ps=costs.crowding or 0,
+            crowding_ps=costs.crowding,
             lines=self.policy.facts.data_lines,
-            cvs=(0.0, float(costs.fault_jitter or 0.0), 1.0),
+            cvs=(0.0, float(costs.fault_jitter), 1.0),
             places=(0.0, *self.places),
             pages=self.slot_pages,
             block_pages=self.block_pages,
@@ -281,6 +316,7 @@ class Kernel:
             barriers=barriers,
             clock=Clock[machine.clock.upper()],
             notes=self.program.notes(),
+            costs=tuple(sorted(costs.used)),
         )
 
     def _placement(self, threads: int) -> Placement:
@@ -294,8 +330,8 @@ class Kernel:
 
     def _transfers(self) -> tuple[int, int]:
         """Time to move a cache line within a socket, and between sockets."""
-        machine, known = self.scenario.machine, self.costs.line_transfer or 0
-        near = machine.line_transfer_local if machine.line_transfer_local is not None else known
+        machine = self.scenario.machine
+        near = self.costs.line_transfer if machine.line_transfer_local is None else machine.line_transfer_local
         remote = machine.line_transfer_remote
         return near, remote if remote is not None else round(near * machine.remote_ratio)
 

@@ -113,7 +113,7 @@ def _entries(kernel: Kernel, entries: int, tables: int, pages: int = 0, ranges: 
     """Take out entries, `tables` of them of tables; the others map so many pages."""
     program, costs, policy = kernel.program, kernel.costs, kernel.policy
     lines = pages * kernel.scenario.guest.page_size // LINE_BYTES if policy.teardown_cache == "entry" else 0
-    work = entries * (costs.unmap_entry or 0) + lines * (costs.clean_line or 0)
+    work = entries * costs.unmap_entry + (lines * costs.clean_line if lines else 0)
     if work:
         (program.hold if _locked(policy) else program.run)(work)
     invalidations = {"entry": entries, "range": tables + ranges}.get(policy.teardown_tlb, 0)

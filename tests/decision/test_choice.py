@@ -35,7 +35,6 @@ from simlib.decision.batch import batches_below
 from simlib.decision.choice import BUDGETS, CHECK, FRONT, LOOKS, SELECTION_RUNS, knee, pareto_front
 from simlib.decision.information import value_of_information
 from simlib.decision.objectives import METRICS, objective
-from simlib.decision.priors import load_priors
 from simlib.decision.strategies import Strategy, strategies_of
 from simlib.decision.uncertainty import Trials, UncertainCosts, needed_costs
 from simlib.errors import InputError

@@ -11,7 +11,7 @@ import pytest
 from notebook_run import ROOT, assert_ran_without_complaint, figures_of
 
 from simlib.calibration import find_fit
-from simlib.decision.priors import load_priors
+from simlib.fits import load_priors
 from simlib.prediction import predict
 from simlib.studies.lab import STUDY, figures, instructions, load, told, translation
 from simlib.studies.lab.machines import LABS, lab_name, lab_scenario

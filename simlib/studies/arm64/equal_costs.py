@@ -56,7 +56,7 @@ def starting_point(estimate: CostEstimate | None = None) -> Scenario:
     'old test'
     """
     fit = shipped_fit()
-    return complete(fit.scenario.variants[MEASURED_AS["queued spinlock"]], estimate or fit.estimate)
+    return complete((estimate or fit.estimate).apply(fit.scenario.variants[MEASURED_AS["queued spinlock"]]))
 
 
 def compare(
@@ -65,8 +65,7 @@ def compare(
     """Simulate `STRATEGIES` at every number of vCPUs, at the scenario's costs and on the same random numbers.
 
     Returns: the table that `simlib.figures` draws: variant, vcpus, metric, kind (``simulated``), value (s), low, high
-    (both NaN: one run, no interval), held_out (True: no row was fitted at these costs). Raises `InputError` if a cost
-    has no value.
+    (both NaN: one run, no interval), held_out (True: no row was fitted at these costs).
 
     - `scenario`: machine, guest, workload and costs; of its policy, what a strategy does not replace.
 
@@ -75,7 +74,7 @@ def compare(
     'ticket lock'
     """
     at = [(name, n) for name in STRATEGIES for n in vcpus]
-    cases = [complete(scenario.changed({"policy": STRATEGIES[name]}).with_vcpus(n)) for name, n in at]
+    cases = [scenario.changed({"policy": STRATEGIES[name]}).with_vcpus(n) for name, n in at]
     runs = evaluate(cases, pages_per_vcpu=pages_per_vcpu, seed=seed)
     metric = "dirty_memory_time"
     rows = [

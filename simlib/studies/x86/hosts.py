@@ -7,6 +7,7 @@ between the TDP MMU and the shadow MMU belong to the groups ``tdp`` and ``shadow
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable
 
@@ -146,7 +147,7 @@ def reacquire(estimate: CostEstimate) -> dict[str, object]:
     points = []
     for trial in (50e3, 250e3):
         names, logs = (*estimate.names, "reacquire"), np.append(estimate.logs, np.log(trial))
-        tried = CostEstimate(names, logs, np.zeros((0, 0)), 1, 0.0, {})
+        tried = dataclasses.replace(estimate, names=names, logs=logs)
         whole, batch = (configuration_metrics(tried, "config-1", n, FACTOR)["clear_cpu_time"] for n in (0, 64))
         points.append((trial, batch / whole - 1))
     (a, fa), (b, fb) = points
@@ -168,7 +169,7 @@ def _joined(faults: Fit, more: pd.DataFrame, quantile: float) -> CostEstimate:
     covariance = block_diag(faults.estimate.covariance * np.outer(narrower, narrower), np.diag(others**2))
     logs = np.concatenate([faults.estimate.logs, np.log(more["value"].to_numpy(dtype=float))])
     names = (*faults.estimate.names, *more["name"])
-    return CostEstimate(names, logs, covariance, faults.estimate.dof, faults.estimate.discrepancy, {})
+    return dataclasses.replace(faults.estimate, names=names, logs=logs, covariance=covariance, spread={})
 
 
 def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
