@@ -175,7 +175,7 @@ def executed(path: Path, environment: Mapping[str, str]) -> nbformat.NotebookNod
     client = NotebookClient(notebook, km=manager, timeout=TIMEOUT_S, startup_timeout=TIMEOUT_S, resources=resources)
     client.owns_km = True  # so that the kernel ends with the run
     client.extra_arguments = ["--log-level=ERROR"]  # a kernel warns that its sockets on this machine are not encrypted
-    own = {"PYTHONPATH": str(Path(__file__).parents[2]), "PLOTLY_RENDERER": "plotly_mimetype"}
+    own = {"PYTHONPATH": str(ROOT), "PLOTLY_RENDERER": "plotly_mimetype"}
     try:
         client.execute(env={**os.environ, **own, **environment})
     except CellExecutionError as error:

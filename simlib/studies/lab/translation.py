@@ -24,11 +24,11 @@ from simlib.studies.lab.instructions import instruction_costs, plain_costs
 from simlib.studies.study import shipped_fit
 from simlib.studies.x86 import growth
 from simlib.studies.x86.hosts import configurations
+from simlib.studies.x86.parked import PAGES_PER_GIB
 
 KINDS = {"exit": "fault_exit", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
 """Kinds of action, and the cost that each is."""
 
-_GIB_PAGES = 262144
 _WAITERS_AT = 16
 """vCPUs at which x86's hold is taken, since it grows with them."""
 
@@ -79,7 +79,7 @@ def times() -> pd.DataFrame:
     hold = MACHINES["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
     hold += x86["crowding"] * float(np.log2(_WAITERS_AT - 1))
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")
-    enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * _GIB_PAGES) * 1e6
+    enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * PAGES_PER_GIB) * 1e6
     shadow, tdp, arm64 = ("x86-shadow-paging", "x86-shadow"), ("x86-tdp", "x86-npt"), ("arm64", "arm64-write")
     rows = [
         ("exit", *shadow, paging["fault_exit"], "calibrated, ept=N"),

@@ -123,16 +123,14 @@ def configurations() -> Scenario:
     return load_scenario(data_dir() / "scenarios" / "x86-three-configurations.toml")
 
 
-def configuration_metrics(
-    estimate: CostEstimate, name: str, batch: int, factor: int, seed: int = 1
-) -> dict[str, float]:
+def configuration_metrics(estimate: CostEstimate, name: str, batch: int, factor: int) -> dict[str, float]:
     """Metrics of one configuration: a whole ioctl (batch 0) or letting go every `batch` pages, scaled by `factor`."""
     case = configurations().variants[name].changed({"policy": {"lets_go": every(batch)}})
-    return run_scenario(scaled(estimate.apply(case), factor), seed=seed).metrics
+    return run_scenario(scaled(estimate.apply(case), factor)).metrics
 
 
 FACTOR = 64
-"""Part of the memory that calibration and report simulate; 16 and 1 agree with it (docs/migration.md)."""
+"""Part of the memory that calibration and studies simulate; 16 and 1 agree with it (docs/migration.md)."""
 
 
 def reacquire(estimate: CostEstimate) -> dict[str, object]:
