@@ -13,15 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from simlib.fits import CostEstimate
 from simlib.measurements import data_dir, load
 from simlib.model.machine import MACHINES
 from simlib.model.scenario import load_scenario
-from simlib.prediction import LEVEL
 from simlib.studies.lab.instructions import instruction_costs, plain_costs
-from simlib.studies.study import shipped_fit
+from simlib.studies.study import shipped_fit, student
 from simlib.studies.x86 import growth
 from simlib.studies.x86.hosts import configurations
 from simlib.studies.x86.parked import PAGES_PER_GIB
@@ -151,7 +149,7 @@ def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
     dof = len(table) - table["kind"].nunique()
     spread = float(np.sqrt((deviations**2).sum() / dof))
     mine = logs[table["kind"] == kind]
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * spread * float(np.sqrt(1 + 1 / len(mine)))
+    half = student(dof) * spread * float(np.sqrt(1 + 1 / len(mine)))
     return Translated(float(np.exp(mine.mean())) * count, float(np.exp(half)))
 
 
