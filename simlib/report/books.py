@@ -94,8 +94,9 @@ class Pages:
     wanted: dict[Path, str] = field(default_factory=dict)
 
     def run(self, path: Path, check: Check = lambda: None) -> Card:
-        """Run a notebook, and write its page and the notebook with its outputs beside it. A card has its heading, the
-        question and picture of its first cell, and the sentence that its last cell shows.
+        """Run a notebook, and write its page and the notebook with its outputs beside it.
+
+        Returns: its heading, the question and picture of its first cell, and the sentence that its last cell shows.
         """
         check()
         began = time.monotonic()
