@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from simlib.fits import CostEstimate
-from simlib.measurements import data_dir, load
+from simlib.measurements import load
 from simlib.model.machine import MACHINES
-from simlib.model.scenario import load_scenario
+from simlib.studies.arm64 import altra
 from simlib.studies.lab.instructions import instruction_costs, plain_costs
 from simlib.studies.study import shipped_fit, student
 from simlib.studies.x86 import growth
@@ -71,7 +71,7 @@ def times() -> pd.DataFrame:
     ['clear', 'exit', 'hold', 'letting go']
     """
     x86 = _nanoseconds(shipped_fit(configurations()).estimate)
-    altra = _nanoseconds(shipped_fit(load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")).estimate)
+    ampere = _nanoseconds(altra.shipped_fit().estimate)
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
     # What a fault occupies the lock for, moving the lock's own lines left out: the growth is work of some kind.
     hold = MACHINES["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
@@ -81,9 +81,9 @@ def times() -> pd.DataFrame:
     shadow, tdp, arm64 = ("x86-shadow-paging", "x86-shadow"), ("x86-tdp", "x86-npt"), ("arm64", "arm64-write")
     rows = [
         ("exit", *shadow, paging["fault_exit"], "calibrated, ept=N"),
-        ("exit", *arm64, altra["fault_exit[fixed test]"], "calibrated, seed 000"),
+        ("exit", *arm64, ampere["fault_exit[fixed test]"], "calibrated, seed 000"),
         ("hold", *shadow, hold, f"calibrated, ept=N, with its growth at {_WAITERS_AT} vCPUs"),
-        ("hold", *arm64, altra["fault_hold"], "calibrated, seed 000"),
+        ("hold", *arm64, ampere["fault_hold"], "calibrated, seed 000"),
         ("clear", *shadow, x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),
         ("clear", *tdp, x86["clear_page[tdp]"], "CLEAR with parked vCPUs"),
         ("clear", *arm64, enabling, "write-protecting at enable, Kunpeng 920: not CLEAR"),
