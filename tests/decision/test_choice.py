@@ -27,7 +27,7 @@ from simlib.decision import (
     information,
     standard_architectures,
     standard_scenario,
-    uncertainty,
+    trials,
     with_guest,
 )
 from simlib.decision.batch import batches_below
@@ -35,15 +35,16 @@ from simlib.decision.choice import BUDGETS, CHECK, FRONT, LOOKS, SELECTION_RUNS,
 from simlib.decision.information import value_of_information
 from simlib.decision.objectives import METRICS, objective
 from simlib.decision.strategies import Strategy, strategies_of
-from simlib.decision.uncertainty import Trials, UncertainCosts, needed_costs
+from simlib.decision.trials import Trials
 from simlib.errors import InputError
-from simlib.fits import CostEstimate, find_fit
+from simlib.fits import CostEstimate, UncertainCosts, find_fit
 from simlib.measurements import data_dir, load
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario
 from simlib.sampling import why_not
+from simlib.workloads import build
 
 COSTS = {
     "fault_exit": "500ns", "fault_hold": "500ns", "split_hold": "500ns", "line_transfer": "20ns", "line_local": "5ns",
@@ -196,8 +197,8 @@ def test_strategies_of_a_replication_share_costs_and_seed(monkeypatch, short):
         seen[seed].append(case)
         return original(case, seed=seed, progress=progress)
 
-    original = uncertainty.run_scenario
-    monkeypatch.setattr(uncertainty, "run_scenario", spy)
+    original = trials.run_scenario
+    monkeypatch.setattr(trials, "run_scenario", spy)
     found = choose_batch(vague())
     assert len(seen) == sum(found.choice.runs)
     assert len({cases[0].costs for cases in seen.values()}) == len(seen)
@@ -522,14 +523,14 @@ def test_a_named_guest_can_be_asked_about_on_every_architecture(name):
         drawn = Trials(costs, compared, 1).drawn(0, 0)[0]
         for one in compared:
             assert not why_not(one.applied(drawn))
-            assert set(needed_costs(one.applied(case))) <= set(drawn.costs.given())
+            assert set(build(one.applied(drawn)).costs) <= set(drawn.costs.given())
         choice.check_scenario(case)
 
 
 def test_large_guests_that_cannot_be_sampled_are_simulated_whole_and_that_is_said(monkeypatch, short):
     """Less memory that stands for all of it would not tell the longest stall."""
     case = scenario(WRITE, clear_chunk="1M")
-    monkeypatch.setattr(uncertainty, "WHOLE_PAGES", 512)
+    monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
     assert Trials(UncertainCosts.of(case), strategies_of(case, ["every-64", "own"]), 1).how == "sampled"
     said = []
     found = choose(case, among=["every-64", "lock-regions"], announce=said.append)  # the selection with 4M, too
@@ -546,7 +547,7 @@ def test_sampled_choices_are_as_sure_of_themselves(monkeypatch, short):
     case = scenario(WRITE, {"reacquire": "10us"}, {"memory": "64M"}, clear_chunk="4M", access_interval="5us")
     among = ["every-64", "every-256", "whole-ioctl"]
     whole = choose(case, among=among)
-    monkeypatch.setattr(uncertainty, "WHOLE_PAGES", 512)
+    monkeypatch.setattr(trials, "WHOLE_PAGES", 512)
     windows = choose(case, among=among)
     assert (whole.how, windows.how) == ("whole", "sampled")
     check_consistent(windows)
