@@ -21,7 +21,7 @@ from simlib.model.scenario import Scenario
 from simlib.workloads.horizon import check_walks
 
 Values = Mapping[str, "float | Sequence[float]"]
-"""What a run measured, by metric; of a metric by rounds, one value each. NaN: a cost that decides it has no value."""
+"""What a run measured, by metric; of a metric by rounds, one value each."""
 
 _NAME = re.compile(r"(\w+)(?:\[([0-9]{1,4})\])?", re.ASCII)
 
