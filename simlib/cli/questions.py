@@ -128,10 +128,8 @@ class Unknown:
             from simlib.fits import readable_costs
 
             for row in readable_costs(table).to_dict("records"):
-                interval = f" ({row['90 %']})" if row["90 %"] else ""
-                say(
-                    f"{row['cost']} = {row['value']}{interval}, {row['from']}: {row['what it is']}; source: {row['source']}"
-                )
+                value = row["value"] + (f" ({row['90 %']})" if row["90 %"] else "")
+                say(f"{row['cost']} = {value}, {row['from']}: {row['what it is']}; source: {row['source']}")
 
 
 class EngineName(StrEnum):
