@@ -54,6 +54,8 @@ class Map(IntEnum):
     """Replace the block mapping by a full table; every page keeps the block's permission."""
     ZAP = 4
     """Unmap the block, or all pages of its table; the dirty log knows nothing of it."""
+    NONE = 5
+    """Leave everything as it is; the fault is over."""
 
 
 class Scan(IntEnum):

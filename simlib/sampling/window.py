@@ -114,6 +114,8 @@ class WindowKernel(DirtyLog):
         def background() -> None:
             with program.every(self.stands_for):
                 program.map(action, logging)
+            if self.costs.kick or self.costs.interrupt:
+                program.map(Map.NONE)  # in the guest again, where an interrupt reaches it
 
         with program.when(~REGION.pages(self.chunk_pages), otherwise=background):
             program.map(action, logging)

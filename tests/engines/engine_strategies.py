@@ -275,7 +275,7 @@ class _Writer:
 
             return handle
 
-        actions = (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP])), Map.BLOCK)
+        actions = (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP, Map.NONE])), Map.BLOCK)
         faults = [fault(action) for action in actions]
         stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([64, 100, ALL]))
         with p.loop(until=REGION.done()), p.extent(batch, aligned=self.draw(st.booleans())) as part:

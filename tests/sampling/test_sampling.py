@@ -255,6 +255,7 @@ def test_few_blocks_that_are_not_split_are_there_as_often_as_they_should():
 
 CASES = {
     "lockless uniform": migration(),
+    "lockless, kicked for long": migration(costs={"kick": "200us"}),
     "lockless, blocks left": migration(policy={"eager_split": False}),
     "write, every 64": migration("loongarch", {"lets_go": "pages >= 64"}),
     "write, whole": migration("loongarch"),

@@ -99,7 +99,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
             state = Page.WRITABLE if blocks[block] == Block.WRITABLE else Page.PROTECTED
             fill_table(pages, block, world.block_shift, state)
             blocks[block] = Block.TABLE
-    else:
+    elif action != Map.NONE:
         if blocks[block] == Block.ABSENT or (action == Map.SPLIT and blocks[block] != Block.TABLE):
             blocks[block] = Block.TABLE
             fill_table(pages, block, world.block_shift, Page.ABSENT)
@@ -108,7 +108,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
         if written and step.b:
             bits |= Page.DIRTY
         pages[page] = bits | (Page.WRITABLE if written or not step.b else Page.PROTECTED)
-    if written and action != Map.ZAP and action != Map.EAGER:
+    if written and action <= Map.BLOCK:
         enter(world, ledger, number, WRITE, page, 1)
     note(world, trace, world.now, number, MAPPED, page)
     thread.pc += 1

@@ -320,7 +320,7 @@ class Simulation:
         """Change the entry of the current page."""
         self.memory.map(thread.page, Map(action), bool(logging))
         thread.outside = False
-        if self.memory.writes(thread.page) and action not in (Map.ZAP, Map.EAGER):
+        if self.memory.writes(thread.page) and action <= Map.BLOCK:
             self.books.enter(self.now, thread, "write", thread.page, 1)
         self.note(self.now, thread, "mapped", thread.page)
         thread.pc += 1
