@@ -120,6 +120,13 @@ class WindowKernel(DirtyLog):
         with program.when(~REGION.pages(self.chunk_pages), otherwise=background):
             program.map(action, logging)
 
+    def kick(self) -> None:
+        """As stalls, only kicks that are sent while the window is open count."""
+        program, time = self.program, self.costs.kick
+        if time:
+            with program.when(raised(_MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time)):
+                program.kick(time, self.kicks_stall)
+
     def read_stopwatch(self) -> None:
         """Only stalls that end while the window is open count."""
         with self.program.when(raised(_MEASURE) & ~raised(STOP)):
