@@ -192,8 +192,8 @@ def _chunk(name: str, size: int) -> NamedPolicy:
     shift = f"-global migration.clear-bitmap-shift={pages.bit_length() - 1}"
     how = f" (QEMU, pages of 4 KiB: {shift})" if size % 4096 == 0 and pages.bit_count() == 1 else ""
     changes = {"workload": {"clear_chunk": size}}
-    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{how}", "upstream", changes,
-                       ("QEMU migration/options.c, migration/ram.c migration_clear_memory_region_dirty_bitmap",))  # fmt: skip
+    source = "QEMU migration/ram.c migration_clear_memory_region_dirty_bitmap"
+    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{how}", "upstream", changes, (source,))
 
 
 def apply(scenario: Scenario, name: str) -> Scenario:

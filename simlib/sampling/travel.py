@@ -220,7 +220,7 @@ def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
     if not scenario.policy.resolved().facts.split_flush:
         return {}
     costs, vcpus, blocks = scenario.machine_costs, scenario.guest.vcpus, split_at_once(scenario.guest)
-    held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0)) * PS / blocks
+    held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0) + (costs.interrupt or 0)) * PS / blocks
     return {"flush": held + vcpus * (costs.kick or 0) * PS / blocks, "held": held}
 
 
