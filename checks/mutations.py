@@ -50,8 +50,9 @@ class Edit(NamedTuple):
 
 SIMULATION, OTHER_LOCKS, OTHER_MEMORY = (f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory"))
 WORKLOADS = "workloads/"
-LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS = (
-    f"engine/compiled/{room}.py" for room in ("locks", "memory", "interpreter", "clock", "ahead", "rounds")
+LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, STATISTICS = (
+    f"engine/compiled/{room}.py"
+    for room in ("locks", "memory", "interpreter", "clock", "ahead", "rounds", "statistics")
 )
 
 MUTATIONS: dict[str, list[Edit]] = {
@@ -107,7 +108,10 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(INTERPRETER, "if threads[j].asleep == 0 and threads[j].outside == 0:", "if threads[j].asleep == 0:"),
     ],
     "an interrupted vCPU runs ahead": [
-        Edit(ROUNDS, "if thread.kick or thread.interrupted or fault_of", "if thread.interrupted or fault_of"),
+        Edit(ROUNDS, "if thread.kick or thread.interrupted or thread", "if thread.interrupted or thread"),
+    ],
+    "a fault after a kick starts the stopwatch anew": [
+        Edit(STATISTICS, "if reads or not thread.kicked:", "if True:"),
     ],
     "SEEK goes one place too far": [
         Edit(CLOCK, "rank = min(rank, choices - 1)", "rank = min(rank + 1, choices - 1)"),

@@ -29,12 +29,14 @@ class Comparison(Result):
       change_low, change_high (NaN where that gives 0): a paired comparison, so that what both share cancels.
     - `policies`: as they were asked for; the first is what the others are compared with.
     - `level`: probability that the intervals are meant to cover.
+    - `costs`: one row a cost that the programs spend: cost, evidence, value, low, high, unit, source.
     - `flags`: what to know before believing the result.
     """
 
     frame: pd.DataFrame
     policies: tuple[str, ...]
     level: float
+    costs: pd.DataFrame
     flags: tuple[str, ...]
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
@@ -121,5 +123,5 @@ def compare(
     subject = subject.variant(variant) if variant else subject
     named = {name: subject if name == OWN else apply(subject, name) for name in names}
     asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
-    frame, flags = curves_of(named, vcpus, asked)
-    return Comparison(frame, names, level, flags)
+    frame, costs_used, flags = curves_of(named, vcpus, asked)
+    return Comparison(frame, names, level, costs_used, flags)

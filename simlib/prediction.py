@@ -102,11 +102,13 @@ class PredictionResult(Result):
 
     - `frame`: variant, vcpus, metric, estimate, low, high, unit.
     - `level`: probability that the intervals are meant to cover.
+    - `costs`: one row a cost that the programs spend: cost, evidence, value, low, high, unit, source.
     - `flags`: what to know before believing the result.
     """
 
     frame: pd.DataFrame
     level: float
+    costs: pd.DataFrame
     flags: tuple[str, ...]
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
@@ -213,8 +215,8 @@ def predict(
     subject = subject.variant(variant) if variant else subject
     subject = apply(subject, policy) if policy else subject
     asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
-    frame, flags = curves_of({"": subject}, vcpus, asked)
-    return PredictionResult(frame.drop(columns=["policy", *CHANGES]), level, flags)
+    frame, costs_used, flags = curves_of({"": subject}, vcpus, asked)
+    return PredictionResult(frame.drop(columns=["policy", *CHANGES]), level, costs_used, flags)
 
 
 @dataclass(frozen=True)
@@ -237,14 +239,14 @@ CHANGES = ("change_percent", "change_low", "change_high")
 
 def curves_of(
     named: Mapping[str, Scenario], vcpus: Sequence[int], asked: Asked
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
+) -> tuple[pd.DataFrame, pd.DataFrame, tuple[str, ...]]:
     """The curves of some scenarios and their variants, on common random numbers, each compared with the first.
 
     Raises `InputError` if there is no point or no metric, a workload has not all of these, or a cost has no value
     although `asked` wants all of them.
 
-    Returns: the frame, with policy (the name), variant, vcpus, metric, estimate, low, high, unit, and `CHANGES`; and
-    what to know before believing it.
+    Returns: the frame, with policy (the name), variant, vcpus, metric, estimate, low, high, unit, and `CHANGES`;
+    the costs that are spent, as `PredictionResult.costs`; and what to know before believing it.
     """
     cases, notes = _cases_of(named, vcpus, asked)
     metrics = tuple(kind_of(cases[0].known.scenario).default if asked.metrics is None else asked.metrics)
@@ -273,7 +275,9 @@ def curves_of(
             rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
     columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", *CHANGES]
     words = decisive(pd.concat(moved, axis=1).fillna(0.0).mean(axis=1).sort_values(ascending=False))
-    return pd.DataFrame(rows, columns=columns), (*notes, *flags, *([words] if words else ()))
+    costs = pd.concat([case.known.table() for case in cases if case.vcpus == vcpus[0]], ignore_index=True)
+    costs = costs.drop_duplicates(ignore_index=True)
+    return pd.DataFrame(rows, columns=columns), costs, (*notes, *flags, *([words] if words else ()))
 
 
 @dataclass(frozen=True)

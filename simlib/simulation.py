@@ -42,7 +42,8 @@ class SimulationResult(Result):
     - `scale`: pages of the scenario over pages simulated; 1 if nothing was sampled. Those of the `metrics` that are
       proportional to the memory are multiplied by it, and those of a single stall are left out.
     - `flags`: what to know before believing the result.
-    - `known`: the costs as they are known, of the whole scenario; None: all are taken for known.
+    - `known`: the costs as they are known, of the whole scenario; None: as the scenario has them.
+    - `ranges`: whether the metrics are shown with the range over the costs that are drawn.
     - `pages_per_vcpu`: pages a vCPU that were simulated at most; None: every page.
     """
 
@@ -53,6 +54,7 @@ class SimulationResult(Result):
     scale: float
     flags: tuple[str, ...]
     known: UncertainCosts | None = None
+    ranges: bool = False
     pages_per_vcpu: int | None = None
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
@@ -120,7 +122,7 @@ class SimulationResult(Result):
         Simulated when it is first asked for, as many runs at a time as there are CPUs; None: no cost is drawn.
         """
         known = self.known
-        if known is None or not known.drawn:
+        if known is None or not self.ranges or not known.drawn:
             return None
         if "_spread" not in self.__dict__:
             tasks = [partial(_metrics_of, case, self.seed, self.pages_per_vcpu) for case in variations(known)]
@@ -136,6 +138,10 @@ class SimulationResult(Result):
         spread = self.spread()
         words = decisive(spread.shares()) if spread is not None else ""
         return (*self.flags, *([words] if words else []))
+
+    def costs(self) -> pd.DataFrame:
+        """One row a cost that the programs spend: cost, evidence, value, low, high, unit, source."""
+        return (self.known or UncertainCosts.of(self.scenario)).table()
 
     def locks(self) -> pd.DataFrame:
         """One row a lock and mode (see `EngineResult.locks`); counts as simulated, not scaled."""
@@ -178,7 +184,8 @@ class SimulationResult(Result):
         """Every table of the run, by its name."""
         raw, job = self.raw, self.job
         return {
-            "metrics": self.table(), "locks": self.locks(), "threads": self.threads(), "phases": self.phases(),
+            "metrics": self.table(), "costs": self.costs(), "locks": self.locks(), "threads": self.threads(),
+            "phases": self.phases(),
             "queue_over_time": raw.queue_over_time(job), "progress_over_time": raw.progress_over_time(job),
             "wait_histogram": raw.histogram(job, "wait"), "hold_histogram": raw.histogram(job, "hold"),
         }  # fmt: skip
@@ -279,9 +286,7 @@ def simulate(
         pages_per_vcpu=pages_per_vcpu,
         progress=progress,
     )
-    return dataclasses.replace(
-        found, known=known if costs == "drawn" else None, flags=(*notes, *told(known), *found.flags)
-    )
+    return dataclasses.replace(found, known=known, ranges=costs == "drawn", flags=(*notes, *told(known), *found.flags))
 
 
 def sample(

@@ -47,6 +47,7 @@ from simlib.cli.questions import (
     Run,
     ScenarioArgument,
     SeedOption,
+    Unknown,
     asked,
     grouped,
 )
@@ -258,6 +259,7 @@ def simulate(
     *,
     case: Case,
     run: Run,
+    unknown: Unknown,
     files: Files,
     listing: Annotated[
         bool, typer.Option("--listing", help="Print the programs that would run, and leave; docs/steps.md explains.")
@@ -280,11 +282,12 @@ def simulate(
     with progress_bar() as progress:
         result = simlib.simulate(
             **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if files.trace else 0,
-            pages_per_vcpu=run.pages or None,
+            pages_per_vcpu=run.pages or None, costs=unknown.costs.value,
             progress=lambda events, now: progress(
                 f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.5
             ),
         )  # fmt: skip
+        result.spread(progress)
     if files.trace is not None:
         write_text(files.trace, json.dumps(simlib.perfetto_trace(result)))
         say(f"trace written to {files.trace}")
@@ -292,8 +295,9 @@ def simulate(
         write_together(files.out, {f"{name}.csv": frame.to_csv(index=False) for name, frame in result.tables().items()})
         say(f"tables written to {files.out}")
     output.write_page(result)
-    for flag in result.flags:
+    for flag in result.notes:
         say(flag)
+    unknown.tell(result.costs())
     show(result.table(), output.how)
     if output.how is Format.TABLE:
         write("\n")

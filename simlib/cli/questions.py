@@ -33,6 +33,8 @@ from simlib.errors import InputError
 from simlib.parallel import MOST_WORKERS
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simlib import Scenario
     from simlib.results import Result
 
@@ -95,6 +97,39 @@ def _call(called: Callable[..., Returned], given: Mapping[str, Any]) -> Returned
     hints = get_type_hints(called, include_extras=True)
     names = signature(called).parameters
     return called(**{name: _call(hints[name], given) if is_dataclass(hints[name]) else given[name] for name in names})
+
+
+class CostsName(StrEnum):
+    """What becomes of a cost that has no value."""
+
+    DRAWN = "drawn"
+    MEDIAN = "median"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """How costs that are not known are treated, and whether all are listed."""
+
+    costs: Annotated[
+        CostsName,
+        typer.Option(
+            help="What neither the scenario nor a fit has: drawn from its prior, which widens the answer; median: that "
+            "of the prior, without a range; exact: refuse."
+        ),
+    ] = CostsName.DRAWN
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List every cost: what it is, its value, its source.")
+    ] = False
+
+    def tell(self, table: pd.DataFrame) -> None:
+        """List the costs that are spent, if that is wanted."""
+        if self.verbose:
+            from simlib.fits import readable_costs
+
+            for row in readable_costs(table).to_dict("records"):
+                value = row["value"] + (f" ({row['90 %']})" if row["90 %"] else "")
+                say(f"{row['cost']} = {value}, {row['from']}: {row['what it is']}; source: {row['source']}")
 
 
 class EngineName(StrEnum):
@@ -205,6 +240,7 @@ class Curves:
                      "Default: the workload's own."),
     ] = ""  # fmt: skip
     intervals: Intervals
+    unknown: Unknown
     elsewhere: Elsewhere
 
     def answer(self, compute: Callable[..., Curve], output: Output, **more: Any) -> Curve:
@@ -214,10 +250,11 @@ class Curves:
         with progress_bar() as progress, self.elsewhere.in_use():
             result = compute(
                 scenario=self.scenario, vcpus=vcpus, variant=self.variant, fit=self.fit, metrics=metrics,
-                progress=progress, **asdict(self.intervals), **more,
+                costs=self.unknown.costs.value, progress=progress, **asdict(self.intervals), **more,
             )  # fmt: skip
         for flag in result.flags:
             say(flag)
+        self.unknown.tell(result.costs)
         output.write_page(result, simlib.load_scenario(self.scenario), self.intervals.seed)
         return result
 

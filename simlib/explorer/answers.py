@@ -18,7 +18,7 @@ from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
-from simlib.fits import UncertainCosts, choose_fit, find_fit
+from simlib.fits import UncertainCosts, choose_fit, find_fit, told
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Guest, Scenario
@@ -73,7 +73,7 @@ def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
 def theory(state: State) -> Theory:
     """All that theory and measurements say of a state."""
     case, costs = costed(state.case())
-    return Theory(costs.evidence, flags_of(case), bound(case), published(case), law(case))
+    return Theory(costs.evidence, (*told(costs), *flags_of(case)), bound(case), published(case), law(case))
 
 
 # --- the curve: what a fault costs when all vCPUs fault -----------------------------------------------------------

@@ -8,7 +8,7 @@ from simlib.fits.fit import Fit
 from simlib.fits.priors import Prior, load_priors
 from simlib.fits.spread import Spread, decisive, variations
 from simlib.fits.tables import unit_of
-from simlib.fits.uncertain import UncertainCosts, complete, told
+from simlib.fits.uncertain import UncertainCosts, complete, readable_costs, told
 
 __all__ = [
     "BOUNDS",
@@ -27,6 +27,7 @@ __all__ = [
     "fit_path",
     "load_fit",
     "load_priors",
+    "readable_costs",
     "save_fit",
     "told",
     "unit_of",

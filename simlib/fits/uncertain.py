@@ -19,7 +19,8 @@ from simlib.errors import InputError
 from simlib.fits.estimate import BOUNDS, CostEstimate, cost_key
 from simlib.fits.priors import LEVEL, Prior, load_priors
 from simlib.fits.tables import unit_of
-from simlib.model.costs import UNUSED
+from simlib.model.costs import MEANINGS, UNUSED
+from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario
 from simlib.workloads import build
 
@@ -193,6 +194,26 @@ class UncertainCosts:
                 low, high = value / factor, value * factor
             rows.append((name, kind, value, low, high, unit_of(name), source))
         return pd.DataFrame(rows, columns=["cost", "evidence", "value", "low", "high", "unit", "source"])
+
+
+def readable_costs(table: pd.DataFrame) -> pd.DataFrame:
+    """`UncertainCosts.table` for people: each cost with its interval, where it comes from, and what it is."""
+    rows = []
+    for row in table.to_dict("records"):
+        shown = [format_cost(row[name], row["unit"]) for name in ("value", "low", "high")]
+        interval = "" if row["low"] == row["high"] else f"{shown[1]} to {shown[2]}"
+        meaning = MEANINGS.get(row["cost"], "").rstrip(".")
+        rows.append((row["cost"], shown[0], interval, row["evidence"], meaning, row["source"]))
+    return pd.DataFrame(rows, columns=["cost", "value", "90 %", "from", "what it is", "source"])
+
+
+def format_cost(value: float, unit: str) -> str:
+    """A cost as people read it.
+
+    >>> format_cost(45000.0, "ps"), format_cost(0.3, "dimensionless")
+    ('45ns', '0.3')
+    """
+    return format_seconds(value * 1e-12, 3) if unit == "ps" else f"{value:.3g}"
 
 
 _SOURCES = {"given": "the scenario", "calibrated": "the fit", "fixed": "as it was when the others were calibrated"}

@@ -24,19 +24,19 @@ class Costs(rules.Checked):
 
     - `fault_exit`: one fault outside the lock: exit, finding the page, and back into the guest.
     - `fault_hold`: the part of one page fault under the lock.
-    - `split_hold`: the part of the first write to a block under the lock; without a value that of a page fault.
+    - `split_hold`: the part of the first write to a block under the lock.
     - `populate_block`: what the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
     - `tlb_invalidate`: one broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the
       lock.
     - `line_transfer`: moving a contended cache line from one CPU to another, with the atomic operation on it.
     - `crowding`: what handing over a queued lock takes longer for each doubling of the threads that wait for it.
-      Empirical: no mechanism with a source explains it (docs/model.md); without a value it is zero.
+      Empirical: no mechanism with a source explains it (docs/model.md).
     - `line_local`: an atomic operation on a line that this CPU owns.
     - `guest_access`: one access of the guest that needs no fault.
     - `split_access`: what an access of a guest that works on takes longer once the block around the page has been
       split: the TLB holds less of the memory.
     - `clear_page`: CLEAR, for each page (or block) that it write-protects, under the lock.
-    - `lockless_page`: the same without mmu_lock (``clear_lock = "lockless"``); without a value `clear_page`.
+    - `lockless_page`: the same without mmu_lock (``clear_lock = "lockless"``).
     - `clear_word`: CLEAR, for each bitmap word (64 pages) in which it write-protects anything, under the lock.
     - `clear_unsplit`: CLEAR, for each page of a block that is not split: what looking for the page's own entry takes,
       under the lock. Enabling the log takes it too where that looks at every page (`Architecture.enable_by_rmap`).
@@ -45,8 +45,7 @@ class Costs(rules.Checked):
     - `enable_page`: enabling the log, for each page that it write-protects, under the lock.
     - `flush`: one remote TLB flush, whatever the number of vCPUs.
     - `flush_per_vcpu`: what it takes longer for each vCPU that is interrupted.
-    - `interrupt`: what it takes longer if any vCPU is in the guest, where an interrupt has to reach it; without a value
-      that is part of `flush`.
+    - `interrupt`: what it takes longer if any vCPU is in the guest, where an interrupt has to reach it.
     - `kick`: what a vCPU loses that is interrupted by it: out of the guest and in again.
     - `split_block`: splitting one block eagerly, under the lock.
     - `split_alloc`: allocating its table, under the lock or not (`Policy.split_alloc`).

@@ -16,6 +16,7 @@ from typing import Any
 from simlib.errors import InputError, nearest
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.pagetable import WORD_PAGES
+from simlib.model.quantities import format_size, parse_size
 from simlib.model.scenario import Scenario
 from simlib.model.strategy import every, strategy
 
@@ -148,19 +149,21 @@ POLICIES: dict[str, NamedPolicy] = {
                     ("no kernel",)),
     )
 }  # fmt: skip
-"""The policies, by name; beside them `policy` knows ``every-n`` for any multiple of 64 pages."""
+"""The policies, by name; beside them `policy` knows ``every-n`` for any multiple of 64 pages, and ``chunk-SIZE``."""
 
 
 def policy(name: str) -> NamedPolicy:
     """One policy by its name, or the strategy that a text says.
 
     Raises `InputError` if the name is unknown; the message has the nearest known one. If n of ``every-n`` is no
-    multiple of 64, or the text is no condition.
+    multiple of 64, SIZE of ``chunk-SIZE`` is none, or the text is no condition.
 
     >>> policy("every-512").changes["policy"]["lets_go"]
     'pages >= 512'
     >>> policy("held > 50us or waiters >= 2").changes["policy"]["lets_go"]
     'held >= 50.000001us or waiters >= 2'
+    >>> policy("chunk-64M").title
+    'CLEAR covers 64M at a time (QEMU, pages of 4 KiB: -global migration.clear-bitmap-shift=14)'
     >>> policy("every-forty")
     Traceback (most recent call last):
     ...
@@ -171,6 +174,8 @@ def policy(name: str) -> NamedPolicy:
     if "<" in name or ">" in name:
         text = str(strategy(name, "policy"))
         return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))
+    if name.startswith("chunk-"):
+        return _chunk(name, parse_size(name.removeprefix("chunk-"), "policy"))
     batch = re.fullmatch(r"every-([0-9]{1,12})", name)
     if batch is None:
         raise InputError("policy", name, "unknown policy", nearest(name, POLICIES))
@@ -179,6 +184,16 @@ def policy(name: str) -> NamedPolicy:
         raise InputError("policy", name, "must let go after a multiple of 64 pages", "such as every-512")
     return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(every(pages)),
                        ("kernel-patches/ 0007", _reply("3 April 2024")))  # fmt: skip
+
+
+def _chunk(name: str, size: int) -> NamedPolicy:
+    """CLEAR of so much memory at a time: what userspace asks for, whatever the kernel does."""
+    pages = size // 4096
+    shift = f"-global migration.clear-bitmap-shift={pages.bit_length() - 1}"
+    how = f" (QEMU, pages of 4 KiB: {shift})" if size % 4096 == 0 and pages.bit_count() == 1 else ""
+    changes = {"workload": {"clear_chunk": size}}
+    source = "QEMU migration/ram.c migration_clear_memory_region_dirty_bitmap"
+    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{how}", "upstream", changes, (source,))
 
 
 def apply(scenario: Scenario, name: str) -> Scenario:

@@ -442,7 +442,7 @@ class Program:
         self.add(Step.STAMP, number)
 
     def start_stopwatch(self) -> None:
-        """The thread's stopwatch starts."""
+        """The thread's stopwatch starts, unless a kick has started it."""
         self.add(Step.LAP, 0)
 
     def read_stopwatch(self) -> None:
@@ -462,6 +462,6 @@ class Program:
         self.add(Step.SLEEP, time_ps)
         self.add(Step.WAKE)
 
-    def kick(self, time_ps: int) -> None:
-        """Make every thread that is awake leave the guest and enter it again."""
-        self.add(Step.KICK, time_ps)
+    def kick(self, time_ps: int, stalls: bool = False) -> None:
+        """Make every vCPU in the guest leave and enter it again; `stalls`: by its stopwatch, too."""
+        self.add(Step.KICK, time_ps, stalls)

@@ -54,6 +54,8 @@ class Map(IntEnum):
     """Replace the block mapping by a full table; every page keeps the block's permission."""
     ZAP = 4
     """Unmap the block, or all pages of its table; the dirty log knows nothing of it."""
+    NONE = 5
+    """Leave everything as it is; the fault is over."""
 
 
 class Scan(IntEnum):
@@ -248,13 +250,14 @@ class Step(IntEnum):
         "word_ps, each page cleared in a block that is not split unsplit_ps.", Argument("action", words=Scan), \
         Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
     STAMP = 16, "Write down the time and all counters.", Argument("stamp", 0, "stamps")
-    LAP = 17, "Start the thread's stopwatch (0), or write down the time since it was last looked at, and go on (1).", \
-        Argument("reads", 0, 2)  # fmt: skip
+    LAP = 17, "Start the thread's stopwatch (0), unless a KICK did so before this fault; or write down the time " \
+        "since it was last looked at, and go on (1).", Argument("reads", 0, 2)  # fmt: skip
     SIGNAL = 18, "Raise a flag, for good.", _FLAG
     SLEEP = 19, "Fall asleep until the clock shows so much more; WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep on until the clock shows that time; then awake."
-    KICK = 21, "Make every vCPU in the guest leave and enter it before its next ACCESS, unless it is about to.", \
-        Argument("time_ps")  # fmt: skip
+    KICK = 21, "Make every vCPU in the guest leave and enter it before its next ACCESS, unless it is about to; " \
+        "stalls 1: its stopwatch starts when it leaves, and is read at once if the ACCESS gives no fault.", \
+        Argument("time_ps"), Argument("stalls", 0, 2)  # fmt: skip
     TOUCH = 22, "Change a cache line that threads share, beside the locks' own.", Argument("line", 0, "lines")
     END = 23, "The thread is done."
 

@@ -251,7 +251,7 @@ class Terrain:
                 page = dirty * cost("clear_unsplit") + words * cost("clear_page", "clear_word")
             else:
                 page += cost("split_block", "split_alloc") / self.block_pages
-        around = cost("clear_ioctl", "flush") + guest.vcpus * cost("flush_per_vcpu")
+        around = cost("clear_ioctl", "flush", "interrupt") + guest.vcpus * cost("flush_per_vcpu")
         found: Floats = (around + self.chunks * page) * (dirty > 0)
         return found
 

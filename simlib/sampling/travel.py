@@ -87,13 +87,13 @@ class Stalls(NamedTuple):
 def _most(scenario: Scenario, seen: Window) -> float:
     """What no stall can exceed, s.
 
-    Where nobody waits, a fault at its longest draws; where a hold of somebody else decides, that hold and a fault; else
-    a hold and twice everybody's fault.
+    Where nobody waits, a kick and a fault at its longest draws; where a hold of somebody else decides, that hold and
+    those; else a hold and twice everybody's.
     """
     costs = scenario.machine_costs
     spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
     crossing = 2 * (costs.line_transfer or 0) + 4 * (costs.line_local or 0)
-    fault = (spread * ((costs.fault_exit or 0) + (costs.fault_hold or 0)) + crossing) * PS
+    fault = (spread * ((costs.fault_exit or 0) + (costs.fault_hold or 0)) + crossing + (costs.kick or 0)) * PS
     longest = float(seen.longest.max())
     if seen.measured.queued <= 1e-3 * seen.measured.lost:
         return float(fault)
@@ -220,14 +220,16 @@ def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
     if not scenario.policy.resolved().facts.split_flush:
         return {}
     costs, vcpus, blocks = scenario.machine_costs, scenario.guest.vcpus, split_at_once(scenario.guest)
-    held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0)) * PS / blocks
+    held = ((costs.flush or 0) + vcpus * (costs.flush_per_vcpu or 0) + (costs.interrupt or 0)) * PS / blocks
     return {"flush": held + vcpus * (costs.kick or 0) * PS / blocks, "held": held}
 
 
 def _clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace) -> View:
     """The window on a CLEAR."""
     between = max(pace.between(float(shares.sum()), float(shares[1])) for shares in cycles.faulting[chunk])
-    times = SETTLE * between, LOOK * between, min(DRAIN * between, float(cycles.send[chunk]))
+    kicked = SETTLE * between + (terrain.scenario.machine_costs.kick or 0) * PS  # for who faults after it, too
+    after = min(max(DRAIN * between, kicked), float(cycles.send[chunk]))
+    times = SETTLE * between, LOOK * between, after
     return View(terrain, chunk, cycles.faulting[chunk, 0], times, float(cycles.accesses[chunk, 0]))
 
 

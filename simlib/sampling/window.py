@@ -114,9 +114,18 @@ class WindowKernel(DirtyLog):
         def background() -> None:
             with program.every(self.stands_for):
                 program.map(action, logging)
+            if self.costs.kick or self.costs.interrupt:
+                program.map(Map.NONE)  # in the guest again, where an interrupt reaches it
 
         with program.when(~REGION.pages(self.chunk_pages), otherwise=background):
             program.map(action, logging)
+
+    def kick(self) -> None:
+        """As stalls, only kicks that are sent while the window is open count."""
+        program, time = self.program, self.costs.kick
+        if time:
+            with program.when(raised(_MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time)):
+                program.kick(time, self.kicks_stall)
 
     def read_stopwatch(self) -> None:
         """Only stalls that end while the window is open count."""

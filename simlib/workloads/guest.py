@@ -16,10 +16,11 @@ _LOOK = 64
 def running_vcpu(kernel: Kernel, logging: bool, anywhere: bool = False) -> Thread:
     """A vCPU that touches page after page until the flag `STOP` is raised.
 
-    Its stopwatch runs from a fault's beginning to the next access. `anywhere`: it begins anywhere in its interval
-    between two accesses, not at its beginning as all others do.
+    Its stopwatch runs from a fault's beginning, or a kick's, to the next access. `anywhere`: it begins anywhere in its
+    interval between two accesses, not at its beginning as all others do.
     """
     program, workload = kernel.program, kernel.scenario.workload
+    kernel.kicks_stall = True
     faults = kernel.faults(logging, timed=True)
     in_order = workload.access == "sequential"
     with program.thread() as vcpu:

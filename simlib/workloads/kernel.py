@@ -88,6 +88,8 @@ class Kernel:
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
     places: tuple[float | tuple[float, ...], ...] = ()
     """Which pages the guest touches, as `Job.places` has it, where it is not uniform; by default Zipf's law."""
+    kicks_stall: bool = field(default=False, init=False)
+    """Whether a kick is a stall of the guest by itself: its stopwatch stands between two faults."""
     image: Image | None = None
     """What the memory is like when the run begins, if it is neither empty nor all mapped."""
 
@@ -238,11 +240,15 @@ class Kernel:
         spend(time)
         if costs.interrupt:
             with self.program.when(in_guest(1)):
-                if costs.kick:
-                    self.program.kick(costs.kick)  # both begin as it is sent: the vCPU leaves, the caller waits
+                self.kick()  # both begin as it is sent: the vCPU leaves, the caller waits
                 spend(costs.interrupt)
-        elif costs.kick:
-            self.program.kick(costs.kick)
+        else:
+            self.kick()
+
+    def kick(self) -> None:
+        """Interrupt the vCPUs, as far as that costs them anything."""
+        if self.costs.kick:
+            self.program.kick(self.costs.kick, self.kicks_stall)
 
     def adapt(self, condition: Condition, lock: Lock) -> None:
         """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""

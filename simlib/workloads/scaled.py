@@ -15,7 +15,7 @@ SAMPLE_PAGES = 2**18
 """Pages in all that a sampled migration keeps at least: 1 GiB, with which seed 001's whole memory agrees."""
 
 _TIMES = ("warm_up", "downtime", "timeout", "pause")
-_PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "kick")
+_PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "interrupt", "kick")
 
 
 def scaled(scenario: Scenario, factor: int) -> Scenario:

@@ -60,8 +60,7 @@ def _zap(kernel: Kernel) -> None:
             program.map(Map.ZAP)
             program.advance(size)
         program.back(REGION)
-        if costs.kick:
-            program.kick(costs.kick)
+        kernel.kick()
         with program.loop(until=REGION.done()), program.extent(ALL) as hold:
             ends = hold.done()
             if not isinstance(lets_go, strategy.Never):

@@ -269,18 +269,26 @@ class _Writer:
         def fault(action):
             logging = self.draw(st.integers(0, 1))
 
+            timed = self.draw(st.booleans())
+
             def handle():
+                if timed:
+                    p.start_stopwatch()
                 self.run()
                 self.section(lambda lock: p.map(action, logging))
+                if timed:
+                    p.read_stopwatch()
 
             return handle
 
-        actions = (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP])), Map.BLOCK)
+        actions = (Map.PAGE, Map.PAGE, self.draw(st.sampled_from([Map.SPLIT, Map.EAGER, Map.ZAP, Map.NONE])), Map.BLOCK)
         faults = [fault(action) for action in actions]
         stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([64, 100, ALL]))
         with p.loop(until=REGION.done()), p.extent(batch, aligned=self.draw(st.booleans())) as part:
             with p.loop(until=part.done()):
                 p.access(*faults)
+                if self.draw(st.integers(0, 3)) == 0:
+                    p.read_stopwatch()
                 p.advance(stride, part)
         p.back(REGION)
 
@@ -319,7 +327,7 @@ class _Writer:
                     if self.draw(st.booleans()):
                         with p.when(in_guest(1)):
                             p.run(self.draw(TIMES))
-                        p.kick(self.draw(TIMES))
+                        p.kick(self.draw(TIMES), self.draw(st.booleans()))
                     p.back(chunk)
                     late = clock_shows(self.draw(TIMES))
                     times = [self.draw(TIMES) for _ in range(2)]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
+from simlib.engine.result import lap_bin
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import REGION, Lock, Program, held
-from simlib.model.steps import Adapt, Mode, Whose
+from simlib.model.steps import Adapt, Map, Mode, Whose
 
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 READ, WRITE = Lock(0, Mode.READ), Lock(0, Mode.WRITE)
@@ -93,6 +94,36 @@ def test_a_lockless_update_that_lost_its_race_is_done_again(engine):
     word = Lock(0, Mode.WRITE, Whose.ALL)
     result = run(engine, Discipline.LOCKLESS, holder(word, 0, 1000), holder(word, 1, 2000))
     assert result.thread_end_ps.tolist() == [1000, 4001]
+
+
+@BOTH
+@pytest.mark.parametrize(("stalls", "laps"), [(True, [500, 300, 800]), (False, [500, 500])])
+def test_a_kick_and_the_fault_that_follows_it_are_one_stall(engine, stalls, laps):
+    """The vCPU faults, hits after a kick of 300 ps, and faults after another; nobody is kicked within a fault."""
+
+    def guest(program):
+        def fault():
+            program.start_stopwatch()
+            program.run(500)
+            program.map(Map.PAGE)
+            program.read_stopwatch()
+
+        for stride in (0, 1, 0):
+            program.run(1000)
+            program.access(*[fault] * 4)
+            if stride:
+                program.advance(stride)
+
+    def kicker(program):
+        for pause in (1200, 800, 1000):  # at 1.2, 2 and 3 ns; the accesses are at 1, 2.5 and 3.8
+            program.run(pause)
+            program.kick(300, stalls)
+
+    result = run(engine, Discipline.QUEUED_SPIN, guest, kicker, vcpus=1)
+    assert result.thread_end_ps.tolist() == [4600, 3000]
+    assert result.lap_max_ps.tolist() == [max(laps), 0]
+    assert np.flatnonzero(result.lap_histogram[0]).tolist() == sorted({lap_bin(lap) for lap in laps})
+    assert result.lap_histogram.sum() == len(laps)
 
 
 @BOTH

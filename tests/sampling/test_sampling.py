@@ -9,7 +9,7 @@ import pytest
 from oracles import mean_value_analysis
 
 from simlib import parallel
-from simlib.engine.result import PS
+from simlib.engine.result import PS, lap_bin
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Block, Page
@@ -255,6 +255,7 @@ def test_few_blocks_that_are_not_split_are_there_as_often_as_they_should():
 
 CASES = {
     "lockless uniform": migration(),
+    "lockless, kicked for long": migration(costs={"kick": "200us"}),
     "lockless, blocks left": migration(policy={"eager_split": False}),
     "write, every 64": migration("loongarch", {"lets_go": "pages >= 64"}),
     "write, whole": migration("loongarch"),
@@ -265,7 +266,14 @@ CASES = {
         access="zipf", shared=False),
     "read, blocks left": migration("arm64-2022", {"eager_split": False}),
 }  # fmt: skip
-WHOLE_HOLDS = ("lockless, blocks left", "write, whole", "read zipf", "read zipf apart", "read, blocks left")
+WHOLE_HOLDS = (
+    "lockless, kicked for long",
+    "lockless, blocks left",
+    "write, whole",
+    "read zipf",
+    "read zipf apart",
+    "read, blocks left",
+)
 
 
 def lost(metrics):
@@ -292,9 +300,14 @@ def test_sampled_and_whole_migrations_agree(name):
         assert mean["longest_stall"] == pytest.approx(truth["longest_stall"], rel=0.1)
     else:
         assert mean["longest_stall"] == pytest.approx(truth["longest_stall"], rel=0.25)
-    stalls = np.mean([run.raw.lap_histogram[:16].sum() for run in runs])
-    laps = np.mean([travel(case, seed, seed / 8).laps.sum() for seed in range(8)])
-    assert laps == pytest.approx(stalls, rel=0.03)
+    stalls = np.mean([run.raw.lap_histogram[:16].sum(axis=0) for run in runs], axis=0)
+    laps = np.mean([travel(case, seed, (seed + 0.5) / 32).laps for seed in range(32)], axis=0)
+    kick = lap_bin(case.costs.kick)  # in which no fault is
+    assert np.delete(laps, kick).sum() == pytest.approx(np.delete(stalls, kick).sum(), rel=0.03)
+    if case.policy.resolved().facts.split_flush:  # of faults that split a block windows see too few (docs/sampling.md)
+        assert 0.4 * stalls[kick] < laps[kick] < stalls[kick]
+    else:
+        assert laps[kick] == pytest.approx(stalls[kick], rel=0.1)
 
 
 @pytest.mark.study

@@ -34,7 +34,7 @@ def test_both_engines_run_it_alike(guest, architecture):
 def test_alone_it_takes_the_sum_of_its_costs():
     result = simulate(scenario(access_interval="60s"))
     assert result.metrics["zap_time"] == pytest.approx(32 * 20e-6 + 5e-6, rel=1e-9)
-    assert result.metrics["longest_stall"] < 5e-6  # a vCPU's next access, long after
+    assert result.metrics["longest_stall"] < 7e-6  # a vCPU's next access, long after, and the kick before it
 
 
 @pytest.mark.parametrize(("batch", "holds"), [(0, 1), (1, 32), (10, 4), (32, 1), (40, 1)])

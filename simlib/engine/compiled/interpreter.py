@@ -171,6 +171,7 @@ def rare_step(run, thread, number, step):
             other = run.threads[j]
             if j != number and other.asleep == 0 and other.outside == 0 and other.interrupted == 0:
                 other.kick = step.a
+                other.kick_stalls = step.b
         statistics.note(world, run.books.trace, now, number, statistics.KICK, step.a)
     else:  # END
         thread.ended = now
@@ -187,7 +188,7 @@ def shared_step(run, thread, number, step, now):
     """A step that others can see, at its time; returns the thread's clock, or ASLEEP."""
     kind, world, books, pages, blocks = step.kind, run.worlds[0], run.books, run.pages, run.blocks
     if kind == Step.ACCESS:
-        return memory.access(world, books.trace, books.ledger, pages, blocks, thread, number, step)
+        return memory.access(world, books, pages, blocks, thread, number, step)
     if kind == Step.TAKE:
         return locks.take(run, thread, number, step, now)
     if kind == Step.DROP:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from simlib.engine.compiled.clock import HOLD, IDLE, RUN
+from simlib.engine.compiled.clock import HOLD, IDLE, RUN, shown
 from simlib.engine.compiled.inline import apart, item, small
-from simlib.engine.compiled.statistics import FAULT, FIRST_SCAN, MAPPED, SCAN, WRITE, enter, note
+from simlib.engine.compiled.statistics import FAULT, FIRST_SCAN, MAPPED, SCAN, WRITE, end_kick, enter, note
 from simlib.engine.limits import PADDING
 from simlib.model.steps import STATE, Block, Map, Page, Scan
 
@@ -41,7 +41,7 @@ def fault_of(world, pages, blocks, page):
 
 
 @small
-def access(world, trace, ledger, pages, blocks, thread, number, step):
+def access(world, books, pages, blocks, thread, number, step):
     """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock.
 
     An access that is interrupted is made afterwards.
@@ -51,6 +51,9 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
         thread.spent[RUN] += kick
         thread.kick = 0
         thread.interrupted = 1
+        if thread.kick_stalls:
+            thread.kicked = 1
+            thread.lap_from = shown(world, world.now)
         return world.now + kick
     thread.interrupted = 0
     page = thread.page
@@ -58,11 +61,13 @@ def access(world, trace, ledger, pages, blocks, thread, number, step):
     thread.outside = int(fault != NO_FAULT)
     if fault == NO_FAULT:
         thread.pc += 1
-        if ledger is not None and writes(world, page):
-            enter(world, ledger, number, WRITE, page, 0)
+        if thread.kicked:
+            end_kick(world, books, thread, number)
+        if books.ledger is not None and writes(world, page):
+            enter(world, books.ledger, number, WRITE, page, 0)
     else:
         thread.faults[fault] += 1
-        note(world, trace, world.now, number, FAULT, fault)
+        note(world, books.trace, world.now, number, FAULT, fault)
         if fault == 0:
             thread.pc = step.a
         elif fault == 1:
@@ -99,7 +104,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
             state = Page.WRITABLE if blocks[block] == Block.WRITABLE else Page.PROTECTED
             fill_table(pages, block, world.block_shift, state)
             blocks[block] = Block.TABLE
-    else:
+    elif action != Map.NONE:
         if blocks[block] == Block.ABSENT or (action == Map.SPLIT and blocks[block] != Block.TABLE):
             blocks[block] = Block.TABLE
             fill_table(pages, block, world.block_shift, Page.ABSENT)
@@ -108,7 +113,7 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
         if written and step.b:
             bits |= Page.DIRTY
         pages[page] = bits | (Page.WRITABLE if written or not step.b else Page.PROTECTED)
-    if written and action != Map.ZAP and action != Map.EAGER:
+    if written and action <= Map.BLOCK:
         enter(world, ledger, number, WRITE, page, 1)
     note(world, trace, world.now, number, MAPPED, page)
     thread.pc += 1

@@ -55,20 +55,21 @@ _OFTEN = record(
     "served", "kick", spent=len(ACTIVITIES),
 )  # fmt: skip
 _IN_FAULTS = record(
-    "page", "alone", "outside", "interrupted", "lap_from", "lap_max",
+    "page", "alone", "outside", "interrupted", "kicked", "lap_from", "lap_max",
     faults=4, end=EXTENTS, counters=COUNTERS, begin=EXTENTS,
 )  # fmt: skip
 _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
-    "hits_from", "hits_to", "hits_since", "seen",
+    "hits_from", "hits_to", "hits_since", "seen", "kick_stalls",
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
 barrier at which it waits, or -1; `outside`: whether it is in a fault; `interrupted`: whether it is on its way back from
-an interrupt; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what
-`simlib.engine.compiled.ahead` found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was
-withdrawn since; what is used often lies together, in few cache lines of its own."""
+an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`; `runs_ahead`, `alone`,
+`owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead` found out. An access of
+the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used often lies together, in
+few cache lines of its own."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""

@@ -125,11 +125,19 @@ def lap_bin(gap):
 
 @small
 def lap(world, books, thread, number, reads):
-    """Start the stopwatch, or write down its time."""
+    """Start the stopwatch, or write down its time; a fault's begins with the kick before it."""
     now = shown(world, world.now)
     if reads:
         gap = now - thread.lap_from
         thread.lap_max = max(thread.lap_max, gap)
         books.laps[np.uint64(number), np.uint64(lap_bin(gap))] += 1
         note(world, books.trace, world.now, number, LAP, gap)
-    thread.lap_from = now
+    if reads or not thread.kicked:
+        thread.lap_from = now
+    thread.kicked = 0
+
+
+@apart
+def end_kick(world, books, thread, number):
+    """Write down what a kick took, whose access has been made."""
+    lap(world, books, thread, number, 1)

@@ -66,6 +66,8 @@ class Memory:
         match action:
             case Map.BLOCK:
                 self.blocks[block] = Block.WRITABLE
+            case Map.NONE:
+                pass
             case Map.ZAP:
                 self.blocks[block] = Block.ABSENT
             case Map.EAGER:

@@ -302,11 +302,15 @@ class Simulation:
         if thread.kick and not thread.interrupted:
             kick, thread.kick, thread.interrupted = thread.kick, 0, True
             thread.spent[RUN] += kick
+            if thread.kick_stalls:
+                thread.kicked, thread.lap_from = True, self.clock()
             return self.now + kick
         thread.interrupted = False
         fault = self.memory.fault(thread.page)
         if fault is None:
             thread.pc += 1
+            if thread.kicked:
+                self.read_stopwatch(thread)
             if self.memory.writes(thread.page):
                 self.books.enter(self.now, thread, "write", thread.page, 0)
         else:
@@ -320,7 +324,7 @@ class Simulation:
         """Change the entry of the current page."""
         self.memory.map(thread.page, Map(action), bool(logging))
         thread.outside = False
-        if self.memory.writes(thread.page) and action not in (Map.ZAP, Map.EAGER):
+        if self.memory.writes(thread.page) and action <= Map.BLOCK:
             self.books.enter(self.now, thread, "write", thread.page, 1)
         self.note(self.now, thread, "mapped", thread.page)
         thread.pc += 1
@@ -366,15 +370,23 @@ class Simulation:
         return self.now
 
     def lap(self, thread: Thread, reads: int, _b: int, _c: int, _d: int) -> int:
-        """Start the stopwatch, or write down its time."""
+        """Start the stopwatch, or write down its time; a fault's begins with the kick before it."""
         if reads:
-            gap = self.clock() - thread.lap_from
-            thread.lap_max = max(thread.lap_max, gap)
-            thread.laps[lap_bin(gap)] += 1
-            self.note(self.now, thread, "lap", gap)
-        thread.lap_from = self.clock()
+            self.read_stopwatch(thread)
+        elif thread.kicked:
+            thread.kicked = False
+        else:
+            thread.lap_from = self.clock()
         thread.pc += 1
         return self.now
+
+    def read_stopwatch(self, thread: Thread) -> None:
+        """Write down the time since the stopwatch was last looked at, and go on."""
+        gap = self.clock() - thread.lap_from
+        thread.lap_max = max(thread.lap_max, gap)
+        thread.laps[lap_bin(gap)] += 1
+        self.note(self.now, thread, "lap", gap)
+        thread.kicked, thread.lap_from = False, self.clock()
 
     def signal(self, thread: Thread, flag: int, _b: int, _c: int, _d: int) -> int:
         """Raise a flag."""
@@ -383,11 +395,11 @@ class Simulation:
         thread.pc += 1
         return self.now
 
-    def kick(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
+    def kick(self, thread: Thread, time: int, stalls: int, _c: int, _d: int) -> int:
         """Interrupt every vCPU that is in the guest, and not on its way back from the last time."""
         for other in self.threads[: self.job.vcpus]:
             if other is not thread and other.in_guest and not other.interrupted:
-                other.kick = time
+                other.kick, other.kick_stalls = time, bool(stalls)
         self.note(self.now, thread, "kick", time)
         thread.pc += 1
         return self.now

@@ -39,9 +39,12 @@ class Thread:
     region_lock: int = 0
     bitmap: int = 0
     kick: int = 0
+    kick_stalls: bool = False
     asleep: bool = False
     outside: bool = False
     interrupted: bool = False
+    kicked: bool = False
+    """Whether its stopwatch runs since a kick."""
     lap_from: int = 0
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
