@@ -297,7 +297,7 @@ class Values:
 
     def spread(self) -> Spread:
         """What the costs that are drawn move."""
-        return Spread.of(self.drawn, self.points[0], self.ends)
+        return Spread.of(self.drawn, self.points[0], self.ends, self.points)
 
     def over(self, other: Values) -> Values:
         """Ratios to another case, at the same costs; a cost that one of both does not spend leaves that one alone."""

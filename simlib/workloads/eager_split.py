@@ -302,4 +302,4 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     }
 
 
-KIND = Kind("eager_split", build, METRICS, DEFAULT, measure)
+KIND = Kind("eager_split", build, METRICS, DEFAULT, measure, contained=("split_alloc", "split_block"))

@@ -89,6 +89,7 @@ class Kind:
     - `warnings`: (scenario, job, result, factor of the sample) to what a reader of the result must know.
     - `curve`: (scenario, job, result) to the guest's throughput over time, if it works on.
     - `dirtying`: the phase in which the guest dirties its memory, if it has one of its own.
+    - `contained`: costs that others contain in its programs: paid only where they have a value, so never drawn.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Kind:
     warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""
+    contained: tuple[str, ...] = ()
 
     def find(self, name: str, rounds: int) -> tuple[Metric, int]:
         """A metric by its name, and which of its rounds is meant: 0, all of them.

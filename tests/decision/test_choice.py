@@ -37,7 +37,7 @@ from simlib.decision.objectives import METRICS, objective
 from simlib.decision.strategies import Strategy, strategies_of
 from simlib.decision.trials import Trials
 from simlib.errors import InputError
-from simlib.fits import CostEstimate, UncertainCosts, find_fit
+from simlib.fits import CostEstimate, UncertainCosts, find_fit, load_priors
 from simlib.measurements import data_dir, load
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
@@ -605,16 +605,6 @@ def test_draws_follow_prior_and_calibration():
     assert np.corrcoef(logs.T)[0, 1] == pytest.approx(-0.95, abs=0.02)
     assert logs["fault_exit"].std() == pytest.approx(0.02 * np.sqrt(6 / 4), rel=0.1)  # of a t with six degrees
     assert costs.evidence == "partly calibrated: faults only"
-
-
-def test_a_prior_replaces_what_a_fit_leaves_open():
-    open_ended = CostEstimate(("fault_exit", "clear_page"), np.log([800e3, 50e3]), np.diag([16.0, 1e-4]), 2, 0.02, {})
-    costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), open_ended)
-    sources = costs.sources()
-    assert (sources["fault_exit"], sources["clear_page"]) == ("prior", "calibrated")
-    assert costs.evidence == "partly calibrated"
-    row = costs.table().set_index("cost").loc["fault_exit"]
-    assert (row["value"], row["high"]) == (700e3, 1400e3)
 
 
 def test_what_only_a_fit_knows_of_is_not_taken_for_zero():

@@ -31,12 +31,12 @@ def differs(one: Job, other: Job) -> bool:
     return any(not np.array_equal(getattr(one, name), getattr(other, name)) for name in fields)
 
 
-def built(kind: str, architecture: str, policy: str = OWN, **tables: object) -> Scenario:
+def built(kind: str, architecture: str, name: str = OWN, **tables: object) -> Scenario:
     """A small guest; raises `InputError` where this workload, architecture and policy do not go together."""
     guest = {"vcpus": 2, "memory": "8M"} | dict(tables.pop("guest", {}))  # type: ignore[call-overload]
     workload = {"kind": kind} | dict(tables.pop("workload", {}))  # type: ignore[call-overload]
     ways = {"architecture": architecture} | dict(tables.pop("policy", {}))  # type: ignore[call-overload]
-    scenario = apply(Scenario.parse({"guest": guest, "workload": workload, "policy": ways} | tables), policy)
+    scenario = apply(Scenario.parse({"guest": guest, "workload": workload, "policy": ways} | tables), name)
     build(scenario)
     return scenario
 
@@ -45,9 +45,9 @@ def everything(kind: str) -> list[Scenario]:
     """What can be built of this workload: each architecture and policy."""
     found = []
     for architecture in ARCHITECTURES:
-        for policy in (OWN, *POLICIES):
+        for name in (OWN, *POLICIES):
             try:
-                found.append(built(kind, architecture, policy))
+                found.append(built(kind, architecture, name))
             except InputError:
                 continue
     return found
@@ -64,7 +64,10 @@ def test_every_cost_that_a_program_spends_has_a_value_and_a_source(kind):
         machines += [(fit, fit.scenario.machine, group) for group in fit.estimate.groups() or {""}]
     for scenario in scenarios:
         for fit, machine, group in machines:
-            case = scenario if fit is None else dataclasses.replace(scenario, machine=machine, group=group)
+            try:
+                case = scenario if fit is None else dataclasses.replace(scenario, machine=machine, group=group)
+            except InputError:  # this workload needs a clock that all CPUs share
+                continue
             known = UncertainCosts.of(case, None if fit is None else fit.estimate)
             values, sources = known.central().costs.given(), known.sources()
             assert set(known.used) == set(sources) <= set(values)
@@ -76,7 +79,7 @@ CASES = st.fixed_dictionaries(
     {
         "kind": st.sampled_from(sorted(KINDS)),
         "architecture": st.sampled_from(sorted(ARCHITECTURES)),
-        "policy": st.sampled_from([OWN, *POLICIES]),
+        "name": st.sampled_from([OWN, *POLICIES]),
         "backing": st.sampled_from(["4k", "thp", "hugetlb_1gb"]),
         "initially_set": st.booleans(),
         "clear_when": st.sampled_from(["lazy", "at_once", "at_get", "ring"]),
@@ -93,14 +96,12 @@ CASES = st.fixed_dictionaries(
 def test_a_program_changes_with_the_costs_that_it_spends_and_with_no_other(case):
     """Each cost in turn is made a microsecond longer; what is recorded is not looked at before."""
     kind = case["kind"]
-    workload = {"initially_set": case["initially_set"]} | (
-        {"clear_when": case["clear_when"]} if kind == "migration" else {"parked": case["parked"]} if kind == "eager_split"
-        else {"guest_runs": case["guest_runs"]} if kind == "teardown" else {}
-    )  # fmt: skip
+    its = {"migration": "clear_when", "eager_split": "parked", "teardown": "guest_runs"}
+    workload = {key: case[key] for key in ("initially_set", its.get(kind)) if key in case}
     memory = "2G" if case["backing"] == "hugetlb_1gb" else "8M"
     try:
         scenario = built(
-            kind, case["architecture"], case["policy"], guest={"backing": case["backing"], "memory": memory},
+            kind, case["architecture"], case["name"], guest={"backing": case["backing"], "memory": memory},
             workload=workload, policy={"eager_split": case["eager_split"]}, costs={"interrupt": case["interrupt"]},
         )  # fmt: skip
     except InputError:
@@ -121,8 +122,10 @@ def test_a_scenario_that_is_completed_runs_the_programs_that_simulate_runs(kind)
         assert not differs(build(complete(scenario)), build(UncertainCosts.of(scenario).central())), scenario
 
 
-SMALL = Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
-                        "workload": {"initially_set": False}, "costs": {"fault_exit": "1us", "kick": "1us"}})  # fmt: skip
+SMALL = Scenario.parse(
+    {"guest": {"vcpus": 2, "memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
+     "workload": {"initially_set": False}, "costs": {"fault_exit": "1us", "kick": "1us"}}
+)  # fmt: skip
 
 
 def test_what_is_drawn_widens_the_answer_and_is_refused_where_only_what_is_known_counts():
