@@ -69,7 +69,7 @@ class SimulationResult(Result):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The workload's metrics by name, over all iterations; NaN where a cost that decides one has no value.
+        """The workload's metrics by name, over all iterations.
 
         `simlib.workloads.KINDS` has their definitions.
         """
@@ -104,7 +104,7 @@ class SimulationResult(Result):
         """
         found = pd.DataFrame(
             [{"metric": name, "value": value, "unit": find_metric(self.scenario, name).unit}
-             for name, value in self.metrics.items() if np.isfinite(value)]
+             for name, value in self.metrics.items()]
         )  # fmt: skip
         spread = self.spread()
         if spread is None:
