@@ -111,6 +111,9 @@ def stamp(run, thread, which):
     for number in range(world.vcpus):
         for time_bin in range(BINS):
             books.stamp_sums[which, _ACTIVITIES + 4] += books.progress[number, time_bin]
+        other = run.threads[number]
+        if other.asleep == 1 and other.parked < 0 and other.ended < 0:
+            books.stamp_waits[which] += world.now - other.tried
     for activity in range(_ACTIVITIES):
         books.stamp_own[which, activity] = thread.spent[activity]
     books.stamp_own[which, _ACTIVITIES] = thread.bitmap
