@@ -72,7 +72,10 @@ def test_a_policy_by_name():
     ("arguments", "message"),
     [
         ({"vcpus": []}, r"must name at least one number of vCPUs; write \[16, 32, 48\]"),
-        ({"metrics": ["precopy_duration"]}, r"dirty_log_perf_test has none of this name; .*known: clear_cpu_time, clear_dirty"),
+        (
+            {"metrics": ["precopy_duration"]},
+            r"dirty_log_perf_test has none of this name; .*known: clear_cpu_time, clear_dirty",
+        ),
         ({"metrics": ["dirty_memory_time[7]"]}, r"the workload has iterations 1 to 2"),
         ({"policy": "every-63"}, r"multiple of 64"),
         ({"fit": "nowhere.json"}, r"nowhere.json = missing: a fit file"),
