@@ -17,6 +17,7 @@ from simlib.model.job import Job
 from simlib.model.program import REGION, Condition, Thread, raised
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
@@ -123,6 +124,7 @@ METRICS = (
     Metric("longest_stall", "s", "Longest time that one access of any vCPU took once the first GET began.", "whole"),
     Metric("populate_time", "s", "From the start until every vCPU has touched its memory once; unknown without a value "
            "for what populating costs."),
+    *cpu_metrics("the end of populating", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip
 """What CLEAR under load measures. No part of the memory stands for the whole."""
@@ -134,11 +136,15 @@ DEFAULT = ("clear_dirty_log_time", "longest_stall")
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
     unknown, costs, cleared = float("nan"), scenario.costs, phase_seconds(job, raw, "cleared")
+    workload, access = scenario.workload, scenario.machine_costs.guest_access or 0
+    # What a vCPU touches as it is preempted it touches again later; the first time stands for the one under way.
+    again = workload.preempted_vcpus * (workload.iterations - 1)
     populated = float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS
     return {
         "clear_dirty_log_time": [unknown] * len(cleared) if costs.clear_page is None else cleared,
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
         "populate_time": unknown if costs.populate_block is None else populated,
+        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, again),
         **lock_metrics(scenario, raw),
     }
 

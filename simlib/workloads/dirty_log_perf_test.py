@@ -18,6 +18,7 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
@@ -79,6 +80,7 @@ METRICS = (
            "all of them dirty; unknown without a value for what that costs a page.", "proportional"),
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the vCPUs are parked, summed "
            "over all iterations; unknown without a value for what CLEAR costs a page.", "proportional", rounds=True),
+    *cpu_metrics("the end of populating", "the last CLEAR", "proportional"),
     *LOCKS,
 )  # fmt: skip
 """What the selftest measures."""
@@ -97,6 +99,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "populate_time": unknown if costs.populate_block is None else populated,
         "enable_time": unknown if protects and costs.enable_page is None else sum(phase_seconds(job, raw, "enabled")),
         "clear_dirty_log_time": [unknown] * len(cleared) if costs.clear_page is None else cleared,
+        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.machine_costs.guest_access or 0),
         **lock_metrics(scenario, raw),
     }
 

@@ -18,6 +18,8 @@ from simlib.model.program import REGION, Extent, Lock, Thread, mapped_by_block
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Scan, Stamp
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
+from simlib.workloads.degradation import UNDISTURBED
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
@@ -278,6 +280,7 @@ METRICS = (
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot, summed over all iterations; "
            "unknown without a value for what a visited entry costs.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access of any vCPU took; 0 if they are parked.", "whole"),
+    *cpu_metrics("the beginning of enabling", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip
 """What splitting eagerly measures."""
@@ -291,11 +294,14 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     unknown, cleared = float("nan"), phase_seconds(job, raw, "cleared")
     stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
     known = scenario.costs.walk_entry is not None
-    enabled = float(stamps[Stamp("enabled")] - stamps[Stamp("undisturbed")]) * PS
+    workload, parked = scenario.workload, scenario.machine_costs.guest_access or 0
+    access = parked if workload.parked else workload.access_interval
+    enabled = float(stamps[Stamp("enabled")] - stamps[UNDISTURBED]) * PS
     return {
         "enable_time": enabled if known else unknown,
         "clear_dirty_log_time": cleared if known else [unknown] * len(cleared),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
+        **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), access),
         **lock_metrics(scenario, raw),
     }
 
