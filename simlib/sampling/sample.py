@@ -61,6 +61,8 @@ class SampleResult(Result):
     - `curve`: the guest's throughput over time: time_s, width_s, throughput, degradation.
     - `walks`, `windows`, `events`: walks, and the windows and events of the engine in all of them.
     - `flags`: what to know before believing the result.
+    - `journeys`: what each walk found.
+    - `costs`: one row a cost that the programs spend, where they were looked for.
     """
 
     scenario: Scenario
@@ -71,6 +73,8 @@ class SampleResult(Result):
     events: int
     seed: int
     flags: tuple[str, ...] = ()
+    journeys: tuple[Journey, ...] = ()
+    costs: pd.DataFrame | None = None
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
         "degradation_over_time": lambda run: run.curve.assign(series=run.scenario.policy.architecture)
@@ -103,7 +107,7 @@ def sample_migration(
 
     Raises `InputError` if it cannot be sampled; `why_not` says why.
 
-    - `scenario`: as it is: a cost without a value takes no time.
+    - `scenario`: with a value for each cost.
     - `walks`: at least 2.
 
     >>> whole = Scenario.parse({"guest": {"vcpus": 4, "memory": "4G", "backing": "hugetlb_2mb"},
@@ -121,7 +125,8 @@ def sample_migration(
     found = parallel.each(_tasks(scenario, walks, seed), "sampling", progress)
     windows, events = sum(one.windows for one in found), sum(one.events for one in found)
     flags = flags_of_walks(scenario, found)
-    return SampleResult(scenario, table_of(scenario, found), _curve(found), walks, windows, events, seed, flags)
+    table, curve = table_of(scenario, found), _curve(found)
+    return SampleResult(scenario, table, curve, walks, windows, events, seed, flags, tuple(found))
 
 
 def walk_several(

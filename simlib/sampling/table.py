@@ -25,7 +25,7 @@ LEVEL = 0.90
 
 _UNITS = {metric.name: metric.unit for metric in METRICS}
 
-WHOLE_NUMBERS = ("passes", "converged")
+WHOLE_NUMBERS = tuple(metric.name for metric in METRICS if metric.whole)
 """Metrics that are no means: a migration makes two passes or three."""
 
 BY_CONSTRUCTION = ("enable_time", "enable_cpu_time")
