@@ -15,9 +15,10 @@ import pandas as pd
 
 from simlib import parallel
 from simlib.decision.advice import Choice
-from simlib.decision.choice import Terms, check_scenario, chosen
+from simlib.decision.choice import check_scenario, chosen
 from simlib.decision.closed_form import ClosedForm, at_qemu_chunk, chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
+from simlib.decision.ranking import Terms
 from simlib.errors import InputError
 from simlib.fits import AnyFit
 from simlib.model.pagetable import WORD_PAGES, PageTable
@@ -53,7 +54,9 @@ class BatchChoice(Result):
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
         "batch_costs": lambda choice: choice.table.assign(
-            architecture=choice.scenario.policy.architecture, best=choice.table["picked"], evidence=choice.evidence
+            architecture=choice.scenario.policy.architecture,
+            best=choice.table["picked"],
+            evidence=choice.choice.evidence_shown,
         ),
         "pareto": lambda choice: choice.table.assign(strategy=choice.table["batch_pages"].map(choice._pages)),
     }
@@ -72,6 +75,11 @@ class BatchChoice(Result):
     def evidence(self) -> str:
         """How far the costs that decide were calibrated."""
         return self.choice.evidence
+
+    @property
+    def grounds(self) -> str:
+        """The sentence behind that."""
+        return self.choice.grounds
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ class BatchChoice(Result):
     def summary(self) -> str:
         """The recommendation, the closed form's, and what each batch costs."""
         columns = ["batch_pages", "objective_s", "low_s", "high_s", "as_good", "stall_s", "clear_s"]
-        lines = [self.sentence, self.law, f"evidence: {self.evidence}", *self.flags]
+        lines = [self.sentence, self.law, f"evidence: {self.grounds}", *self.flags]
         return "\n".join([*lines, text_of(self.table[columns])])
 
     def readable(self) -> pd.DataFrame:
@@ -259,7 +267,7 @@ def choose_batch(
     choice = chosen(scenario, names, fit, terms, announce, progress)
     mine = choice.pairs[choice.pairs["objective"] == wanted.name].drop(columns=["objective", "allowed"])
     mine = mine.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
-    table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee"])], axis=1)
+    table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee", "line_of"])], axis=1)
     table.insert(0, "batch_pages", batches)
     table.insert(1, "effective_pages", [batch or chunk for batch in batches])
     law = closed_form(_at_medians(choice), wanted.name, weight)

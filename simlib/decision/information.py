@@ -3,10 +3,12 @@
 
 Who chooses now takes the strategy with the least mean over all that the costs may be. Who knew one cost would take the
 one with the least mean given that cost: what that saves on average is the expected value of partial perfect
-information. The conditional means are quadratic regressions of each replication's difference to the chosen strategy on
+information. Which one that is, quadratic regressions say, of each replication's difference to the chosen strategy on
 the cost's logarithm (Strong, Oakley and Brennan 2014, "Estimating multiparameter partial expected value of perfect
-information from a probabilistic sensitivity analysis sample", Medical Decision Making 34(3)). Regression on chance
-alone saves something too: what it saves with the cost's values shuffled is taken away.
+information from a probabilistic sensitivity analysis sample", Medical Decision Making 34(3)). What it saves is counted
+in the replications themselves, and not read off the curves: a parabola through values that are 0, but for a few, falls
+below 0, where nothing can be. Regression on chance alone saves something too: what it saves with the cost's values
+shuffled is taken away.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ def _saving(log: NDArray[np.float64], differences: NDArray[np.float64], chosen: 
     design = np.column_stack([np.ones_like(x), x, x * x])
     fitted = design @ np.linalg.lstsq(design, differences, rcond=None)[0]
     taken = np.argmin(fitted, axis=1)
-    saving = float(-fitted.min(axis=1).mean() + differences.mean(axis=0).min())
+    saving = float(differences.mean(axis=0).min() - differences[np.arange(len(x)), taken].mean())
     counts = np.bincount(taken, minlength=differences.shape[1])
     counts[np.argmin(differences.mean(axis=0))] = counts[chosen] = 0
     return saving, int(np.argmax(counts)) if counts.any() else -1

@@ -212,10 +212,10 @@ class Trials:
         found = parallel.each(tasks, what, progress)
         return np.array(found).reshape(len(numbers), len(self.strategies), len(METRICS))
 
-    def logs(self, stage: int, numbers: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-        """Logarithms of the costs that were drawn, vary, and are needed by any strategy."""
+    def logs(self, stages: Mapping[int, Sequence[int]]) -> dict[str, NDArray[np.float64]]:
+        """Logarithms of the costs that were drawn, vary, and are needed by any strategy, stage after stage."""
         needed = {name for one in self.strategies for name in needed_costs(one.applied(self.costs.scenario))}
-        rows = [self.drawn(stage, number)[0].costs.given() for number in numbers]
+        rows = [self.drawn(stage, number)[0].costs.given() for stage, numbers in stages.items() for number in numbers]
         found = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name in needed}
         return {name: np.log(values) for name, values in found.items() if values.min() > 0 and np.ptp(values) > 0}
 
