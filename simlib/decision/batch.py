@@ -265,13 +265,18 @@ def choose_batch(
             "there is no batch to choose", "take a larger chunk, or more memory",
         )  # fmt: skip
     choice = chosen(scenario, names, fit, terms, announce, progress)
-    mine = choice.pairs[choice.pairs["objective"] == wanted.name].drop(columns=["objective", "allowed"])
+    return among_batches(choice, wanted.name, batches, closed_form(_at_medians(choice), wanted.name, weight))
+
+
+def among_batches(choice: Choice, objective: str, batches: list[int], law: ClosedForm) -> BatchChoice:
+    """What a choice among these batches says of one objective."""
+    chunk = chunk_pages(choice.scenario)
+    mine = choice.pairs[choice.pairs["objective"] == objective].drop(columns=["objective", "allowed"])
     mine = mine.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
     table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee", "line_of"])], axis=1)
     table.insert(0, "batch_pages", batches)
     table.insert(1, "effective_pages", [batch or chunk for batch in batches])
-    law = closed_form(_at_medians(choice), wanted.name, weight)
-    return BatchChoice(choice, wanted.name, table, _regrets(scenario, batches, table), law)
+    return BatchChoice(choice, objective, table, _regrets(choice.scenario, batches, table), law)
 
 
 def batches_below(chunk: int) -> list[int]:

@@ -32,8 +32,8 @@ def value_of_information(
     """What it would save to know each cost.
 
     Returns: One row a cost, most valuable first: cost, saving (in the unit of the values, on average over what the cost
-    may be), of_chance (what 95 % of the shuffles stay below), matters (more than that), switches_to (the strategy that
-    would be taken instead most often, by its index; -1: none).
+    may be; no more than what the best costs on average), of_chance (what 95 % of the shuffles stay below), matters (more
+    than that), switches_to (the strategy by which most of it is saved, by its index; -1: none).
 
     - `logs`, shape (replications,): logarithms of the costs.
     - `values`, shape (replications, strategies): what is to be small.
@@ -53,20 +53,21 @@ def value_of_information(
     for name, log in logs.items():
         saving, other = _saving(log, differences, chosen)
         chance = [_saving(random.permutation(log), differences, chosen)[0] for _ in range(SHUFFLES)]
-        gain = saving - float(np.mean(chance))
-        most = float(np.quantile(chance, 0.95, method="higher"))  # so that chance exceeds it once in twenty at most
+        gain = saving - max(0.0, float(np.mean(chance)))
+        most = max(0.0, float(np.quantile(chance, 0.95, method="higher")))  # chance exceeds it once in twenty at most
         rows.append((name, gain if gain > none else 0.0, most, saving > most + none, other))
     frame = pd.DataFrame(rows, columns=["cost", "saving", "of_chance", "matters", "switches_to"])
     return frame.sort_values("saving", ascending=False, kind="stable").reset_index(drop=True)
 
 
 def _saving(log: NDArray[np.float64], differences: NDArray[np.float64], chosen: int) -> tuple[float, int]:
-    """What knowing the cost saves beyond knowing none, and what is then taken most often instead of the chosen."""
+    """What knowing the cost saves beyond knowing none, and by taking which strategy most of it instead of the chosen."""
     x = (log - log.mean()) / max(1e-12, log.std())
     design = np.column_stack([np.ones_like(x), x, x * x])
     fitted = design @ np.linalg.lstsq(design, differences, rcond=None)[0]
     taken = np.argmin(fitted, axis=1)
-    saving = float(differences.mean(axis=0).min() - differences[np.arange(len(x)), taken].mean())
-    counts = np.bincount(taken, minlength=differences.shape[1])
-    counts[np.argmin(differences.mean(axis=0))] = counts[chosen] = 0
-    return saving, int(np.argmax(counts)) if counts.any() else -1
+    best = int(np.argmin(differences.mean(axis=0)))
+    saved = differences[:, best] - differences[np.arange(len(x)), taken]
+    by = np.bincount(taken, weights=saved, minlength=differences.shape[1])
+    by[best] = by[chosen] = 0
+    return float(saved.mean()), int(np.argmax(by)) if by.max() > 0 else -1

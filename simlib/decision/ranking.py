@@ -83,10 +83,6 @@ class Standing:
         """Whether one is worse than the other by no more than what does not matter, with its whole interval."""
         return one == best or bool(self.more[one, best] + self.half[one, best] <= self.width(best))
 
-    def near(self, one: int, best: int) -> bool:
-        """Whether it is as good, or comes within half of what does not matter on average."""
-        return self.as_good(one, best) or bool(self.more[one, best] <= self.width(best) / 2)
-
     def pick(self, allowed: Sequence[int], strategies: Sequence[Strategy]) -> int:
         """The least mean; of what is as good as that the least change from what is now.
 
@@ -100,8 +96,8 @@ class Standing:
             low = self.more[allowed, one] - self.half[allowed, one]
             return bool(((high < 0) & (low < -width)).any())
 
-        near = [s for s in allowed if s == best or (self.near(s, best) and not beaten(s))]
-        return min(near, key=lambda s: (strategies[s].changes, self.means[s]))
+        good = [s for s in allowed if s == best or (self.as_good(s, best) and not beaten(s))]
+        return min(good, key=lambda s: (strategies[s].changes, self.means[s]))
 
 
 @dataclass(frozen=True)
@@ -211,7 +207,7 @@ class Ranking:
         """The knee of what is allowed, or what is as good as it in every respect with fewer changes."""
         places = np.array(self.allowed)[pareto_front(traded[self.allowed])]
         found = int(places[knee(traded[places])])
-        good = [s for s in self.allowed if all(self.standings[name].near(s, found) for name in FRONT)]
+        good = [s for s in self.allowed if all(self.standings[name].as_good(s, found) for name in FRONT)]
         return min(good, key=lambda s: (self.strategies[s].changes, s != found))
 
     def _lines(self) -> list[int]:
