@@ -91,8 +91,8 @@ class Choice(Result):
         """What is known with which probability, in words."""
         count = len(self.pairs) - len(self.answers)
         return (
-            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, together "
-            "(paired t over all replications, Bonferroni over all pairs, so that the pick may come from the same ones)"
+            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, together, "
+            "whatever was picked (paired t, Bonferroni over all pairs of strategies)"
         )
 
     @property

@@ -155,14 +155,14 @@ def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) 
     """Whether intervals that are narrower by this factor would make an answer certain that is not.
 
     >>> pairs = pd.DataFrame({"objective": "stall", "allowed": True, "difference_s": [0.0, 1.0],
-    ...                       "difference_low_s": [0.0, -2.0], "zone_s": 0.5})
+    ...                       "difference_high_s": [0.0, 4.0], "zone_s": 0.5})
     >>> answers = pd.DataFrame({"objective": ["stall"], "certain": [False]})
     >>> may_be_settled(pairs, answers, 1.4), may_be_settled(pairs, answers, 2.0)
     (False, True)
     """
     for name in answers.loc[~answers["certain"].astype(bool), "objective"]:
         mine = pairs[(pairs["objective"] == name) & pairs["allowed"]]
-        half = (mine["difference_s"] - mine["difference_low_s"]) / narrower
+        half = (mine["difference_high_s"] - mine["difference_s"]) / narrower  # a lower end may be cut
         if (half - mine["difference_s"]).max() <= mine["zone_s"].iloc[0]:
             return True
     return False

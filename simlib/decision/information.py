@@ -32,8 +32,8 @@ def value_of_information(
     """What it would save to know each cost.
 
     Returns: One row a cost, most valuable first: cost, saving (in the unit of the values, on average over what the cost
-    may be; no more than what the best costs on average), of_chance (what 95 % of the shuffles stay below), matters (more
-    than that), switches_to (the strategy by which most of it is saved, by its index; -1: none).
+    may be; no more than what is best now costs on average), of_chance (what 95 % of the shuffles stay below), matters
+    (more than that), switches_to (the strategy by which most of it is saved, by its index; -1: none).
 
     - `logs`, shape (replications,): logarithms of the costs.
     - `values`, shape (replications, strategies): what is to be small.
@@ -61,7 +61,7 @@ def value_of_information(
 
 
 def _saving(log: NDArray[np.float64], differences: NDArray[np.float64], chosen: int) -> tuple[float, int]:
-    """What knowing the cost saves beyond knowing none, and by taking which strategy most of it instead of the chosen."""
+    """What knowing the cost saves beyond knowing none, and by which strategy instead of the chosen most of it."""
     x = (log - log.mean()) / max(1e-12, log.std())
     design = np.column_stack([np.ones_like(x), x, x * x])
     fitted = design @ np.linalg.lstsq(design, differences, rcond=None)[0]

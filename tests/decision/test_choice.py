@@ -33,6 +33,7 @@ from simlib.decision import (
 )
 from simlib.decision.batch import batches_below
 from simlib.decision.choice import CHECK, LOOKS, SELECTION, SELECTION_RUNS
+from simlib.decision.evidence import fit_of, grounds
 from simlib.decision.information import value_of_information
 from simlib.decision.objectives import METRICS, objective
 from simlib.decision.priors import load_priors
@@ -848,3 +849,49 @@ def test_a_file_has_its_own_guest(capsys, tmp_path):
     code, _, messages = command(capsys, "choose", file, "--among", "own", "--among", "every-sixty")
     assert code == 2
     assert "policy = every-sixty: unknown policy" in messages
+
+
+@pytest.mark.parametrize(
+    ("machine", "fit", "said"),
+    [("x86-published", None, "calibrated on published tables of hosts whose hardware no source states (x86-published)"),
+     ("ampere-altra", None, "calibrated on ampere-altra (arm64-dirty-memory-time)"),
+     ("unnamed", "host-amd-epyc-2", "calibrated on what simlib measured (host-pvm: AMD EPYC, 2 CPUs, Linux 6.18"),
+     ("unnamed", "lab-riscv", "calibrated on kernels in an emulator, which is no host (lab-riscv)")],
+)  # fmt: skip
+def test_the_sentence_behind_a_word_names_the_host(machine, fit, said):
+    case = Scenario.parse({"machine": {"name": machine}})
+    found = fit_of(case, fit and data_dir() / "fits" / f"{fit}.json")
+    assert grounds("calibrated", found).startswith(said)
+    assert fit_of(case, found.estimate) is None
+
+
+def test_a_host_that_is_not_stated_is_not_called_calibrated_without_a_word(short):
+    small = {"guest": {"memory": "4M"}, "workload": {"downtime": "0ps"}}
+    found = choose(with_guest(standard_scenario("x86-tdp", vcpus=2), small), among=["every-64", "whole-ioctl"])
+    assert found.evidence == "calibrated"
+    assert found.evidence_shown == "calibrated, host not stated"
+    assert found.grounds in found.summary()
+    assert found.to_dict()["grounds"] == found.grounds
+
+
+def test_where_nothing_matters_the_command_says_so_and_no_more(capsys, tmp_path):
+    """Faults take no lock, and letting go costs next to nothing."""
+    file = tmp_path / "mine.toml"
+    file.write_text(scenario(costs={"reacquire": "10ps", "line_transfer": "1ps", "line_local": "1ps"}).to_toml())
+    among = [word for name in ("every-256", "every-512", "own") for word in ("--among", name)]
+    code, text, _ = command(capsys, "choose", file, *among)
+    assert code == 0
+    lines = text.splitlines()
+    assert re.match(r"Nothing to do: of 3 ways none differs by more than [0-9.]+ % \(with 95 %", lines[0])
+    assert len(lines) < 12
+    assert "own, every-256 and every-512 (as it" in text
+
+
+def test_a_parabola_below_nothing_saves_nothing():
+    """What is taken is 0 throughout, another now and then more: there is nothing to save, whatever a curve says."""
+    x = np.linspace(-2, 2, 60)
+    other = np.where(np.arange(60) % 20 == 19, np.exp(2 * x), 0.0)
+    found = value_of_information({"x": x}, np.column_stack([0 * x, other]), 0)
+    design = np.column_stack([np.ones(60), x, x * x])
+    assert (design @ np.linalg.lstsq(design, other, rcond=None)[0]).min() < 0
+    assert (found["saving"].item(), found["switches_to"].item(), found["matters"].item()) == (0, -1, False)
