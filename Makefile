@@ -21,7 +21,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help env python reproduce notebooks test test-studies docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
-.PHONY: strategy-map coverage bench picture pins clean
+.PHONY: strategy-map sampling coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
 help:

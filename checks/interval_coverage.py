@@ -101,14 +101,7 @@ class Design:
 
 
 def published_design(fit: Fit) -> Design:
-    """Seed 000's rows, deviating as its fit found them to.
-
-    >>> from simlib.fits import load_fit
-    >>> from simlib.measurements import data_dir
-    >>> fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
-    >>> len(published_design(fit).problem(fit).train)
-    15
-    """
+    """Seed 000's rows, deviating as its fit found them to."""
     vcpus = {"dirty_memory_time": (1, 2, 4, 8, 16, 32, 64), "contentions of spinlock-old-test": (2, 4, 8, 16, 32, 64)}
     time = fit.estimate.discrepancy
     return Design(vcpus, 8, {"dirty_memory_time": time, "contentions": time * fit.estimate.spread["contentions"]})

@@ -47,10 +47,7 @@ TESTS = {
     "theory": (("tests/theory",), ("tests/engines/test_theory_agreement.py",)),
     "engine": (("tests/engines/test_identity.py",), ("tests/engines", "tests/workloads", "tests/test_simulation.py")),
     "decision": (("tests/decision",), ("tests/test_cli.py", "tests/report")),
-    "calibration": (
-        ("tests/calibration", "tests/host/test_measure.py"),
-        ("tests/fits", "tests/studies", "tests/report", "tests/test_cli.py"),
-    ),
+    "calibration": (("tests/calibration",), ("tests/fits", "tests/studies", "tests/report", "tests/test_cli.py")),
 }
 """Which tests may notice a fault in a package, besides the examples of the module that has it: first these, then those.
 

@@ -13,6 +13,7 @@ import notebook_run
 import pytest
 from hypothesis import settings
 
+from simlib.cli import main
 from simlib.studies.study import KEPT
 
 # No deadline: a first call compiles. The same examples each time: a failure in CI is the same failure here.
@@ -48,6 +49,19 @@ def popen() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             return process
 
         yield start
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Gives exit code, stdout and stderr of a command in this process: ``ask("predict", path, "--vcpus", 4)``."""
+
+    def asked(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return asked
 
 
 @pytest.fixture(scope="session")

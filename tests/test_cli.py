@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 import simlib
-from simlib.cli import main
 from simlib.cli.output import WIDTH
 from simlib.measurements import data_dir
 
@@ -34,17 +33,6 @@ fault_jitter = 0.3
 """
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr of a command."""
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
@@ -52,8 +40,8 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-def test_predict_has_the_contract_columns(capsys, small):
-    code, out, _ = run(capsys, "predict", small, "--vcpus", "1,4", "--format", "csv")
+def test_predict_has_the_contract_columns(ask, small):
+    code, out, _ = ask("predict", small, "--vcpus", "1,4", "--format", "csv")
     frame = pd.read_csv(io.StringIO(out))
     assert code == 0
     assert frame.columns.tolist() == ["vcpus", "metric", "estimate", "low", "high", "unit"]
@@ -62,8 +50,8 @@ def test_predict_has_the_contract_columns(capsys, small):
     assert (frame["estimate"] <= frame["high"]).all()
 
 
-def test_shipped_fit_predicts_each_variant(capsys):
-    code, out, err = run(capsys, "predict", ARM64, "--vcpus", "16", "--format", "json")
+def test_shipped_fit_predicts_each_variant(ask):
+    code, out, err = ask("predict", ARM64, "--vcpus", "16", "--format", "json")
     rows = json.loads(out)
     assert code == 0
     assert "shipped fit for ampere-altra" in err
@@ -72,15 +60,15 @@ def test_shipped_fit_predicts_each_variant(capsys):
     assert time["low"] < 10.340 < time["high"]  # published, held out
 
 
-def test_both_engines_print_the_same(capsys, small):
-    results = [run(capsys, "simulate", small, "--engine", e, "--seed", 0)[:2] for e in ("compiled", "reference")]
+def test_both_engines_print_the_same(ask, small):
+    results = [ask("simulate", small, "--engine", e, "--seed", 0)[:2] for e in ("compiled", "reference")]
     assert results[0] == results[1]
     assert results[0][0] == 0
 
 
-def test_simulate_writes_trace_and_tables(capsys, small, tmp_path):
+def test_simulate_writes_trace_and_tables(ask, small, tmp_path):
     trace, folder = tmp_path / "t" / "trace.json", tmp_path / "tables"
-    code, _, _ = run(capsys, "simulate", small, "--trace", trace, "--out", folder)
+    code, _, _ = ask("simulate", small, "--trace", trace, "--out", folder)
     events = json.loads(trace.read_text())["traceEvents"]
     holds = [e for e in events if e["name"] == "hold mmu_lock"]
     locks = pd.read_csv(folder / "locks.csv")
@@ -96,12 +84,12 @@ def test_simulate_writes_trace_and_tables(capsys, small, tmp_path):
     }
 
 
-def test_calibrate_own_numbers(capsys, small, tmp_path):
+def test_calibrate_own_numbers(ask, small, tmp_path):
     steady = SMALL.replace("fault_jitter = 0.3", "fault_jitter = 0.05")  # else 512 pages are too noisy a measurement
     small.write_text(steady)
     rows = ["vcpus,dirty_memory_time_s"]
     for n in (1, 2, 3, 4, 6, 8):
-        _, out, _ = run(capsys, "simulate", small, "--vcpus", n, "--format", "csv", "--seed", 7)
+        _, out, _ = ask("simulate", small, "--vcpus", n, "--format", "csv", "--seed", 7)
         value = pd.read_csv(io.StringIO(out)).set_index("metric").loc["dirty_memory_time", "value"]
         rows.append(f"{n},{value}")
     table = tmp_path / "mine.csv"
@@ -110,15 +98,15 @@ def test_calibrate_own_numbers(capsys, small, tmp_path):
     text = steady.replace('fault_exit = "700ns"\n', "").replace('fault_hold = "600ns"\n', "")
     unknown.write_text(text + '[calibration]\ncosts = ["fault_exit", "fault_hold"]\n')
     fit = tmp_path / "fit.json"
-    code, out, err = run(capsys, "calibrate", unknown, table, "--out", fit, "--format", "csv")
+    code, out, err = ask("calibrate", unknown, table, "--out", fit, "--format", "csv")
     costs = pd.read_csv(io.StringIO(out)).set_index("name")
     assert code == 0, err
     assert set(costs["unit"]) == {"ns"}
     assert costs.loc["fault_hold", "low"] < 600 < costs.loc["fault_hold", "high"]
     assert costs.loc["fault_exit", "low"] < 700 < costs.loc["fault_exit", "high"]
-    assert run(capsys, "predict", unknown, "--fit", fit, "--vcpus", "16")[0] == 0
+    assert ask("predict", unknown, "--fit", fit, "--vcpus", "16")[0] == 0
     page = tmp_path / "fit.html"
-    code, report, _ = run(capsys, "calibrate", unknown, table, "--out", fit, "--plot", page)
+    code, report, _ = ask("calibrate", unknown, table, "--out", fit, "--plot", page)
     assert code == 0
     # What a reader sees is what the file says of itself, but for the heading.
     said = simlib.load_fit(fit).summary().split("χ²", 1)[1]
@@ -126,16 +114,16 @@ def test_calibrate_own_numbers(capsys, small, tmp_path):
     assert "Calibrated costs" in page.read_text(encoding="utf-8")
 
 
-def test_data_commands(capsys):
-    code, out, _ = run(capsys, "data", "list", "--format", "json")
+def test_data_commands(ask):
+    code, out, _ = ask("data", "list", "--format", "json")
     names = [row["name"] for row in json.loads(out)]
     assert code == 0
     assert "arm64-dirty-memory-time" in names
-    code, out, err = run(capsys, "data", "show", "arm64-dirty-memory-time", "--where", "vcpus == 64", "--format", "csv")
+    code, out, err = ask("data", "show", "arm64-dirty-memory-time", "--where", "vcpus == 64", "--format", "csv")
     assert code == 0
     assert "spinlock-old-test,64,40994,201442478" in out
     assert "caveat" in err
-    assert run(capsys, "data", "check", data_dir() / "published" / "arm64-dirty-memory-time.csv")[0] == 0
+    assert ask("data", "check", data_dir() / "published" / "arm64-dirty-memory-time.csv")[0] == 0
 
 
 BAD = {
@@ -153,18 +141,18 @@ BAD = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_scenario(capsys, tmp_path, fault):
+def test_bad_scenario(ask, tmp_path, fault):
     text, sentence = BAD[fault]
     path = tmp_path / "bad.toml"
     path.write_text(text)
-    code, out, err = run(capsys, "simulate", path)
+    code, out, err = ask("simulate", path)
     assert (code, out) == (2, "")
     assert sentence in err
     assert "Traceback" not in err
     assert err.strip().count("\n") == 0
 
 
-def test_bad_arguments(capsys, small, tmp_path):
+def test_bad_arguments(ask, small, tmp_path):
     for arguments, sentence in (
         (("predict", small, "--vcpus", "16,many"), "whole numbers"),
         (
@@ -180,7 +168,7 @@ def test_bad_arguments(capsys, small, tmp_path):
         (("simulate", small, "--out", small / "below-a-file"), "cannot be written"),
         (("reproduce", "--out", small / "below-a-file"), "cannot be written"),
     ):
-        code, out, err = run(capsys, *arguments)
+        code, out, err = ask(*arguments)
         assert code == 2, (arguments, err)
         assert sentence in err, (arguments, err)
         assert "Traceback" not in err + out
@@ -195,12 +183,12 @@ def test_bad_arguments(capsys, small, tmp_path):
         (("--out", "link", "--trace", "both"), "it would be written twice"),
     ],
 )
-def test_a_file_is_not_named_twice_if_it_is_written(capsys, small, tmp_path, monkeypatch, words, why):
+def test_a_file_is_not_named_twice_if_it_is_written(ask, small, tmp_path, monkeypatch, words, why):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "link").symlink_to("both")
     for given in (("small.toml", *words), (*words, "small.toml")):
-        code, _, error = run(capsys, "simulate", *given)
+        code, _, error = ask("simulate", *given)
         assert code == 2
         assert why in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "small.toml", "sub"]
@@ -208,18 +196,18 @@ def test_a_file_is_not_named_twice_if_it_is_written(capsys, small, tmp_path, mon
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_a_fit_does_not_replace_its_measurements(capsys, tmp_path, suffix):
+def test_a_fit_does_not_replace_its_measurements(ask, tmp_path, suffix):
     mine = tmp_path / "mine.csv"
     mine.write_text("vcpus,dirty_memory_time_s\n1,1.0\n")
     out = mine.with_suffix(suffix)
-    code, _, error = run(capsys, "calibrate", ARM64, "arm64-dirty-memory-time", mine, "--out", out)
+    code, _, error = ask("calibrate", ARM64, "arm64-dirty-memory-time", mine, "--out", out)
     assert (code, "would be read and replaced" in error) == (2, True)
 
 
-def test_a_device_takes_several_outputs(capsys, small, tmp_path):
+def test_a_device_takes_several_outputs(ask, small, tmp_path):
     (tmp_path / "null.html").symlink_to(os.devnull)
     both = tmp_path / "null.html"
-    assert run(capsys, "simulate", small, "--trace", both, "--plot", both)[0] == 0
+    assert ask("simulate", small, "--trace", both, "--plot", both)[0] == 0
 
 
 def test_interrupt_leaves_nothing_half_written(tmp_path, popen):
@@ -241,19 +229,19 @@ def test_interrupt_leaves_nothing_half_written(tmp_path, popen):
     assert not out.exists()
 
 
-def test_help_teaches(capsys):
+def test_help_teaches(ask):
     for command in ([], ["calibrate"], ["predict"], ["simulate"], ["reproduce"], ["explore"], ["data"]):
-        code, out, _ = run(capsys, *command, "--help")
+        code, out, _ = ask(*command, "--help")
         assert code == 0
         assert "Usage" in out
 
 
-def test_predict_and_compare_take_policies(capsys, small):
-    _, own, _ = run(capsys, "predict", small, "--vcpus", "8", "--format", "csv")
-    code, other, _ = run(capsys, "predict", small, "--vcpus", "8", "--policy", "fast-path-read-lock", "--format", "csv")
+def test_predict_and_compare_take_policies(ask, small):
+    _, own, _ = ask("predict", small, "--vcpus", "8", "--format", "csv")
+    code, other, _ = ask("predict", small, "--vcpus", "8", "--policy", "fast-path-read-lock", "--format", "csv")
     assert code == 0
     assert own.splitlines()[0] == other.splitlines()[0]
-    code, out, _ = run(capsys, "compare", small, "own", "every-64", "--vcpus", "1,8", "--format", "json")
+    code, out, _ = ask("compare", small, "own", "every-64", "--vcpus", "1,8", "--format", "json")
     rows = json.loads(out)
     assert code == 0
     assert [(row["policy"], row["vcpus"]) for row in rows[::2]] == [
@@ -262,35 +250,35 @@ def test_predict_and_compare_take_policies(capsys, small):
         ("every-64", 1),
         ("every-64", 8),
     ]
-    code, out, _ = run(capsys, "compare", small, "own", "every-64", "--vcpus", "8")
+    code, out, _ = ask("compare", small, "own", "every-64", "--vcpus", "8")
     assert code == 0
     assert "of the change" in out.splitlines()[0]
-    assert run(capsys, "compare", small, "own", "evry-64", "--vcpus", "8")[0] == 2
+    assert ask("compare", small, "own", "evry-64", "--vcpus", "8")[0] == 2
 
 
-def test_errors_name_options(capsys, tmp_path):
+def test_errors_name_options(ask, tmp_path):
     path = tmp_path / "bare.toml"
     path.write_text("[guest]\nvcpus = 2\n")
-    assert "calibrate and pass --fit" in run(capsys, "predict", path, "--vcpus", "2")[2]
+    assert "calibrate and pass --fit" in ask("predict", path, "--vcpus", "2")[2]
     path.write_text('[guest]\nmemory_per_vcpu = "1T"\n[workload]\niterations = 1000\n'
                     '[costs]\nfault_exit = "1us"\nfault_hold = "1us"\nline_transfer = "1ns"\n')  # fmt: skip
-    code, _, err = run(capsys, "simulate", path)
+    code, _, err = ask("simulate", path)
     assert code == 1
     assert "or sample the pages (--pages)" in err
 
 
 @pytest.mark.parametrize("command", [("policies",), ("lab", "check"), ("data", "list"), ("choose-batch", "--help")])
-def test_tables_fit(capsys, command):
-    code, out, _ = run(capsys, *command)
+def test_tables_fit(ask, command):
+    code, out, _ = ask(*command)
     assert code == 0
     assert max(len(line) for line in out.splitlines()) <= WIDTH
     if command[-1] != "--help":
-        assert len(run(capsys, *command, "--format", "csv")[1]) > 0
+        assert len(ask(*command, "--format", "csv")[1]) > 0
 
 
-def test_what_finds_no_room_is_named(capsys, monkeypatch):
+def test_what_finds_no_room_is_named(ask, monkeypatch):
     monkeypatch.setattr("simlib.cli.output.terminal_width", lambda: 40)
-    _, out, err = run(capsys, "policies")
+    _, out, err = ask("policies")
     assert max(len(line) for line in out.splitlines()) <= 40
     assert "no room for" in err
     assert "--format csv has all" in err

@@ -34,6 +34,9 @@ OTHER_WORDS = {
     "what the vCPUs lose": r"what the vCPUs lose",
 }
 
+SHOWING = ("figures/*.py", "explorer/*.py", *(f"studies/*/{name}.py" for name in ("figures", "told", "sliders")))
+"""Modules of simlib that make what people see."""
+
 
 def prose_of(notebook: Path) -> str:
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -69,9 +72,9 @@ def helps(command: Any, name: str = "simlib") -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("word", OTHER_WORDS)
 def test_other_words_for_the_same_thing_are_not_used(word):
     pages = {path.name: prose_of(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-    for name in ("figures", "explorer"):  # what they show: their texts, not their comments
-        for path in (ROOT / "simlib" / name).glob("*.py"):
-            pages[path.name] = "\n".join(re.findall(r'f?"([^"\n]*)"', path.read_text(encoding="utf-8")))
+    for places in SHOWING:  # their texts, not their comments
+        for path in (ROOT / "simlib").glob(places):
+            pages[str(path)] = "\n".join(re.findall(r'f?"([^"\n]*)"', path.read_text(encoding="utf-8")))
     for name in ("choose.md", "choose-batch.md", "from-qemu.md", "migration.md", "metrics.md", "sampling.md"):
         pages[name] = (ROOT / "docs" / name).read_text(encoding="utf-8")
     pages |= helps(get_command(app))

@@ -55,8 +55,6 @@ def test_a_result_can_be_drawn(results, name):
     result = results[name]
     drawn = 0
     for figure in result.figures():
-        if figure in ("sensitivity", "contentions", "speed_up"):
-            continue  # these need what a run without intervals, or a single number, does not have
         made = result.plot(figure)
         assert made == getattr(simlib.figures, figure)(result)
         drawn += len(made.data)

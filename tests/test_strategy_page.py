@@ -3,10 +3,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from simlib.cli import main
-
 PAGE = Path(__file__).parents[1] / "docs" / "write-a-strategy.md"
 
 
@@ -16,17 +12,14 @@ def test_twenty_lines_from_idea_to_curve():
     assert 5 < len(lines) <= 20
 
 
-def test_a_strategy_stands_where_a_policy_s_name_does(capsys, tmp_path):
+def test_a_strategy_stands_where_a_policy_s_name_does(ask, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('[machine]\nname = "ampere-altra"\n[workload]\nkind = "migration"\n', encoding="utf-8")
     strategy = "held >= 20us and waiters >= 1"
-    with pytest.raises(SystemExit) as end:
-        main(["simulate", str(path), "--policy", strategy, "--listing"])
-    assert end.value.code == 0
-    listing = capsys.readouterr().out
+    code, listing, _ = ask("simulate", path, "--policy", strategy, "--listing")
+    assert code == 0
     assert "test      held, >= 20us, else" in listing
     assert "test      waiters, mmu_lock, >= 1, else" in listing
-    with pytest.raises(SystemExit) as end:
-        main(["simulate", str(path), "--policy", "hold >= 20us"])
-    assert end.value.code == 2
-    assert "unknown word 'hold'; did you mean 'held'?" in capsys.readouterr().err
+    code, _, said = ask("simulate", path, "--policy", "hold >= 20us")
+    assert code == 2
+    assert "unknown word 'hold'; did you mean 'held'?" in said

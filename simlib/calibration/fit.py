@@ -9,21 +9,18 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from simlib.calibration.advice import advice
 from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
-from simlib.calibration.problem import Problem
+from simlib.calibration.problem import FloatArray, Problem
 from simlib.calibration.search import Minimum, Objective, explore, minimise
 from simlib.fits import CostEstimate, Fit
+from simlib.parallel import Progress
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 
 LEAST_PAGES = 512
 """Pages a vCPU of the coarse runs at least: the entries of a 2 MiB block, of which no part can be simulated."""
-
-FloatArray = NDArray[np.float64]
-Progress = Callable[[str, float], None]
 
 
 def calibrate(

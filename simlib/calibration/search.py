@@ -7,18 +7,16 @@ that two trial points differ by their costs only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import optimize
 from scipy.stats import qmc
 
 from simlib import parallel
-from simlib.calibration.problem import Problem
+from simlib.calibration.problem import FloatArray, Problem
 from simlib.errors import CalibrationError, HorizonError, InputError
 from simlib.workloads.metrics import split_name
 
@@ -45,9 +43,6 @@ WIDE_STEP = 0.1
 """The same for coarse runs, which are rougher."""
 
 GUESS = "guess from the asymptotes"
-
-FloatArray = NDArray[np.float64]
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -157,7 +152,7 @@ def starting_points(problem: Problem, seed: int) -> pd.DataFrame:
     return pd.DataFrame(points, columns=problem.names).assign(origin=origin)
 
 
-def explore(objective: Objective, tell: Progress) -> tuple[pd.DataFrame, list[Minimum]]:
+def explore(objective: Objective, tell: parallel.Progress) -> tuple[pd.DataFrame, list[Minimum]]:
     """Screen the starting points and follow some.
 
     Returns: What a fit says of its starts (`simlib.fits.Fit.starts`) that were followed, and where they ended. Raises

@@ -101,8 +101,10 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
 
 
 @reads("curves", COLUMNS)
-def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock contentions over vCPUs") -> go.Figure:
-    """Contentions over vCPUs, and beside it contentions per page, which saturate.
+def contentions(
+    curves: pd.DataFrame, pages_per_vcpu: int | None = None, title: str = "Lock contentions over vCPUs"
+) -> go.Figure:
+    """Contentions over vCPUs, and beside it contentions per page, which saturate, if the pages are given.
 
     Raises `InputError` if a column is missing, or there is no row to draw, or `pages_per_vcpu` is below 1.
 
@@ -114,28 +116,31 @@ def contentions(curves: pd.DataFrame, pages_per_vcpu: int, title: str = "Lock co
     >>> contentions(pd.DataFrame([point]), pages_per_vcpu=1_000_000).data[1].y
     array([1.])
     """
-    if pages_per_vcpu < 1:
+    if pages_per_vcpu is not None and pages_per_vcpu < 1:
         raise InputError("pages_per_vcpu", pages_per_vcpu, "must be at least 1")
     rows = _rows(curves, "contentions")
     ends = ["value", "low", "high"]
-    share = rows.assign(**rows[ends].div(rows["vcpus"] * pages_per_vcpu, axis=0))
     positive = rows[rows["value"] > 0]
     floor = positive["value"].min() / 4 if len(positive) else 1.0
-    figure = subplots(1, 2, subplot_titles=["contentions", "contentions per page dirtied"], horizontal_spacing=0.12)
-    left, right = {"row": 1, "col": 1}, {"row": 1, "col": 2}
-    _draw(figure, positive, floor=floor, at=left)
-    _draw(figure, share, at=right)
-    figure.update_xaxes(vcpu_axis(rows["vcpus"]))
+    panels = ["contentions"] if pages_per_vcpu is None else ["contentions", "contentions per page dirtied"]
+    figure = subplots(1, len(panels), subplot_titles=panels, horizontal_spacing=0.12)
+    places = [{"row": 1, "col": column} for column, _ in enumerate(panels, 1)]
+    _draw(figure, positive, floor=floor, at=places[0])
     low = np.maximum(positive["low"], 2 * floor)
-    figure.update_yaxes(log_axis([*positive["value"], *low, *positive["high"]], "contentions"), **left)
-    figure.update_yaxes(title="contentions per page", rangemode="tozero", **right)
-    for at in (left, right):
+    figure.update_yaxes(log_axis([*positive["value"], *low, *positive["high"]], "contentions"), **places[0])
+    if pages_per_vcpu is not None:
+        share = rows.assign(**rows[ends].div(rows["vcpus"] * pages_per_vcpu, axis=0))
+        _draw(figure, share, at=places[1])
+        figure.update_yaxes(title="contentions per page", rangemode="tozero", **places[1])
+    figure.update_xaxes(vcpu_axis(rows["vcpus"]))
+    for at in places:
         _boundary(figure, rows, at)
     _key(figure, rows)
     hidden = sorted(set(rows.loc[(rows["value"] <= 0) & (rows["kind"] == "measured"), "vcpus"]))
     subtitle = "points are measured, lines are the model"
     if hidden:
-        subtitle += f"; 0 measured at {', '.join(f'{v:g}' for v in hidden)} vCPU cannot stand on the left axis"
+        where = ", ".join(f"{v:g}" for v in hidden)
+        subtitle += f"; 0 measured at {where} vCPU cannot stand on a logarithmic axis"
     return titled(figure, title, subtitle, rows_of=3)
 
 

@@ -13,6 +13,7 @@ OVER = {"chunk_pages": "pages of one CLEAR", "batch": "pages of one hold of the 
 """What `clear_under_load` can draw over."""
 
 _METRICS = {"clear_dirty_log_time": "CLEAR of all memory", "longest_stall": "longest stall of a vCPU"}
+_KINDS = (("measured", "value", "circle"), ("predicted", "model", "diamond-tall-open"))
 _ENDS = ("value_low", "value_high", "model_low", "model_high")
 
 CLEAR_COLUMNS = {
@@ -79,6 +80,3 @@ def clear_under_load(
     figure.update_layout(height=470, margin_t=116)
     said = "measured: median with its 90 % interval; predicted: median and 90 % of replications"
     return titled(figure, title, said, rows_of=2)
-
-
-_KINDS = (("measured", "value", "circle"), ("predicted", "model", "diamond-tall-open"))

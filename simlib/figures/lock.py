@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What one simulated run did at the lock: where time went, queues, progress, waits and holds.
 
-Everything figure here is simulated, and every subtitle says so.
+Everything here is simulated, and every subtitle says so.
 """
 
 from __future__ import annotations

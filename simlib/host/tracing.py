@@ -15,11 +15,10 @@ from pathlib import Path
 
 from simlib.errors import InputError
 from simlib.interruption import Held
+from simlib.lab.native import TRACING
 from simlib.measurements.importers.lines import Lines
 from simlib.measurements.importers.tables import Contents, Rows
 from simlib.measurements.importers.trace import ACQUIRED, RELEASED, WAITS, Episodes, Trace
-
-TRACING = Path("/sys/kernel/tracing")
 
 EVENTS = (
     "lock:contention_begin", "lock:contention_end", "kvm:kvm_mmu_lock_acquired", "kvm:kvm_mmu_lock_released",

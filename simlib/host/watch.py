@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,14 +27,13 @@ from simlib.host.tracing import EVENTS, Tracing
 from simlib.interruption import Held
 from simlib.lab.native import host_provenance
 from simlib.measurements.importers.tables import Imported, write_imported
+from simlib.parallel import Progress
 
 INTERVAL_S = 0.5
 """Time between two samples, s."""
 
 LEAST_INTERVAL_S = 0.05
 """Least time between two samples, s: a sample of many vCPUs takes milliseconds of QEMU's main thread."""
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from difflib import unified_diff
 from pathlib import Path
 
-_SELFTESTS = "tools/testing/selftests/kvm/"
-_LISTING = f"{_SELFTESTS}Makefile.kvm"
+SELFTESTS = "tools/testing/selftests/kvm/"
+_LISTING = f"{SELFTESTS}Makefile.kvm"
 _FOLDERS = {"x86_64": "x86", "aarch64": "arm64", "s390x": "s390"}
 _PART = re.compile(r"^(?=diff --git )", re.MULTILINE)
 _LISTED = re.compile(r"^\+(TEST_GEN_PROGS\w* \+= \S+)$", re.MULTILINE)
@@ -41,10 +41,10 @@ class Renames:
 
     def _part(self, part: str) -> str:
         """What a patch does to one file."""
-        if self.text and part.startswith(f"diff --git a/{_SELFTESTS}Makefile "):
+        if self.text and part.startswith(f"diff --git a/{SELFTESTS}Makefile "):
             return self._list(part)
         for old, new in self.folders.items():
-            part = part.replace(f"{_SELFTESTS}{old}/", f"{_SELFTESTS}{new}/")
+            part = part.replace(f"{SELFTESTS}{old}/", f"{SELFTESTS}{new}/")
         return part
 
     def _list(self, part: str) -> str:
@@ -69,6 +69,6 @@ def find_renames(tree: Path) -> Renames:
     >>> find_renames(Path("/nonexistent")).patch("as it is")
     'as it is'
     """
-    tests = tree / _SELFTESTS
+    tests = tree / SELFTESTS
     folders = {old: new for old, new in _FOLDERS.items() if (tests / new).is_dir() and not (tests / old).is_dir()}
     return Renames(folders, "").within(tree)

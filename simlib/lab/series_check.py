@@ -17,6 +17,7 @@ from simlib.lab.build import check_objects, compile_kvm, compile_selftests, has_
 from simlib.lab.cache import at_work, lab_dir
 from simlib.lab.patches import Series, read_series
 from simlib.lab.process import need
+from simlib.lab.renames import SELFTESTS
 from simlib.lab.source import prepare_source, prepare_step
 from simlib.lab.targets import Target
 
@@ -25,7 +26,6 @@ _NEW = re.compile(r"^--- /dev/null\n\+\+\+ b/(\S+)$", re.MULTILINE)
 _WARNING = re.compile(r"^(\S+\.[ch]):\d+:\d+: warning: (.*)$", re.MULTILINE)
 _TREE = re.compile(r"(?:.*/(?:source|pristine|steps)/|(?:\.\./)+)?(?P<name>(?:arch|include|virt)/.*)")
 
-SELFTESTS = "tools/testing/selftests/kvm/"
 
 IGNORED = ("FILE_PATH_CHANGES", "UNKNOWN_COMMIT_ID", "MACRO_ARG_REUSE")
 """What checkpatch says and is not an objection here: the reminder to look at MAINTAINERS when a file is new can only be

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 
 import pandas as pd
 
 from simlib.errors import InputError
+
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+"""A number as a cell has it."""
 
 
 def cut_cells(where: str, text: str) -> pd.DataFrame:

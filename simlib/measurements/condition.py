@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simlib.errors import InputError, nearest
+from simlib.measurements.cells import NUMBER
 from simlib.model import program
 from simlib.model.grammar import Reader, leaves
 from simlib.model.program import Both, Either, Not
@@ -26,7 +27,6 @@ from simlib.model.program import Both, Either, Not
 _COMPARE = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _COLUMN = re.compile(r"[^\W\d]\w*")
 _VALUE = re.compile(r"""'[^']*'|"[^"]*"|[^\s'",<>=!()\[\]]+""")
 _GRAMMAR = "write `column op value`, op one of == != <= >= < > or `in a,b,c`, joined by `and`, `or`, `not`, parentheses"
@@ -49,7 +49,7 @@ class Clause(program.Condition):
     literals: tuple[str, ...]
 
     def __str__(self) -> str:
-        quoted = (v if _NUMBER.fullmatch(v) else _quote(v) for v in self.literals)
+        quoted = (v if NUMBER.fullmatch(v) else _quote(v) for v in self.literals)
         return f"{self.column} {self.op} {','.join(quoted)}"
 
 
@@ -174,7 +174,7 @@ def _compared(clause: Clause, frame: pd.DataFrame) -> Any:
     wanted: list[Any] = list(clause.literals)
     if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
         for value in clause.literals:
-            if not _NUMBER.fullmatch(value):
+            if not NUMBER.fullmatch(value):
                 raise InputError(what, value, "the column holds numbers", "give one")
         wanted = [float(value) for value in wanted]
         have = series.to_numpy(dtype=np.float64, na_value=np.nan)

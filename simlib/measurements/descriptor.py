@@ -17,10 +17,10 @@ import pandas as pd
 
 from simlib.errors import InputError, nearest
 from simlib.measurements import units
+from simlib.measurements.cells import NUMBER
 from simlib.measurements.units import SUFFIXES, is_time, names_duration, suffix_of, unit_of
 from simlib.reading import exists, read_json
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _CONSTRAINT = re.compile(r'constraint "(\w+)" is "(.*)"', re.DOTALL)  # as Frictionless writes it
@@ -131,7 +131,7 @@ def implied_descriptor(where: str, cells: pd.DataFrame) -> dict[str, Any]:
 
 def _holds_numbers(name: str, column: Iterable[str]) -> bool:
     """Tell whether a column without a descriptor is meant to hold numbers."""
-    numbers = [bool(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell)) for cell in column if cell]
+    numbers = [bool(NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell)) for cell in column if cell]
     if suffix_of(name) or name == "vcpus":
         return True
     known = name in units.KEY_COUNTS | units.OUTCOME_COUNTS or names_duration(name)
@@ -186,9 +186,9 @@ def _check_column(where: str, column: pd.Series[str], field: dict[str, Any], mis
 
 def _number_fault(cell: str, name: str, whole: bool, least: float) -> tuple[str, str, str] | None:
     """What is wrong with a number: its text, the rule, and the cure."""
-    if _NOT_FINITE.fullmatch(cell) or (_NUMBER.fullmatch(cell) and not math.isfinite(float(cell))):
+    if _NOT_FINITE.fullmatch(cell) or (NUMBER.fullmatch(cell) and not math.isfinite(float(cell))):
         return cell, "must be a finite number", "remove the row or measure it again"
-    if not _NUMBER.fullmatch(cell):
+    if not NUMBER.fullmatch(cell):
         return repr(cell), "must be a number", "write only its digits"
     if float(cell) < least:
         what = "a time" if is_time(name) else "a count or size"

@@ -365,9 +365,10 @@ def _fit(result: Fit) -> Shown:
         "residuals": f"Error of the model at each row. {errors}.",
         "correlation": f"Correlation of the costs' logarithms. {_strongest(correlation)}",
         "dirty_memory_time": "Dirty memory time: measured, and by the model.",
+        "contentions": "Contentions of the lock: measured, and by the model.",
         "sensitivity": "Which cost's uncertainty moves the first variant's time.",
     }
-    drawn = {name: captions[name] for name in result.figures() if name in captions}
+    drawn = {name: captions[name] for name in result.figures()}
     return Shown("Calibrated costs", result.heading, tables, drawn, {"degrees of freedom": result.estimate.dof})
 
 

@@ -139,7 +139,8 @@ class Chart:
     def html(self, name: str) -> Markup:
         """The figure as a ``div`` of that id and the script that fills it; plotly.js itself is not in it."""
         height = f"{int(self.figure.layout.height or self.figure.layout.template.layout.height or 450)}px"
-        text = self.figure.to_html(MODEBAR, full_html=False, include_plotlyjs=False, div_id=name, default_height=height)
+        config = dict(MODEBAR)  # Plotly takes keys out of it
+        text = self.figure.to_html(config, full_html=False, include_plotlyjs=False, div_id=name, default_height=height)
         return Markup(text)  # noqa: S704  # plotly escapes <, > and / within the figure's JSON
 
 

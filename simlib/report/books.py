@@ -94,8 +94,9 @@ class Pages:
     wanted: dict[Path, str] = field(default_factory=dict)
 
     def run(self, path: Path, check: Check = lambda: None) -> Card:
-        """Run a notebook, and write its page and the notebook with its outputs beside it. A card has its heading, the
-        question and picture of its first cell, and the sentence that its last cell shows.
+        """Run a notebook, and write its page and the notebook with its outputs beside it.
+
+        Returns: its heading, the question and picture of its first cell, and the sentence that its last cell shows.
         """
         check()
         began = time.monotonic()
@@ -175,7 +176,7 @@ def executed(path: Path, environment: Mapping[str, str]) -> nbformat.NotebookNod
     client = NotebookClient(notebook, km=manager, timeout=TIMEOUT_S, startup_timeout=TIMEOUT_S, resources=resources)
     client.owns_km = True  # so that the kernel ends with the run
     client.extra_arguments = ["--log-level=ERROR"]  # a kernel warns that its sockets on this machine are not encrypted
-    own = {"PYTHONPATH": str(Path(__file__).parents[2]), "PLOTLY_RENDERER": "plotly_mimetype"}
+    own = {"PYTHONPATH": str(ROOT), "PLOTLY_RENDERER": "plotly_mimetype"}
     try:
         client.execute(env={**os.environ, **own, **environment})
     except CellExecutionError as error:

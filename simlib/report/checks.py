@@ -11,14 +11,14 @@ from simlib import theory
 from simlib.engine import compiled, reference
 from simlib.engine.result import PS
 from simlib.errors import SimlibError
-from simlib.fits import Fit, load_fit
-from simlib.measurements import data_dir
+from simlib.fits import Fit
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.program import Lock, Program
 from simlib.model.steps import Mode, Stamp
 from simlib.report.block import Prose, Table
 from simlib.report.page import Section
+from simlib.studies.arm64 import altra
 from simlib.workloads import build
 
 _EVENTS = 200_000
@@ -42,7 +42,7 @@ def checks(seed: int) -> Section:
                 "equal to the picosecond. Where exact theory exists it is the third witness."
             ),
             Table(
-                engines(load_fit(data_dir() / "fits" / "ampere-altra.json"), seed),
+                engines(altra.shipped_fit(), seed),
                 "Engine identity on a small instance of each variant (4 vCPUs, 2 MiB each).",
             ),
             Table(

@@ -27,7 +27,7 @@ from simlib.report.books import Pages, notebooks
 from simlib.report.checks import checks
 from simlib.report.page import Report, Section
 from simlib.studies import every
-from simlib.studies.published import answer, finding, published_table, short_summary, source_of
+from simlib.studies.published import FAR, answer, finding, published_table, short_summary, source_of
 from simlib.studies.study import KEPT, Found
 from simlib.version import __version__
 
@@ -91,9 +91,9 @@ def _index(numbers: pd.DataFrame, cards: Sequence[Card], checked: Section, seed:
                     Table(
                         short_summary(numbers),
                         "Published numbers by their table. Held out: no cost was fitted to them, and no setting chosen "
-                        "on them. Missed: held out, outside of their interval and off by more than 10 %. Furthest: the "
-                        "error of the held-out number that is furthest off. All numbers are in published.csv; the "
-                        "causes of the misses are in the notebook on validation.",
+                        "on them. Missed: held out, outside of their interval and off by more than "
+                        f"{FAR:g} %. Furthest: the error of the held-out number that is furthest off. All numbers are "
+                        "in published.csv; the causes of the misses are in the notebook on validation.",
                     ),
                     Note(
                         "The form of the model was chosen by somebody who knew some of the held-out numbers, as with "

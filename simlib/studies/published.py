@@ -52,20 +52,19 @@ def published_table(numbers: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return rows[["study", *first, *last]]
 
 
-def misses(table: pd.DataFrame, beyond: float = FAR) -> pd.DataFrame:
-    """Held-out numbers that the model misses, the furthest first: outside of their interval, and by more than `beyond`.
+def misses(table: pd.DataFrame) -> pd.DataFrame:
+    """Held-out numbers that the model misses, the furthest first: outside of their interval, and by more than `FAR`.
 
     A number without an interval is missed by its error alone.
 
     - `table`: as of `published_table`.
-    - `beyond`: percent.
 
     >>> rows = pd.DataFrame({"role": HELD_OUT, "error_percent": [-30.0, 40.0, 25.0], "inside": [None, True, False]})
     >>> misses(rows)["error_percent"].tolist()
     [-30.0, 25.0]
     """
     outside = ~table["inside"].isin([True])
-    far = table["error_percent"].abs() > beyond
+    far = table["error_percent"].abs() > FAR
     found = table[(table["role"] == HELD_OUT) & outside & far]
     return found.sort_values("error_percent", key=lambda error: -error.abs(), kind="stable")
 
@@ -134,8 +133,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     """One row a study and metric: how many numbers, which of them fitted, errors of those and of the held-out ones.
 
     Returns: study, metric, numbers, fitted, held_out, not_predicted; fitted_median, fitted_worst, held_out_median,
-    held_out_worst (percent, the worst with its sign; bounds have none); with_interval, inside (of all that have an
-    interval), held_out_inside.
+    held_out_worst (percent, the worst with its sign; bounds have none); with_interval, inside (of the
+    held-out ones that have an interval).
     """
     rows = []
     pairs = table[["study", "metric"]].drop_duplicates().itertuples(index=False)
@@ -150,8 +149,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
             row[f"{key}_median"] = float(errors.abs().median()) if len(errors) else np.nan
             row[f"{key}_worst"] = max(errors.tolist(), key=abs, default=np.nan)
         row["not_predicted"] = int((mine["role"] == NONE).sum())
-        judged = mine[(mine["role"] == HELD_OUT) & mine["inside"].notna()]
-        row["with_interval"], row["inside"] = len(judged), int(judged["inside"].astype(bool).sum())
+        inside = mine.loc[mine["role"] == HELD_OUT, "inside"].dropna()
+        row["with_interval"], row["inside"] = len(inside), int(inside.sum())
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -167,11 +166,10 @@ def finding(table: pd.DataFrame) -> str:
     counts = table["role"].value_counts()
     parts = [f"{counts[role]} {role}" for role in ROLES if role in counts]
     held = table[table["role"] == HELD_OUT]
-    judged = held[held["inside"].notna()]
+    inside = held["inside"].dropna()
     text = f"{len(table)} published numbers: {', '.join(parts)}."
-    if len(judged):
-        inside = int(judged["inside"].astype(bool).sum())
-        text += f" Of {len(judged)} held-out numbers with an interval {inside} lie inside it."
+    if len(inside):
+        text += f" Of {len(inside)} held-out numbers with an interval {int(inside.sum())} lie inside it."
     errors = held[held["error_percent"].notna()]
     if len(errors):
         worst = max(errors.to_dict("records"), key=lambda row: abs(row["error_percent"]))

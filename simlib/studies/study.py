@@ -12,12 +12,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from simlib.errors import InputError
 from simlib.files import replace
 from simlib.fits import Fit, find_fit
 from simlib.model.scenario import Scenario
 from simlib.parallel import Progress
+from simlib.prediction import LEVEL
 
 FITTED, HELD_OUT, COUNTED, NONE = ROLES = ("fitted", "held out", "shown only", "not predicted")
 """What a number is to the model: it was calibrated to or chosen on; it was not; a zero, which has no error; or nothing
@@ -78,6 +80,15 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
 def held_out(rows: pd.DataFrame) -> pd.DataFrame:
     """The published numbers that the model did not see, with `judged`'s columns."""
     return judged(rows[rows["role"] == HELD_OUT]).reset_index(drop=True)
+
+
+def student(dof: int) -> float:
+    """Student's t for two-sided intervals of `simlib.prediction.LEVEL`.
+
+    >>> round(student(8), 2)
+    1.86
+    """
+    return float(stats.t.ppf(0.5 + LEVEL / 2, dof))
 
 
 def shipped_fit(scenario: Scenario) -> Fit:

@@ -9,7 +9,6 @@ import pytest
 
 from simlib import calibrate, load_fit, measurements, save_fit
 from simlib.calibration.tables import conditions_of, read_tables, split_conditions
-from simlib.cli import main
 from simlib.errors import InputError
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario
@@ -153,17 +152,15 @@ def test_a_condition_of_nothing_is_refused(texts, rule):
         split_conditions("train", texts, ["mine", "theirs"])
 
 
-def test_the_command_takes_several_tables(tables, tmp_path, capsys):
+def test_the_command_takes_several_tables(tables, tmp_path, ask):
     for name, frame in tables.items():
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
     scenario = tmp_path / "scenario.toml"
     scenario.write_text(Scenario.parse(FILE).to_toml(), encoding="utf-8")
-    files = [str(tmp_path / f"{name}.csv") for name in tables]
-    with pytest.raises(SystemExit) as end:
-        main(["calibrate", str(scenario), *files, "--train", "vcpus <= 8", "--train", "clear:vcpus != 3", "--out",
-              str(tmp_path / "out.json"), "--format", "csv"])  # fmt: skip
-    out, err = capsys.readouterr()
-    assert end.value.code in (0, None), err
+    files = [tmp_path / f"{name}.csv" for name in tables]
+    train = ("--train", "vcpus <= 8", "--train", "clear:vcpus != 3")
+    code, out, err = ask("calibrate", scenario, *files, *train, "--out", tmp_path / "out.json", "--format", "csv")
+    assert code == 0, err
     assert set(pd.read_csv(io.StringIO(out))["name"]) == set(KNOWN)
     assert "29 observations, 3 costs" in err
     assert load_fit(tmp_path / "out.json").meta["train"] == "vcpus <= 8; clear:vcpus != 3"

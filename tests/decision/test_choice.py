@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 
 from simlib import parallel
-from simlib.cli import main
 from simlib.decision import (
     OBJECTIVES,
     choice,
@@ -724,22 +723,11 @@ def test_a_scenario_with_variants_is_refused():
         choose(case)
 
 
-def command(capsys, name, *arguments):
-    """Exit code, stdout, stderr of ``simlib choose`` or ``choose-batch``."""
-    code = 0
-    try:
-        main([name, *map(str, arguments)])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
-def test_the_command_gives_the_same_in_all_forms(capsys, tmp_path, short):
+def test_the_command_gives_the_same_in_all_forms(ask, tmp_path, short):
     file = tmp_path / "mine.toml"
     file.write_text(scenario(WRITE).to_toml())
     options = ("choose-batch", file, "--memory", "1M", "--vcpus", 4, "--write-interval", "2us", "--objective", "clear")
-    code, text, messages = command(capsys, *options, "--format", "json", "--out", tmp_path / "out")
+    code, text, messages = ask(*options, "--format", "json", "--out", tmp_path / "out")
     result = json.loads(text)
     assert code == 0
     assert "written to" in messages
@@ -751,18 +739,18 @@ def test_the_command_gives_the_same_in_all_forms(capsys, tmp_path, short):
     asked = Scenario.parse(tomllib.loads(result["scenario"]))
     assert (asked.guest.vcpus, asked.workload.access_interval) == (4, 2_000_000)
 
-    code, text, _ = command(capsys, *options)
+    code, text, _ = ask(*options)
     assert code == 0
     assert text.splitlines()[0] == result["sentence"]
     assert "every 64 pages" in text
 
 
-def test_choose_gives_the_same_in_all_forms(capsys, tmp_path, short):
+def test_choose_gives_the_same_in_all_forms(ask, tmp_path, short):
     file = tmp_path / "mine.toml"
     file.write_text(scenario(WRITE).to_toml())
     among = [word for name in ("every-64", "whole-ioctl", "held >= 50us", "own") for word in ("--among", name)]
     options = ("choose", file, "--memory", "1M", "--vcpus", 4, "--confidence", 0.9, *among)
-    code, text, messages = command(capsys, *options, "--format", "json", "--out", tmp_path / "out")
+    code, text, messages = ask(*options, "--format", "json", "--out", tmp_path / "out")
     result = json.loads(text)
     assert code == 0
     assert "3 strategies, 30 to 36 simulations: whole migrations" in messages
@@ -782,12 +770,12 @@ def test_choose_gives_the_same_in_all_forms(capsys, tmp_path, short):
             there = [math.nan if row[column] is None else row[column] for row in result[name]]
             assert table[column].tolist() == pytest.approx(there, nan_ok=True)
 
-    code, text, _ = command(capsys, *options, "--format", "csv")
+    code, text, _ = ask(*options, "--format", "csv")
     assert code == 0
     assert text.splitlines()[0].startswith("strategy,as_it_is,allowed,stall_bound_s,lost_s,stall_s")
     assert len(text.splitlines()) == 4
 
-    code, text, _ = command(capsys, *options)
+    code, text, _ = ask(*options)
     assert code == 0
     assert text.splitlines()[0] == result["headline"]
     assert "\nx86-shadow: 4 vCPUs, 1M (4k), CLEARs of 1M; each vCPU accesses another page every " in text
@@ -799,11 +787,11 @@ def test_choose_gives_the_same_in_all_forms(capsys, tmp_path, short):
 
 
 @pytest.mark.parametrize("name", ["choose", "choose-batch"])
-def test_all_architectures_in_one_table(capsys, tmp_path, short, name):
+def test_all_architectures_in_one_table(ask, tmp_path, short, name):
     file = {"choose": "answers", "choose-batch": "architectures"}[name]
     case = ("--all", "--memory", "2M", "--vcpus", 1, "--link", "1Mbit/s", "--write-interval", "10ms")
     among = ("--among", "every-64", "--among", "whole-ioctl") if name == "choose" else ()
-    code, text, messages = command(capsys, name, *case, *among, "--out", tmp_path)
+    code, text, messages = ask(name, *case, *among, "--out", tmp_path)
     assert code == 0
     table = pd.read_csv(tmp_path / f"{file}.csv")
     choices = json.loads((tmp_path / f"{name}.json").read_text())
@@ -834,19 +822,19 @@ def test_all_architectures_in_one_table(capsys, tmp_path, short, name):
      (("--architecture", "arm64", "--link", "0Gbit/s"), "--link = 0Gbit/s: must be at least 1 bit/s"),
      (("--architecture", "arm64", "--max-stall", "soon"), "--max-stall = soon: a duration needs a unit")],
 )  # fmt: skip
-def test_the_command_names_each_fault(capsys, arguments, message):
-    code, text, messages = command(capsys, "choose-batch", *arguments)
+def test_the_command_names_each_fault(ask, arguments, message):
+    code, text, messages = ask("choose-batch", *arguments)
     assert (code, text) == (2, "")
     assert message in messages
 
 
-def test_a_file_has_its_own_guest(capsys, tmp_path):
+def test_a_file_has_its_own_guest(ask, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(scenario().to_toml())
-    code, text, messages = command(capsys, "choose", file, "--guest", "web")
+    code, text, messages = ask("choose", file, "--guest", "web")
     assert (code, text) == (2, "")
     assert "--guest = web: a scenario has its own guest; give --architecture instead of a file" in messages
-    code, _, messages = command(capsys, "choose", file, "--among", "own", "--among", "every-sixty")
+    code, _, messages = ask("choose", file, "--among", "own", "--among", "every-sixty")
     assert code == 2
     assert "policy = every-sixty: unknown policy" in messages
 

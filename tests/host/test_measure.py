@@ -12,7 +12,6 @@ import pytest
 from simulated_host import COSTS, FACTS, SimulatedHost
 
 import simlib
-from simlib import cli
 from simlib.errors import CalibrationError, InputError
 from simlib.host import fit as fitting
 from simlib.host import held_out, measure, noise
@@ -121,10 +120,8 @@ def test_a_cost_at_either_bound_is_not_determined(folder, monkeypatch):
     assert not fit.meta["valid"]["all_determined"]
 
 
-def test_the_page_and_the_choice_take_the_folder_alone(folder, capsys, monkeypatch):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["host", "report", str(folder)])
-    assert end.value.code == 0
+def test_the_page_and_the_choice_take_the_folder_alone(folder, ask, monkeypatch):
+    assert ask("host", "report", folder)[0] == 0
     page = (folder / "report.html").read_text("utf-8")
     for text in ("What was held out", "Simulated CPU, 2 CPUs", "shadow paging (NPT is off)", "fault_hold"):
         assert text in page
@@ -135,8 +132,7 @@ def test_the_page_and_the_choice_take_the_folder_alone(folder, capsys, monkeypat
         raise InputError("enough", "", "seen")
 
     monkeypatch.setattr(simlib, "choose", choose, raising=False)
-    with pytest.raises(SystemExit):
-        cli.main(["choose", "--fit", str(folder / "fit.json")])
+    ask("choose", "--fit", folder / "fit.json")
     case = asked["case"]
     assert (case.policy.architecture, case.machine.cores, case.guest.vcpus) == ("x86-shadow-paging", 2, 2)
 

@@ -13,7 +13,6 @@ import pytest
 from fake_qemu import serving
 from test_watch import Guest
 
-from simlib import cli
 from simlib.host import watch_guest
 from simlib.measurements import check
 
@@ -29,24 +28,18 @@ LOGS = {
 """Of what the page calls a recorded file: a sample of that kind."""
 
 
-def run(words):
-    with pytest.raises(SystemExit) as end:
-        cli.main(words)
-    assert end.value.code == 0
-
-
 @pytest.mark.parametrize("command", [one for one in COMMANDS if " data " in one])
-def test_an_import(command, tmp_path, monkeypatch):
+def test_an_import(command, tmp_path, monkeypatch, ask):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)[1:]
     name = words[3]
     Path(name).write_bytes((SAMPLES / LOGS[name]).read_bytes())
-    run(words)
+    assert ask(*words)[0] == 0
     assert [check(path) for path in Path("mine").glob("*.csv")]
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if " host " in one])
-def test_a_watch(command, tmp_path, monkeypatch, capsys):
+def test_a_watch(command, tmp_path, monkeypatch, ask):
     monkeypatch.chdir(tmp_path)
     socket = tmp_path / "guest.qmp"
     code = "print('x', flush=True); import time; time.sleep(60)"
@@ -61,10 +54,11 @@ def test_a_watch(command, tmp_path, monkeypatch, capsys):
         places = {"/run/guest.qmp": str(socket), "4095": str(process.pid), "30": "0.3"}
         words = [places.get(word, word) for word in shlex.split(command)[1:]]
         try:
-            run(words)
+            code, out, _ = ask(*words)
         finally:
             process.kill()
-    assert "migration" in capsys.readouterr().out
+    assert code == 0
+    assert "migration" in out
     if "--out" in words:
         name = words[words.index("--name") + 1] if "--name" in words else "watch"
         assert (tmp_path / "guest" / f"{name}.csv").is_file()

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from fake_qemu import HANG_UP, UNKNOWN, serving
 
-from simlib import cli
 from simlib.errors import InputError, SimlibError
 from simlib.host import watch_guest
 from simlib.measurements import check, read
@@ -368,13 +367,11 @@ def test_a_process_that_ends_ends_the_watch():
     assert found.ended == "the process ended"
 
 
-def test_the_command_prints_and_writes(tmp_path, capsys):
+def test_the_command_prints_and_writes(tmp_path, ask):
     with serving(tmp_path / "q", Guest()):
         words = ["--qmp", tmp_path / "q", "--interval", "0.05", "--events", "", "--out", tmp_path / "out"]
-        with pytest.raises(SystemExit) as end:
-            cli.main(["host", "watch", *map(str, words), "--format", "json"])
-    assert end.value.code == 0
-    out, err = capsys.readouterr()
+        code, out, err = ask("host", "watch", *words, "--format", "json")
+    assert code == 0
     printed = json.loads(out)
     assert {"about": "watch", "what": "ended", "value": "migration completed", "unit": ""} in printed
     assert "watch.csv and its descriptor written" in err

@@ -12,29 +12,18 @@ import time
 import pytest
 from lab_fakes import built, program
 
-from simlib.cli import main, output
+from simlib.cli import output
 from simlib.lab.build import built_dir
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr of a command."""
-    code = 0
-    try:
-        main([str(a) for a in arguments])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
-def test_check_looks_and_never_fails(capsys, only, lab):
-    code, out, err = run(capsys, "lab", "check", "--format", "json")
+def test_check_looks_and_never_fails(ask, only, lab):
+    code, out, err = ask("lab", "check", "--format", "json")
     rows = {row["what"]: row for row in json.loads(out)}
     assert (code, err) == (0, "")
     assert rows["patch series"]["there"] == "yes"
     assert rows["compiler arm64"]["there"] == rows["QEMU arm64"]["there"] == "no"
     assert not lab.exists()
-    assert "apt-get install" in run(capsys, "lab", "check")[1]
+    assert "apt-get install" in ask("lab", "check")[1]
 
 
 EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
@@ -74,10 +63,10 @@ EXPERIMENT = 'name = "one"\ntarget = "x86_64"\n'
         ),
     ],
 )
-def test_a_fault_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch, only, lab, arguments, expected):
+def test_a_fault_is_one_sentence_and_exit_code_2(ask, tmp_path, monkeypatch, only, lab, arguments, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.toml").write_text(EXPERIMENT)
-    code, out, err = run(capsys, "lab", *arguments)
+    code, out, err = ask("lab", *arguments)
     assert (code, out) == (2, "")
     assert f"simlib: {expected}" in err or expected in err
     assert err.strip().count("\n") == 0
@@ -124,9 +113,9 @@ def test_a_long_step_is_heard_of_now_and_then(capsys, monkeypatch):
     assert 2 <= len(lines) <= 6
 
 
-def test_help_names_every_command(capsys):
-    code, out, _ = run(capsys, "lab", "--help")
+def test_help_names_every_command(ask):
+    code, out, _ = ask("lab", "--help")
     assert code == 0
     for command in ("check", "qemu", "build", "check-series", "run", "compare", "collect"):
         assert command in out
-        assert "Usage" in run(capsys, "lab", command, "--help")[1]
+        assert "Usage" in ask("lab", command, "--help")[1]

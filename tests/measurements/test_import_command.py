@@ -7,63 +7,50 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
-from simlib import cli
 from simlib.measurements import KINDS, check
 
 SAMPLES = Path(__file__).parent / "samples"
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr of ``simlib data``."""
-    code = 0
-    try:
-        cli.main(["data", *map(str, arguments)])
-    except SystemExit as end:
-        code = int(end.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
-def test_it_prints_each_form(capsys):
+def test_it_prints_each_form(ask):
     log = SAMPLES / "dirty_log_perf_test.log"
-    code, out, err = run(capsys, "import", "dirty-log-perf-test", log, "--set", "vcpus=8", "--format", "csv")
+    code, out, err = ask("data", "import", "dirty-log-perf-test", log, "--set", "vcpus=8", "--format", "csv")
     frame = pd.read_csv(io.StringIO(out))
     assert code == 0
     assert frame["dirty_memory_time_s"].tolist()[:2] == [0.926113004, 0.931002118]
     assert set(frame["vcpus"]) == {8}
     assert "more with --table: runs" in err
-    code, out, _ = run(capsys, "import", "dirty-log-perf-test", log, "--table", "runs", "--format", "json")
+    code, out, _ = ask("data", "import", "dirty-log-perf-test", log, "--table", "runs", "--format", "json")
     assert json.loads(out)[1]["clear_dirty_log_total_time_s"] is None
-    code, out, err = run(capsys, "import", "dirty-log-perf-test", log)
+    code, out, err = ask("data", "import", "dirty-log-perf-test", log)
     assert code == 0
     assert "enable_dirty_logging_time_s" in out  # the second table too
     assert "NA" not in out
     assert "runs: dirty_log_perf_test: times of each run; 2 rows" in err
 
 
-def test_it_writes_a_package(capsys, tmp_path):
-    code, _, err = run(capsys, "import", "trace-cmd", SAMPLES / "trace-cmd.txt", "--out", tmp_path, "--name", "one")
+def test_it_writes_a_package(ask, tmp_path):
+    code, _, err = ask("data", "import", "trace-cmd", SAMPLES / "trace-cmd.txt", "--out", tmp_path, "--name", "one")
     assert code == 0
     assert "one.csv and its descriptor written" in err
     assert "warning: 204600 events were lost" in err
     assert sorted(p.stem for p in tmp_path.glob("*.csv")) == ["one", "one-acquired", "one-events", "one-released"]
     for path in tmp_path.glob("*.csv"):
-        assert run(capsys, "check", path)[0] == 0
+        assert ask("data", "check", path)[0] == 0
     assert json.loads((tmp_path / "one.json").read_text())["caveats"][0].startswith("204600 events were lost")
 
 
-def test_it_reads_standard_input(capsys, monkeypatch, tmp_path):
+def test_it_reads_standard_input(ask, monkeypatch, tmp_path):
     raw = (SAMPLES / "lock_stat.txt").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
-    code, out, _ = run(capsys, "import", "lock-stat", "-", "--lock", "all", "--format", "csv", "--out", tmp_path)
+    code, out, _ = ask("data", "import", "lock-stat", "-", "--lock", "all", "--format", "csv", "--out", tmp_path)
     assert code == 0
     assert out.count("\n") == 6
     assert check(tmp_path / "standard-input.csv")
 
 
-def test_faults_leave_nothing_behind(capsys, tmp_path):
+def test_faults_leave_nothing_behind(ask, tmp_path):
     log, out = tmp_path / "log", tmp_path / "out"
     log.write_text((SAMPLES / "dirty_log_perf_test.log").read_text()[:-30])
     below = tmp_path / "log" / "below-a-file"
@@ -79,25 +66,25 @@ def test_faults_leave_nothing_behind(capsys, tmp_path):
         (("lock-stat", good, "--set", "vcpus"), "must be COLUMN=VALUE"),
         (("lock-stat", good, "--name", "A B"), "must be small letters"),
     ):
-        code, printed, err = run(capsys, "import", *arguments, "--out", out)
+        code, printed, err = ask("data", "import", *arguments, "--out", out)
         assert (code, printed) == (2, ""), (arguments, err)
         assert sentence in err
         assert err.count("\n") == 1
         assert not out.exists()
-    code, _, err = run(capsys, "import", "lock-stat", good, "--out", below)
+    code, _, err = ask("data", "import", "lock-stat", good, "--out", below)
     assert code == 2
     assert "cannot be written" in err
 
 
-def test_progress_appears_when_it_takes_long(capsys, monkeypatch):
+def test_progress_appears_when_it_takes_long(ask, monkeypatch):
     log = SAMPLES / "perf-lock.txt"
-    assert "reading" not in run(capsys, "import", "perf-lock", log)[2]
+    assert "reading" not in ask("data", "import", "perf-lock", log)[2]
     monkeypatch.setattr("simlib.cli.output.PATIENCE_S", -1.0)
-    assert "perf-lock.txt: 100%" in run(capsys, "import", "perf-lock", log)[2]
+    assert "perf-lock.txt: 100%" in ask("data", "import", "perf-lock", log)[2]
 
 
-def test_help_teaches_the_kinds(capsys):
-    code, out, _ = run(capsys, "import", "--help")
+def test_help_teaches_the_kinds(ask):
+    code, out, _ = ask("data", "import", "--help")
     assert code == 0
     assert "simlib data import lock-stat /proc/lock_stat" in out
     for name, kind in KINDS.items():

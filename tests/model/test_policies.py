@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simlib.cli import changes_of, main
+from simlib.cli import changes_of
 from simlib.engine import compiled, reference
 from simlib.errors import InputError
 from simlib.model.policies import POLICIES, apply, policy
@@ -65,19 +65,13 @@ def test_the_manual_has_the_policies_as_they_are():
     assert rows == expected
 
 
-def test_the_command_lists_and_applies_them(capsys, tmp_path):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as end:
-            main([str(a) for a in arguments])
-        out = capsys.readouterr()
-        return end.value.code, out.out, out.err
-
-    code, out, _ = run("policies", "--format", "json")
+def test_the_command_lists_and_applies_them(ask, tmp_path):
+    code, out, _ = ask("policies", "--format", "json")
     assert code == 0
     assert [row["name"] for row in json.loads(out)] == list(POLICIES)
     path = tmp_path / "scenario.toml"
     path.write_text(SCENARIO.variants["arm"].to_toml(), encoding="utf-8")
-    whole, every = (run("simulate", path, "--policy", name, "--format", "json") for name in ("whole-ioctl", "every-64"))
+    whole, every = (ask("simulate", path, "--policy", name, "--format", "json") for name in ("whole-ioctl", "every-64"))
     assert whole[0] == every[0] == 0
     assert whole[1] != every[1]
-    assert run("simulate", path, "--policy", "every-63")[0] == 2
+    assert ask("simulate", path, "--policy", "every-63")[0] == 2

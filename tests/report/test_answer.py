@@ -11,7 +11,6 @@ import pytest
 
 import simlib
 from simlib import InputError, Scenario
-from simlib.cli import main
 from simlib.files import check_writable
 from simlib.fits import find_fit
 from simlib.report import Chart, Table
@@ -121,21 +120,19 @@ def small(tmp_path):
     [("predict", "--vcpus", "1,2"), ("compare", "own", "every-64", "--vcpus", "2"), ("simulate",)],
     ids=lambda command: command[0],
 )
-def test_commands_write_the_page(capsys, small, tmp_path, command):
+def test_commands_write_the_page(ask, small, tmp_path, command):
     path = tmp_path / "new" / "page.html"
-    with pytest.raises(SystemExit) as end:
-        main([command[0], str(small), *command[1:], "--plot", str(path)])
-    assert end.value.code in (0, None)
+    code, out, err = ask(command[0], small, *command[1:], "--plot", path)
+    assert code == 0
     page = path.read_text(encoding="utf-8")
     assert f"simlib {command[0]} {small}" in page
     assert [file.name for file in path.parent.iterdir()] == ["page.html"]
-    out = capsys.readouterr()
-    assert f"page written to {path}" in out.err
-    assert out.out  # the table is printed as without it
+    assert f"page written to {path}" in err
+    assert out  # the table is printed as without it
 
 
 @pytest.mark.parametrize("command", ["predict", "compare", "simulate", "choose", "choose-batch", "calibrate"])
-def test_a_page_that_cannot_be_written_is_refused_before_the_work(capsys, small, tmp_path, command, monkeypatch):
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(ask, small, tmp_path, command, monkeypatch):
     for name in ("predict", "compare", "simulate", "choose", "choose_batch", "calibrate", "load_scenario"):
         monkeypatch.setattr(simlib, name, lambda *_, **__: pytest.fail("work began"), raising=False)
     more = {"predict": ["--vcpus", "2"], "compare": ["own", "--vcpus", "2"],
@@ -144,22 +141,19 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(capsys, small,
         (small / "below-a-file.html", "cannot be written"),
         (tmp_path / "page.png", "whose name ends in .html"),
     ):
-        with pytest.raises(SystemExit) as end:
-            main([command, str(small), *more, "--plot", str(path)])
-        assert end.value.code == 2
-        assert sentence in capsys.readouterr().err
+        code, _, said = ask(command, small, *more, "--plot", path)
+        assert code == 2
+        assert sentence in said
     assert [file.name for file in tmp_path.iterdir()] == ["small.toml"]
 
 
-def test_the_readme_names_the_commands_that_write_a_page(capsys):
+def test_the_readme_names_the_commands_that_write_a_page(ask):
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     named = re.search(r"With `--plot page.html` the commands (.*?) write", readme, re.DOTALL)
     assert named
     listed = set(re.findall(r"`([\w-]+)`", named[1]))
     for command in ("calibrate", "predict", "compare", "simulate", "choose", "choose-batch", "reproduce", "policies"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        assert ("--plot" in capsys.readouterr().out) is (command in listed), command
+        assert ("--plot" in ask(command, "--help")[1]) is (command in listed), command
 
 
 def test_a_place_is_checked_without_making_anything(tmp_path):

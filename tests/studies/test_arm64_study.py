@@ -125,7 +125,9 @@ def test_the_calibrated_line_transfer_agrees_with_a_measured_one(fit):
 
 def test_the_notebook_runs_and_says_where_its_points_come_from(run):
     assert_ran_without_complaint(run)
-    for figure in figures_of(run):
+    drawn = figures_of(run)
+    assert len(drawn) == 8
+    for figure in drawn:
         subtitle = figure["layout"]["title"]["subtitle"]["text"]
         assert any(word in subtitle for word in ("measured", "simulated", "calibrated", "predicted", "Sobol")), subtitle
     last = code_cells(run)[-2]

@@ -280,7 +280,9 @@ def test_the_notebook_says_what_its_cells_compute(ran):
     """Seed 001: the batch matters where faults take the lock, and only there. Seed 000: readers do not contend."""
     run = ran(ROOT / "notebooks" / "02-contention-lab.ipynb")
     assert_ran_without_complaint(run)
-    for figure in figures_of(run):
+    drawn = figures_of(run)
+    assert len(drawn) == 10
+    for figure in drawn:
         subtitle = figure["layout"]["title"]["subtitle"]["text"]
         assert "lab time" in subtitle or "simulated" in subtitle, subtitle
     gain, price, share, costs = (run[name] for name in ("gain", "price", "share", "costs"))

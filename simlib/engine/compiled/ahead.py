@@ -21,7 +21,8 @@ step had been an event, counters included. Why this is exact:
 - A thread may stop anywhere and come back at its time, so what is not known to be safe is an event.
 
 A *round* is what lies between two hits of one ACCESS. As long as nothing but the page and the time differs, rounds are
-alike: `learn` walks through one of each at the start, and `skip` adds up as many at once as there are hits in a row.
+alike: `rounds.learn` walks through one of each at the start, and `rounds.skip` adds up as many at once as there are
+hits in a row.
 
 With a trace, a ledger or another clock than the world's every step is an event.
 """

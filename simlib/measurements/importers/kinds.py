@@ -23,8 +23,9 @@ from simlib.measurements.importers import (
     perf_trace,
     trace,
 )
-from simlib.measurements.importers.lines import ForeignText, Lines, Progress
+from simlib.measurements.importers.lines import ForeignText, Lines
 from simlib.measurements.importers.tables import Contents, Imported
+from simlib.parallel import Progress
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from simlib.errors import InputError
-
-Progress = Callable[[str, float], None]
+from simlib.parallel import Progress
 
 LARGEST = 2**53
 """Largest whole number of a measurement file; above it a float64 skips integers."""

@@ -13,22 +13,20 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from simlib.fits import CostEstimate
-from simlib.measurements import data_dir, load
+from simlib.measurements import load
 from simlib.model.machine import MACHINES
-from simlib.model.scenario import load_scenario
-from simlib.prediction import LEVEL
+from simlib.studies.arm64 import altra
 from simlib.studies.lab.instructions import instruction_costs, plain_costs
-from simlib.studies.study import shipped_fit
+from simlib.studies.study import shipped_fit, student
 from simlib.studies.x86 import growth
 from simlib.studies.x86.hosts import configurations
+from simlib.studies.x86.parked import PAGES_PER_GIB
 
 KINDS = {"exit": "fault_exit", "hold": "fault_hold", "clear": "clear_page", "letting go": "reacquire"}
 """Kinds of action, and the cost that each is."""
 
-_GIB_PAGES = 262144
 _WAITERS_AT = 16
 """vCPUs at which x86's hold is taken, since it grows with them."""
 
@@ -73,19 +71,19 @@ def times() -> pd.DataFrame:
     ['clear', 'exit', 'hold', 'letting go']
     """
     x86 = _nanoseconds(shipped_fit(configurations()).estimate)
-    altra = _nanoseconds(shipped_fit(load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")).estimate)
+    ampere = _nanoseconds(altra.shipped_fit().estimate)
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
     # What a fault occupies the lock for, moving the lock's own lines left out: the growth is work of some kind.
     hold = MACHINES["x86-published"].slowed(_WAITERS_AT) * paging["fault_hold"]
     hold += x86["crowding"] * float(np.log2(_WAITERS_AT - 1))
     enable = load("arm64-enable-dirty-log-chunks").rows("page_size == '4K' and variant == 'before'")
-    enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * _GIB_PAGES) * 1e6
+    enabling = float(enable["enable_time_ms"].iloc[0]) / (128 * PAGES_PER_GIB) * 1e6
     shadow, tdp, arm64 = ("x86-shadow-paging", "x86-shadow"), ("x86-tdp", "x86-npt"), ("arm64", "arm64-write")
     rows = [
         ("exit", *shadow, paging["fault_exit"], "calibrated, ept=N"),
-        ("exit", *arm64, altra["fault_exit[fixed test]"], "calibrated, seed 000"),
+        ("exit", *arm64, ampere["fault_exit[fixed test]"], "calibrated, seed 000"),
         ("hold", *shadow, hold, f"calibrated, ept=N, with its growth at {_WAITERS_AT} vCPUs"),
-        ("hold", *arm64, altra["fault_hold"], "calibrated, seed 000"),
+        ("hold", *arm64, ampere["fault_hold"], "calibrated, seed 000"),
         ("clear", *shadow, x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),
         ("clear", *tdp, x86["clear_page[tdp]"], "CLEAR with parked vCPUs"),
         ("clear", *arm64, enabling, "write-protecting at enable, Kunpeng 920: not CLEAR"),
@@ -151,7 +149,7 @@ def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
     dof = len(table) - table["kind"].nunique()
     spread = float(np.sqrt((deviations**2).sum() / dof))
     mine = logs[table["kind"] == kind]
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * spread * float(np.sqrt(1 + 1 / len(mine)))
+    half = student(dof) * spread * float(np.sqrt(1 + 1 / len(mine)))
     return Translated(float(np.exp(mine.mean())) * count, float(np.exp(half)))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize
 
 from simlib.engine import compiled
 from simlib.engine.result import LEDGER, PS
@@ -22,11 +22,11 @@ from simlib.fits import CostEstimate
 from simlib.measurements import load
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
-from simlib.prediction import LEVEL, evaluate
+from simlib.prediction import evaluate
 from simlib.studies.lab.instructions import cost_estimate, instruction_costs
 from simlib.studies.lab.machines import lab_case, lab_scenario
 from simlib.studies.lockless import kernbench
-from simlib.studies.study import shipped_fit
+from simlib.studies.study import shipped_fit, student
 from simlib.workloads import build
 
 EXPERIMENT = "lockless-write-protect"
@@ -112,7 +112,7 @@ def fit_walk() -> Walk:
     dof = len(logs) - 1
     scatter = float((residuals(best) ** 2).sum() / dof / len(logs))
     discrepancy = shipped_fit(lab_scenario("x86-shadow")).estimate.discrepancy
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * float(np.sqrt(scatter + discrepancy**2)) / slope
+    half = student(dof) * float(np.sqrt(scatter + discrepancy**2)) / slope
     return Walk((value, low, high), (best, best - half, best + half), len(logs))
 
 
@@ -258,7 +258,7 @@ def budget(walk: Walk) -> Budget:
     estimate = published_costs()
     costs = estimate.apply(get_scenario("EPT off", "3G", "1us", "5ms")).costs
     index = estimate.names.index("clear_page[shadow]")
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, estimate.dof)) * float(np.sqrt(estimate.covariance[index, index]))
+    half = student(estimate.dof) * float(np.sqrt(estimate.covariance[index, index]))
     value = float(np.exp(estimate.logs[index])) * PS
     flush = ((costs.flush or 0) + VCPUS * (costs.flush_per_vcpu or 0)) * PS
     page = (value, value * float(np.exp(-half)), value * float(np.exp(half)))

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from simlib.model.scenario import Scenario
 from simlib.parallel import Progress
-from simlib.prediction import LEVEL, evaluate
+from simlib.prediction import evaluate
 from simlib.studies.lockless.gets import GUESTS, Walk, get_scenario, published_costs
+from simlib.studies.study import student
 
 DEAR, LAB = "no lock, a page as dear", "no lock, the lab's ratio"
 
@@ -75,7 +75,7 @@ def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.
     """The best value and an interval: the draws' scatter, and the fit's discrepancy, in logarithms."""
     logs = np.log(np.maximum(values, 1e-12))
     spread = float(np.hypot(np.sqrt(np.mean((logs[1:] - logs[0]) ** 2)), discrepancy))
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, DRAWS)) * spread
+    half = student(DRAWS) * spread
     return float(values[0]), float(values[0] * np.exp(-half)), min(most, float(values[0] * np.exp(half)))
 
 

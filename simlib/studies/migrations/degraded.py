@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from simlib import parallel
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
-from simlib.prediction import LEVEL
 from simlib.simulation import SimulationResult, run_scenario
-from simlib.studies.study import FITTED, HELD_OUT, numbers, shipped_fit
+from simlib.studies.study import FITTED, HELD_OUT, numbers, shipped_fit, student
 from simlib.studies.x86.hosts import split_access_bound
 from simlib.workloads.degradation import LEVELS, degradation
 from simlib.workloads.migration import unscaled
@@ -117,7 +115,7 @@ def _log_interval(best: float, spread: np.ndarray) -> tuple[float, float]:
     if best <= 0 or (spread <= 0).any():
         return float(min(best, *spread)), float(max(best, *spread))
     deviation = float(np.sqrt(np.mean(np.log(spread / best) ** 2)))
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, len(spread))) * deviation
+    half = student(len(spread)) * deviation
     return best * float(np.exp(-half)), best * float(np.exp(half))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a published workload does not state, as a distribution: seed 001's five settings, and what follows from each.
+"""What a published workload does not state, as a distribution: seed 001's six settings, and what follows from each.
 
 The mail gives 16 vCPUs, 64 GB and nine changes by the 64-page drop, and says of the workload that it writes
 aggressively. Every combination of what sources allow is simulated in all three configurations, and the nine numbers

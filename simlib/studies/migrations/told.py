@@ -10,8 +10,10 @@ import pandas as pd
 from simlib.figures.style import plain_number, seconds, signed
 from simlib.fits import Fit
 from simlib.model.quantities import format_bandwidth, format_duration, format_size
+from simlib.studies.migrations.degraded import published_migration
 from simlib.studies.study import FITTED, HELD_OUT, judged
 from simlib.studies.x86.hosts import configurations
+from simlib.workloads.degradation import LEVELS
 
 METRIC_NAMES = {
     "precopy_duration": "pre-copy", "dirty_left": "dirty memory left", "clear_cpu_time": "CPU time of CLEAR"
@@ -151,15 +153,16 @@ def dips_told(dips: pd.DataFrame) -> str:
     return f"A dip: a time bin below {DIP:.0f} % of undisturbed. " + " ".join(said)
 
 
-def one_guest_told(rows: pd.DataFrame, interval: str = "130ns") -> str:
-    """How one guest on both hosts compares with what was published, at one interval between two accesses."""
+def one_guest_told(rows: pd.DataFrame) -> str:
+    """How one guest on both hosts compares with what was published, at the scenario's interval between accesses."""
+    interval = format_duration(published_migration().workload.access_interval)
     table = {(row["case"], row["access_interval"]): row for row in rows.to_dict("records")}
     said = []
     for case, published in (("arm64-after", "arm64-after"), ("x86, both sockets", "x86")):
         mine, known = table[case, interval], table[published, "published"]
         levels = [
             f"{mine[f'above_{level}']:.0f} s above {level} % (published {known[f'above_{level}']:.0f})"
-            for level in (99, 50, 10)
+            for level in LEVELS
         ]
         said.append(f"{case}: {', '.join(levels)}")
     short, long = (table[case, "50ns"]["above_99"] for case in ("x86, both sockets", "arm64-after"))

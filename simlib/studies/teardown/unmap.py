@@ -15,14 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize
 
 from simlib.measurements import load
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.unmapping import unmapping
-from simlib.prediction import LEVEL
-from simlib.studies.study import FITTED, HELD_OUT, numbers
+from simlib.studies.study import FITTED, HELD_OUT, numbers, student
 
 GIB = 2**30
 TRAIN_GB = 8
@@ -70,15 +69,10 @@ class UnmapFit:
     dof: int
     discrepancy: float
 
-    @property
-    def quantile(self) -> float:
-        """Student's t for intervals of `LEVEL`."""
-        return float(stats.t.ppf(0.5 + LEVEL / 2, self.dof))
-
     def interval(self, cost: str) -> tuple[float, float, float]:
         """A cost and the ends of its interval, seconds; none is negative."""
         i = COSTS.index(cost)
-        value, half = float(self.costs[i]), self.quantile * float(np.sqrt(self.covariance[i, i]))
+        value, half = float(self.costs[i]), student(self.dof) * float(np.sqrt(self.covariance[i, i]))
         return value, max(0.0, value - half), value + half
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -86,7 +80,7 @@ class UnmapFit:
         design = rows[_DESIGN].to_numpy(dtype=float)
         value = design @ self.costs
         variance = np.einsum("ij,jk,ik->i", design, self.covariance, design)
-        half = self.quantile * np.sqrt(variance + noise(value, TABLES[self.mapping].digit, self.discrepancy))
+        half = student(self.dof) * np.sqrt(variance + noise(value, TABLES[self.mapping].digit, self.discrepancy))
         return rows.assign(predicted=value, low=np.maximum(0.0, value - half), high=value + half)
 
 
@@ -187,7 +181,7 @@ def across(found: dict[str, UnmapFit]) -> pd.DataFrame:
             times = last["published"].to_numpy(dtype=float)
             variance = noise(times, TABLES[other].digit, found[other].discrepancy).sum()
             spread = np.sqrt(float(does @ fit.covariance[1:, 1:] @ does) / model**2 + variance / real**2)
-            half, ratio = fit.quantile * spread * real / model, real / model
+            half, ratio = student(fit.dof) * spread * real / model, real / model
             each = (1e3 * real / more["memory_gb"], 1e3 * model / more["memory_gb"])
             rows.append((mine, other, kernel, *each, ratio, ratio - half, ratio + half))
     names = ["costs_of", "said_of", "kernel", "published_ms_per_gb", "model_ms_per_gb", "ratio", "low", "high"]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 from scipy.linalg import block_diag
 
 from simlib.calibration.fit import calibrate
@@ -23,6 +22,7 @@ from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 from simlib.simulation import run_scenario
+from simlib.studies.study import student
 from simlib.studies.x86.parked import MACHINE, PAGES_PER_GIB, parked_costs
 from simlib.workloads.scaled import scaled
 
@@ -123,16 +123,14 @@ def configurations() -> Scenario:
     return load_scenario(data_dir() / "scenarios" / "x86-three-configurations.toml")
 
 
-def configuration_metrics(
-    estimate: CostEstimate, name: str, batch: int, factor: int, seed: int = 1
-) -> dict[str, float]:
+def configuration_metrics(estimate: CostEstimate, name: str, batch: int, factor: int) -> dict[str, float]:
     """Metrics of one configuration: a whole ioctl (batch 0) or letting go every `batch` pages, scaled by `factor`."""
     case = configurations().variants[name].changed({"policy": {"lets_go": every(batch)}})
-    return run_scenario(scaled(estimate.apply(case), factor), seed=seed).metrics
+    return run_scenario(scaled(estimate.apply(case), factor)).metrics
 
 
 FACTOR = 64
-"""Part of the memory that calibration and report simulate; 16 and 1 agree with it (docs/migration.md)."""
+"""Part of the memory that calibration and studies simulate; 16 and 1 agree with it (docs/migration.md)."""
 
 
 def reacquire(estimate: CostEstimate) -> dict[str, object]:
@@ -177,7 +175,7 @@ def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
     - `progress`: called with (what, share done).
     """
     faults = calibrate(fault_problem(), progress=progress)
-    quantile = float(stats.t.ppf(0.5 + LEVEL / 2, faults.estimate.dof))
+    quantile = student(faults.estimate.dof)
     parked = parked_costs()
     first = _joined(faults, parked, quantile)
     parked = pd.concat([parked, pd.DataFrame([reacquire(first)])], ignore_index=True)

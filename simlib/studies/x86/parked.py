@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from simlib.measurements import load
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
-from simlib.prediction import LEVEL, evaluate
-from simlib.studies.study import FITTED, HELD_OUT, numbers
+from simlib.prediction import evaluate
+from simlib.studies.study import FITTED, HELD_OUT, numbers, student
 
 MACHINE = "x86-published"
 """Name of the machine that the x86 tables are taken to describe."""
@@ -101,7 +100,7 @@ def _mean(name: str, values: pd.Series, how: str) -> dict[str, object]:
     logs = np.log(values.to_numpy(dtype=float))
     half = 0.0
     if len(logs) > 1:
-        half = float(stats.t.ppf(0.5 + LEVEL / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
+        half = student(len(logs) - 1) * float(logs.std(ddof=1) / np.sqrt(len(logs)))
     centre = float(logs.mean())
     return {"name": name, "value": float(np.exp(centre)), "low": float(np.exp(centre - half)),
             "high": float(np.exp(centre + half)), "how": how, "cells": len(logs)}  # fmt: skip

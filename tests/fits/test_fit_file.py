@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simlib.calibration import Fit, build_problem, find_fit, load_fit, save_fit
+from simlib.calibration import build_problem
 from simlib.errors import InputError
-from simlib.fits import CostEstimate
+from simlib.fits import CostEstimate, Fit, find_fit, load_fit, save_fit
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 
