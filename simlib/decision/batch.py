@@ -165,7 +165,7 @@ class BatchChoice(Result):
             stall += f" with CLEARs of {own}, up to {format_seconds(float(good['stall_bound_s'].max()), 2)} with {qemu}"
         best = self._pages(self.recommended)
         if (self.table["difference_s"] < 0)[self.table["allowed"]].any():
-            best += " (as it is, since no other is better by what matters)"
+            best += " (it changes least, and no other is better by what matters)"
         if not self.matters:
             text = f"it does not matter: any batch from {self._pages(low)} to {self._pages(high)} is as good {within}"
         elif low == high:

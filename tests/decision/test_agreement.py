@@ -236,7 +236,9 @@ def test_a_choice_of_a_batch_agrees_with_its_table():
             assert low <= rows.loc[best, "effective_pages"] <= high
             inside = rows[rows["effective_pages"].between(low, high)]
             assert inside["as_good"].all()
-            kept = " (as it is, since no other is better by what matters)" * (here["difference_s"] < 0).any()
+            kept = " (it changes least, and no other is better by what matters)" * bool(
+                (here["difference_s"] < 0).any()
+            )
             words = f"recommended {found._pages(found.recommended)}{kept}; "
             assert found.sentence.startswith("it does not matter: " if rows["as_good"].all() else words)
             assert ("another may be better by" in found.sentence) == (not found.certain)

@@ -862,12 +862,12 @@ def test_a_host_that_is_not_stated_is_not_called_calibrated_without_a_word(short
     assert found.to_dict()["grounds"] == found.grounds
 
 
-def test_where_nothing_matters_the_command_says_so_and_no_more(capsys, tmp_path):
+def test_where_nothing_matters_the_command_says_so_and_no_more(ask, tmp_path):
     """Faults take no lock, and letting go costs next to nothing."""
     file = tmp_path / "mine.toml"
     file.write_text(scenario(costs={"reacquire": "10ps", "line_transfer": "1ps", "line_local": "1ps"}).to_toml())
     among = [word for name in ("every-256", "every-512", "own") for word in ("--among", name)]
-    code, text, _ = command(capsys, "choose", file, *among)
+    code, text, _ = ask("choose", file, *among)
     assert code == 0
     lines = text.splitlines()
     assert re.match(r"Nothing to do: of 3 ways none differs by more than [0-9.]+ % \(with 95 %", lines[0])
