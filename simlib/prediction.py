@@ -265,9 +265,13 @@ def curves_of(
         paired = values.over(reference)
         against = paired.spread()
         moved.append(spread.shares())
+        least = kind_of(case.known.scenario).least(case.known.scenario)
         for column, (metric, unit) in enumerate(zip(metrics, its_units, strict=True)):
             centre, low, high = interval(values, column, case.estimate, asked.level, spread, metric)
-            high = min(high, 1.0) if unit == "share" else high
+            found_metric = find_metric(case.known.scenario, metric)
+            if found_metric.whole:
+                low, high = values.extremes(column)
+            low, high = found_metric.within(low, high, least.get(metric, 0.0))
             ratio = (np.nan,) * 3
             if (reference.points[:, column] > 0).all() and (reference.ends[:, column] > 0).all():
                 ratio = interval(paired, column, case.estimate, asked.level, against)
@@ -298,6 +302,11 @@ class Values:
     def spread(self) -> Spread:
         """What the costs that are drawn move."""
         return Spread.of(self.drawn, self.points[0], self.ends, self.points)
+
+    def extremes(self, metric: int) -> tuple[float, float]:
+        """The least and the most that a metric was at any point; of one that comes in whole numbers."""
+        every = np.rint(np.concatenate([self.points[:, metric], self.ends[:, metric]]))
+        return float(every.min()), float(every.max())
 
     def over(self, other: Values) -> Values:
         """Ratios to another case, at the same costs; a cost that one of both does not spend leaves that one alone."""

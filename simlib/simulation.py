@@ -23,7 +23,7 @@ from simlib.model.policies import apply
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, result_html, text_of
-from simlib.sampling import WALKS, SampleResult, sample_migration
+from simlib.sampling import WALKS, SampleResult, sample_migration, walk_several
 from simlib.workloads import build, find_metric, kind_of
 from simlib.workloads.horizon import check_length
 
@@ -110,10 +110,18 @@ class SimulationResult(Result):
         if spread is None:
             return found
         names = list(self.metrics)
-        ends = [spread.interval(names.index(name), self.metrics[name]) for name in found["metric"]]
-        most = found["unit"].map({"share": 1.0, "0 or 1": 1.0}).fillna(np.inf)
+        least = kind_of(self.scenario).least(self.scenario)
+        ends = []
+        for name in found["metric"]:
+            metric, number = find_metric(self.scenario, name), names.index(name)
+            low, high = (
+                spread.extremes(number, self.metrics[name])
+                if metric.whole
+                else spread.interval(number, self.metrics[name])
+            )
+            ends.append(metric.within(low, high, self.scale * least.get(name, 0.0)))
         found.insert(2, "low", [low for low, _ in ends])
-        found.insert(3, "high", np.minimum([high for _, high in ends], most))
+        found.insert(3, "high", [high for _, high in ends])
         return found
 
     def spread(self, progress: parallel.Progress | None = None) -> Spread | None:
@@ -319,8 +327,42 @@ def sample(
     """
     known, notes = _case(scenario, variant, vcpus, policy, fit)
     full = known.exact() if costs == "exact" else known.central()
-    found = sample_migration(full, walks=walks, seed=seed, progress=progress)
-    return dataclasses.replace(found, flags=(*notes, *told(known), *flags_of(full)))
+    both = costs == "drawn" and bool(known.drawn)
+    found = sample_migration(full, walks=walks, seed=seed, progress=parallel.portion(progress, 0, 0.3 if both else 1))
+    frame, words = found.frame, ""
+    if both:
+        spread = _spread_of_walks(found, known, parallel.portion(progress, 0.3, 1.0))
+        frame, words = _widened(found, spread), decisive(spread.shares())
+    flags = (*notes, *told(known), *found.flags, *flags_of(full), *([words] if words else ()))
+    return dataclasses.replace(found, frame=frame, flags=flags, costs=known.table())
+
+
+def _spread_of_walks(found: SampleResult, known: UncertainCosts, progress: parallel.Progress | None) -> Spread:
+    """What the costs that are drawn move: each end by one walk, beside the same walk at the best costs."""
+    cases, names = variations(known), list(found.metrics)
+    tasks = [partial(_walk, case, found, number % found.walks) for number, case in enumerate(cases)]
+    ends = parallel.each(tasks, "sampling what is not known", progress)
+    same = [found.journeys[number % found.walks].metrics for number in range(len(cases))]
+    return Spread.of(known.drawn, *(np.array([[one[name] for name in names] for one in each]) for each in (same, ends)))
+
+
+def _walk(scenario: Scenario, found: SampleResult, number: int, check: parallel.Check) -> dict[str, float]:
+    return walk_several(scenario, found.walks, found.seed, check, number)[0].metrics
+
+
+def _widened(found: SampleResult, spread: Spread) -> pd.DataFrame:
+    """The table of walks, each interval with what the costs leave open; of whole numbers all that were seen."""
+    frame = found.frame.copy()
+    least = kind_of(found.scenario).least(found.scenario)
+    for number, row in enumerate(found.frame.to_dict("records")):
+        metric = find_metric(found.scenario, row["metric"])
+        low, high = spread.widened(number, row["value"], row["low"], row["high"])
+        if metric.whole:
+            low, high = spread.extremes(number, row["value"])
+            low, high = min(row["low"], low), max(row["high"], high)
+        low, high = metric.within(low, high, least.get(metric.name, 0.0))
+        frame.loc[number, ["low", "high"]] = low, high
+    return frame
 
 
 def programs(

@@ -22,8 +22,11 @@ def test_a_shipped_migration_is_predicted_with_its_own_metrics():
     one_pass = shipped.everywhere({"workload": {"pass_limit": 1}})
     found = simlib.predict(one_pass, [1], variant="before")
     assert found.frame["metric"].unique().tolist() == [
-        "precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput"
+        "logging_cpu_time", "enable_cpu_time", "clear_cpu_time", "fault_cpu_time", "enable_time", "precopy_duration",
+        "downtime", "dirty_left", "guest_throughput",
     ]  # fmt: skip
+    value = found.frame.set_index("metric")["estimate"]
+    assert value["logging_cpu_time"] == pytest.approx(value[["clear_cpu_time", "fault_cpu_time"]].sum())
     assert (found.frame["low"] <= found.frame["estimate"]).all()
     assert (found.frame["estimate"] <= found.frame["high"]).all()
     assert (found.frame.loc[found.frame["unit"] == "share", "high"] <= 1).all()
@@ -69,7 +72,10 @@ def test_a_policy_by_name():
     ("arguments", "message"),
     [
         ({"vcpus": []}, r"must name at least one number of vCPUs; write \[16, 32, 48\]"),
-        ({"metrics": ["precopy_duration"]}, r"dirty_log_perf_test has none of this name; .*known: clear_dirty_log"),
+        (
+            {"metrics": ["precopy_duration"]},
+            r"dirty_log_perf_test has none of this name; .*known: clear_cpu_time, clear_dirty",
+        ),
         ({"metrics": ["dirty_memory_time[7]"]}, r"the workload has iterations 1 to 2"),
         ({"policy": "every-63"}, r"multiple of 64"),
         ({"fit": "nowhere.json"}, r"nowhere.json = missing: a fit file"),

@@ -226,7 +226,8 @@ def choose_batch(
         return
     frame = simlib.decision.comparison_of_batches(choices)
     question.write("choose-batch", choices, {"architectures": frame})
-    show(_readable_batches(frame) if question.output.how is Format.TABLE else frame, question.output.how)
+    shown = frame.assign(evidence=[choice.choice.evidence_shown for choice in choices.values()])
+    show(_readable_batches(shown) if question.output.how is Format.TABLE else frame, question.output.how)
 
 
 def _labelled(tell: Any, label: str) -> Callable[..., None]:
@@ -298,19 +299,26 @@ def _running(source: str, numbers: Numbers) -> Any:
 
 
 def _print(choice: Choice) -> None:
-    """A choice for people to read."""
+    """A choice for people to read: what to do first, and no more than that where there is nothing to do."""
     runs = f"{choice.runs[0]} + {choice.runs[1]} replications, {choice.how}"
-    write(f"{choice.scenario.policy.architecture}: {choice.guest}\nevidence: {choice.evidence}; {runs}\n\n")
+    write(f"{choice.headline}\n\n{choice.scenario.policy.architecture}: {choice.guest}\n")
+    write(f"evidence: {choice.grounds}; {runs}\n\n")
+    if choice.nothing_to_do:
+        show(choice.readable(), Format.TABLE)
+        write(f"\n{choice.guarantee}\n")
+        return
     show(choice.readable_answers(), Format.TABLE)
     write(f"\n{choice.guarantee}\n\n")
     show(choice.readable(), Format.TABLE)
+    if choice.table["line_of"].duplicated().any():
+        write("\nstrategies share a line, that of the first, if they differ in nothing by more than does not matter\n")
     write("\nlongest stall that may be, and what keeping to it costs\n\n")
     show(choice.readable_budgets(), Format.TABLE)
     known = choice.readable_information()
     if known.empty:
         write("\nknowing any one cost better would not change the answer by more than does not matter\n")
         return
-    write("\nwhat would change the answer\n\n")
+    write("\nwhat would change the answer, and what it would save on average over all that the cost may be\n\n")
     show(known, Format.TABLE)
 
 
@@ -331,13 +339,13 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
             title = simlib.decision.OBJECTIVES[answer["objective"]].title
             stall = format_seconds(float(stalls[answer["take"]]), 2)
             row[title] = "any" if answer["any_is_as_good"] else f"{answer['take']} ({stall})"
-        rows.append(row | {"knee": choice.knee, "evidence": choice.evidence})
+        rows.append(row | {"knee": choice.knee, "evidence": choice.evidence_shown})
     return pd.DataFrame(rows)
 
 
 def _print_batch(choice: BatchChoice) -> None:
     """A choice of a batch for people to read."""
-    write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.evidence}\n\n")
+    write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.grounds}\n\n")
     show(choice.readable(), Format.TABLE)
     write("\n")
     show(choice.readable_regrets(), Format.TABLE)

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from simlib.decision.evidence import UNSTATED_HOST
+from simlib.decision.headline import headline, nothing_matters, shared_line
 from simlib.decision.objectives import OBJECTIVES
 from simlib.decision.strategies import Strategy
 from simlib.model.quantities import format_duration, format_seconds, format_size
@@ -24,17 +26,19 @@ class Choice(Result):
     - `scenario`: as it was asked.
     - `weight`: for the CPU time in all: what a second of a vCPU is worth.
     - `zone`: share of an objective's best value below which differences do not matter.
-    - `confidence`: probability that all intervals of differences hold together: those of `pairs`, and so the regrets of
-      `answers`. The intervals of values hold with this probability each.
+    - `confidence`: probability that all intervals of differences hold together, those of all pairs of strategies: so
+      `pairs`, and the regrets of `answers`, whatever was picked. The intervals of values hold with this probability
+      each.
     - `how`: ``sampled`` or ``whole``: what was simulated of each migration.
-    - `runs`: replications of the selection, and of the check.
+    - `runs`: replications of the selection, and of the check; what is printed rests on all of them.
     - `table`: one row a strategy: strategy, as_it_is, allowed (within the longest stall that was allowed),
       stall_bound_s (what a migration's longest stall stays below with 90 %, with the scenario's CLEARs and with
       QEMU's), the mean of each objective as NAME_s, on_front (no other strategy has less of guest time lost, longest
       stall, CLEAR's CPU time and pre-copy), knee (of those the one nearest to the best of each, of those that are
       allowed).
     - `pairs`: one row an objective and strategy: value_s with low_s and high_s; difference_s to the picked one with its
-      simultaneous interval; picked, allowed, as_good; zone_s, the difference that does not matter.
+      simultaneous interval, of which nothing is below minus the picked one's value; picked, allowed, as_good; zone_s,
+      the difference that does not matter.
     - `answers`: one row an objective: take, value_s with low_s and high_s, regret_at_most_s (by how much another
       strategy may be better at most), zone_s, certain (no other is better by the zone), any_is_as_good, as_good.
     - `budgets`: one row a longest stall: stall_budget_s, take, stall_bound_s, cost_s, share_more (than without a
@@ -44,6 +48,7 @@ class Choice(Result):
     - `costs`: one row a cost: cost, evidence (calibrated, given, prior), value, low, high, unit, source.
     - `evidence`: ``calibrated``, ``partly calibrated: faults only``, ``partly calibrated``, ``facts alone``, ``costs
       given by hand``, or ``partly given by hand``.
+    - `grounds`: the sentence behind that: what was calibrated, on what, and where the rest comes from.
     - `flags`: what to know before believing the result.
     """
 
@@ -62,6 +67,7 @@ class Choice(Result):
     information: pd.DataFrame
     costs: pd.DataFrame
     evidence: str
+    grounds: str
     flags: tuple[str, ...]
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"pareto": lambda choice: choice.table}
@@ -76,13 +82,28 @@ class Choice(Result):
         return str(self.table.loc[self.table["knee"], "strategy"].iloc[0])
 
     @property
+    def evidence_shown(self) -> str:
+        """`evidence` for a narrow column, which does not say that a host is known that is not."""
+        return self.evidence + ", host not stated" * (UNSTATED_HOST in self.grounds)
+
+    @property
     def guarantee(self) -> str:
         """What is known with which probability, in words."""
         count = len(self.pairs) - len(self.answers)
         return (
-            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, together "
-            "(paired t on fresh replications, Bonferroni)"
+            f"with {self.confidence * 100:.6g} % all {count} differences printed lie within their intervals, together, "
+            "whatever was picked (paired t, Bonferroni over all pairs of strategies)"
         )
+
+    @property
+    def headline(self) -> str:
+        """What to do, in a sentence."""
+        return headline(self.table, self.pairs, self.answers, self.confidence)
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether every strategy that is allowed is as good for every objective, and none may be better."""
+        return nothing_matters(self.answers)
 
     @property
     def guest(self) -> str:
@@ -101,11 +122,12 @@ class Choice(Result):
         table = self.table.set_index("strategy")
         for answer in self.answers.to_dict("records"):
             one = table.loc[answer["take"]]
+            taken = answer["take"] + " (as it is)" * bool(one["as_it_is"])
             rows.append(
                 {"if you care most about": OBJECTIVES[answer["objective"]].title,
-                 "take": "any" if answer["any_is_as_good"] else answer["take"],
+                 "take": "any" if answer["any_is_as_good"] else taken,
                  "it is": format_seconds(answer["value_s"]),
-                 "worse by <=": format_seconds(answer["regret_at_most_s"]),
+                 "worse by <=": format_seconds(answer["regret_at_most_s"]) if answer["regret_at_most_s"] else "",
                  **{OBJECTIVES[name].short: format_seconds(one[f"{name}_s"]) for name in ("stall", "lost", "clear")},
                  "as good (stall)": self._as_good(answer)}
             )  # fmt: skip
@@ -119,25 +141,31 @@ class Choice(Result):
         stalls = self.table.loc[self.table["strategy"].isin(names), "stall_s"]
         least, most = format_seconds(float(stalls.min()), 2), format_seconds(float(stalls.max()), 2)
         shown = ", ".join(names) if len(names) <= 2 else f"{names[0]}, {len(names) - 1} more"
+        shown = "all" if answer["any_is_as_good"] else shown
         return f"{shown} ({least if least == most else f'{least} to {most}'})"
 
     def readable(self) -> pd.DataFrame:
-        """Every strategy, for people to read."""
+        """Every strategy, for people to read; those that nobody needs to tell apart share the line of the first."""
         table = self.table
         marks = {"as_it_is": "as it is", "knee": "knee"}
+        lines = table.drop_duplicates("line_of")
         names = []
-        for row in table.to_dict("records"):
-            words = [word for key, word in marks.items() if row[key]] + ["stalls too long"] * (not row["allowed"])
-            names.append(row["strategy"] + (f" ({', '.join(words)})" if words else ""))
+        for row in lines.to_dict("records"):
+            others = table[table["line_of"] == row["line_of"]]
+            words = [word for key, word in marks.items() if others[key].any()]
+            words += ["stalls too long"] * (not row["allowed"])
+            rest = [name for name in others["strategy"] if name != row["line_of"]]
+            names.append(shared_line(row["line_of"], rest) + (f" ({', '.join(words)})" if words else ""))
         shown: dict[str, Any] = {"strategy": names}
+        first_rows = table.set_index("strategy", drop=False).loc[lines["line_of"]]
         for one in OBJECTIVES.values():
-            shown[one.short] = table[f"{one.name}_s"].map(format_seconds)
+            shown[one.short] = [format_seconds(value) for value in first_rows[f"{one.name}_s"]]
             if one.name == "stall":
-                shown["90 %"] = table["stall_bound_s"].map(format_seconds)
+                shown["90 %"] = [format_seconds(value) for value in first_rows["stall_bound_s"]]
         return pd.DataFrame(shown)
 
     def readable_budgets(self) -> pd.DataFrame:
-        """What keeping the longest stall short costs, for people to read."""
+        """What keeping the longest stall short costs, for people to read, up to the first that costs nothing more."""
         rows = []
         for row in self.budgets.to_dict("records"):
             found = {"take": "none keeps to it", "its longest stall, 90 %": "", "CPU time in all": "", "more": ""}
@@ -146,6 +174,8 @@ class Choice(Result):
                          "CPU time in all": format_seconds(row["cost_s"]),
                          "more": f"{row['share_more']:+.1%}"}  # fmt: skip
             rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | found)
+            if row["take"] == self.take("cost"):
+                break
         return pd.DataFrame(rows)
 
     def readable_costs(self) -> pd.DataFrame:
@@ -156,20 +186,26 @@ class Choice(Result):
         return found.assign(unit=found["unit"].mask(time, "ns").replace("dimensionless", "ratio"))
 
     def readable_information(self) -> pd.DataFrame:
-        """What would change the answer, for people to read."""
+        """What would change the answer, for people to read.
+
+        A saving is what is taken now less what would be taken, once the cost is known, on average over all that the
+        cost may be. So it is no more than what is taken now costs, and the strategy that is named is better only where
+        the cost is such, though it may be worse on average, which is its row in `readable`.
+        """
         found = self.information[self.information["matters"].astype(bool)]
         found = found.groupby("objective", sort=False).head(2)
         return pd.DataFrame(
             {"for": [OBJECTIVES[name].title for name in found["objective"]],
              "if one knew": found["cost"].tolist(),
-             "it would save": [format_seconds(value) for value in found["saving"]],
+             "it would save on average": [format_seconds(value) for value in found["saving"]],
              "what does not matter": [format_seconds(value) for value in found["zone_s"]],
-             "by taking": found["switches_to"].tolist()}
+             "by taking, where that is better": found["switches_to"].tolist()}
         )  # fmt: skip
 
     def summary(self) -> str:
         """The guest, the answers, and what to know of them."""
-        lines = [f"{self.scenario.policy.architecture}: {self.guest}", f"evidence: {self.evidence}; {self.guarantee}"]
+        lines = [self.headline, f"{self.scenario.policy.architecture}: {self.guest}",
+                 f"evidence: {self.grounds}; {self.guarantee}"]  # fmt: skip
         for answer in self.answers.to_dict("records"):
             title, value = OBJECTIVES[answer["objective"]].title, format_seconds(answer["value_s"])
             lines.append(f"{title}: {'any' if answer['any_is_as_good'] else answer['take']} ({value})")
@@ -178,7 +214,8 @@ class Choice(Result):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it; tables are lists of rows."""
         plain = {
-            "evidence": self.evidence, "guarantee": self.guarantee, "flags": list(self.flags), "knee": self.knee,
+            "headline": self.headline, "evidence": self.evidence, "grounds": self.grounds, "guarantee": self.guarantee,
+            "flags": list(self.flags), "knee": self.knee,
             "weight": self.weight, "zone_share": self.zone, "confidence": self.confidence, "seed": self.seed,
             "simulated": self.how, "replications": list(self.runs), "scenario": self.scenario.to_toml(),
         }  # fmt: skip
@@ -192,7 +229,7 @@ class Choice(Result):
                 "information": self.information, "costs": self.costs}  # fmt: skip
 
     def _repr_html_(self) -> str:
-        what = f" ({self.how}), seed {self.seed}. {self.guest}; evidence: {self.evidence}."
+        what = f" ({self.how}), seed {self.seed}. {self.headline}. {self.guest}; evidence: {self.grounds}."
         tables = (self.readable_answers(), self.readable(), self.readable_budgets(), self.readable_information())
         return result_html("Simulated", what, (self.guarantee, *self.flags), *tables)
 
@@ -200,13 +237,13 @@ class Choice(Result):
 def comparison(choices: Mapping[str, Choice]) -> pd.DataFrame:
     """One row a choice and objective, by the choice's name: the table of all architectures.
 
-    Returns: architecture, evidence, and the columns of `Choice.answers` with the taken strategy's stall_s, clear_s,
-    lost_s.
+    Returns: architecture, evidence, grounds, and the columns of `Choice.answers` with the taken strategy's stall_s,
+    clear_s, lost_s.
     """
     parts = []
     for name, choice in choices.items():
         costs = choice.table.set_index("strategy")[["stall_s", "clear_s", "lost_s"]]
         found = choice.answers.join(costs, on="take")
         found.insert(0, "architecture", name)
-        parts.append(found.assign(evidence=choice.evidence, knee=choice.knee))
+        parts.append(found.assign(evidence=choice.evidence, grounds=choice.grounds, knee=choice.knee))
     return pd.concat(parts, ignore_index=True)

@@ -15,9 +15,10 @@ import pandas as pd
 
 from simlib import parallel
 from simlib.decision.advice import Choice
-from simlib.decision.choice import Terms, check_scenario, chosen
+from simlib.decision.choice import check_scenario, chosen
 from simlib.decision.closed_form import ClosedForm, at_qemu_chunk, chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
+from simlib.decision.ranking import Terms
 from simlib.errors import InputError
 from simlib.fits import AnyFit
 from simlib.model.pagetable import WORD_PAGES, PageTable
@@ -53,7 +54,9 @@ class BatchChoice(Result):
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
         "batch_costs": lambda choice: choice.table.assign(
-            architecture=choice.scenario.policy.architecture, best=choice.table["picked"], evidence=choice.evidence
+            architecture=choice.scenario.policy.architecture,
+            best=choice.table["picked"],
+            evidence=choice.choice.evidence_shown,
         ),
         "pareto": lambda choice: choice.table.assign(strategy=choice.table["batch_pages"].map(choice._pages)),
     }
@@ -72,6 +75,11 @@ class BatchChoice(Result):
     def evidence(self) -> str:
         """How far the costs that decide were calibrated."""
         return self.choice.evidence
+
+    @property
+    def grounds(self) -> str:
+        """The sentence behind that."""
+        return self.choice.grounds
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ class BatchChoice(Result):
     def summary(self) -> str:
         """The recommendation, the closed form's, and what each batch costs."""
         columns = ["batch_pages", "objective_s", "low_s", "high_s", "as_good", "stall_s", "clear_s"]
-        lines = [self.sentence, self.law, f"evidence: {self.evidence}", *self.flags]
+        lines = [self.sentence, self.law, f"evidence: {self.grounds}", *self.flags]
         return "\n".join([*lines, text_of(self.table[columns])])
 
     def readable(self) -> pd.DataFrame:
@@ -156,6 +164,8 @@ class BatchChoice(Result):
             own, qemu = (format_size(one.workload.clear_chunk or 0) for one in (self.scenario, wider))
             stall += f" with CLEARs of {own}, up to {format_seconds(float(good['stall_bound_s'].max()), 2)} with {qemu}"
         best = self._pages(self.recommended)
+        if (self.table["difference_s"] < 0)[self.table["allowed"]].any():
+            best += " (it changes least, and no other is better by what matters)"
         if not self.matters:
             text = f"it does not matter: any batch from {self._pages(low)} to {self._pages(high)} is as good {within}"
         elif low == high:
@@ -257,13 +267,18 @@ def choose_batch(
             "there is no batch to choose", "take a larger chunk, or more memory",
         )  # fmt: skip
     choice = chosen(scenario, names, fit, terms, announce, progress)
-    mine = choice.pairs[choice.pairs["objective"] == wanted.name].drop(columns=["objective", "allowed"])
+    return among_batches(choice, wanted.name, batches, closed_form(_at_medians(choice), wanted.name, weight))
+
+
+def among_batches(choice: Choice, objective: str, batches: list[int], law: ClosedForm) -> BatchChoice:
+    """What a choice among these batches says of one objective."""
+    chunk = chunk_pages(choice.scenario)
+    mine = choice.pairs[choice.pairs["objective"] == objective].drop(columns=["objective", "allowed"])
     mine = mine.rename(columns={"value_s": "objective_s"}).reset_index(drop=True)
-    table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee"])], axis=1)
+    table = pd.concat([mine, choice.table.drop(columns=["strategy", "as_it_is", "knee", "line_of"])], axis=1)
     table.insert(0, "batch_pages", batches)
     table.insert(1, "effective_pages", [batch or chunk for batch in batches])
-    law = closed_form(_at_medians(choice), wanted.name, weight)
-    return BatchChoice(choice, wanted.name, table, _regrets(scenario, batches, table), law)
+    return BatchChoice(choice, objective, table, _regrets(choice.scenario, batches, table), law)
 
 
 def batches_below(chunk: int) -> list[int]:

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The choice of a strategy for the holds of mmu_lock, over what is not known of the costs, and how sure that is.
 
-Two sets of replications, of which none is used twice: the selection picks the best strategy for each objective; the
-check measures every strategy anew, so that what is printed is not flattered by having been picked. All strategies are
-simulated in all replications on common random numbers, so that one run answers all objectives.
+Two sets of replications: the selection says which strategies keep to the longest stall that is allowed; the check goes
+on until the answers are certain, or cannot soon be. What is picked and what is printed rest on both: the intervals are
+those of all pairs of strategies, and hold for any pick (`simlib.decision.ranking`). All strategies are simulated in all
+replications on common random numbers, so that one run answers all objectives.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,8 +22,10 @@ from scipy import stats
 from simlib import parallel
 from simlib.decision.advice import Choice
 from simlib.decision.closed_form import at_qemu_chunk
+from simlib.decision.evidence import fit_of, grounds
 from simlib.decision.information import value_of_information
-from simlib.decision.objectives import OBJECTIVES, Objective
+from simlib.decision.objectives import OBJECTIVES
+from simlib.decision.ranking import Ranking, Terms
 from simlib.decision.strategies import Strategy, strategies_of
 from simlib.decision.trials import Trials
 from simlib.errors import InputError
@@ -46,12 +46,6 @@ LOOKS = (32, 64)
 
 STALL_LEVEL = 0.90
 """Probability that a migration's longest stall is below a strategy's bound."""
-
-FRONT = ("lost", "stall", "clear", "precopy")
-"""Objectives that are traded for each other."""
-
-BUDGETS = (10e-6, 100e-6, 1e-3, 10e-3, 100e-3)
-"""Longest stalls of which it is said what they cost, s."""
 
 
 def choose(
@@ -98,42 +92,6 @@ def choose(
     return chosen(as_scenario(scenario), among, fit, terms, announce, progress)
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What `choose` is told about what matters. Raises `InputError` if a value breaks its rule."""
-
-    weight: float
-    zone: float
-    confidence: float
-    max_stall_s: float | None
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Refuse what leaves nothing to choose, or would be computed in vain."""
-        if not 0 <= self.weight < math.inf:
-            raise InputError("weight", self.weight, "must be finite and at least 0",
-                             "say what a second of a vCPU is worth")  # fmt: skip
-        if not 0 < self.zone < 1:
-            raise InputError("zone", self.zone, "must lie between 0 and 1", "0.02: differences below 2 % do not matter")
-        if not 0.5 < self.confidence < 1:
-            raise InputError("confidence", self.confidence, "must lie between 0.5 and 1", "such as 0.95")
-        if self.max_stall_s is not None and not 0 < self.max_stall_s < math.inf:
-            raise InputError("max_stall_s", self.max_stall_s, "must be finite and above 0")
-
-    def width(self, values: Floats, what: Objective) -> float:
-        """The difference to these values that does not matter, s."""
-        return max(self.zone * float(values.mean()), what.floor)
-
-
-class Picked(NamedTuple):
-    """What the selection picked for each objective, by its index, among those that are allowed."""
-
-    strategies: tuple[Strategy, ...]
-    allowed: list[int]
-    best: list[int]
-    terms: Terms
-
-
 def chosen(
     scenario: Scenario, among: Sequence[str] | None, fit: AnyFit | None, terms: Terms,
     announce: Callable[[str], None] | None, progress: parallel.Progress | None,
@@ -159,14 +117,16 @@ def chosen(
         wide = Trials(dataclasses.replace(costs, scenario=wider), strategies, terms.seed)
         held = wide.run(SELECTION, range(SELECTION_RUNS), "with QEMU's CLEARs", parallel.portion(progress, 0.3, 0.4))
         bounds = np.maximum(bounds, stall_bounds(_valued(held, scenario, terms)[:, :, _column("stall")]))
-    picked = _picked(selected, strategies, _allowed(bounds, strategies, terms.max_stall_s), terms)
-    checked, pairs, answers = _checked(trials, picked, parallel.portion(progress, 0.4, 1.0))
-    table = _table(picked, checked, bounds)
+    allowed = _allowed(bounds, strategies, terms.max_stall_s)
+    ranking = Ranking(strategies, allowed, terms, selected, bounds, len(LOOKS))
+    fresh, ranking = _ranked(trials, selected, ranking, parallel.portion(progress, 0.4, 1.0))
+    logs = trials.logs({SELECTION: range(SELECTION_RUNS), CHECK: range(fresh)})
     return Choice(
         scenario=scenario, strategies=strategies, weight=terms.weight, zone=terms.zone, confidence=terms.confidence,
-        seed=terms.seed, how=trials.how, runs=(SELECTION_RUNS, len(checked)), table=table, pairs=pairs,
-        answers=answers, budgets=_budgets(table), information=_information(trials, checked, picked),
-        costs=costs.table(), evidence=costs.evidence, flags=(*notes, *_flags(scenario, wider, costs)),
+        seed=terms.seed, how=trials.how, runs=(SELECTION_RUNS, fresh), table=ranking.table, pairs=ranking.pairs,
+        answers=ranking.answers, budgets=ranking.budgets, information=_information(logs, ranking),
+        costs=costs.table(), evidence=costs.evidence, grounds=grounds(costs.evidence, fit_of(scenario, fit)),
+        flags=(*notes, *_flags(scenario, wider, costs)),
     )  # fmt: skip
 
 
@@ -195,14 +155,14 @@ def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) 
     """Whether intervals that are narrower by this factor would make an answer certain that is not.
 
     >>> pairs = pd.DataFrame({"objective": "stall", "allowed": True, "difference_s": [0.0, 1.0],
-    ...                       "difference_low_s": [0.0, -2.0], "zone_s": 0.5})
+    ...                       "difference_high_s": [0.0, 4.0], "zone_s": 0.5})
     >>> answers = pd.DataFrame({"objective": ["stall"], "certain": [False]})
     >>> may_be_settled(pairs, answers, 1.4), may_be_settled(pairs, answers, 2.0)
     (False, True)
     """
     for name in answers.loc[~answers["certain"].astype(bool), "objective"]:
         mine = pairs[(pairs["objective"] == name) & pairs["allowed"]]
-        half = (mine["difference_s"] - mine["difference_low_s"]) / narrower
+        half = (mine["difference_high_s"] - mine["difference_s"]) / narrower  # a lower end may be cut
         if (half - mine["difference_s"]).max() <= mine["zone_s"].iloc[0]:
             return True
     return False
@@ -223,27 +183,6 @@ def stall_bounds(stalls: Floats) -> Floats:
     reach = float(stats.t.ppf(STALL_LEVEL, n - 1)) * np.sqrt(1 + 1 / n)
     bounds: Floats = np.exp(logs.mean(axis=0) + reach * logs.std(axis=0, ddof=1))
     return bounds
-
-
-def pareto_front(values: Floats) -> NDArray[np.bool_]:
-    """Which rows no other row beats: none is as small in all columns, and smaller in one.
-
-    >>> pareto_front(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 3.0]])).tolist()
-    [True, True, False]
-    """
-    return np.array([not ((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values])
-
-
-def knee(values: Floats) -> int:
-    """The row nearest to the best of every column, each on a logarithmic scale from its best to its worst.
-
-    >>> knee(np.array([[1.0, 1000.0], [2.0, 2.0], [1000.0, 1.0]]))
-    1
-    """
-    logs = np.log(np.maximum(values, 1e-12))
-    span = np.ptp(logs, axis=0)
-    scaled = (logs - logs.min(axis=0)) / np.where(span > np.log(1.02), span, np.inf)
-    return int(np.argmin((scaled**2).sum(axis=1)))
 
 
 def _first(trials: Trials, announce: Callable[[str], None] | None, progress: parallel.Progress | None) -> Floats:
@@ -294,117 +233,34 @@ def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float 
     return allowed
 
 
-def _picked(selected: Floats, strategies: tuple[Strategy, ...], allowed: list[int], terms: Terms) -> Picked:
-    """The best strategies; of those that are as good by the selection's means what is now, else the first one."""
-    best = []
-    for o, what in enumerate(OBJECTIVES.values()):
-        means = selected[:, :, o].mean(axis=0)
-        least = float(means[allowed].min())
-        good = [s for s in allowed if means[s] <= least + max(terms.zone * least, what.floor) / 2]
-        best.append(next((s for s in good if strategies[s].as_it_is), good[0]))
-    return Picked(strategies, allowed, best, terms)
-
-
-def _checked(
-    trials: Trials, picked: Picked, progress: parallel.Progress | None
-) -> tuple[Floats, pd.DataFrame, pd.DataFrame]:
-    """What the check measured, `_pairs` and `_answers` of it, after as many looks as it takes."""
-    scenario, done, values = trials.costs.scenario, 0, []
+def _ranked(
+    trials: Trials, selected: Floats, ranking: Ranking, progress: parallel.Progress | None
+) -> tuple[int, Ranking]:
+    """The ranking after as many looks at the check as it takes, and the replications of the check."""
+    scenario, done, values = trials.costs.scenario, 0, [selected]
     for runs in LOOKS:
         part = parallel.portion(progress, done / LOOKS[-1], runs / LOOKS[-1])
         found = trials.run(CHECK, range(done, runs), "checking", part)
-        values.append(_valued(found, scenario, picked.terms))
-        done, checked = runs, np.concatenate(values)
-        pairs = _pairs(checked, picked)
-        answers = _answers(pairs)
-        if not may_be_settled(pairs, answers, (LOOKS[-1] / runs) ** 0.5):
+        values.append(_valued(found, scenario, ranking.terms))
+        done, ranking = runs, dataclasses.replace(ranking, simulated=np.concatenate(values))
+        narrower = ((len(selected) + LOOKS[-1]) / len(ranking.simulated)) ** 0.5
+        if not may_be_settled(ranking.pairs, ranking.answers, narrower):
             break
-    return checked, pairs, answers
+    return done, ranking
 
 
-def _pairs(checked: Floats, picked: Picked) -> pd.DataFrame:
-    """Every strategy beside the one that was picked, for each objective.
-
-    Paired t intervals, Bonferroni over all strategies, objectives and looks.
-    """
-    n, count, kinds = checked.shape
-    confidence, allowed = picked.terms.confidence, picked.allowed
-    error = (1 - confidence) / (2 * (count - 1) * kinds * len(LOOKS))
-    reach = float(stats.t.ppf(1 - error, n - 1)) / np.sqrt(n)
-    alone = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) / np.sqrt(n)
-    rows = []
-    for o, (what, best) in enumerate(zip(OBJECTIVES.values(), picked.best, strict=True)):
-        values = checked[:, :, o]
-        width = picked.terms.width(values[:, best], what)
-        for s, strategy in enumerate(picked.strategies):
-            mean, spread = float(values[:, s].mean()), alone * float(values[:, s].std(ddof=1))
-            gap = values[:, s] - values[:, best]
-            more, half = float(gap.mean()), reach * float(gap.std(ddof=1))
-            rows.append(
-                (what.name, strategy.name, mean, max(0.0, mean - spread), mean + spread, more, more - half, more + half,
-                 s == best, s in allowed, s in allowed and (s == best or more + half <= width), width)
-            )  # fmt: skip
-    columns = ["objective", "strategy", "value_s", "low_s", "high_s", "difference_s", "difference_low_s",
-               "difference_high_s", "picked", "allowed", "as_good", "zone_s"]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _answers(pairs: pd.DataFrame) -> pd.DataFrame:
-    """What was picked for each objective, and by how much another may be better at most."""
-    rows = []
-    for name, mine in pairs.groupby("objective", sort=False):
-        one = mine[mine["picked"]].iloc[0]
-        worst = max(0.0, float(-mine.loc[mine["allowed"], "difference_low_s"].min()))
-        certain = worst <= float(one["zone_s"])
-        good = mine.loc[mine["as_good"] & ~mine["picked"], "strategy"].tolist()
-        rows.append((name, one["strategy"], one["value_s"], one["low_s"], one["high_s"], worst, one["zone_s"],
-                     certain, bool(mine.loc[mine["allowed"], "as_good"].all()), "; ".join(good)))  # fmt: skip
-    columns = ["objective", "take", "value_s", "low_s", "high_s", "regret_at_most_s", "zone_s", "certain",
-               "any_is_as_good", "as_good"]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _table(picked: Picked, checked: Floats, bounds: Floats) -> pd.DataFrame:
-    """One row a strategy: what it costs in every respect."""
-    strategies, allowed = picked.strategies, picked.allowed
-    means = pd.DataFrame(checked.mean(axis=0), columns=[f"{name}_s" for name in OBJECTIVES])
-    frame = pd.DataFrame(
-        {"strategy": [one.name for one in strategies], "as_it_is": [one.as_it_is for one in strategies],
-         "allowed": np.isin(range(len(strategies)), allowed), "stall_bound_s": bounds}
-    )  # fmt: skip
-    frame = pd.concat([frame, means], axis=1)
-    traded = frame[[f"{name}_s" for name in FRONT]].to_numpy(dtype=float)
-    frame["on_front"] = pareto_front(traded)
-    places = np.array(allowed)[pareto_front(traded[allowed])]
-    frame["knee"] = np.arange(len(frame)) == places[knee(traded[places])]
-    return frame
-
-
-def _budgets(table: pd.DataFrame) -> pd.DataFrame:
-    """What keeping the longest stall short costs."""
-    least = float(table.loc[table["allowed"], "cost_s"].min())
-    rows = []
-    for budget in BUDGETS:
-        within = table[(table["stall_bound_s"] <= budget) & table["allowed"]].sort_values("cost_s", kind="stable")
-        found = within[["strategy", "stall_bound_s", "cost_s"]].itertuples(index=False, name=None)
-        name, bound, cost = next(found, ("", math.nan, math.nan))
-        rows.append((budget, name, bound, cost, cost / least - 1))
-    return pd.DataFrame(rows, columns=["stall_budget_s", "take", "stall_bound_s", "cost_s", "share_more"])
-
-
-def _information(trials: Trials, checked: Floats, picked: Picked) -> pd.DataFrame:
+def _information(logs: Mapping[str, Floats], ranking: Ranking) -> pd.DataFrame:
     """For each objective the costs that it would save most to know, by taking another strategy that is allowed."""
-    logs, allowed, terms = trials.logs(CHECK, range(len(checked))), picked.allowed, picked.terms
-    parts = []
-    for o, (what, best) in enumerate(zip(OBJECTIVES.values(), picked.best, strict=True)):
-        values = checked[:, allowed, o]
+    allowed, parts = ranking.allowed, []
+    for o, (name, best) in enumerate(ranking.best.items()):
+        values = ranking.simulated[:, allowed, o]
         if not np.ptp(values, axis=1).any() or not logs:
             continue
-        found = value_of_information(logs, values, allowed.index(best), terms.seed)
-        names = [trials.strategies[allowed[i]].name if i >= 0 else "" for i in found["switches_to"]]
-        width = terms.width(checked[:, best, o], what)
+        found = value_of_information(logs, values, allowed.index(best), ranking.terms.seed)
+        names = [ranking.strategies[allowed[i]].name if i >= 0 else "" for i in found["switches_to"]]
+        width = ranking.standings[name].width(best)
         matters = found["matters"] & (found["saving"] > width / 2)
-        parts.append(found.assign(objective=what.name, zone_s=width, matters=matters, switches_to=names))
+        parts.append(found.assign(objective=name, zone_s=width, matters=matters, switches_to=names))
     columns = ["objective", "cost", "saving", "zone_s", "matters", "switches_to"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from simlib.errors import InputError
 from simlib.model.locks import LOCKS, SHARING
@@ -12,6 +12,7 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.policies import OWN, apply
 from simlib.model.policy import Policy
 from simlib.model.scenario import Scenario
+from simlib.model.workload import Workload
 
 HOLDS = ("whole-ioctl", "every-64", "every-512", "every-4096", "every-32768", "bounded-hold",
          "bounded-hold-after-progress", "needbreak-preemptible", "yield-after-progress", "doubling-batch")  # fmt: skip
@@ -27,11 +28,16 @@ class Strategy:
     """One strategy of a choice.
 
     - `name`: names or texts that `simlib.model.policies.policy` knows, joined by ``+``.
-    - `as_it_is`: whether it is what the scenario says itself.
+    - `changes`: how many settings of the scenario's it changes.
     """
 
     name: str
-    as_it_is: bool = False
+    changes: int = 1
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether it is what the scenario says itself."""
+        return self.changes == 0
 
     def applied(self, scenario: Scenario) -> Scenario:
         """The scenario with this strategy.
@@ -60,15 +66,14 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
     for name in names:
         if names.count(name) > 1:
             raise InputError("among", name, "is named more than once", "name each once", "", "--among")
-    mine = _essence(scenario)
-    found: dict[tuple[Policy, object], Strategy] = {}
+    found: dict[tuple[Policy, Workload], Strategy] = {}
     for name in names:
         case = Strategy(name).applied(scenario)
         if not case.workload.facts.by_chunk or case.workload.clear_when == "at_get":
             raise InputError(
                 "among", name, "leaves nothing to CLEAR", "name ways of CLEAR in a migration", "", "--among"
             )
-        found.setdefault(_essence(case), Strategy(name, _essence(case) == mine))
+        found.setdefault(_essence(case), Strategy(name, _changes(scenario, case)))
     if len(found) < 2:
         raise InputError(
             "among", ", ".join(names) or "none", "there is nothing to choose: they come to the same here",
@@ -87,5 +92,14 @@ def _all_for(scenario: Scenario) -> list[str]:
     return names + (list(SPLITS) if scenario.guest.mapped_as_blocks else []) + [OWN]
 
 
-def _essence(scenario: Scenario) -> tuple[Policy, object]:
+def _essence(scenario: Scenario) -> tuple[Policy, Workload]:
     return scenario.policy.resolved(), scenario.workload
+
+
+def _changes(before: Scenario, after: Scenario) -> int:
+    """How many settings of the policy and of the workload differ."""
+    policy, workload = _essence(before)
+    mine = after.policy.resolved()
+    policies = [bool(getattr(policy, row.name) != getattr(mine, row.name)) for row in fields(Policy)]
+    workloads = [bool(getattr(workload, row.name) != getattr(after.workload, row.name)) for row in fields(Workload)]
+    return sum(policies) + sum(workloads)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -69,11 +69,11 @@ class Trials:
         found = parallel.each(tasks, what, progress)
         return np.array(found).reshape(len(numbers), len(self.strategies), len(METRICS))
 
-    def logs(self, stage: int, numbers: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-        """Logarithms of the costs that were drawn, vary, and are needed by any strategy."""
+    def logs(self, stages: Mapping[int, Sequence[int]]) -> dict[str, NDArray[np.float64]]:
+        """Logarithms of the costs that were drawn, vary, and are spent by any strategy, stage after stage."""
         case = self.costs.central()
         needed = {name for one in self.strategies for name in build(one.applied(case)).costs}
-        rows = [self.drawn(stage, number)[0].costs.given() for number in numbers]
+        rows = [self.drawn(stage, number)[0].costs.given() for stage, numbers in stages.items() for number in numbers]
         found = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name in needed}
         return {name: np.log(values) for name, values in found.items() if values.min() > 0 and np.ptp(values) > 0}
 

@@ -83,6 +83,8 @@ class EngineResult:
     - `stamp_sums`, shape (n_stamps, 11): up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults
       by kind; then pages done by vCPUs.
     - `stamp_own`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
+    - `stamp_waits`, shape (n_stamps,): for how long the vCPUs that wait for a lock at each stamp have waited so far, ps
+      in all; their time by activity has a wait only when it is over.
     - `lap_histogram`, shape (n_threads, 488): laps (`Step.LAP`) by `lap_bin`.
     - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
     - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty
@@ -108,6 +110,7 @@ class EngineResult:
     stamp_locks: NDArray[np.int64]
     stamp_sums: NDArray[np.int64]
     stamp_own: NDArray[np.int64]
+    stamp_waits: NDArray[np.int64]
     lap_histogram: NDArray[np.int64]
     lap_max_ps: NDArray[np.int64]
     trace: NDArray[np.int64]

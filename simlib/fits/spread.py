@@ -82,6 +82,29 @@ class Spread(NamedTuple):
             return float(centre * np.exp(-down)), float(centre * np.exp(up))
         return max(0.0, centre - down), centre + up
 
+    def widened(self, value: int, centre: float, low: float, high: float) -> tuple[float, float]:
+        """An interval of one of the values that other things leave open, with what the costs leave open, too.
+
+        >>> one = Spread(("a",), np.array([[[0.3]], [[0.0]]]), np.array([False]))
+        >>> low, high = one.widened(0, 4.0, 3.6, 4.4)
+        >>> round(low, 3), high
+        (3.5, 4.4)
+        """
+        down, up = np.sqrt((self.moved[:, :, value] ** 2).sum(axis=1)).tolist()
+        if self.logs[value]:
+            down, up = centre * -np.expm1(-down), centre * np.expm1(up)
+        return max(0.0, centre - float(np.hypot(centre - low, down))), centre + float(np.hypot(high - centre, up))
+
+    def extremes(self, value: int, centre: float) -> tuple[float, float]:
+        """The least and the most that one of the values was, wherever a cost was alone.
+
+        >>> Spread.of(["a", "b"], np.array([2.0]), np.array([[1.0], [2.0], [2.0], [3.0]])).extremes(0, 2.0)
+        (1.0, 3.0)
+        """
+        down, up = (float(self.moved[end, :, value].max(initial=0.0)) for end in (0, 1))
+        low, high = (centre * np.exp(-down), centre * np.exp(up)) if self.logs[value] else (centre - down, centre + up)
+        return float(np.rint(low)), float(np.rint(high))
+
     def shares(self) -> pd.Series[float]:
         """Which part of the squared deviations each cost has, on average over the values that move; the largest first.
 

@@ -79,3 +79,6 @@ MACHINES: dict[str, Machine] = {
     )
 }  # fmt: skip
 """Facts of hosts by their name: what a scenario's [machine] has if it gives no other value."""
+
+UNSTATED = frozenset({"x86-published"})
+"""Of those the ones whose hardware no source states: what was calibrated on them is not known to hold anywhere else."""

@@ -243,13 +243,20 @@ def _choice(result: Choice) -> Shown:
     known = result.readable_information()
     front = int(result.table["on_front"].sum())
     blocks: list[Block] = [
-        Prose(f"{result.guest}. Evidence: {result.evidence}; {runs}, {result.how}. {_capital(result.guarantee)}."),
+        Prose(f"{result.headline}."),
+        Prose(f"{result.guest}. Evidence: {result.grounds}; {runs}, {result.how}. {_capital(result.guarantee)}."),
         Table(result.readable_answers(), "What to take, by what one cares about most."),
-        Table(result.readable(), f"Every strategy, simulated; times, means over {result.runs[1]} replications."),
+        Table(
+            result.readable(),
+            f"Every strategy, simulated; times, means over {sum(result.runs)} replications. Those that differ in "
+            "nothing by more than does not matter share a line.",
+        ),
         Table(result.readable_budgets(), "The longest stall that may be, and what keeping to it costs."),
     ]
     if len(known):
-        blocks.append(Table(known, "Which cost would change the answer, if it were known."))
+        blocks.append(
+            Table(known, "Which cost would change the answer, if it were known, and what that would save on average.")
+        )
     else:
         blocks.append(Prose("Knowing any one cost better would not change the answer by more than does not matter."))
     caption = (
@@ -258,7 +265,7 @@ def _choice(result: Choice) -> Shown:
     )
     return Shown(
         f"How CLEAR_DIRTY_LOG should hold mmu_lock on {result.scenario.policy.architecture}", "simulated migrations",
-        blocks, {"pareto": caption}, {"evidence": result.evidence},
+        blocks, {"pareto": caption}, {"evidence": result.evidence_shown},
     )  # fmt: skip
 
 
@@ -268,7 +275,7 @@ def _batch(result: BatchChoice) -> Shown:
     cost = [*batches.columns[: batches.columns.get_loc("longest stall")], "longest stall"]
     blocks: list[Block] = [
         Prose(
-            f"{_capital(result.sentence)}. {_capital(result.law)}. Evidence: {result.evidence}. {result.choice.guest}."
+            f"{_capital(result.sentence)}. {_capital(result.law)}. Evidence: {result.grounds}. {result.choice.guest}."
         ),
         Table(batches[cost], f"Every batch, simulated: what it costs. {_capital(result.choice.guarantee)}."),
         Table(batches.drop(columns=cost[1:-1]), "Every batch, simulated: what else it does."),
@@ -281,7 +288,7 @@ def _batch(result: BatchChoice) -> Shown:
     }
     return Shown(
         f"How many pages CLEAR_DIRTY_LOG should write-protect in one hold on {result.scenario.policy.architecture}",
-        "simulated migrations", blocks, captions, {"evidence": result.evidence},
+        "simulated migrations", blocks, captions, {"evidence": result.choice.evidence_shown},
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from simlib import parallel
 from simlib.errors import InputError
@@ -18,8 +17,8 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 from simlib.results import Result, text_of
-from simlib.sampling.travel import Journey, Stalls, travel
-from simlib.workloads.degradation import stall_quantile
+from simlib.sampling.table import flags_of_walks, table_of
+from simlib.sampling.travel import Journey, travel
 from simlib.workloads.migration import METRICS
 
 WALKS = 8
@@ -30,14 +29,6 @@ WHOLE_PAGES = 2**18
 
 WINDOW_METRICS = tuple(metric.name for metric in METRICS if metric.name != "mmu_lock_utilisation")
 """Metrics of a migration that windows tell."""
-
-MODEL_ERROR = 0.01
-"""Standard deviation, relative, of what means are off by beyond the spread of the walks (docs/sampling.md)."""
-
-LEVEL = 0.90
-"""Probability that an interval is meant to cover."""
-
-_UNITS = {metric.name: metric.unit for metric in METRICS}
 
 
 def why_not(scenario: Scenario) -> str:
@@ -70,6 +61,8 @@ class SampleResult(Result):
     - `curve`: the guest's throughput over time: time_s, width_s, throughput, degradation.
     - `walks`, `windows`, `events`: walks, and the windows and events of the engine in all of them.
     - `flags`: what to know before believing the result.
+    - `journeys`: what each walk found.
+    - `costs`: one row a cost that the programs spend, where they were looked for.
     """
 
     scenario: Scenario
@@ -80,6 +73,8 @@ class SampleResult(Result):
     events: int
     seed: int
     flags: tuple[str, ...] = ()
+    journeys: tuple[Journey, ...] = ()
+    costs: pd.DataFrame | None = None
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {
         "degradation_over_time": lambda run: run.curve.assign(series=run.scenario.policy.architecture)
@@ -112,7 +107,7 @@ def sample_migration(
 
     Raises `InputError` if it cannot be sampled; `why_not` says why.
 
-    - `scenario`: as it is: a cost without a value takes no time.
+    - `scenario`: with a value for each cost.
     - `walks`: at least 2.
 
     >>> whole = Scenario.parse({"guest": {"vcpus": 4, "memory": "4G", "backing": "hugetlb_2mb"},
@@ -129,7 +124,9 @@ def sample_migration(
         raise InputError("walks", walks, "must be at least 2", "one walk does not tell how far it may be off")
     found = parallel.each(_tasks(scenario, walks, seed), "sampling", progress)
     windows, events = sum(one.windows for one in found), sum(one.events for one in found)
-    return SampleResult(scenario, _table(found), _curve(found), walks, windows, events, seed)
+    flags = flags_of_walks(scenario, found)
+    table, curve = table_of(scenario, found), _curve(found)
+    return SampleResult(scenario, table, curve, walks, windows, events, seed, flags, tuple(found))
 
 
 def walk_several(
@@ -147,35 +144,6 @@ def _tasks(scenario: Scenario, walks: int, seed: int) -> list[Callable[[parallel
     """Each walk begins at a chunk in its own part of the migration."""
     starts = (np.arange(walks) + np.random.default_rng(seed).random(walks)) / walks
     return [partial(travel, scenario, seed * 1000 + number, float(at)) for number, at in enumerate(starts)]
-
-
-def _table(walks: Sequence[Journey]) -> pd.DataFrame:
-    """Means over the walks; of the stalls what all of them saw together."""
-    reach, longest, rows = float(stdtrit(len(walks) - 1, 0.5 + LEVEL / 2)), _longest(walks), []
-    for name in walks[0].metrics:
-        values = np.array([walk.metrics[name] for walk in walks])
-        value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
-        if name == "longest_stall":
-            value, error = longest, float(values.std(ddof=1))
-        if name == "stall_p999":
-            value = min(stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), longest)
-        half = reach * float(np.hypot(error, MODEL_ERROR * value))
-        unit, high = _UNITS[name], value + half
-        high = min(high, 1.0) if unit in ("share", "0 or 1") else high
-        rows.append((name, value, error, max(0.0, value - half), high, unit))
-    return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
-
-
-def _longest(walks: Sequence[Journey]) -> float:
-    """The longest stall that all walks together let expect."""
-    if len({len(walk.stalls) for walk in walks}) > 1:  # one has more windows than another
-        return max(walk.metrics["longest_stall"] for walk in walks)
-    pooled = []
-    for same in zip(*(walk.stalls for walk in walks), strict=True):
-        longest = np.concatenate([stalls.longest for stalls in same])
-        times = float(np.mean([stalls.times for stalls in same])) / len(walks)
-        pooled.append(Stalls(longest, times, max(stalls.most for stalls in same)).expected())
-    return max(pooled, default=0.0)
 
 
 def _curve(walks: Sequence[Journey]) -> pd.DataFrame:

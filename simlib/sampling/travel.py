@@ -40,6 +40,9 @@ MOST_PASSES = 128
 ENOUGH = 400
 """Faults that a window tries to see while nothing is cleared, within ten times `LOOK`."""
 
+ENABLING = 0.0
+"""What enabling takes where every page is dirty at once, s: no other log is sampled (`simlib.sampling.why_not`)."""
+
 FEW_FAULTS = 20
 """With fewer a window does not tell how long they take."""
 
@@ -111,6 +114,7 @@ class Journey:
     - `stalls`: of each window.
     - `curve`, shape (bins, 2): end of each time bin, s since the guest was undisturbed, and the guest's throughput in
       it.
+    - `sent`: pages that each pass sent; `last`: duration of the last one, s.
     - `windows`, `events`: that were simulated.
     """
 
@@ -118,6 +122,8 @@ class Journey:
     laps: Floats
     stalls: list[Stalls]
     curve: Floats
+    sent: tuple[float, ...]
+    last: float
     windows: int
     events: int
 
@@ -342,23 +348,39 @@ def _journey(
     curve, width = _curve(scenario, time, passes)
     widths = np.diff(np.concatenate([[0.0], curve[:, 0]]))
     above = {f"seconds_above_{level}": float(width * (curve[:, 1] < 1 - level / 100).sum()) for level in LEVELS}
+    clear, fault = sums["work"] + sums["wait"] + sums["rest"], _lost(scenario, time, passes)
     metrics = {
+        "logging_cpu_time": ENABLING + clear + fault,
+        "enable_cpu_time": ENABLING,
+        "clear_cpu_time": clear,
+        "fault_cpu_time": fault,
+        "clear_work_time": sums["work"],
+        "clear_wait_time": sums["wait"],
+        "clear_flush_time": sums["rest"],
+        "enable_time": ENABLING,
         "precopy_duration": time,
         "passes": float(len(passes)),
         "converged": float(converged),
         "dirty_left": left * scenario.guest.page_size,
-        "clear_cpu_time": sums["work"] + sums["wait"] + sums["rest"],
-        "clear_work_time": sums["work"],
-        "clear_wait_time": sums["wait"],
-        "clear_flush_time": sums["rest"],
+        "downtime": left * page_time(scenario) * PS,
         **above,
-        "guest_throughput": float(curve[:, 1] @ widths / widths.sum()) if time else 1.0,
+        "guest_throughput": min(1.0, float(curve[:, 1] @ widths / widths.sum())) if time else 1.0,
         "longest_stall": longest,
         "stall_p999": min(longest, stall_quantile(laps, 0.999)),
         "contentions": sums["contended"] * scenario.workload.counted_runs,
         "lock_acquisitions": sums["acquisitions"],
     }
-    return Journey(metrics, laps, stalls, curve, windows, events)
+    sent = tuple(float(np.rint(one.cycles.send.sum() / (page_time(scenario) * PS))) for one in passes)
+    last = time - float(passes[-1].cycles.begin[0]) if passes else 0.0
+    return Journey(metrics, laps, stalls, curve, sent, last, windows, events)
+
+
+def _lost(scenario: Scenario, time: float, passes: list[_Pass]) -> float:
+    """What all vCPUs together had no time for but to fault and to wait, s."""
+    if not passes:
+        return 0.0
+    vcpus, accesses = scenario.guest.vcpus, float(passes[-1].cycles.accesses[-1, -1])
+    return max(0.0, vcpus * (time - accesses / undisturbed_rate(scenario)))
 
 
 def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArray[np.float64], float]:

@@ -17,6 +17,7 @@ from simlib.model.job import Job
 from simlib.model.program import REGION, Condition, Thread, raised
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
@@ -120,6 +121,7 @@ METRICS = (
            "over all iterations.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access of any vCPU took once the first GET began.", "whole"),
     Metric("populate_time", "s", "From the start until every vCPU has touched its memory once."),
+    *cpu_metrics("the end of populating", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip
 """What CLEAR under load measures. No part of the memory stands for the whole."""
@@ -130,10 +132,14 @@ DEFAULT = ("clear_dirty_log_time", "longest_stall")
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
+    workload, access = scenario.workload, scenario.machine_costs.guest_access or 0
+    # What a vCPU touches as it is preempted it touches again later; the first time stands for the one under way.
+    again = workload.preempted_vcpus * (workload.iterations - 1)
     return {
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
         "populate_time": float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS,
+        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, again),
         **lock_metrics(scenario, raw),
     }
 

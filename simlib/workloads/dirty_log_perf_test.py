@@ -18,6 +18,7 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
@@ -78,6 +79,7 @@ METRICS = (
            "all of them dirty.", "proportional"),
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the vCPUs are parked, summed "
            "over all iterations.", "proportional", rounds=True),
+    *cpu_metrics("the end of populating", "the last CLEAR", "proportional"),
     *LOCKS,
 )  # fmt: skip
 """What the selftest measures."""
@@ -93,6 +95,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "populate_time": float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS,
         "enable_time": sum(phase_seconds(job, raw, "enabled")),
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
+        **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.machine_costs.guest_access or 0),
         **lock_metrics(scenario, raw),
     }
 

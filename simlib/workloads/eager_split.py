@@ -18,6 +18,8 @@ from simlib.model.program import REGION, Extent, Lock, Thread, mapped_by_block
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Scan, Stamp
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
+from simlib.workloads.degradation import UNDISTURBED
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
@@ -283,6 +285,7 @@ METRICS = (
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot, summed over all iterations.",
            rounds=True),
     Metric("longest_stall", "s", "Longest time that one access of any vCPU took; 0 if they are parked.", "whole"),
+    *cpu_metrics("the beginning of enabling", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip
 """What splitting eagerly measures."""
@@ -294,10 +297,13 @@ DEFAULT = ("enable_time", "clear_dirty_log_time", "longest_stall")
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
     stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
+    workload, parked = scenario.workload, scenario.machine_costs.guest_access or 0
+    access = parked if workload.parked else workload.access_interval
     return {
-        "enable_time": float(stamps[Stamp("enabled")] - stamps[Stamp("undisturbed")]) * PS,
+        "enable_time": float(stamps[Stamp("enabled")] - stamps[UNDISTURBED]) * PS,
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
+        **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), access),
         **lock_metrics(scenario, raw),
     }
 

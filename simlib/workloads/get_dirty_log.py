@@ -17,7 +17,8 @@ from simlib.model.job import Job
 from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
-from simlib.workloads.degradation import GUEST, degradation, guest_metrics
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
+from simlib.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.horizon import within_horizon
@@ -63,6 +64,7 @@ METRICS = (
            rounds=True),
     Metric("get_wait_time", "s", "Of it, time waiting for mmu_lock and its cache line.", rounds=True),
     Metric("dirty_pages", "count", "Pages that GET found dirty, summed over all iterations.", rounds=True),
+    *cpu_metrics("the end of the warm-up", "the last GET"),
     *GUEST,
     *LOCKS,
 )  # fmt: skip
@@ -87,6 +89,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "get_dirty_log_time": phase_seconds(job, raw, "got"),
         "get_wait_time": waits,
         "dirty_pages": [float(raw.stamp_own[i, _BITMAP]) for i in ends],
+        **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), scenario.workload.access_interval),
         **guest_metrics(scenario, raw, curve(scenario, job, raw)),
         **lock_metrics(scenario, raw),
     }

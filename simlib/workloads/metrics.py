@@ -33,6 +33,7 @@ class Metric:
     - `definition`: one sentence: exactly what is measured, and over what it is summed.
     - `memory`: what a run of a part of the memory tells of it: ``proportional``, ``same``, or ``whole``: nothing.
     - `rounds`: whether it is the sum over rounds, of which one can be asked for.
+    - `whole`: whether it comes in whole numbers only, so that nothing lies between two of them.
     """
 
     name: str
@@ -40,6 +41,15 @@ class Metric:
     definition: str
     memory: str = "same"
     rounds: bool = False
+    whole: bool = False
+
+    def within(self, low: float, high: float, least: float = 0.0) -> tuple[float, float]:
+        """The ends of an interval where arithmetic allows them: not below the least, no share above all.
+
+        >>> Metric("guest_throughput", "share", "").within(-0.1, 1.2)
+        (0.0, 1.0)
+        """
+        return max(low, least), min(high, 1.0) if self.unit in ("share", "0 or 1") else high
 
 
 LOCKS = (
@@ -71,6 +81,10 @@ def _whole(scenario: Scenario, pages: int) -> tuple[Scenario, float]:
     return scenario, 1.0
 
 
+def _no_bounds(scenario: Scenario) -> Mapping[str, float]:
+    return {}
+
+
 def nothing(*_: object) -> tuple[str, ...]:
     """Nothing to refuse, and nothing to know."""
     return ()
@@ -90,6 +104,7 @@ class Kind:
     - `curve`: (scenario, job, result) to the guest's throughput over time, if it works on.
     - `dirtying`: the phase in which the guest dirties its memory, if it has one of its own.
     - `contained`: costs that others contain in its programs: paid only where they have a value, so never drawn.
+    - `least`: scenario to what metrics cannot be below, by their names; for those that are left out 0.
     """
 
     name: str
@@ -103,6 +118,7 @@ class Kind:
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""
     contained: tuple[str, ...] = ()
+    least: Callable[[Scenario], Mapping[str, float]] = _no_bounds
 
     def find(self, name: str, rounds: int) -> tuple[Metric, int]:
         """A metric by its name, and which of its rounds is meant: 0, all of them.

@@ -17,6 +17,7 @@ from simlib.model.program import REGION, Extent, Thread, clock_shows, in_bitmap,
 from simlib.model.quantities import PS_PER_S, format_bandwidth, format_duration
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Scan, Stamp
+from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.degradation import GUEST, LEVELS, SWITCHOVER, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
 from simlib.workloads.guest import STOP, running_vcpu
@@ -147,18 +148,28 @@ def _helper(kernel: DirtyLog, number: int) -> Thread:
     return helper
 
 
+_CLEAR = (
+    "Of it, CPU time of all threads that clear, sending left out: clear_work_time, clear_wait_time and "
+    "clear_flush_time, summed over all passes."
+)
+
 METRICS = (
-    Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
-    Metric("passes", "count", "Passes over the memory that were made before the switchover."),
-    Metric("converged", "0 or 1", "Whether what was dirty at the switchover can be sent within the downtime."),
-    Metric("dirty_left", "bytes", "Memory that is dirty at the switchover.", "proportional"),
-    Metric("clear_cpu_time", "s", "CPU time of all threads that clear, sending left out: clear_work_time, "
-           "clear_wait_time and clear_flush_time, summed over all passes.", "proportional"),
-    Metric("clear_work_time", "s", "Of it, time under the lock, summed over all passes.", "proportional"),
-    Metric("clear_wait_time", "s", "Of it, time waiting for the lock and its cache line, summed over all passes.",
+    *cpu_metrics("the end of the warm-up", "the switchover", "proportional", _CLEAR),
+    Metric("clear_work_time", "s", "Of clear_cpu_time, time under the lock, summed over all passes.",
            "proportional"),
-    Metric("clear_flush_time", "s", "Of it, the rest, summed over all passes: TLB flushes, the ioctl itself, "
-           "allocating without the lock, asking for it again.", "proportional"),
+    Metric("clear_wait_time", "s", "Of clear_cpu_time, time waiting for the lock and its cache line, summed over all "
+           "passes.", "proportional"),
+    Metric("clear_flush_time", "s", "Of clear_cpu_time, the rest, summed over all passes: TLB flushes, the ioctl "
+           "itself, allocating without the lock, asking for it again.", "proportional"),
+    Metric("enable_time", "s", "Time of enabling the log, in which every page is write-protected unless it begins with "
+           "all of them dirty.", "proportional"),
+    Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
+    Metric("passes", "count", "Passes over the memory that were made before the switchover.", whole=True),
+    Metric("converged", "0 or 1", "Whether what was dirty at the switchover can be sent within the downtime.",
+           whole=True),
+    Metric("dirty_left", "bytes", "Memory that is dirty at the switchover.", "proportional"),
+    Metric("downtime", "s", "What follows the switchover: the last GET, and what is dirty then over the link.",
+           "proportional"),
     *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover in which the guest was degraded by more than "
              f"{level} %.", "proportional") for level in LEVELS),
     *GUEST,
@@ -166,7 +177,10 @@ METRICS = (
 )  # fmt: skip
 """What a migration measures."""
 
-DEFAULT = ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput")
+DEFAULT = (
+    "logging_cpu_time", "enable_cpu_time", "clear_cpu_time", "fault_cpu_time", "enable_time", "precopy_duration",
+    "downtime", "dirty_left", "guest_throughput",
+)  # fmt: skip
 """Those that a prediction gives unless told otherwise; a part of the memory tells them all."""
 
 _WAIT = [ACTIVITIES.index("wait"), ACTIVITIES.index("line")]
@@ -189,15 +203,20 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     curve = degradation(scenario, job, raw)
     lost, width = curve["degradation"].to_numpy(), curve["width_s"].to_numpy()
     above = {f"seconds_above_{level}": float(width[lost > level / 100].sum()) for level in LEVELS}
+    times, link = raw.stamp_ps, page_time(scenario)
+    enabled, after = stamps[Stamp("enabled")], stamps[Stamp("left")]
     return {
-        "precopy_duration": float(raw.stamp_ps[over] - raw.stamp_ps[stamps[UNDISTURBED]]) * PS,
-        "passes": float(_passes(job, raw)),
-        "converged": float(left <= scenario.workload.downtime // page_time(scenario)),
-        "dirty_left": float(left * scenario.guest.page_size),
+        **cpu_times(scenario, job, raw, (UNDISTURBED, SWITCHOVER), scenario.workload.access_interval),
         "clear_cpu_time": work + wait + rest,
         "clear_work_time": work,
         "clear_wait_time": wait,
         "clear_flush_time": rest,
+        "enable_time": float(times[enabled] - times[stamps[UNDISTURBED]]) * PS,
+        "precopy_duration": float(times[over] - times[stamps[UNDISTURBED]]) * PS,
+        "passes": float(_passes(job, raw)),
+        "converged": float(left <= scenario.workload.downtime // link),
+        "dirty_left": float(left * scenario.guest.page_size),
+        "downtime": float(times[after] - times[over] + left * link) * PS,
         **above,
         **guest_metrics(scenario, raw, curve),
         **lock_metrics(scenario, raw),
@@ -232,29 +251,48 @@ def check_horizon(scenario: Scenario) -> None:
 
 
 def warnings(scenario: Scenario, job: Job, raw: EngineResult, scale: float) -> tuple[str, ...]:
-    """Why a migration switched over although more was left than can be sent within the downtime, if it did.
+    """Why a migration switched over although more was left than can be sent within the downtime, if it did."""
+    left, passes = _left(job, raw), _passes(job, raw)
+    if left <= scenario.workload.downtime // page_time(scenario):
+        return ()
+    stamps = {name: i for i, name in enumerate(job.stamps)}
+    last = float(raw.stamp_ps[stamps[SWITCHOVER]] - raw.stamp_ps[stamps[Stamp("collected", passes)]]) * PS
+    return (not_converged(scenario, passes, left, last, scale),)
+
+
+def not_converged(scenario: Scenario, passes: int, left: float, last: float, scale: float = 1.0) -> str:
+    """What a reader must know of a migration that switched over too early.
 
     The guest's rate is that of the last pass: what it found dirty again, over the time it took. If that is all that the
     guest writes, it may be faster.
+
+    - `passes`: that were made.
+    - `left`: pages that were dirty at the switchover.
+    - `last`: duration of the last pass, s.
+    - `scale`: memory of the whole over that of the scenario.
+
+    >>> not_converged(Scenario.parse({"workload": {"kind": "migration", "pass_limit": 2}}), 2, 2**17, 1.0)
+    'had not converged: the guest dirties 0.5 GiB/s, the link sends ... GiB/s; stopped at the limit of 2 passes'
     """
     workload, guest = scenario.workload, scenario.guest
-    stamps = {name: i for i, name in enumerate(job.stamps)}
-    left, passes = _left(job, raw), _passes(job, raw)
-    if left <= workload.downtime // page_time(scenario):
-        return ()
-    last = (raw.stamp_ps[stamps[SWITCHOVER]] - raw.stamp_ps[stamps[Stamp("collected", passes)]]) * PS
-    bound = "at least " if left >= _ALL * job.pages * workload.write_percent / 100 else ""
+    bound = "at least " if left >= _ALL * guest.pages * workload.write_percent / 100 else ""
     rate, sends = left * guest.page_size / last / 2**30, workload.link / 8 / 2**30
     stop = f"timeout of {format_duration(round(workload.timeout * scale))}"
     if passes == workload.pass_limit:
         stop = f"limit of {passes} pass{'es' if passes > 1 else ''}"
     return (
         f"had not converged: the guest dirties {bound}{rate:.3g} GiB/s, the link sends {sends:.3g} GiB/s; "
-        f"stopped at the {stop}",
+        f"stopped at the {stop}"
     )
 
 
-KIND = Kind("migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation)
+def least(scenario: Scenario) -> dict[str, float]:
+    """What the wire needs for all of the memory once; nothing where that is within the downtime."""
+    pages, each = scenario.guest.pages, page_time(scenario)
+    return {"precopy_duration": pages * each * PS if pages > scenario.workload.downtime // each else 0.0}
+
+
+KIND = Kind("migration", build, METRICS, DEFAULT, measure, check_horizon, sample, warnings, degradation, least=least)
 
 
 def unscaled(metrics: dict[str, float], factor: int) -> dict[str, float]:

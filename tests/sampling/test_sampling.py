@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +19,7 @@ from simlib.sampling import sample_migration, why_not
 from simlib.sampling.course import ENDS, Pace, Terrain, Touches, service_of, touches_of
 from simlib.sampling.image import image, pages_of_classes, places
 from simlib.sampling.sample import WALKS
+from simlib.sampling.table import flags_of_walks, table_of
 from simlib.sampling.travel import Stalls, travel
 from simlib.sampling.window import View, window
 from simlib.simulation import run_scenario
@@ -276,6 +279,9 @@ WHOLE_HOLDS = (
 )
 
 
+PARTS = ("enable_cpu_time", "clear_cpu_time", "fault_cpu_time")
+
+
 def lost(metrics):
     return 16 * metrics["precopy_duration"] * (1 - metrics["guest_throughput"])
 
@@ -288,12 +294,18 @@ def test_sampled_and_whole_migrations_agree(name):
     truth = pd.DataFrame([run.metrics for run in runs]).mean()
     found = [sample_migration(case, seed=seed) for seed in (1, 2, 3, 4)]
     mean = pd.DataFrame([one.metrics for one in found]).mean()
-    for metric in ("precopy_duration", "passes", "clear_cpu_time", "clear_work_time", "lock_acquisitions"):
+    for metric in ("precopy_duration", "passes", "converged", "clear_cpu_time", "clear_work_time", "enable_cpu_time",
+                   "enable_time", "lock_acquisitions"):  # fmt: skip
         assert mean[metric] == pytest.approx(truth[metric], rel=0.03), metric
     assert mean["guest_throughput"] == pytest.approx(truth["guest_throughput"], rel=0.005)
     assert lost(mean) == pytest.approx(lost(truth), rel=0.05)
+    for metric in ("fault_cpu_time", "logging_cpu_time"):
+        assert mean[metric] == pytest.approx(truth[metric], rel=0.05), metric
+    assert mean["fault_cpu_time"] == pytest.approx(lost(mean), rel=0.02)
+    assert mean["logging_cpu_time"] == pytest.approx(mean[list(PARTS)].sum())
     # Which of the most popular pages are written is chance, and the same in every part of the memory: 5 % here.
-    assert mean["dirty_left"] == pytest.approx(truth["dirty_left"], rel=0.03 if case.workload.shared else 0.08)
+    for metric in ("dirty_left", "downtime"):
+        assert mean[metric] == pytest.approx(truth[metric], rel=0.03 if case.workload.shared else 0.08)
     assert mean["contentions"] == pytest.approx(truth["contentions"], rel=0.1, abs=50)
     assert mean["stall_p999"] == pytest.approx(truth["stall_p999"], rel=0.2)
     if name in WHOLE_HOLDS:
@@ -364,6 +376,65 @@ def test_the_longest_stall_of_all_is_longer_than_what_a_few_windows_saw():
     assert Stalls(np.append(seen, 9.0), 100.0, 99.0).expected() == 9.0
     assert Stalls(np.full(16, 2.0), 100.0, 99.0).expected() == 2.0
     assert Stalls(np.zeros(16), 100.0, 99.0).expected() == 0.0
+
+
+EDGES = {
+    "converges at once": migration(downtime="1s"),
+    "converges": migration(access_interval="10ms", downtime="20ms", pass_limit=8),
+    "at the limit of passes": migration(),
+    "at the limit of time": migration(timeout="400ms", pass_limit=9),
+    "all of it is dirty again": migration(access_interval="1us", write_percent=100, clear_chunk="256M"),
+    "idle": migration(access_interval="1s"),
+    "stands still": migration("loongarch", {"lets_go": "pages >= 64"}, access_interval="1us",
+                              costs={"fault_hold": "5us"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_no_interval_reaches_where_arithmetic_forbids(name):
+    case = EDGES[name]
+    whole, found = run_scenario(case), sample_migration(case, walks=3)
+    rows = found.frame.set_index("metric")
+    assert ((rows["low"] <= rows["value"]) & (rows["value"] <= rows["high"]) & (rows["low"] >= 0)).all()
+    assert (rows.loc[rows["unit"].isin(["share", "0 or 1"]), "high"] <= 1).all()
+    for exact in ("passes", "converged", "enable_time", "enable_cpu_time"):
+        assert rows.loc[exact, ["value", "low", "high"]].tolist() == [whole.metrics[exact]] * 3, exact
+        assert rows.loc[exact, "standard_error"] == 0
+    link, pages = page_time(case) * PS, case.guest.pages
+    written = pages * case.workload.write_percent / 100
+    limit = case.workload.downtime * PS
+    left, downtime, precopy = (rows.loc[metric] for metric in ("dirty_left", "downtime", "precopy_duration"))
+    if whole.metrics["passes"]:
+        assert pages * link < precopy["low"]
+        assert precopy["low"] <= whole.metrics["precopy_duration"] <= precopy["high"]
+        assert left["high"] <= max(written * 4096, left["value"])
+    assert (downtime["high"] <= limit) if whole.metrics["converged"] else (downtime["low"] > limit)
+    assert downtime["high"] == pytest.approx(left["high"] / 4096 * link)
+    parts = rows["value"][list(PARTS)].sum()
+    assert rows["value"]["logging_cpu_time"] == pytest.approx(parts)
+    told = [flag for flag in whole.flags if flag.startswith("had not converged")]
+    assert [flag[:17] for flag in found.flags] == [flag[:17] for flag in told]
+    for mine, its in zip(found.flags, told, strict=True):
+        assert mine.partition("; ")[2] == its.partition("; ")[2]
+        assert dirtied(mine) == pytest.approx(dirtied(its), rel=0.02 + left["high"] / left["value"] - 1)
+
+
+def dirtied(flag: str) -> float:
+    """The rate that a flag says, GiB/s."""
+    return float(flag.partition(" GiB/s")[0].split()[-1])
+
+
+def test_walks_that_do_not_agree_say_so():
+    walk = travel(migration())
+    other = dataclasses.replace(walk, metrics=walk.metrics | {"passes": 2.0, "converged": 1.0})
+    rows = table_of(migration(), [walk, other, other]).set_index("metric")
+    assert rows.loc["passes", ["value", "low", "high"]].tolist() == [2, 2, 3]
+    assert rows.loc["converged", ["value", "low", "high"]].tolist() == [1, 0, 1]
+    assert flags_of_walks(migration(), [walk, other, other]) == ("walks do not agree: it converged in 2 of 3",)
+    assert [flag[:17] for flag in flags_of_walks(migration(), [walk, other])] == [
+        "had not converged",
+        "walks do not agre",
+    ]
 
 
 REASONS = {

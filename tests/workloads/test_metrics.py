@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from simlib.engine.result import FAULTS, PS
 from simlib.errors import InputError
 from simlib.model import workload
 from simlib.model.scenario import Scenario
-from simlib.simulation import run_scenario
+from simlib.simulation import SimulationResult, run_scenario
 from simlib.workloads import KINDS, find_metric
 from simlib.workloads.metrics import Metric
 
@@ -112,3 +113,101 @@ def documented(metric: Metric, default: bool) -> str:
     """The row of docs/metrics.md."""
     name = f"`{metric.name}`" + (", `[i]`" if metric.rounds else "") + (" *" if default else "")
     return f"| {name} | {metric.unit} | {metric.definition} | {metric.memory} |"
+
+
+PARTS = ("enable_cpu_time", "clear_cpu_time", "fault_cpu_time")
+LOGGED = {
+    "dirty_log_perf_test": {},
+    "clear_under_load": {"pause": "1ms"},
+    "get_dirty_log": {"pause": "1ms", "access": "uniform", "shared": True},
+    "eager_split": {"pause": "1ms"},
+    "migration": {"access": "uniform", "shared": True, "clear_chunk": "4M", "link": "25Gbit/s"},
+}
+"""Workloads that log dirty pages."""
+
+POLICIES = {
+    "eager": {"eager_split": True},
+    "on fault": {"eager_split": False},
+    "write, every 64": {"architecture": "loongarch", "clear_batch_pages": 64},
+    "read": {"architecture": "arm64", "clear_lock": "read"},
+    "lockless": {"architecture": "x86-tdp", "clear_lock": "lockless"},
+    "regions": {"lock_regions": 2},
+}
+
+
+def logged(kind: str, policy: dict[str, object], costs: dict[str, str] | None = None, **workload: object) -> Scenario:
+    given = COSTS | {"enable_page": "10ns", "split_block": "10us", "flush": "5us", "flush_per_vcpu": "500ns",
+                     "interrupt": "2us", "kick": "1us", "clear_word": "5ns", "reacquire": "100ns"}  # fmt: skip
+    return scenario(kind).changed(
+        {"guest": {"backing": "hugetlb_2mb", "vcpus": 4}, "policy": {"architecture": "x86-shadow"} | policy,
+         "costs": given | (costs or {}), "workload": {"access_interval": "2us"} | LOGGED[kind] | workload}
+    )  # fmt: skip
+
+
+def picoseconds(run: SimulationResult, *names: str) -> int:
+    return sum(round(run.metrics[name] / PS) for name in names)
+
+
+WAYS = [
+    *((kind, {"initially_set": given}) for kind in LOGGED for given in (True, False) if kind != "get_dirty_log"),
+    ("get_dirty_log", {}), ("eager_split", {"parked": False}),
+    ("migration", {"clear_when": "at_once"}), ("migration", {"clear_when": "at_get"}),
+    ("migration", {"clear_when": "ring"}), ("migration", {"clear_threads": 2}),
+    ("clear_under_load", {"clear_threads": 2}), ("clear_under_load", {"preempted_vcpus": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("kind", "workload"), WAYS)
+def test_the_sum_is_that_of_its_parts_and_no_time_is_missing(kind, workload, policy):
+    """To the picosecond; and a vCPU's time is its accesses, its faults, and what is under way at both ends."""
+    one_lock = {"lock_regions": 1} if kind == "eager_split" else {}  # it knows no other
+    run = run_scenario(logged(kind, POLICIES[policy] | one_lock, **workload))
+    assert picoseconds(run, *PARTS) == picoseconds(run, "logging_cpu_time")
+    assert all(run.metrics[name] >= 0 for name in PARTS)
+    assert run.metrics["clear_cpu_time"] > 0
+    if run.scenario.workload.keeps_touching:
+        stamps, vcpus = [stamp.phase for stamp in run.job.stamps], run.job.vcpus
+        first, last = (stamps.index("undisturbed"), stamps.index("switchover") if kind == "migration" else -1)
+        span = int(run.raw.stamp_ps[last] - run.raw.stamp_ps[first]) * PS
+        accesses = int(run.raw.stamp_sums[last, -1] - run.raw.stamp_sums[first, -1])
+        lost = vcpus * span - accesses * 2e-6
+        assert run.metrics["fault_cpu_time"] == pytest.approx(lost, abs=vcpus * (2e-6 + 5e-6))
+
+
+@pytest.mark.parametrize("preempted", [0, 2])
+@pytest.mark.parametrize("kind", ["dirty_log_perf_test", "clear_under_load"])
+def test_faults_are_all_that_the_guest_does_besides_its_accesses(kind, preempted):
+    """Without a lock a fault takes its exit and its hold, however often the guest looks at its pages again."""
+    free = dict.fromkeys(("line_transfer", "flush", "flush_per_vcpu", "interrupt", "kick"), "0ns")
+    workload = {"preempted_vcpus": preempted, "iterations": 3} if kind == "clear_under_load" else {"iterations": 3}
+    run = run_scenario(logged(kind, POLICIES["lockless"] | {"eager_split": True}, free, **workload))
+    stamps = [stamp.phase for stamp in run.job.stamps]
+    faults = run.raw.stamp_sums[-1, FAULTS] - run.raw.stamp_sums[stamps.index("populated"), FAULTS]
+    assert faults.sum() > 1000
+    assert faults.sum() == faults[1]
+    retries = int(run.raw.lock_stats[:, :, 1].sum())
+    under_way = run.job.vcpus if kind == "clear_under_load" else 0
+    assert 0 <= faults.sum() + retries - run.metrics["fault_cpu_time"] / 1.5e-6 <= under_way
+    quiet = run_scenario(
+        logged(kind, POLICIES["lockless"], free | {"fault_exit": "0ns", "fault_hold": "0ns"}, **workload)
+    )
+    assert quiet.metrics["fault_cpu_time"] == 0
+
+
+@pytest.mark.parametrize("when", ["lazy", "at_once"])
+def test_work_that_only_moves_changes_no_total(when):
+    """Splitting and write-protecting at enabling, or at the first CLEAR, of a guest that writes nothing."""
+    nothing = ("line_transfer", "flush", "flush_per_vcpu", "interrupt", "kick", "clear_word", "clear_ioctl")
+    idle = {"access_interval": "60s", "clear_when": when}
+    early, late = (
+        run_scenario(
+            logged("migration", POLICIES["eager"], dict.fromkeys(nothing, "0ns"), initially_set=given, **idle)
+        ).metrics
+        for given in (False, True)
+    )
+    assert early["enable_cpu_time"] == pytest.approx(late["clear_cpu_time"])
+    assert early["clear_cpu_time"] == late["enable_cpu_time"] == 0
+    assert early["fault_cpu_time"] == late["fault_cpu_time"] == 0
+    assert round(early["logging_cpu_time"] / PS) == round(late["logging_cpu_time"] / PS) > 0
+    assert early["enable_time"] > late["enable_time"] == 0

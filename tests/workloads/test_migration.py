@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
+from simlib.engine.result import PS
 from simlib.engine.timeline import timeline
 from simlib.errors import HorizonError, InputError
 from simlib.model.scenario import Scenario
@@ -14,6 +15,7 @@ from simlib.model.steps import Page, Stamp
 from simlib.simulation import run_scenario as simulate
 from simlib.workloads import build
 from simlib.workloads.degradation import degradation
+from simlib.workloads.migration import page_time
 
 COSTS = {
     "fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "line_local": "10ns", "clear_page": "30ns",
@@ -267,6 +269,8 @@ def test_a_migration_that_cannot_converge_says_so(workload, stopped):
     result = simulate(scenario(**workload))
     link = 5 / 8 * 1e9 / 2**30 if "link" in workload else 25 / 8 * 1e9 / 2**30
     assert result.metrics["converged"] == 0
+    left = result.metrics["dirty_left"] / 4096
+    assert result.metrics["downtime"] == pytest.approx(left * page_time(result.scenario) * PS)  # GET takes no time
     flag = next(f for f in result.flags if f.startswith("had not converged"))
     assert f"the link sends {link:.3g} GiB/s; stopped at the {stopped}" in flag
     bound, rate = re.search(r"the guest dirties (at least )?([0-9.]+) GiB/s", flag).groups()

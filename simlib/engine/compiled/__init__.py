@@ -116,6 +116,7 @@ def _result(state: Run) -> EngineResult:
         stamp_locks=books.stamp_locks,
         stamp_sums=books.stamp_sums,
         stamp_own=books.stamp_own,
+        stamp_waits=books.stamp_waits,
         lap_histogram=books.laps,
         lap_max_ps=threads["lap_max"].copy(),
         trace=_written(books.trace, int(world["traced"])),

@@ -123,6 +123,7 @@ class Books(NamedTuple):
     stamp_locks: NDArray[np.int64]
     stamp_sums: NDArray[np.int64]
     stamp_own: NDArray[np.int64]
+    stamp_waits: NDArray[np.int64]
     laps: NDArray[np.int64]
     trace: NDArray[np.int64] | None
     ledger: NDArray[np.int64] | None
@@ -168,6 +169,7 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         stamp_locks=zeros(stamps, locks, 2, 2),
         stamp_sums=zeros(stamps, len(ACTIVITIES) + 5),
         stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
+        stamp_waits=zeros(stamps),
         laps=zeros(threads, LAP_BINS),
         trace=zeros(trace, 5) if trace or ledger else None,
         ledger=zeros(ledger, 5) if trace or ledger else None,

@@ -99,7 +99,12 @@ def stamp(run, thread, which):
     world, books = run.worlds[0], run.books
     books.stamp_ps[which] = shown(world, world.now)
     books.stamp_sums[which, :] = 0
+    books.stamp_waits[which] = 0
     for index in range(run.locks.shape[0]):
+        for place in range(run.locks[index].length):
+            number = run.waiting[index, (run.locks[index].head + place) % run.waiting.shape[1]]
+            if number < world.vcpus:
+                books.stamp_waits[which] += world.now - run.threads[number].tried
         for mode in range(2):
             for column in range(2):
                 books.stamp_locks[which, index, mode, column] = run.locks[index].stats[LOCK_STATISTICS * mode + column]

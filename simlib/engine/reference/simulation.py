@@ -364,7 +364,7 @@ class Simulation:
 
     def stamp(self, thread: Thread, which: int, _b: int, _c: int, _d: int) -> int:
         """Write down the time and all counters."""
-        self.books.stamp(which, self.clock(), thread, self.threads, self.locks)
+        self.books.stamp(which, self.now, self.clock(), thread, self.threads, self.locks)
         self.note(self.now, thread, "stamp", which)
         thread.pc += 1
         return self.now
@@ -462,6 +462,7 @@ class Simulation:
             stamp_locks=books.stamp_locks,
             stamp_sums=books.stamp_sums,
             stamp_own=books.stamp_own,
+            stamp_waits=books.stamp_waits,
             lap_histogram=np.array([t.laps for t in self.threads]),
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
             trace=np.array(books.trace, dtype=np.int64).reshape(-1, 5),

@@ -30,6 +30,7 @@ class Statistics:
         self.stamp_ps = np.zeros(stamps, dtype=np.int64)
         self.stamp_sums = np.zeros((stamps, 11), dtype=np.int64)
         self.stamp_own = np.zeros((stamps, 7), dtype=np.int64)
+        self.stamp_waits = np.zeros(stamps, dtype=np.int64)
         self.stamp_locks = np.zeros((stamps, locks, 2, 2), dtype=np.int64)
 
     def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int) -> None:
@@ -62,7 +63,9 @@ class Statistics:
             t = until
         lock.changed = now
 
-    def stamp(self, which: int, shown: int, thread: Thread, threads: Sequence[Thread], locks: Sequence[Lock]) -> None:
+    def stamp(
+        self, which: int, now: int, shown: int, thread: Thread, threads: Sequence[Thread], locks: Sequence[Lock]
+    ) -> None:
         """Write down what the clock shows, and all counters."""
         self.stamp_ps[which] = shown
         for index, lock in enumerate(locks):
@@ -71,6 +74,8 @@ class Statistics:
         self.stamp_sums[which, 6:10] = np.sum([t.faults for t in threads], axis=0)
         self.stamp_sums[which, 10] = self.progress[: self.vcpus].sum()
         self.stamp_own[which] = [*thread.spent, thread.bitmap]
+        waiting = [other for lock in locks for other in lock.waiting if other.number < self.vcpus]
+        self.stamp_waits[which] = sum(now - other.tried for other in waiting)
 
     def check_room(self) -> None:
         """Refuse records that are longer than was asked for.

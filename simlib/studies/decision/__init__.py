@@ -51,7 +51,7 @@ class Decision(Found):
                 {"architecture": row["architecture"], "who cares most about": OBJECTIVES[row["objective"]].title,
                  "takes": "any" if row["any_is_as_good"] else row["take"] + " ?" * (not row["certain"]),
                  "it is": format_seconds(row["value_s"]),
-                 "at most worse by": format_seconds(row["regret_at_most_s"]),
+                 "at most worse by": format_seconds(row["regret_at_most_s"]) if row["regret_at_most_s"] else "",
                  "longest stall": format_seconds(row["stall_s"]), "guest time lost": format_seconds(row["lost_s"]),
                  "CPU time of CLEAR": format_seconds(row["clear_s"])}
                 for row in comparison(self.choices).to_dict("records")
@@ -96,7 +96,7 @@ def answer(found: Decision) -> Answer:
     """What to take for two objectives, by architecture."""
     each = "; ".join(
         f"{name}: `{choice.take('cost')}` for the least CPU time in all, `{choice.take('stall')}` for the shortest "
-        f"longest stall (evidence: {choice.evidence})"
+        f"longest stall (evidence: {choice.evidence_shown})"
         for name, choice in found.choices.items()
     )
     return Answer(f"For {next(iter(found.choices.values())).guest}: {each}.")

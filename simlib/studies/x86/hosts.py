@@ -24,7 +24,7 @@ from simlib.model.strategy import every
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
 from simlib.simulation import run_scenario
 from simlib.studies.study import student
-from simlib.studies.x86.parked import MACHINE, PAGES_PER_GIB, parked_costs
+from simlib.studies.x86.parked import CONTAINED, MACHINE, PAGES_PER_GIB, parked_costs
 from simlib.workloads.scaled import scaled
 
 DIRTY_TIME = "x86-shadow-eager-split-dirty-time"
@@ -60,8 +60,11 @@ def fault_problem() -> Problem:
             "machine": {"name": MACHINE},
             "guest": {"memory_per_vcpu": "1G", "backing": "hugetlb_1gb"},
             "workload": {"iterations": 1, "initially_set": False},
-            "costs": {"guest_access": f"{guest_access()}ps"},
-            "calibration": {"costs": ["fault_exit", "fault_hold", "line_transfer", "crowding", "fault_jitter"]},
+            "costs": {"guest_access": f"{guest_access()}ps"} | {name: f"{time}ps" for name, time in CONTAINED.items()},
+            "calibration": {
+                "costs": ["fault_exit", "fault_hold", "line_transfer", "crowding", "fault_jitter"],
+                "absorbed": ["line_local"],  # every fault takes the lock: fault_hold contains it
+            },
             "variants": {
                 "shadow, 100 % written": {"policy": {"architecture": "x86-shadow"}},
                 "shadow, 5 % written": {"policy": {"architecture": "x86-shadow"}, "workload": {"write_percent": 5}},

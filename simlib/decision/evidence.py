@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a choice rests on, in a sentence: `UncertainCosts.evidence` says it in a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simlib.fits import AnyFit, Fit, find_fit, load_fit
+from simlib.model.machine import UNSTATED
+from simlib.model.scenario import Scenario
+
+UNSTATED_HOST = "whose hardware no source states"
+"""Words of every sentence on what was calibrated on such hosts."""
+
+_REST = "drawn from what is published, or assumed (data/priors/costs.toml)"
+
+
+def fit_of(scenario: Scenario, fit: AnyFit | None) -> Fit | None:
+    """The fit whose costs a choice takes, where it is one that says where it comes from."""
+    if fit is None:
+        return find_fit(scenario)
+    return fit if isinstance(fit, Fit) else None if not isinstance(fit, str | Path) else load_fit(fit)
+
+
+def origin(fit: Fit | None) -> str:
+    """What the costs of a fit were calibrated on, in words.
+
+    >>> from simlib.model.scenario import Scenario
+    >>> origin(find_fit(Scenario.parse({"machine": {"name": "x86-published"}})))
+    'published tables of hosts whose hardware no source states (x86-published)'
+    >>> origin(find_fit(Scenario.parse({"machine": {"name": "ampere-altra"}})))
+    'ampere-altra (arm64-dirty-memory-time)'
+    """
+    if fit is None:
+        return "costs that were given as such"
+    machine = fit.scenario.machine
+    if machine.name in UNSTATED:
+        return f"published tables of hosts {UNSTATED_HOST} ({machine.name})"
+    if machine.clock != "wall":
+        return f"kernels in an emulator, which is no host ({machine.name})"
+    if "repeats" in fit.meta["valid"]:
+        return f"what simlib measured ({fit.meta['dataset']})"
+    return f"{machine.name} ({fit.meta['dataset']})"
+
+
+def grounds(evidence: str, fit: Fit | None) -> str:
+    """The sentence behind a word of evidence.
+
+    - `evidence`: a value of `UncertainCosts.evidence`.
+    - `fit`: where calibrated costs come from.
+
+    >>> grounds("facts alone", None)
+    'facts alone: no cost that decides was calibrated; all are drawn from what is published, or assumed (data/...)'
+    """
+    where = origin(fit)
+    return {
+        "calibrated": f"calibrated on {where}",
+        "partly calibrated: faults only": f"partly calibrated: faults on {where}; what CLEAR costs is {_REST}",
+        "partly calibrated": f"partly calibrated on {where}; what is not, is {_REST}",
+        "facts alone": f"facts alone: no cost that decides was calibrated; all are {_REST}",
+        "costs given by hand": "given by hand: the scenario has every cost that decides; none was calibrated",
+        "partly given by hand": f"partly given by hand, none was calibrated; what is not given, is {_REST}",
+    }[evidence]
