@@ -80,7 +80,7 @@ class SimulationResult(Result):
 
         Raises `InputError` if the workload has no such metric or iteration, or only a run of all memory would tell.
 
-        >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
+        >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us", "others": "0ns"}})
         >>> found = run_scenario(s)
         >>> found.value("dirty_memory_time[1]"), found.value("dirty_memory_time") == found.value("dirty_memory_time[2]")
         (0.0, True)
