@@ -29,7 +29,7 @@ from simlib.files import write_text
 from simlib.fits import BOUNDS, CostEstimate, Fit, load_fit
 from simlib.measurements import data_dir
 from simlib.parallel import Progress
-from simlib.prediction import LEVEL, STEP, interval
+from simlib.prediction import LEVEL, STEP, Values, interval
 from simlib.workloads.metrics import split_name
 
 ROOT = Path(__file__).parents[1]
@@ -164,7 +164,9 @@ def _covered(
     """Which values lie in the intervals that a prediction gives with these costs."""
     steps = np.kron(np.eye(len(estimate.logs)), [[-STEP], [STEP]])
     model = problem.model(np.vstack([estimate.logs, estimate.logs + steps]), rows, 0, 0)
-    found = [interval(model[:, i], estimate, level, metric) for i, metric in enumerate(rows["metric"])]
+    all_known = Values(model, np.empty((0, len(rows))), (), np.full(len(estimate.logs), STEP))
+    spread = all_known.spread()
+    found = [interval(all_known, i, estimate, level, spread, metric) for i, metric in enumerate(rows["metric"])]
     return np.array([low <= value <= high for (_, low, high), value in zip(found, values, strict=True)])
 
 

@@ -301,7 +301,7 @@ class Values:
 
     def spread(self) -> Spread:
         """What the costs that are drawn move."""
-        return Spread.of(self.drawn, self.points[0], self.ends)
+        return Spread.of(self.drawn, self.points[0], self.ends, self.points)
 
     def extremes(self, metric: int) -> tuple[float, float]:
         """The least and the most that a metric was at any point; of one that comes in whole numbers."""

@@ -69,7 +69,7 @@ class SimulationResult(Result):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The workload's metrics by name, over all iterations; NaN where a cost that decides one has no value.
+        """The workload's metrics by name, over all iterations.
 
         `simlib.workloads.KINDS` has their definitions.
         """
@@ -80,7 +80,7 @@ class SimulationResult(Result):
 
         Raises `InputError` if the workload has no such metric or iteration, or only a run of all memory would tell.
 
-        >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
+        >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us", "others": "0ns"}})
         >>> found = run_scenario(s)
         >>> found.value("dirty_memory_time[1]"), found.value("dirty_memory_time") == found.value("dirty_memory_time[2]")
         (0.0, True)
@@ -104,7 +104,7 @@ class SimulationResult(Result):
         """
         found = pd.DataFrame(
             [{"metric": name, "value": value, "unit": find_metric(self.scenario, name).unit}
-             for name, value in self.metrics.items() if np.isfinite(value)]
+             for name, value in self.metrics.items()]
         )  # fmt: skip
         spread = self.spread()
         if spread is None:

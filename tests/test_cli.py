@@ -30,6 +30,7 @@ fault_hold = "600ns"
 tlb_invalidate = "480ns"
 line_transfer = "47ns"
 fault_jitter = 0.3
+others = "0ns"
 """
 
 
@@ -134,7 +135,6 @@ BAD = {
     "negative cost": ('[costs]\nfault_exit = "-1us"\n', "must not be negative"),
     "not a number": ("[costs]\nfault_jitter = nan\n", "finite"),
     "not TOML": ("[guest\n", "no TOML: "),
-    "costs unknown": ("[guest]\nvcpus = 2\n", "no value"),
     "no mmu_lock": ('[policy]\narchitecture = "s390"\n', "does not take mmu_lock"),
     "batch": ("[policy]\nclear_batch_pages = 65\n", "multiple of 64"),
 }
@@ -259,7 +259,9 @@ def test_predict_and_compare_take_policies(ask, small):
 def test_errors_name_options(ask, tmp_path):
     path = tmp_path / "bare.toml"
     path.write_text("[guest]\nvcpus = 2\n")
-    assert "calibrate and pass --fit" in ask("predict", path, "--vcpus", "2")[2]
+    code, _, err = ask("predict", path, "--vcpus", "2", "--costs", "exact")
+    assert code == 2
+    assert "calibrate and pass --fit" in err
     path.write_text('[guest]\nmemory_per_vcpu = "1T"\n[workload]\niterations = 1000\n'
                     '[costs]\nfault_exit = "1us"\nfault_hold = "1us"\nline_transfer = "1ns"\n')  # fmt: skip
     code, _, err = ask("simulate", path)

@@ -27,7 +27,8 @@ def advice(fit: Fit, end: Minimum) -> dict[str, str]:
 
     >>> from simlib.calibration import calibrate
     >>> from simlib.model.scenario import Scenario
-    >>> scenario = Scenario.parse({"costs": {"line_transfer": "50ns"},
+    >>> scenario = Scenario.parse({"costs": {"line_transfer": "50ns", "others": "0ns"},
+    ...                            "policy": {"architecture": "x86-shadow-paging"},
     ...                            "calibration": {"costs": ["fault_exit", "fault_hold"]}})
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"vcpus": [1, 2, 4], "dirty_memory_time_s": [0.9, 1.0, 1.8]})

@@ -17,8 +17,7 @@ from scipy.stats import qmc
 
 from simlib import parallel
 from simlib.calibration.problem import FloatArray, Problem
-from simlib.errors import CalibrationError, HorizonError, InputError
-from simlib.workloads.metrics import split_name
+from simlib.errors import CalibrationError, HorizonError
 
 SCREENED = 32
 """Starting points over the whole physical range, by a Sobol sequence in the logarithms; the guess comes on top."""
@@ -156,7 +155,6 @@ def explore(objective: Objective, tell: parallel.Progress) -> tuple[pd.DataFrame
     """Screen the starting points and follow some.
 
     Returns: What a fit says of its starts (`simlib.fits.Fit.starts`) that were followed, and where they ended. Raises
-    `InputError` if the model gives no value of a metric, because a cost that decides it has none, and
     `CalibrationError` if no start leads to finite residuals.
     """
     problem = objective.problem
@@ -171,7 +169,6 @@ def explore(objective: Objective, tell: parallel.Progress) -> tuple[pd.DataFrame
             return np.inf
         return float(residuals @ residuals)
 
-    _check_values(objective, points[0])
     tasks = [partial(first, point) for point in points]
     sums = np.array(parallel.each(tasks, "trying starting points", lambda what, share: tell(what, 0.15 * share)))
     if not np.isfinite(sums).any():
@@ -192,14 +189,3 @@ def _descend(objective: Objective, start: FloatArray, check: parallel.Check) -> 
         return minimise(objective, start, WIDE_STEP, 2, check)
     except HorizonError:  # on the way; another start may do better
         return Minimum(start, np.inf, False, 0)
-
-
-def _check_values(objective: Objective, point: FloatArray) -> None:
-    """Refuse metrics of which the model has no value: a cost that decides them has none."""
-    missing = np.isnan(objective(point))
-    if missing.any():
-        names = dict.fromkeys(split_name(m)[0] for m in objective.problem.train["metric"][missing])
-        raise InputError(
-            "metric", ", ".join(names), "the model has no value of it, as a cost that decides it has none",
-            "docs/metrics.md says which: give it under [costs], or name it in [calibration] costs",
-        )  # fmt: skip

@@ -55,7 +55,7 @@ def timeline(result: TracedRun, window: tuple[float, float] | None = None) -> pd
 
     >>> from simlib import Scenario
     >>> from simlib.simulation import run_scenario as simulate
-    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us", "fault_hold": "1us"}})
+    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_hold": "1us", "others": "0ns"}})
     >>> timeline(simulate(s, trace=10_000)).loc[0, ["thread", "lock", "mode", "what"]].tolist()
     ['vcpu 0', 'mmu_lock', 'read', 'hold']
     """

@@ -77,7 +77,7 @@ def fit_text(fit: Fit) -> str:
         "dof": fit.estimate.dof,
         "discrepancy": fit.estimate.discrepancy,
         "spread": dict(fit.estimate.spread),
-        "observations": _records(fit.observations, 10),
+        "observations": _records(fit.observations, 13),
     } | fit.meta
     if len(fit.noise):  # of a calibration
         content |= {"noise": _records(fit.noise, 10), "sensitivity": _records(fit.sensitivity, 4)}

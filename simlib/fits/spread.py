@@ -48,17 +48,20 @@ class Spread(NamedTuple):
     logs: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, names: Sequence[str], centre: Floats, ends: Floats) -> Spread:
+    def of(cls, names: Sequence[str], centre: Floats, ends: Floats, others: Floats | None = None) -> Spread:
         """What moves from the best costs to the ends.
 
         - `centre`, shape (values,): at the best costs; or (2 costs, values): of the same draws as each end.
         - `ends`, shape (2 costs, values): at `variations`.
+        - `others`, shape (n, values): what else there is of them; one that is 0 leaves its value no logarithm either.
 
         >>> Spread.of(["clear_page"], np.array([4.0]), np.array([[2.0], [4.0]])).moved.ravel().round(3).tolist()
         [0.693, 0.0]
         """
         base = np.broadcast_to(centre, ends.shape)
         logs = np.atleast_1d(((ends > 0) & (base > 0)).all(axis=0))
+        if others is not None:
+            logs = logs & (others > 0).all(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
             moved = np.where(logs, np.log(ends) - np.log(base), ends - base)
         pairs = moved.reshape(len(names), 2, ends.shape[1])

@@ -22,7 +22,7 @@ from simlib.fits.tables import unit_of
 from simlib.model.costs import MEANINGS, UNUSED
 from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario
-from simlib.workloads import build
+from simlib.workloads import build, kind_of
 
 FAULTS = ("fault_exit", "fault_hold", "line_transfer", "tlb_invalidate")
 """Costs of faults that decide how long a guest takes."""
@@ -65,8 +65,8 @@ class UncertainCosts:
                     "group", "none", f"the fit has {', '.join(lost)} for the groups {names}",
                     'write group = "…" at the top of the scenario',
                 )  # fmt: skip
-        priors = load_priors(scenario.policy.architecture)
-        return cls(scenario, estimate, {name: prior for name, prior in priors.items() if name not in known})
+        priors, settled = load_priors(scenario.policy.architecture), {*known, *kind_of(scenario).contained}
+        return cls(scenario, estimate, {name: prior for name, prior in priors.items() if name not in settled})
 
     @cached_property
     def best(self) -> Scenario:

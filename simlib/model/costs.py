@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,10 +108,12 @@ UNUSED: dict[str, str] = {cost.name: cost.metadata["unused"] for cost in datacla
 """Why a program may not spend a cost."""
 
 
-def named(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+def named(table: Mapping[str, Any], where: str, kept: Collection[str] = ()) -> dict[str, Any]:
     """A [costs] table in which ``others = "0ns"``, if it stands there, is read as that for each cost that is not named.
 
     Raises `InputError` if it is another time: costs differ.
+
+    - `kept`: costs that are named elsewhere: in what the table changes, or as those to calibrate.
 
     >>> len(named({"fault_exit": "1us", "others": "0ns"}, "costs")) == len(UNUSED)
     True
@@ -121,7 +123,8 @@ def named(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         others = rows.pop("others")
         if parse_duration(others, f"{where}.others"):
             raise InputError(f"{where}.others", others, 'must be "0ns": what is left out is not paid', "name each cost")
-        rows = {name: 0 if name == "fault_jitter" else others for name in UNUSED} | rows
+        unnamed = (name for name in UNUSED if name not in kept)
+        rows = {name: 0 if name == "fault_jitter" else others for name in unnamed} | rows
     return rows
 
 

@@ -356,9 +356,6 @@ SECTIONS: dict[str, type] = {
 }  # fmt: skip
 """The tables of a scenario file."""
 
-_RENAMED = {"policy": renamed, "costs": named}
-"""Tables with keys that stand for others."""
-
 
 def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> dict[str, Any]:
     """The sections that some tables of a scenario file describe, by name.
@@ -379,7 +376,11 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
         if not isinstance(table, Mapping):
             raise InputError(f"{where}{name}", table, f"must be a table: write [{name}]")
         kind = SECTIONS[name]
-        rows = _RENAMED.get(name, lambda rows, _: rows)(table, f"{where}{name}")
+        rows = table
+        if name == "policy":
+            rows = renamed(table, f"{where}{name}")
+        elif name == "costs":
+            rows = named(table, f"{where}{name}", _named_elsewhere(tables, where, base))
         values = parsed(kind, rows, f"{where}{name}")
         if name == "guest" and base is not None and len({"memory", "memory_per_vcpu"} & set(values)) == 1:
             values.setdefault("memory_per_vcpu", None)
@@ -388,6 +389,14 @@ def sections(tables: Mapping[str, Any], where: str = "", base: Any = None) -> di
             values = vars(MACHINES[values["name"]]) | values
         out[name] = dataclasses.replace(getattr(base, name), **values) if base is not None else kind(**values)
     return out
+
+
+def _named_elsewhere(tables: Mapping[str, Any], where: str, base: Any) -> set[str]:
+    """Costs that a [costs] table need not name: the base gives them, or they are to be calibrated."""
+    sought = tables.get("calibration")
+    asked = parsed(Calibration, sought, f"{where}calibration") if isinstance(sought, Mapping) else {}
+    given = base.costs.given() if base is not None else {}
+    return {*given, *asked.get("costs", ()), *asked.get("own_costs", ())}
 
 
 def parsed(section: type, rows: Mapping[str, Any], where: str) -> dict[str, Any]:

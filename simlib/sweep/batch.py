@@ -126,8 +126,7 @@ def _row(grid: Grid, scenario: Scenario) -> tuple[Any, ...]:
 def replicate(grid: Grid, scenario: Scenario, seed: int) -> Floats:
     """Simulate a scenario until the metrics that decide are known precisely enough.
 
-    Returns: ndarray, shape (replications, metrics). NaN where the workload has no such metric, or a cost that decides
-    it has no value.
+    Returns: ndarray, shape (replications, metrics). NaN where the workload has no such metric.
     """
     rule, kept = grid.replications, grid.kept
     decide = [kept.index(name) for name in rule.of or kind_of(scenario).default if name in kept]

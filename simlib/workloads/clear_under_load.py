@@ -37,10 +37,8 @@ def build(scenario: Scenario) -> Job:
     >>> len(job.entry), [str(stamp) for stamp in job.stamps[2:5]]
     (3, ['enabled', 'rested 1', 'cleared 1'])
     """
-    if not scenario.costs.guest_access:
-        raise InputError(
-            "costs.guest_access", scenario.costs.guest_access, "must be given, and more than 0, for clear_under_load"
-        )
+    if scenario.costs.guest_access == 0:
+        raise InputError("costs.guest_access", 0, "must be more than 0 for clear_under_load")
     kernel = DirtyLog(scenario)
     away = scenario.workload.preempted_vcpus
     vcpu = [_vcpu(kernel)] * (scenario.guest.vcpus - away) + ([_vcpu(kernel, preempted=True)] * away if away else [])
@@ -120,10 +118,9 @@ def _helper(kernel: DirtyLog) -> Thread:
 
 METRICS = (
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the guest writes, summed "
-           "over all iterations; unknown without a value for what CLEAR costs a page.", rounds=True),
+           "over all iterations.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access of any vCPU took once the first GET began.", "whole"),
-    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once; unknown without a value "
-           "for what populating costs."),
+    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once."),
     *cpu_metrics("the end of populating", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip
@@ -135,15 +132,13 @@ DEFAULT = ("clear_dirty_log_time", "longest_stall")
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    unknown, costs, cleared = float("nan"), scenario.costs, phase_seconds(job, raw, "cleared")
     workload, access = scenario.workload, scenario.machine_costs.guest_access or 0
     # What a vCPU touches as it is preempted it touches again later; the first time stands for the one under way.
     again = workload.preempted_vcpus * (workload.iterations - 1)
-    populated = float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS
     return {
-        "clear_dirty_log_time": [unknown] * len(cleared) if costs.clear_page is None else cleared,
+        "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
-        "populate_time": unknown if costs.populate_block is None else populated,
+        "populate_time": float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS,
         **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, again),
         **lock_metrics(scenario, raw),
     }

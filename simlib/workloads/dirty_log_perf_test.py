@@ -74,12 +74,11 @@ def _main(kernel: DirtyLog) -> Thread:
 METRICS = (
     Metric("dirty_memory_time", "s", "From letting the vCPUs go to the last of them having accessed all its memory, "
            "the populating left out, summed over all iterations.", "proportional", rounds=True),
-    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once; unknown without a value "
-           "for what populating costs.", "proportional"),
+    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once.", "proportional"),
     Metric("enable_time", "s", "Time of enabling the log, in which every page is write-protected unless it begins with "
-           "all of them dirty; unknown without a value for what that costs a page.", "proportional"),
+           "all of them dirty.", "proportional"),
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the vCPUs are parked, summed "
-           "over all iterations; unknown without a value for what CLEAR costs a page.", "proportional", rounds=True),
+           "over all iterations.", "proportional", rounds=True),
     *cpu_metrics("the end of populating", "the last CLEAR", "proportional"),
     *LOCKS,
 )  # fmt: skip
@@ -91,14 +90,11 @@ DEFAULT = ("dirty_memory_time", "contentions")
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    unknown, costs, cleared = float("nan"), scenario.costs, phase_seconds(job, raw, "cleared")
-    protects = not DirtyLog(scenario).initially_set
-    populated = float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS
     return {
         "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
-        "populate_time": unknown if costs.populate_block is None else populated,
-        "enable_time": unknown if protects and costs.enable_page is None else sum(phase_seconds(job, raw, "enabled")),
-        "clear_dirty_log_time": [unknown] * len(cleared) if costs.clear_page is None else cleared,
+        "populate_time": float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS,
+        "enable_time": sum(phase_seconds(job, raw, "enabled")),
+        "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.machine_costs.guest_access or 0),
         **lock_metrics(scenario, raw),
     }

@@ -60,8 +60,8 @@ def _main(kernel: DirtyLog) -> Thread:
 
 
 METRICS = (
-    Metric("get_dirty_log_time", "s", "Time of GET while the guest writes, summed over all iterations; unknown without "
-           "a value for what write-protecting a page costs.", rounds=True),
+    Metric("get_dirty_log_time", "s", "Time of GET while the guest writes, summed over all iterations.",
+           rounds=True),
     Metric("get_wait_time", "s", "Of it, time waiting for mmu_lock and its cache line.", rounds=True),
     Metric("dirty_pages", "count", "Pages that GET found dirty, summed over all iterations.", rounds=True),
     *cpu_metrics("the end of the warm-up", "the last GET"),
@@ -83,13 +83,10 @@ def curve(scenario: Scenario, job: Job, raw: EngineResult) -> pd.DataFrame:
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    costs, got = scenario.costs, phase_seconds(job, raw, "got")
-    lockless = scenario.policy.clear_lock == "lockless" and costs.lockless_page is not None
-    known = costs.clear_page is not None or lockless
     ends = [i for i, stamp in enumerate(job.stamps) if stamp.phase == "got"]
     waits = [float((raw.stamp_own[i, _WAIT] - raw.stamp_own[i - 1, _WAIT]).sum()) * PS for i in ends]
     return {
-        "get_dirty_log_time": got if known else [float("nan")] * len(got),
+        "get_dirty_log_time": phase_seconds(job, raw, "got"),
         "get_wait_time": waits,
         "dirty_pages": [float(raw.stamp_own[i, _BITMAP]) for i in ends],
         **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), scenario.workload.access_interval),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simlib.model import strategy
 from simlib.model.costs import Costs
@@ -16,7 +17,7 @@ from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
 from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread, in_guest
 from simlib.model.scenario import Guest, Scenario
-from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Whose
+from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Step, Whose
 from simlib.model.topology import Placement, placement
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
@@ -145,10 +146,11 @@ class Kernel:
         """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
         costs, policy = self.costs, self.policy
         hold = costs.fault_hold
-        split = costs.either("split_hold", "fault_hold") if self.faults_split else 0
+        # Without a log nothing is write-protected: the second and the third kind do not come.
+        split = costs.either("split_hold", "fault_hold") if logging and self.faults_split else 0
         slow, fast = policy.fault_lock_sections, self.scenario.policy.fault_lock_sections or 1
         # Only an entry that was valid can be cached by a TLB, and only some architectures broadcast.
-        flush = costs.tlb_invalidate if policy.facts.fault_flush == "broadcast" else 0
+        flush = costs.tlb_invalidate if logging and policy.facts.fault_flush == "broadcast" else 0
         # A slot that is logged is mapped by pages: kvm_mmu_hugepage_adjust, arm64's user_mem_abort (logging_active).
         whole = Map.BLOCK if self.scenario.guest.mapped_as_blocks and not logging else Map.PAGE
         kinds = (
@@ -285,11 +287,12 @@ class Kernel:
         guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
         vcpus = [vcpu] * guest.vcpus if isinstance(vcpu, Thread) else vcpu
         threads = guest.vcpus + 1 + len(helpers)
+        steps = self.program.steps()
         near, far = self._transfers()
         where = self._placement(threads)
         locks = self._locks(threads)
         return Job(
-            steps=self.program.steps(),
+            steps=steps,
             entry=np.array([t.first for t in (*vcpus, main, *helpers)], dtype=np.int64),
             region=self._regions(shared, len(helpers), parts),
             locks=np.array([kind for _, kind in locks], dtype=np.int64),
@@ -301,7 +304,7 @@ class Kernel:
             cluster_ps=round(near * machine.cluster_ratio),
             crowding_ps=costs.crowding,
             lines=self.policy.facts.data_lines,
-            cvs=(0.0, float(costs.fault_jitter), 1.0),
+            cvs=(0.0, self._jitter(steps), 1.0),
             places=(0.0, *self.places),
             pages=self.slot_pages,
             block_pages=self.block_pages,
@@ -333,6 +336,11 @@ class Kernel:
         if guest.cluster is not None and others.cluster is not None:
             cluster = np.concatenate([guest.cluster, others.cluster])
         return Placement(np.concatenate([guest.socket, others.socket]), cluster)
+
+    def _jitter(self, steps: NDArray[np.int64]) -> float:
+        """Coefficient of variation of what faults take, if anything of the program varies so."""
+        timed = np.isin(steps[:, 0], (Step.RUN, Step.HOLD)) & (steps[:, 2] == _JITTER)
+        return float(self.costs.fault_jitter) if timed.any() else 0.0
 
     def _transfers(self) -> tuple[int, int]:
         """Time to move a cache line within a socket, and between sockets."""

@@ -33,8 +33,8 @@ def build(scenario: Scenario) -> Job:
     ['begun 1', 'dirtied 1', 'cleared 1']
     """
     workload = scenario.workload
-    if not scenario.costs.clear_ioctl:
-        raise InputError("costs.clear_ioctl", scenario.costs.clear_ioctl, "must be more than 0 for lock_probe")
+    if scenario.costs.clear_ioctl == 0:
+        raise InputError("costs.clear_ioctl", 0, "must be more than 0 for lock_probe")
     if workload.iterations > FLAGS:
         raise InputError("workload.iterations", workload.iterations, f"must be at most {FLAGS} for lock_probe")
     kernel = DirtyLog(scenario)

@@ -21,7 +21,7 @@ from simlib.model.scenario import Scenario
 from simlib.workloads.horizon import check_walks
 
 Values = Mapping[str, "float | Sequence[float]"]
-"""What a run measured, by metric; of a metric by rounds, one value each. NaN: a cost that decides it has no value."""
+"""What a run measured, by metric; of a metric by rounds, one value each."""
 
 _NAME = re.compile(r"(\w+)(?:\[([0-9]{1,4})\])?", re.ASCII)
 
@@ -103,6 +103,7 @@ class Kind:
     - `warnings`: (scenario, job, result, factor of the sample) to what a reader of the result must know.
     - `curve`: (scenario, job, result) to the guest's throughput over time, if it works on.
     - `dirtying`: the phase in which the guest dirties its memory, if it has one of its own.
+    - `contained`: costs that others contain in its programs: paid only where they have a value, so never drawn.
     - `least`: scenario to what metrics cannot be below, by their names; for those that are left out 0.
     """
 
@@ -116,6 +117,7 @@ class Kind:
     warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""
+    contained: tuple[str, ...] = ()
     least: Callable[[Scenario], Mapping[str, float]] = _no_bounds
 
     def find(self, name: str, rounds: int) -> tuple[Metric, int]:

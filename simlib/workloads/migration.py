@@ -155,8 +155,8 @@ _CLEAR = (
 
 METRICS = (
     *cpu_metrics("the end of the warm-up", "the switchover", "proportional", _CLEAR),
-    Metric("clear_work_time", "s", "Of clear_cpu_time, time under the lock, summed over all passes; unknown without a "
-           "value for what CLEAR costs a page.", "proportional"),
+    Metric("clear_work_time", "s", "Of clear_cpu_time, time under the lock, summed over all passes.",
+           "proportional"),
     Metric("clear_wait_time", "s", "Of clear_cpu_time, time waiting for the lock and its cache line, summed over all "
            "passes.", "proportional"),
     Metric("clear_flush_time", "s", "Of clear_cpu_time, the rest, summed over all passes: TLB flushes, the ioctl "
@@ -196,7 +196,7 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     over = stamps[SWITCHOVER]
     spent = raw.stamp_own[over, :_BITMAP] - raw.stamp_own[stamps[Stamp("enabled")], :_BITMAP]
     spent = spent + raw.thread_ps[scenario.guest.vcpus + 1 :].sum(axis=0)  # clearing threads do nothing else
-    work = float("nan") if scenario.costs.clear_page is None else float(spent[_WORK]) * PS
+    work = float(spent[_WORK]) * PS
     wait = float(spent[_WAIT].sum()) * PS
     rest = float(spent.sum() - spent[_WORK] - spent[_WAIT].sum() - spent[_IDLE]) * PS
     left = _left(job, raw)

@@ -86,7 +86,7 @@ def _walk(kernel: Kernel, lock: Lock) -> None:
                 _second_level(kernel, part)
         above = int(table.levels() > 2)
         _entries(kernel, above, tables=above, ranges=1)
-        if _locked(kernel.policy):
+        if _locked(kernel.policy) and kernel.scenario.workload.guest_runs and kernel.slot_pages > stretch:
             with program.when(~REGION.done() & lock.waiters(1)), program.letting_go(lock):
                 program.run(kernel.costs.reacquire)
 

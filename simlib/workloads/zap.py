@@ -69,8 +69,9 @@ def _zap(kernel: Kernel) -> None:
                 program.hold(costs.zap_block)
                 program.advance(size, hold)
             kernel.adapt(lets_go, lock)
-            with program.when(~REGION.done()), program.letting_go(lock):
-                program.run(costs.reacquire)
+            if not isinstance(lets_go, strategy.Never):
+                with program.when(~REGION.done()), program.letting_go(lock):
+                    program.run(costs.reacquire)
         kernel.flush(held=True)
 
 

@@ -97,12 +97,6 @@ def test_a_metric_that_no_table_has_is_refused(tables):
         calibrate(Scenario.parse(FILE), tables | {"extra": pd.DataFrame({"vcpus": [1], "flush_time_s": [1.0]})})
 
 
-def test_a_metric_whose_cost_has_no_value_is_refused(tables):
-    calibration = FILE["calibration"] | {"costs": ["fault_exit", "fault_hold"]}
-    with pytest.raises(InputError, match="metric = clear_dirty_log_time: the model has no value of it"):
-        calibrate(Scenario.parse(FILE | {"calibration": calibration}), tables, pages_per_vcpu=512)
-
-
 def test_a_condition_on_a_column_that_a_table_lacks_asks_for_one_of_its_own(tables):
     read = read_tables(tables)
     with pytest.raises(InputError) as caught:

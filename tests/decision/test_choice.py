@@ -614,16 +614,6 @@ def test_draws_follow_prior_and_calibration():
     assert costs.evidence == "partly calibrated: faults only"
 
 
-def test_a_prior_replaces_what_a_fit_leaves_open():
-    open_ended = CostEstimate(("fault_exit", "clear_page"), np.log([800e3, 50e3]), np.diag([16.0, 1e-4]), 2, 0.02, {})
-    costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), open_ended)
-    sources = costs.sources()
-    assert (sources["fault_exit"], sources["clear_page"]) == ("prior", "calibrated")
-    assert costs.evidence == "partly calibrated"
-    row = costs.table().set_index("cost").loc["fault_exit"]
-    assert (row["value"], row["high"]) == (700e3, 1400e3)
-
-
 def test_what_only_a_fit_knows_of_is_not_taken_for_zero():
     """x86's hand-over grows, which no prior says of any architecture."""
     standard = standard_scenario("x86-shadow")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from simlib.errors import InputError
-from simlib.fits import choose_fit, complete, find_fit, missing_costs
+from simlib.fits import UncertainCosts, choose_fit, find_fit
 from simlib.model.scenario import Scenario
 
 ALTRA = Scenario.parse({"machine": {"name": "ampere-altra"}, "policy": {"architecture": "arm64-2022"}})
@@ -30,8 +30,8 @@ def test_costs_of_another_architecture_are_an_assumption():
 
 def test_costs_of_a_group_need_its_name():
     estimate = choose_fit(ALTRA)[0]
-    with pytest.raises(InputError, match="the fit has them for the groups 'fixed test', 'old test': write group"):
-        complete(ALTRA, estimate)
+    with pytest.raises(InputError, match=r"the fit has .* for the groups 'fixed test', 'old test'; write group"):
+        UncertainCosts.of(ALTRA, estimate)
     grouped = Scenario.parse({"group": "old test", "machine": {"name": "ampere-altra"},
                               "policy": {"architecture": "arm64-2022"}})  # fmt: skip
-    assert missing_costs(complete(grouped, estimate)) == ()
+    assert UncertainCosts.of(grouped, estimate).sources()["fault_exit"] == "calibrated"

@@ -147,7 +147,7 @@ def simulated(vcpus: int, pages: int, batch: int, workload: str, seed: int) -> S
             "guest": {"vcpus": vcpus, "memory_per_vcpu": pages * 4096, "backing": "4k"},
             "policy": {"architecture": FACTS.architecture, "lets_go": f"pages >= {batch}" if batch else "never"},
             "workload": json.loads(workload),
-            "costs": COSTS | {"fault_jitter": 0.2},
+            "costs": COSTS | {"fault_jitter": 0.2, "others": "0ns"},
         }
     )
     return run_scenario(scenario, seed=seed)

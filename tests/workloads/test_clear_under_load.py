@@ -9,7 +9,8 @@ from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario as simulate
 from simlib.workloads import build
 
-COSTS = {"fault_exit": "3us", "fault_hold": "1600ns", "clear_page": "150ns", "guest_access": "100ns"}
+COSTS = {"fault_exit": "3us", "fault_hold": "1600ns", "clear_page": "150ns", "guest_access": "100ns",
+         "others": "0ns"}  # fmt: skip
 
 
 def scenario_of(architecture, batch=0, guest=None, **workload):
@@ -86,5 +87,5 @@ def test_threads_need_parts_of_whole_words():
 
 def test_a_guest_whose_accesses_take_no_time_is_refused():
     """It would go round its pages for ever at one instant."""
-    with pytest.raises(InputError, match=r"costs\.guest_access = None: must be given, and more than 0"):
-        build(Scenario.parse({"workload": {"kind": "clear_under_load"}}))
+    with pytest.raises(InputError, match=r"costs\.guest_access = 0: must be more than 0 for clear_under_load"):
+        build(scenario_of("x86-tdp").with_costs(guest_access=0))

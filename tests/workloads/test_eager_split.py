@@ -19,6 +19,7 @@ COSTS = {
     "table_entry": "31ns",
     "split_block": "6us",
     "clear_word": "353ns",
+    "others": "0ns",
 }
 
 

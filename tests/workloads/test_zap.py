@@ -19,7 +19,7 @@ def scenario(batch=10, guest=None, architecture="x86-shadow", **workload):
                        "zap_lets_go": f"blocks >= {batch} and waiters >= 1" if batch else "never"},
             "workload": {"kind": "zap", "warm_up": "1ms", "access": "uniform", "shared": True} | workload,
             "costs": {"fault_exit": "1us", "fault_hold": "800ns", "line_transfer": "50ns", "zap_block": "20us",
-                      "flush": "5us", "kick": "2us", "reacquire": "100ns"},
+                      "flush": "5us", "kick": "2us", "reacquire": "100ns", "others": "0ns"},
         }
     )  # fmt: skip
 

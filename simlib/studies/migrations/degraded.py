@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from simlib import parallel
+from simlib.fits import complete
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
@@ -77,7 +78,7 @@ def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None
     for step, (name, case) in enumerate(variants.items()):
         estimate, random = shipped_fit(case).estimate, np.random.default_rng(seed)
         role = HELD_OUT if name == PREDICTED else FITTED
-        run = run_scenario(scaled(estimate.apply(case), _PART), seed=seed)
+        run = run_scenario(scaled(complete(estimate.apply(case)), _PART), seed=seed)
         best = unscaled(run.metrics, _PART)
         curve = degradation(run.scenario, run.job, run.raw).drop(columns="throughput")
         whole = {"time_s": curve["time_s"] * _PART, "width_s": curve["width_s"] * _PART}
@@ -105,7 +106,7 @@ def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None
 
 def _above(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
     """Seconds above each of `LEVELS`, from half as much memory as `seconds` takes for its best costs."""
-    run = run_scenario(scaled(case, 2 * _PART), seed=seed, progress=check)
+    run = run_scenario(scaled(complete(case), 2 * _PART), seed=seed, progress=check)
     found = unscaled(run.metrics, 2 * _PART)
     return [found[f"seconds_above_{level}"] for level in LEVELS]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from simlib import parallel
-from simlib.fits import Fit
+from simlib.fits import Fit, complete
 from simlib.measurements import load
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
@@ -61,7 +61,7 @@ def change_by_drop(
 
     def run(case: Scenario, logs: np.ndarray, batch: int, factor: int, check: parallel.Check) -> dict[str, float]:
         mine = shipped_fit(case).estimate.apply(case.changed({"policy": {"lets_go": every(batch)}}), logs)
-        return run_scenario(scaled(mine, factor), seed=seed, progress=check).metrics
+        return run_scenario(scaled(complete(mine), factor), seed=seed, progress=check).metrics
 
     jobs: list[Callable[[parallel.Check], dict[str, float]]] = []
     for case in cases.values():

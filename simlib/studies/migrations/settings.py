@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simlib import parallel
-from simlib.fits import CostEstimate
+from simlib.fits import CostEstimate, complete
 from simlib.measurements import data_dir, load
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.strategy import every
@@ -78,7 +78,7 @@ def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel
         variant = configurations().variants[f"config-{number}"]
         case = estimate.apply(variant.changed({"workload": dict(settings)}))
         cases = [case.changed({"policy": {"lets_go": every(pages)}}) for pages in (0, WORD_PAGES)]
-        runs = [run_scenario(scaled(each, GRID_FACTOR), progress=check).metrics for each in cases]
+        runs = [run_scenario(scaled(complete(each), GRID_FACTOR), progress=check).metrics for each in cases]
         found += [float(np.log(runs[1][metric] / runs[0][metric])) for metric in PUBLISHED_CHANGE]
     return found
 

@@ -17,7 +17,7 @@ from scipy.linalg import block_diag
 
 from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import Problem, parameters_of
-from simlib.fits import CostEstimate, Fit
+from simlib.fits import CostEstimate, Fit, complete
 from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.strategy import every
@@ -130,7 +130,7 @@ def configurations() -> Scenario:
 def configuration_metrics(estimate: CostEstimate, name: str, batch: int, factor: int) -> dict[str, float]:
     """Metrics of one configuration: a whole ioctl (batch 0) or letting go every `batch` pages, scaled by `factor`."""
     case = configurations().variants[name].changed({"policy": {"lets_go": every(batch)}})
-    return run_scenario(scaled(estimate.apply(case), factor)).metrics
+    return run_scenario(scaled(complete(estimate.apply(case)), factor)).metrics
 
 
 FACTOR = 64
