@@ -103,8 +103,8 @@ def compare(
     Raises `InputError` if a policy is unknown or named twice, or for what `simlib.predict` refuses.
 
     - `scenario`: a scenario, or its file.
-    - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, or ``"own"`` for
-      what the scenario says itself. The others are compared with the first.
+    - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, several
+      joined by ``+``, or ``"own"`` for what the scenario says itself. The others are compared with the first.
     - `variant`: only this one, if the scenario has variants; by default all.
     - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `costs`, `progress`: see `simlib.predict`.
 
