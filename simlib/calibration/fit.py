@@ -15,9 +15,13 @@ from simlib.calibration.advice import advice
 from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
 from simlib.calibration.problem import FloatArray, Problem
 from simlib.calibration.search import Minimum, Objective, explore, minimise
-from simlib.fits import CostEstimate, Fit, conventions
+from simlib.fits import CostEstimate, Fit, UncertainCosts, conventions
+from simlib.fits.priors import LEVEL as PRIOR_LEVEL
 from simlib.parallel import Progress
 from simlib.prediction import LEVEL, PAGES_PER_VCPU
+
+MOVES = 1e-4
+"""Change of a logarithm that is none."""
 
 LEAST_PAGES = 512
 """Pages a vCPU of the coarse runs at least: the entries of a 2 MiB block, of which no part can be simulated."""
@@ -60,7 +64,12 @@ def calibrate(
     t = float(stats.t.ppf(0.5 + level / 2, dof))
     lows = logs - t * deviations if limits is None else limits[:, 0]
     highs = logs + t * deviations if limits is None else limits[:, 1]
+    held, moved = held_at_medians(objective, estimate, jacobian)
+    estimate = replace(estimate, covariance=covariance + moved @ moved.T)
+    far = float(stats.norm.ppf(0.5 + level / 2)) * np.sqrt((moved**2).sum(axis=1))
+    lows, highs = logs - np.hypot(logs - lows, far), logs + np.hypot(highs - logs, far)
     low_bound, high_bound = problem.bounds.T
+    lows, highs = np.maximum(lows, low_bound), np.minimum(highs, high_bound)
     at_bound = (logs - low_bound < 1e-3) | (high_bound - logs < 1e-3)
     determined = (lows > low_bound + 1e-6) & (highs < high_bound - 1e-6) & ~at_bound
     parameters = pd.DataFrame(
@@ -92,10 +101,33 @@ def calibrate(
         "pages_per_vcpu": pages_per_vcpu,
         "level": level,
         "valid": valid,
+        "held_at_medians": list(held),
         "correlation": (covariance / np.outer(scale, scale)).round(4).tolist(),
     }
     fit = Fit(problem.scenario, estimate, parameters, rows, meta, noise=noise.groups, starts=starts)
     return replace(fit, advice=advice(fit, end))
+
+
+def held_at_medians(
+    objective: Objective, estimate: CostEstimate, jacobian: FloatArray
+) -> tuple[tuple[str, ...], FloatArray]:
+    """Costs that the programs spend and that stand at the medians of their priors, and what that leaves open.
+
+    Returns: their names, and what a standard deviation of each moves the logarithms of the calibrated costs, to first
+    order, shape (calibrated costs, names); those that move nothing are left out.
+    """
+    problem, spread = objective.problem, float(stats.norm.ppf(0.5 + PRIOR_LEVEL / 2))
+    cases = [problem.scenario.variants[name] if name else problem.scenario for name in set(problem.train["variant"])]
+    ends: dict[str, tuple[float, float]] = {}
+    for case in cases:
+        known = UncertainCosts.of(estimate.apply(case))
+        ends |= {name: known.ends(name) for name in known.drawn}
+    moved = {}
+    for name, pair in sorted(ends.items()):
+        low, high = (replace(objective, problem=problem.with_cost(name, end))(estimate.logs) for end in pair)
+        moved[name] = -np.linalg.pinv(jacobian, rcond=1e-8) @ (high - low) / (2 * spread)
+    names = tuple(name for name, step in moved.items() if np.abs(step).max() > MOVES)
+    return names, np.array([moved[name] for name in names]).reshape(len(names), len(estimate.logs)).T
 
 
 def _settle(problem: Problem, logs: FloatArray, pages: int, seed: int) -> tuple[Objective, Minimum, Noise, FloatArray]:

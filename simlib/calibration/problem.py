@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -51,6 +51,12 @@ class Problem:
         """The scenario of one observation."""
         base = self.scenario.variants[variant] if variant else self.scenario
         return base.with_vcpus(vcpus)
+
+    def with_cost(self, name: str, value: float) -> Problem:
+        """The same problem where a cost has another value."""
+        variants = {key: variant.with_costs(**{name: value}) for key, variant in self.scenario.variants.items()}
+        scenario = replace(self.scenario.with_costs(**{name: value}), variants=variants)
+        return replace(self, scenario=scenario, simulated={})
 
     @cached_property
     def train(self) -> pd.DataFrame:

@@ -171,10 +171,12 @@ class Fit(Result):
     def notes(self) -> tuple[str, ...]:
         """What else to know, and what is missing."""
         exact = self.parameters.loc[self.parameters["low"] == self.parameters["high"], "name"]
+        held = self.meta.get("held_at_medians", ())
+        priors = (f"from priors, whose spread is in the intervals: {', '.join(held)}",) if held else ()
         unknown = (f"no interval is known, so that it stands as a point: {', '.join(exact)}",) if len(exact) else ()
         unit = "times are those of an emulator's serial clock, which counts instructions (docs/lab.md), not of hardware"
         emulated = (unit,) if self.scenario.machine.clock != "wall" else ()
-        return (*self.estimate.correlation()[1], *unknown, *self.warnings, *emulated)
+        return (*self.estimate.correlation()[1], *unknown, *priors, *self.warnings, *emulated)
 
     def by_metric(self) -> pd.DataFrame:
         """One row a metric and role: rows, median and worst error (percent, worst with its sign), χ² of those rows."""

@@ -44,6 +44,9 @@ def check_fit(content: Mapping[str, Any]) -> None:
                       ("spread", dict), ("parameters", list), ("observations", list)):  # fmt: skip
         if not isinstance(content.get(key), kind):
             raise ValueError(f"{key} must be {'a text' if kind is str else 'a table' if kind is dict else 'a list'}")
+    held = content.get("held_at_medians", [])
+    if not isinstance(held, list) or not all(isinstance(name, str) for name in held):
+        raise ValueError("held_at_medians must be a list of texts")
     for table, columns in _COLUMNS.items():
         _check_rows(table, content.get(table, []), columns)
     _check_number("dof", content["dof"], lambda v: isinstance(v, int) and 1 <= v <= LARGEST, "a whole number from 1")
