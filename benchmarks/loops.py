@@ -35,6 +35,7 @@ COSTS = {
     "tlb_invalidate": "480ns",
     "line_transfer": "33ns",
     "fault_jitter": 0.3,
+    "others": "0ns",
 }
 
 
