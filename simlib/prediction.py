@@ -40,7 +40,6 @@ from simlib.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, walk_several, wh
 from simlib.simulation import Known, SimulationResult, flags_of, run_scenario
 from simlib.workloads import find_metric, kind_of
 from simlib.workloads.horizon import how_long, least_accesses
-from simlib.workloads.metrics import split_name
 
 PAGES_PER_VCPU = 4096
 """Pages a vCPU that a point of a curve simulates; doubling it moves no published point by more than 0.5 %."""
@@ -257,30 +256,29 @@ def curves_of(
     if not metrics:
         raise InputError("metrics", "", "must name at least one metric", 'write ["dirty_memory_time"]',
                          "write --metrics dirty_memory_time")  # fmt: skip
-    units = [[find_metric(case.known.scenario, metric).unit for metric in metrics] for case in cases]
+    wanted = [[find_metric(case.known.scenario, name) for name in metrics] for case in cases]
     found, flags = _sampled(cases, metrics, asked)
     first: dict[tuple[str, int], int] = {}
     for i, case in enumerate(cases):
         first.setdefault((case.label, case.vcpus), i)
     rows, moved = [], []
-    for case, values, its_units in zip(cases, found, units, strict=True):
+    for case, values, those in zip(cases, found, wanted, strict=True):
         reference = found[first[case.label, case.vcpus]]
         spread = values.spread()
         paired = values.over(reference)
         against = paired.spread()
         moved.append(spread.shares())
         least = kind_of(case.known.scenario).least(case.known.scenario)
-        for column, (metric, unit) in enumerate(zip(metrics, its_units, strict=True)):
-            centre, low, high = interval(values, column, case.estimate, asked.level, spread, metric)
-            found_metric = find_metric(case.known.scenario, metric)
-            if found_metric.whole:
+        for column, (name, metric) in enumerate(zip(metrics, those, strict=True)):
+            centre, low, high = interval(values, column, case.estimate, asked.level, spread, metric.name)
+            if metric.whole:
                 low, high = values.extremes(column)
-            low, high = found_metric.within(low, high, least.get(metric, 0.0))
+            low, high = metric.within(low, high, least.get(name, 0.0))
             ratio = (np.nan,) * 3
             if (reference.points[:, column] > 0).all() and (reference.ends[:, column] > 0).all():
                 ratio = interval(paired, column, case.estimate, asked.level, against)
             changes = [100 * (value - 1) for value in ratio]
-            rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
+            rows.append((case.name, case.label, case.vcpus, name, centre, low, high, metric.unit, *changes))
     columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", *CHANGES]
     words = decisive(pd.concat(moved, axis=1).fillna(0.0).mean(axis=1).sort_values(ascending=False))
     costs = pd.concat([case.known.table() for case in cases if case.vcpus == vcpus[0]], ignore_index=True)
@@ -440,7 +438,7 @@ def interval(
         low = centre - half
         return centre, low if (points < 0).any() else max(0.0, low), centre + half
     centre = float(points[0])
-    own = estimate.discrepancy * estimate.spread.get(split_name(metric)[0], 1.0) if metric else 0.0
+    own = estimate.discrepancy * estimate.spread.get(metric, 1.0) if metric else 0.0
     reach = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
     logs = bool((points > 0).all()) and bool(spread.logs[column])
     told = np.log(points) if logs else points

@@ -126,9 +126,6 @@ METRICS = (
 )  # fmt: skip
 """What CLEAR under load measures. No part of the memory stands for the whole."""
 
-DEFAULT = ("clear_dirty_log_time", "longest_stall")
-"""Those that a prediction gives unless told otherwise."""
-
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
@@ -138,10 +135,10 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     return {
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
-        "populate_time": float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS,
+        "populate_time": phase_seconds(job, raw, "populated"),
         **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, again),
         **lock_metrics(scenario, raw),
     }
 
 
-KIND = Kind("clear_under_load", build, METRICS, DEFAULT, measure)
+KIND = Kind("clear_under_load", build, METRICS, ("clear_dirty_log_time", "longest_stall"), measure)

@@ -60,6 +60,7 @@ def page_time(scenario: Scenario) -> int:
 def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
     few = workload.downtime // page_time(kernel.scenario)
+    get = {"at_get": kernel.get_and_clear_log, "ring": kernel.reset_ring}.get(workload.clear_when, kernel.get_log)
     with program.thread() as main:
         kernel.stamp("start")
         program.sleep(workload.warm_up)
@@ -68,13 +69,13 @@ def _main(kernel: DirtyLog) -> Thread:
         kernel.stamp("enabled")
         with program.block() as passes:
             for number in range(1, workload.pass_limit + 1):
-                _get(kernel)
+                get()
                 kernel.stamp("collected", number)
                 everything = number == 1 and not kernel.initially_set  # whatever the log has of it
                 if not everything:
                     passes.leave_if(~in_bitmap(few + 1))
                 elif kernel.slot_pages <= few:
-                    kernel.send_all()
+                    kernel.scan_all(Scan.ALL)
                     passes.leave()
                 if workload.clear_when == "at_once":
                     kernel.clear_log()
@@ -89,12 +90,6 @@ def _main(kernel: DirtyLog) -> Thread:
         if workload.clear_threads:
             program.barrier(_PASS, 1 + workload.clear_threads)
     return main
-
-
-def _get(kernel: DirtyLog) -> None:
-    """What was dirtied, and with some ways of clearing that, too."""
-    ways = {"at_get": kernel.get_and_clear_log, "ring": kernel.reset_ring}
-    ways.get(kernel.scenario.workload.clear_when, kernel.get_log)()
 
 
 def _send(kernel: DirtyLog, everything: bool) -> None:

@@ -92,10 +92,6 @@ def fit_walk() -> Walk:
 
     Its interval has the scatter of the observations, and how far the model was off in the lab's other cells under
     load (the discrepancy of the shipped fit), which all observations share.
-
-    >>> walk = fit_walk()
-    >>> walk.lockless[1] < walk.lockless[0] < walk.lockless[2] and 0 < walk.ratio[1] < walk.ratio[2] < 0.5
-    True
     """
     page = instruction_costs("x86-shadow").query("name == 'clear_page'")[["value", "low", "high"]]
     value, low, high = page.to_numpy(dtype=float)[0].tolist()
@@ -249,12 +245,7 @@ class Budget:
 
 
 def budget(walk: Walk) -> Budget:
-    """The arithmetic of seed 002's means.
-
-    >>> found = budget(Walk((155.0, 154.0, 156.0), (54.25, 40.0, 60.0), 6))
-    >>> f"{1e3 * found.walk:.1f} ms of walk; {1e6 * found.wait_each:.0f} µs a vCPU"
-    '6.5 ms of walk; 350 µs a vCPU'
-    """
+    """The arithmetic of seed 002's means."""
     estimate = published_costs()
     costs = estimate.apply(get_scenario("EPT off", "3G", "1us", "5ms")).costs
     index = estimate.names.index("clear_page[shadow]")

@@ -15,7 +15,7 @@ from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
 from simlib.simulation import SimulationResult, run_scenario
-from simlib.studies.study import FITTED, HELD_OUT, numbers, shipped_fit, student
+from simlib.studies.study import FITTED, HELD_OUT, around, numbers, shipped_fit
 from simlib.studies.x86.hosts import split_access_bound
 from simlib.workloads.degradation import LEVELS, degradation
 from simlib.workloads.migration import unscaled
@@ -90,7 +90,9 @@ def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None
         spread = np.array(parallel.each(jobs))
         for level, known, others in zip(LEVELS, published_seconds(name), spread.T, strict=True):
             model = best[f"seconds_above_{level}"]
-            low, high = _log_interval(model, others)
+            low, high = float(min(model, *others)), float(max(model, *others))
+            if low > 0:
+                low, high = around(model, np.log(others / model))
             rows.append((name, f"seconds above {level} %", known, model, low, high, role,
                          known * (1 - BARS[name]), known * (1 + BARS[name])))  # fmt: skip
         if progress is not None:
@@ -109,15 +111,6 @@ def _above(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
     run = run_scenario(scaled(complete(case), 2 * _PART), seed=seed, progress=check)
     found = unscaled(run.metrics, 2 * _PART)
     return [found[f"seconds_above_{level}"] for level in LEVELS]
-
-
-def _log_interval(best: float, spread: np.ndarray) -> tuple[float, float]:
-    """Interval around the best value from few draws: t of their logarithms' deviation from it."""
-    if best <= 0 or (spread <= 0).any():
-        return float(min(best, *spread)), float(max(best, *spread))
-    deviation = float(np.sqrt(np.mean(np.log(spread / best) ** 2)))
-    half = student(len(spread)) * deviation
-    return best * float(np.exp(-half)), best * float(np.exp(half))
 
 
 def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:

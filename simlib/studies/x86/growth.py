@@ -100,10 +100,6 @@ def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
 
     The TDP MMU's one point, at 96 vCPUs, is of another lock mode. It determines what moving a line costs, unless the
     reading says that.
-
-    >>> problem = reading_problem(readings()["busy"])
-    >>> len(problem.train), len(problem.observations)
-    (9, 13)
     """
     given = fault_problem()
     costs: dict[str, Any] = {"line_transfer": reading.line_transfer} if reading.line_transfer else {}
@@ -155,36 +151,10 @@ def arm64_problem(grows: bool) -> Problem:
     return build_problem(scenario, load("arm64-dirty-memory-time"))
 
 
-def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Fit]:
-    """Calibrate every reading: on few vCPUs, and those that make sense of them on all; shadow paging; arm64.
-
-    Returns: By the name of its file in ``data/fits/x86-growth``.
-    """
-    known = readings()
-    problems = {f"{name}-few": reading_problem(reading) for name, reading in known.items()}
-    problems |= {f"{name}-all": reading_problem(known[name], None) for name in PLAUSIBLE}
-    problems |= {f"arm64-{'grows' if grows else 'constant'}": arm64_problem(grows) for grows in (False, True)}
-    names = list(problems)
-    tasks = [partial(_calibrated, problems[name], name in (f"{CHOSEN}-all", "arm64-grows")) for name in names]
-    fits = dict(zip(names, parallel.each(tasks, "readings of the growth", progress), strict=True))
-    paging = paging_problem(fits[f"{CHOSEN}-all"].estimate)
-    return fits | {"shadow-paging-few": calibrate(paging, profile=False)}
-
-
-def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
-    return calibrate(problem, profile=profile, progress=lambda *_: check(0, 0))
-
-
-def folder() -> Path:
-    """Where the fits of the readings are kept."""
-    return data_dir() / "fits" / "x86-growth"
-
-
 def growth_fit(name: str) -> Fit:
-    """One of the kept fits: a reading with ``-few`` or ``-all``, ``shadow-paging-few``, ``arm64-grows``, ``-constant``.
+    """One of the kept fits.
 
-    >>> bool(growth_fit("chosen-few").estimate.discrepancy < growth_fit("constant-few").estimate.discrepancy / 2)
-    True
+    - `name`: a reading with ``-few`` or ``-all``; ``shadow-paging-few``; ``arm64-grows`` or ``arm64-constant``.
     """
     return load_fit(folder() / f"{name}.json")
 
@@ -197,10 +167,6 @@ def reading_table() -> pd.DataFrame:
 
     Returns: ``reading``, ``says``, ``costs`` and ``observations`` (how many), ``trained`` (the worst error of a
     training point), ``at_32``, ``at_64`` (the worst of the held-out points, signed), ``tdp_at_96``.
-
-    >>> table = reading_table().set_index("reading")
-    >>> bool(abs(table.loc["chosen", "at_64"]) < 0.12 < abs(table.loc["constant", "at_64"]))
-    True
     """
     rows = []
     for name, reading in readings().items():
@@ -220,9 +186,6 @@ def hand_over() -> pd.DataFrame:
     """What the hand-over of the lock takes longer for each doubling of its waiters, and whether arm64's table asks so.
 
     Returns: ``machine``, ``value_ns``, ``low_ns``, ``high_ns``, and ``p`` of an F-test of this one cost more (arm64).
-
-    >>> bool(hand_over().set_index("machine").loc["arm64", "p"] > 0.1)
-    True
     """
     x86, plain, more = (growth_fit(name) for name in (f"{CHOSEN}-all", "arm64-constant", "arm64-grows"))
     squares = [fit.estimate.discrepancy**2 * fit.estimate.dof for fit in (plain, more)]
@@ -238,9 +201,6 @@ def curves() -> pd.DataFrame:
     """Published times a page and those of some readings, as `simlib.studies.x86.figures.saturated_fault` draws them.
 
     Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
-
-    >>> sorted(set(curves()["panel"]))
-    ['EPT (ept=Y), 100 % written', 'shadow paging (ept=N), 100 % written']
     """
     shown = [
         ("EPT (ept=Y)", "shadow, ", name, f"{name}-few") for name in ("constant", "sockets", "clusters-of-4", CHOSEN)

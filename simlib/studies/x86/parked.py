@@ -47,11 +47,7 @@ def host(vcpus: int) -> dict[str, Any]:
 
 
 def far_factor(vcpus: int) -> float:
-    """How many times as long a walk over the page tables takes because a part of them lies on the other socket.
-
-    >>> far_factor(32), far_factor(64), far_factor(96)
-    (1.0, 1.4375, 1.875)
-    """
+    """How many times as long a walk over the page tables takes because a part of them lies on the other socket."""
     one = 1_000_000
     case = Scenario.parse({"machine": host(vcpus), "guest": {"vcpus": vcpus}}).with_costs(clear_page=one)
     return (case.machine_costs.clear_page or 0) / one
@@ -64,10 +60,6 @@ def parked_costs() -> pd.DataFrame:
     only the discrepancy of the whole fit says how far it may be off. A split is a difference of two rows of one table:
     a CLEAR that splits, and one that finds everything split. In blocks that are not split, CLEAR pays for one entry in
     each word; what is left is `clear_unsplit`.
-
-    >>> costs = parked_costs().set_index("name")["value"] * 1e-3
-    >>> bool(29 < costs["clear_page[shadow]"] < 31), bool(2 < costs["split_block[tdp]"] / 1e3 < 3)
-    (True, True)
     """
     shadow = load(_SHADOW).rows(f"vcpus <= {ONE_SOCKET}")
     gib = shadow.assign(each=shadow["ioctl_time_s"] / shadow["memory_gib"] * 1e12)
