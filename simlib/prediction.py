@@ -39,6 +39,7 @@ from simlib.results import Result, result_html, text_of
 from simlib.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, walk_several, why_not
 from simlib.simulation import Known, SimulationResult, flags_of, run_scenario
 from simlib.workloads import find_metric, kind_of
+from simlib.workloads.horizon import how_long, least_accesses
 from simlib.workloads.metrics import split_name
 
 PAGES_PER_VCPU = 4096
@@ -187,6 +188,7 @@ def predict(
     replications: int = REPLICATIONS,
     pages_per_vcpu: int = PAGES_PER_VCPU,
     costs: Known = "drawn",
+    announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> PredictionResult:
     """Curves over vCPUs, for a scenario or each of its variants.
@@ -204,6 +206,7 @@ def predict(
     - `level`: probability that the intervals are to cover.
     - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior,
       which widens the intervals; ``"median"``: taken for its median; ``"exact"``: refused.
+    - `announce`: told in words, before it begins, if it will take long.
     - `progress`: called with (what, share done).
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
@@ -214,7 +217,7 @@ def predict(
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     subject = apply(subject, policy) if policy else subject
-    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, announce, progress)
     frame, costs_used, flags = curves_of({"": subject}, vcpus, asked)
     return PredictionResult(frame.drop(columns=["policy", *CHANGES]), level, costs_used, flags)
 
@@ -230,6 +233,7 @@ class Asked:
     replications: int
     pages_per_vcpu: int
     costs: Known
+    announce: Callable[[str], None] | None
     progress: Progress | None
 
 
@@ -360,6 +364,11 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
             jobs[key] = its, asked.pages_per_vcpu if part else None, seed, walk
             keys[-1].append(key)
     order = list(jobs.values())
+    whole = [job[0] for job in order if job[1] is None and job[3] is None and not by_windows(job[0], metrics)]
+    if asked.announce is not None and whole:
+        largest = max(whole, key=least_accesses)
+        if long := how_long(largest, len(whole), parallel.cpus()):
+            asked.announce(long)
     found = dict(zip(jobs, _evaluate_each(order, partial(_read, metrics=metrics), asked.progress), strict=True))
     flags = {flag for case in cases for flag in flags_of(case.known.central())}
     scales = sorted({scale for _, scale in found.values() if scale > 1})

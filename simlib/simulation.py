@@ -25,7 +25,7 @@ from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, result_html, text_of
 from simlib.sampling import WALKS, SampleResult, sample_migration, walk_several
 from simlib.workloads import build, find_metric, kind_of
-from simlib.workloads.horizon import check_length
+from simlib.workloads.horizon import check_length, how_long
 
 Engine = Literal["compiled", "reference"]
 Known = Literal["drawn", "median", "exact"]
@@ -255,6 +255,7 @@ def simulate(
     trace: int = 0,
     pages_per_vcpu: int | None = None,
     costs: Known = "drawn",
+    announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationResult:
     """Simulate a scenario once, with the costs that were calibrated for its machine.
@@ -274,6 +275,7 @@ def simulate(
     - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior:
       the run has its median, and `SimulationResult.table` the range. ``"median"``: without the range. ``"exact"``
       refuses instead.
+    - `announce`: told in words, before it begins, if it will take long.
     - `progress`: called with (events, simulated picoseconds) from time to time.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 4, "memory_per_vcpu": "4M", "memslot_aligned": False},
@@ -286,6 +288,10 @@ def simulate(
     True
     """
     known, notes = _case(scenario, variant, vcpus, policy, fit)
+    if announce is not None and pages_per_vcpu is None:
+        runs = 1 + (2 * len(known.drawn) if costs == "drawn" else 0)
+        if long := how_long(known.scenario, runs, parallel.cpus()):
+            announce(long)
     found = run_scenario(
         known.exact() if costs == "exact" else known.central(),
         engine=engine,

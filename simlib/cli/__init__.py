@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -276,13 +277,12 @@ def simulate(
         write(simlib.programs(**case.arguments()).listing() + "\n")
         return
     if run.sample:
-        _sample(case, run, output)
+        _sample(case, run, unknown, output)
         return
-    _offer_sample(case)
     with progress_bar() as progress:
         result = simlib.simulate(
             **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if files.trace else 0,
-            pages_per_vcpu=run.pages or None, costs=unknown.costs.value,
+            pages_per_vcpu=run.pages or None, costs=unknown.costs.value, announce=_offer_sample(case),
             progress=lambda events, now: progress(
                 f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.5
             ),
@@ -304,24 +304,24 @@ def simulate(
         show(result.locks(), output.how)
 
 
-def _offer_sample(case: Case) -> None:
+def _offer_sample(case: Case) -> Callable[[str], None]:
     """Say that it will take long, and that there is a faster way, where there is."""
-    from simlib.sampling import WHOLE_PAGES, why_not
-    from simlib.workloads.horizon import check_length
+    from simlib.sampling import why_not
 
     scenario = simlib.load_scenario(case.scenario).variant(case.variant)
-    if long := check_length(scenario.with_vcpus(case.vcpus) if case.vcpus else scenario):
-        say(long)
-    if scenario.guest.pages > 16 * WHOLE_PAGES and not why_not(scenario):
-        say("all of it will be simulated, which may take minutes: --sample 8 takes seconds (docs/sampling.md)")
+    faster = "" if why_not(scenario) else "; or --sample 8, which takes seconds (docs/sampling.md)"
+    return lambda text: say(text + faster)
 
 
-def _sample(case: Case, run: Run, output: Output) -> None:
+def _sample(case: Case, run: Run, unknown: Unknown, output: Output) -> None:
     """Some windows of a migration."""
     with progress_bar() as progress:
-        result = simlib.sample(**case.arguments(), walks=run.sample, seed=run.seed, progress=progress)
+        result = simlib.sample(
+            **case.arguments(), walks=run.sample, seed=run.seed, costs=unknown.costs.value, progress=progress
+        )
     for flag in result.flags:
         say(flag)
+    unknown.tell(result.costs)
     output.write_page(result)
     say(f"sampled: {result.windows} windows of {result.walks} walks; docs/sampling.md says what is kept")
     show(result.table(), output.how)

@@ -163,6 +163,11 @@ def choose(
         typer.Option(metavar="STRATEGY", help="Only these, each with an --among of its own: names that simlib policies "
                      "lists, several joined by +, or texts such as 'held >= 50us'."),
     ] = None,
+    chunks: Annotated[
+        bool,
+        typer.Option("--chunks", help="Compare how much memory one CLEAR covers (QEMU's clear-bitmap-shift), beside "
+                     "what --among names."),
+    ] = False,
     question: Question,
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
@@ -180,11 +185,14 @@ def choose(
 
     simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
 
+    simlib choose --architecture arm64 --memory 256G --chunks
+
     simlib choose --from-qemu /run/qemu/qmp.sock
 
     simlib choose --fit host/fit.json
     """
-    choices = question.answers("choose", partial(simlib.choose, among=among or None))
+    names = [*(among or []), *(simlib.decision.CHUNKS if chunks else [])]
+    choices = question.answers("choose", partial(simlib.choose, among=names or None))
     if not question.subject.everything:
         question.write("choose", choices, {})
         question.show(choices, _print)

@@ -122,9 +122,9 @@ class Unknown:
         bool, typer.Option("--verbose", "-v", help="List every cost: what it is, its value, its source.")
     ] = False
 
-    def tell(self, table: pd.DataFrame) -> None:
+    def tell(self, table: pd.DataFrame | None) -> None:
         """List the costs that are spent, if that is wanted."""
-        if self.verbose:
+        if self.verbose and table is not None:
             from simlib.fits import readable_costs
 
             for row in readable_costs(table).to_dict("records"):
@@ -250,7 +250,7 @@ class Curves:
         with progress_bar() as progress, self.elsewhere.in_use():
             result = compute(
                 scenario=self.scenario, vcpus=vcpus, variant=self.variant, fit=self.fit, metrics=metrics,
-                costs=self.unknown.costs.value, progress=progress, **asdict(self.intervals), **more,
+                costs=self.unknown.costs.value, announce=say, progress=progress, **asdict(self.intervals), **more,
             )  # fmt: skip
         for flag in result.flags:
             say(flag)

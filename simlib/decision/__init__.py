@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from simlib.decision.objectives import OBJECTIVES
     from simlib.decision.qemu import RunningGuest, read_guest
     from simlib.decision.standard import standard_architectures, standard_scenario, with_guest
+    from simlib.decision.strategies import CHUNKS
 
 __all__ = [
+    "CHUNKS",
     "DEFAULT_GUEST",
     "OBJECTIVES",
     "RULES",
@@ -44,6 +46,7 @@ _HOMES = {
     "choice": ("choose",),
     "objectives": ("OBJECTIVES",),
     "standard": ("standard_architectures", "standard_scenario", "with_guest"),
+    "strategies": ("CHUNKS",),
     "qemu": ("RunningGuest", "read_guest"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""

@@ -34,7 +34,7 @@ def headline(table: pd.DataFrame, pairs: pd.DataFrame, answers: pd.DataFrame, co
     if not others:
         text = f"Leave it as it is ({now[0]})" if now else "Take any"
         text += f": none of {len(allowed)} ways is better by what matters"
-    elif now and now[0] in told:
+    elif now and now[0] in told and _as_good_in_all(answers, now[0]):
         text = f"Leave it as it is ({now[0]}), unless you care most about {others[0][1]}: then {others[0][0]}"
         text += "".join(f"; or about {titles}: {take}" for take, titles in others[1:])
     else:
@@ -45,6 +45,12 @@ def headline(table: pd.DataFrame, pairs: pd.DataFrame, answers: pd.DataFrame, co
         return f"{text} ({sure})"
     titles = joined([OBJECTIVES[name].title for name in unsure["objective"]], "and")
     return f"{text} ({sure}, but for {titles}: there another may be better)"
+
+
+def _as_good_in_all(answers: pd.DataFrame, now: str) -> bool:
+    """Whether what is done now takes no more CPU time in all: then it is other objectives that ask for a change."""
+    whole = answers[answers["objective"] == "cost"]
+    return bool((whole["any_is_as_good"].astype(bool) | (whole["take"] == now)).all())
 
 
 def nothing_matters(answers: pd.DataFrame) -> bool:

@@ -55,6 +55,8 @@ def _cost(values: Floats, vcpus: int, weight: float) -> Floats:
 OBJECTIVES: dict[str, Objective] = {
     row.name: row
     for row in (
+        Objective("cost", "CPU time in all", "CPU in all",
+                  "CPU time of enabling the log and of CLEAR, and guest time lost times the weight.", _cost),
         Objective("lost", "guest time lost", "lost", "What all vCPUs together lose of their own time before the "
                   "switchover: vCPUs × pre-copy × (1 − throughput).", _lost),
         Objective("stall", "longest stall", "stall", "Longest time that one access of any vCPU takes.",
@@ -68,8 +70,6 @@ OBJECTIVES: dict[str, Objective] = {
                   "CPU time of the thread that clears, waiting for the lock included.", _metric("clear_cpu_time")),
         Objective("precopy", "pre-copy", "pre-copy", "From the beginning of the migration to the switchover.",
                   _metric("precopy_duration")),
-        Objective("cost", "CPU time in all", "CPU in all",
-                  "CPU time of enabling the log and of CLEAR, and guest time lost times the weight.", _cost),
     )
 }  # fmt: skip
 """The objectives, by name."""

@@ -23,6 +23,10 @@ SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-sp
 """Strategies for splitting blocks, where the guest has any."""
 
 
+CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
+"""Memory of one CLEAR, as userspace asks for it."""
+
+
 @dataclass(frozen=True)
 class Strategy:
     """One strategy of a choice.
@@ -46,9 +50,7 @@ class Strategy:
         >>> str(both.lets_go), both.split_alloc
         ('pages >= 64', 'under_lock')
         """
-        for part in () if self.name == OWN else self.name.split("+"):
-            scenario = apply(scenario, part.strip())
-        return scenario
+        return scenario if self.name == OWN else apply(scenario, self.name)
 
 
 def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tuple[Strategy, ...]:

@@ -140,6 +140,8 @@ POLICIES: dict[str, NamedPolicy] = {
                     _split(write_protect_fault="read"), (_reply("15 April 2024"),)),
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
                     {"workload": {"clear_when": "at_get"}, "policy": {"get_lets_go": "never"}}, (_GET,)),
+        NamedPolicy("not-initially-set", "no KVM_DIRTY_LOG_INITIALLY_SET: enabling the log write-protects", "upstream",
+                    {"workload": {"initially_set": False}}, ("virt/kvm/kvm_main.c kvm_vm_ioctl_enable_cap_generic",)),
         NamedPolicy("dirty-ring", "the dirty ring's reset takes the lock for each run of neighbouring pages",
                     "upstream", {"workload": {"clear_when": "ring"}},
                     ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",)),
@@ -197,13 +199,14 @@ def _chunk(name: str, size: int) -> NamedPolicy:
 
 
 def apply(scenario: Scenario, name: str) -> Scenario:
-    """The scenario, and each of its variants, with a policy.
+    """The scenario, and each of its variants, with a policy, or with several whose names are joined by ``+``.
 
-    Raises `InputError` if the name is unknown, or the scenario cannot have the policy.
+    Raises `InputError` if a name is unknown, or the scenario cannot have the policy.
 
     >>> str(apply(Scenario.parse({"policy": {"architecture": "x86-tdp"}}), "arch-opt-in").policy.get_lets_go)
     'pages >= 64'
     """
     variants = {key: apply(variant, name) for key, variant in scenario.variants.items()}
-    changes = policy(name).tables(scenario.policy.architecture)
-    return dataclasses.replace(scenario.changed(changes), variants=variants)
+    for part in name.split("+"):
+        scenario = scenario.changed(policy(part.strip()).tables(scenario.policy.architecture))
+    return dataclasses.replace(scenario, variants=variants)

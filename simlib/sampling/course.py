@@ -252,7 +252,7 @@ class Terrain:
             else:
                 page += cost("split_block", "split_alloc") / self.block_pages
         around = cost("clear_ioctl", "flush", "interrupt") + guest.vcpus * cost("flush_per_vcpu")
-        found: Floats = (around + self.chunks * page) * (dirty > 0)
+        found: Floats = np.maximum(around + self.chunks * page, PS) * (dirty > 0)  # windows tell by how many times
         return found
 
     def walk(self, dirty: Floats, pace: Pace) -> Cycles:

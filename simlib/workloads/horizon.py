@@ -21,8 +21,11 @@ def within_horizon(what: str, time: float, cure: str, option: str = "", beside: 
         raise HorizonError(what.format(f"{time * PS:.0f} s") + f", {limit}", cure, option)
 
 
-LONG_RUN, LONGEST_RUN = 10**9, 10**13
-"""Accesses of all vCPUs from which on a run is announced (a minute), and refused (a week)."""
+LONGEST_RUN = 10**13
+"""Accesses of all vCPUs from which on a run is refused: a week."""
+
+ACCESS_S, LONG_S = 20e-9, 10.0
+"""What the compiled engine takes for an access that meets nothing, s, at best; from how long on a run is announced."""
 
 
 def undisturbed_accesses(scenario: Scenario) -> float:
@@ -43,21 +46,53 @@ def undisturbed_accesses(scenario: Scenario) -> float:
     return scenario.guest.vcpus * pauses / each if each else 0.0
 
 
-def check_length(scenario: Scenario) -> str:
+def check_length(scenario: Scenario) -> None:
     """Refuse a run whose guest would touch its memory for days before anything happens.
 
-    Returns: What to say of a long one beforehand; empty: it is none. Raises `HorizonError`.
-
-    >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
-    >>> check_length(Scenario.parse(s))
-    'a long run: in its pauses the guest touches its memory 2.56e+10 times, some 50 million a second; shorten pause ...'
+    Raises `HorizonError`.
     """
     accesses = undisturbed_accesses(scenario)
-    shorter = "shorten pause or warm_up, or lengthen access_interval"
-    what = f"in its pauses the guest touches its memory {accesses:.3g} times"
     if accesses > LONGEST_RUN:
-        raise HorizonError(f"{what}, more than the {LONGEST_RUN:.0e} of which a simulation ends", shorter)
-    return f"a long run: {what}, some 50 million a second; {shorter}" if accesses > LONG_RUN else ""
+        raise HorizonError(
+            f"in its pauses the guest touches its memory {accesses:.3g} times, more than the {LONGEST_RUN:.0e} of "
+            "which a simulation ends",
+            SHORTER,
+        )
+
+
+SHORTER = "shorten pause or warm_up, or lengthen access_interval"
+
+
+def least_accesses(scenario: Scenario) -> float:
+    """Accesses that a run has at least: of a migration until all memory was sent once, else in its pauses or rounds.
+
+    >>> least_accesses(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"iterations": 3}}))
+    8192.0
+    """
+    guest, workload = scenario.guest, scenario.workload
+    if workload.facts.by_chunk:
+        wire = guest.pages * guest.page_size * 8 / workload.link
+        return undisturbed_accesses(scenario) + guest.vcpus * wire / (workload.access_interval * PS)
+    if workload.keeps_touching or workload.kind in ("clear_under_load", "teardown"):
+        return undisturbed_accesses(scenario)
+    return float(guest.pages * (1 + workload.iterations))
+
+
+def how_long(scenario: Scenario, runs: int = 1, at_a_time: int = 1) -> str:
+    """What to say of a long run before it begins; empty: it is none.
+
+    >>> s = {"guest": {"vcpus": 64}, "workload": {"kind": "get_dirty_log", "pause": "100s", "access_interval": "500ns"}}
+    >>> how_long(Scenario.parse(s), runs=3, at_a_time=2)
+    'a long run: the guest touches its memory 2.56e+10 times and more, in each of 3 runs: 768 s at least; shorten ...'
+    """
+    accesses = least_accesses(scenario)
+    seconds = accesses * ACCESS_S * max(1.0, runs / at_a_time)
+    if seconds < LONG_S:
+        return ""
+    each = f", in each of {runs} runs" if runs > 1 else ""
+    cure = "take less memory or a faster link" if scenario.workload.facts.by_chunk else SHORTER
+    what = f"a long run: the guest touches its memory {accesses:.3g} times and more{each}"
+    return f"{what}: {seconds:.0f} s at least; {cure}"
 
 
 def check_walks(scenario: Scenario) -> None:

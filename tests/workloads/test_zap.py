@@ -8,7 +8,7 @@ from simlib.errors import HorizonError, InputError
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario as simulate
 from simlib.workloads import build
-from simlib.workloads.horizon import check_length
+from simlib.workloads.horizon import how_long
 
 
 def scenario(batch=10, guest=None, architecture="x86-shadow", **workload):
@@ -85,7 +85,9 @@ def test_a_run_that_takes_long_says_so_and_one_of_a_week_is_refused():
                                "workload": {"kind": "get_dirty_log", "iterations": 1, "pause": pause,
                                             "access_interval": "1ns"}})  # fmt: skip
 
-    assert not check_length(asked("1ms").changed({"workload": {"warm_up": "1ms"}}))
-    assert check_length(asked("4s")).startswith("a long run: in its pauses the guest touches its memory 2.62e+11 times")
+    assert not how_long(asked("1ms").changed({"workload": {"warm_up": "1ms"}}))
+    assert how_long(asked("4s")).startswith(
+        "a long run: the guest touches its memory 2.62e+11 times and more: 5248 s at"
+    )
     with pytest.raises(HorizonError, match=r"2\.56e\+14 times, more than the 1e\+13 .*; shorten pause"):
         simulate(asked("4000s"))
