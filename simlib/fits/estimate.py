@@ -79,13 +79,7 @@ class CostEstimate:
         return np.asarray(np.clip(self.logs + deviates * wide, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
 
     def correlation(self) -> tuple[pd.DataFrame | None, tuple[str, ...]]:
-        """Correlation of the costs' logarithms, names by names, and what is missing, in a sentence each.
-
-        >>> both = np.array([[4.0, 1.0], [1.0, 1.0]])
-        >>> estimate = CostEstimate(("fault_exit", "fault_hold"), np.zeros(2), both, 3, 0.1, {})
-        >>> estimate.correlation()[0].to_numpy().tolist()
-        [[1.0, 0.5], [0.5, 1.0]]
-        """
+        """Correlation of the costs' logarithms, names by names, and what is missing, in a sentence each."""
         deviations = np.sqrt(np.diag(self.covariance))
         if len(self.names) > 1 and not (self.covariance - np.diag(np.diag(self.covariance))).any():
             return None, ("correlations: missing, since the covariance has variances only",)

@@ -74,22 +74,12 @@ class UncertainCosts:
         return self.scenario if self.estimate is None else self.estimate.apply(self.scenario)
 
     def central(self) -> Scenario:
-        """The scenario with each cost at its median: given, else calibrated, else from the priors.
-
-        >>> uncertain = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
-        >>> uncertain.central().costs.fault_hold == uncertain.priors["fault_hold"].median
-        True
-        """
+        """The scenario with each cost at its median: given, else calibrated, else from the priors."""
         return at_medians(self.best, self.priors)
 
     @cached_property
     def used(self) -> tuple[str, ...]:
-        """Costs that some step of the scenario's programs spends, in alphabetical order.
-
-        >>> used = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "x86-tdp"}})).used
-        >>> "fault_exit" in used, "split_hold" in used, "tlb_invalidate" in used
-        (True, False, False)
-        """
+        """Costs that some step of the scenario's programs spends, in alphabetical order."""
         return build(self.central()).costs
 
     @cached_property

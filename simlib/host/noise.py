@@ -91,12 +91,7 @@ def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
 
 
 def between(before: Snapshot, after: Snapshot, cpus: int) -> Noise:
-    """What went on between two looks, of which the children that ended meanwhile are not a part.
-
-    >>> idle = Snapshot(0.0, 0.0, 0.0, 0.0, ())
-    >>> between(idle, Snapshot(2.0, 0.0, 2.2, 2.0, ()), 2)
-    Noise(wall_s=2.0, steal_percent=0.0, foreign_percent=5.0, frequency_percent=None)
-    """
+    """What went on between two looks, of which the children that ended meanwhile are not a part."""
     wall = max(after.wall_s - before.wall_s, 1e-9)
     own = after.children_s - before.children_s
     foreign = max(after.busy_s - before.busy_s - own, 0.0)

@@ -36,8 +36,6 @@ def need_space(folder: Path, gib: float, what: str) -> None:
     """Refuse to begin something that the disk cannot hold.
 
     Raises `SimlibError` if fewer than `gib` GiB are free where `folder` will be.
-
-    >>> need_space(Path("/"), 0.0, "nothing")
     """
     free = free_gib(folder)
     if free < gib:

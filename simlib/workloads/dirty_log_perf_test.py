@@ -30,10 +30,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``dirtied i`` and
     ``cleared i``.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}}))
-    >>> len(job.entry), job.pages, str(job.stamps[3])
-    (3, 2048, 'dirtied 1')
     """
     kernel = DirtyLog(scenario)
     vcpu = _vcpu(kernel)

@@ -29,11 +29,6 @@ def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``rested i`` and ``got i``.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
-    ...                             "workload": {"kind": "get_dirty_log", "iterations": 1}}))
-    >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:]]
-    (('vcpu 0', 'vcpu 1', 'main'), ['enabled', 'rested 1', 'got 1'])
     """
     kernel = DirtyLog(scenario)
     vcpu = running_vcpu(kernel, logging=True)

@@ -34,11 +34,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``undisturbed``, ``enabled``, for every pass i ``collected i`` and ``sent i`` (zero for
     passes that were not made), ``switchover`` and ``left``: how much is dirty then.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
-    ...                             "workload": {"kind": "migration", "pass_limit": 1}}))
-    >>> len(job.entry), [str(stamp) for stamp in job.stamps]
-    (3, ['start', 'undisturbed', 'enabled', 'collected 1', 'sent 1', 'switchover', 'left'])
     """
     kernel = DirtyLog(scenario)
     vcpu = running_vcpu(kernel, logging=True)

@@ -31,10 +31,6 @@ def build(scenario: Scenario) -> Job:
 
     All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. The vCPUs of a
     guest that has ended do nothing.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "workload": {"kind": "teardown"}}))
-    >>> job.thread_names, [stamp.phase for stamp in job.stamps]
-    (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'unmapped'])
     """
     kernel = Kernel(scenario)
     vcpu = running_vcpu(kernel, logging=False) if scenario.workload.guest_runs else _ended_vcpu(kernel)

@@ -22,10 +22,6 @@ def build(scenario: Scenario) -> Job:
 
     The memory is mapped when the run begins, and no log is kept of it. Stamps are ``start``, ``undisturbed`` and
     ``zapped``; then the guest is stopped.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "zap"}}))
-    >>> job.thread_names, [stamp.phase for stamp in job.stamps]
-    (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'zapped'])
     """
     kernel = Kernel(scenario)
     vcpu = running_vcpu(kernel, logging=False)
