@@ -68,12 +68,7 @@ def evaluate(
     seed: int = 1,
     progress: Progress | None = None,
 ) -> list[SimulationResult]:
-    """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python).
-
-    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
-    >>> [r.metrics["dirty_memory_time"] > 0 for r in evaluate([s, s.with_vcpus(2)])]
-    [True, True]
-    """
+    """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python)."""
     jobs = [(scenario, pages_per_vcpu, seed) for scenario in scenarios]
     return _evaluate_each(jobs, _simulated, progress)
 
@@ -159,19 +154,19 @@ class Case:
         deviations = np.sqrt(np.diag(self.estimate.covariance)) if windows else np.zeros(len(self.estimate.names))
         return np.maximum(STEP, deviations)
 
-    def points(self, asked: Asked, windows: bool) -> list[tuple[Scenario, int]]:
-        """Scenarios and seeds to run: the best costs, then each logarithm a step down and a step up; or seeds."""
+    def runs(self, asked: Asked, windows: bool) -> list[tuple[Scenario, int]]:
+        """Scenarios and seeds: the best costs, then each logarithm a step down and a step up, or seeds; then the ends.
+
+        These are each cost that is drawn at both ends of its prior, if that is wanted.
+        """
         best = self.known.central()
+        ends = [(case, asked.seed) for case in variations(self.known, asked.level)] if asked.costs == "drawn" else []
         if self.estimate is None:
-            return [(best, asked.seed + r) for r in range(asked.replications)]
+            return [*((best, asked.seed + r) for r in range(asked.replications)), *ends]
         steps = np.kron(np.diag(self.steps(windows)), [[-1.0], [1.0]])
         rest = {name: value for name, value in best.costs.given().items() if name in self.known.priors}
         moved = [self.estimate.apply(self.known.scenario, logs) for logs in self.estimate.logs + steps]
-        return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved)]
-
-    def ends(self, asked: Asked) -> list[tuple[Scenario, int]]:
-        """The scenario with each cost that is drawn at both ends of its prior, if that is wanted."""
-        return [(case, asked.seed) for case in variations(self.known, asked.level)] if asked.costs == "drawn" else []
+        return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved), *ends]
 
 
 def predict(
@@ -290,8 +285,8 @@ def curves_of(
 class Values:
     """What one case gives.
 
-    - `points`, shape (points, metrics): at `Case.points`, the best costs first.
-    - `ends`, shape (2 costs, metrics): at `Case.ends`.
+    - `points`, shape (points, metrics): of `Case.runs`, the best costs first.
+    - `ends`, shape (2 costs, metrics): the rest of them.
     - `drawn`: the costs that are drawn.
     - `steps`: `Case.steps`.
     """
@@ -354,9 +349,8 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
         # What a part of the memory does not tell is asked of all of it.
         part = all(find_metric(scenario, metric).memory != "whole" for metric in metrics)
         windows = by_windows(scenario, metrics)
-        runs = [*case.points(asked, windows), *case.ends(asked)]
         keys.append([])
-        for n, (its, seed) in enumerate(runs):
+        for n, (its, seed) in enumerate(case.runs(asked, windows)):
             walk = None if not windows or n == 0 or (case.estimate is None and n < asked.replications) else n % WALKS
             key = (i, its.costs, seed, walk)  # a cost that is not its own changes nothing
             jobs[key] = its, asked.pages_per_vcpu if part else None, seed, walk
@@ -375,7 +369,7 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
     if any(scale == 0 for _, scale in found.values()):
         flags.add(f"sampled: windows of {WALKS} walks through each migration (docs/sampling.md)")
-    if any(case.estimate is None and not case.ends(asked) for case in cases):
+    if any(case.estimate is None and not (asked.costs == "drawn" and case.known.drawn) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
     return [_values(case, its, found, asked) for case, its in zip(cases, keys, strict=True)], tuple(sorted(flags))
 

@@ -321,22 +321,16 @@ def sample(
     found = sample_migration(full, walks=walks, seed=seed, progress=parallel.portion(progress, 0, 0.3 if both else 1))
     frame, words = found.frame, ""
     if both:
-        spread = _spread_of_walks(found, known, parallel.portion(progress, 0.3, 1.0))
+        # each end by one walk, beside the same walk at the best costs
+        cases, names = variations(known), list(found.metrics)
+        which = [number % walks for number in range(len(cases))]
+        tasks = [partial(walk_several, case, walks, seed, only=n) for case, n in zip(cases, which, strict=True)]
+        ends = parallel.each(tasks, "sampling what is not known", parallel.portion(progress, 0.3, 1.0))
+        pairs = [found.journeys[n] for n in which], [one for (one,) in ends]
+        spread = Spread.of(known.drawn, *(np.array([[w.metrics[m] for m in names] for w in each]) for each in pairs))
         frame, words = _ranged(found.scenario, frame, spread), decisive(spread.shares())
     flags = (*notes, *told(known), *found.flags, *flags_of(full), *([words] if words else ()))
     return dataclasses.replace(found, frame=frame, flags=flags, costs=known.table())
-
-
-def _spread_of_walks(found: SampleResult, known: UncertainCosts, progress: parallel.Progress | None) -> Spread:
-    """What the costs that are drawn move: each end by one walk, beside the same walk at the best costs."""
-    cases, names = variations(known), list(found.metrics)
-    numbers = [number % found.walks for number in range(len(cases))]
-    tasks = [
-        partial(walk_several, case, found.walks, found.seed, only=n) for case, n in zip(cases, numbers, strict=True)
-    ]
-    ends = [one for (one,) in parallel.each(tasks, "sampling what is not known", progress)]
-    pairs = [found.journeys[n] for n in numbers], ends
-    return Spread.of(known.drawn, *(np.array([[one.metrics[m] for m in names] for one in each]) for each in pairs))
 
 
 def _ranged(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale: float = 1.0) -> pd.DataFrame:
@@ -346,14 +340,13 @@ def _ranged(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale: floa
     """
     least, ends = kind_of(scenario).least(scenario), []
     for number, row in enumerate(frame.to_dict("records")):
-        metric, value, own = find_metric(scenario, row["metric"]), row["value"], (row.get("low"), row.get("high"))
+        metric, value = find_metric(scenario, row["metric"]), row["value"]
+        own = [row[end] for end in ("low", "high") if end in row]
         if metric.whole:
-            seen = (*spread.extremes(number, value), *(end for end in own if end is not None))
+            seen = (*own, *spread.extremes(number, value))
             low, high = min(seen), max(seen)
-        elif None in own:
-            low, high = spread.interval(number, value)
         else:
-            low, high = spread.widened(number, value, *own)
+            low, high = spread.widened(number, value, *own) if own else spread.interval(number, value)
         ends.append(metric.within(low, high, scale * least.get(metric.name, 0.0)))
     return frame.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
 

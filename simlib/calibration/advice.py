@@ -54,7 +54,7 @@ def _at_bound(fit: Fit) -> str:
     rows = fit.parameters[fit.parameters["at_bound"]]
     where = [
         f"{name} is at its {'lower' if value < 1.01 * BOUNDS[name.partition('[')[0]][0] else 'upper'} bound, "
-        f"{_shown(name, value)}"
+        + (f"{value:.2g}" if name.startswith("fault_jitter") else f"{value / 1000:.4g} ns")
         for name, value in zip(rows["name"], rows["value"], strict=True)
     ]
     return (
@@ -89,7 +89,3 @@ def _cure(names: list[str]) -> str:
         f"add rows that tell {'it' if one else 'them'} ({'; '.join(rows)}), or give {' or '.join(costs)} under [costs] "
         f"and take {'it' if one else 'that'} out of [calibration]"
     )
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{value:.2g}" if name.startswith("fault_jitter") else f"{value / 1000:.4g} ns"

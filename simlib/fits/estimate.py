@@ -67,12 +67,7 @@ class CostEstimate:
         return scenario.with_costs(**mine)
 
     def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
-        """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds.
-
-        >>> known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.02, {})
-        >>> bool(abs(known.draw(np.random.default_rng(1))[0] - known.logs[0]) < 0.5)
-        True
-        """
+        """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds."""
         deviates = random.multivariate_normal(np.zeros(len(self.logs)), self.covariance)
         wide = np.sqrt(self.dof / random.chisquare(self.dof))
         bounds = np.log([BOUNDS[name.partition("[")[0]] for name in self.names])
@@ -94,10 +89,6 @@ class CostEstimate:
     def groups(self) -> set[str]:
         """Groups that have costs of their own."""
         return {name.partition("[")[2].removesuffix("]") for name in self.names if "[" in name}
-
-    def costs_by_group(self) -> list[str]:
-        """Costs of which each group has its own."""
-        return list(dict.fromkeys(name.partition("[")[0] for name in self.names if "[" in name))
 
 
 def conventions(scenario: Scenario) -> dict[str, Any]:

@@ -57,11 +57,7 @@ def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
 
 
 def physical(cost: str, value: float, low: float, high: float) -> tuple[float, float]:
-    """The ends of an interval, those beyond a bound at it: an interval without profile knows no bounds.
-
-    >>> physical("fault_hold", 4e5, 12.0, 5e5)
-    (20000, 500000.0)
-    """
+    """The ends of an interval, those beyond a bound at it: an interval without profile knows no bounds."""
     least, most = BOUNDS[cost.partition("[")[0]]
     return max(low, min(value, least)), min(high, max(value, most))
 

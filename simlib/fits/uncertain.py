@@ -57,10 +57,10 @@ class UncertainCosts:
         """
         known = (scenario if estimate is None else estimate.apply(scenario)).costs.given()
         if estimate is not None:
-            groups = estimate.groups()
-            lost = [name for name in estimate.costs_by_group() if name not in known]
+            grouped = dict.fromkeys(name.partition("[")[0] for name in estimate.names if "[" in name)
+            lost = [name for name in grouped if name not in known]
             if lost and not scenario.group:
-                names = ", ".join(repr(group) for group in sorted(groups))
+                names = ", ".join(repr(group) for group in sorted(estimate.groups()))
                 raise InputError(
                     "group", "none", f"the fit has {', '.join(lost)} for the groups {names}",
                     'write group = "…" at the top of the scenario',

@@ -64,14 +64,11 @@ class Noise:
         return ", ".join(parts)
 
 
-def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
-    """Look at what the kernel has counted.
-
-    `cpus`: CPUs in use. `root`: where ``proc`` and ``sys`` lie.
-    """
+def look(cpus: Sequence[int]) -> Snapshot:
+    """Look at what the kernel has counted of the CPUs in use."""
     steal = busy = 0
     names = {f"cpu{cpu}" for cpu in cpus}
-    for line in (root / "proc/stat").read_text("ascii").splitlines():
+    for line in Path("/proc/stat").read_text("ascii").splitlines():
         name, *fields = line.split()
         if name in names:
             user, nice, system, _, _, irq, softirq, stolen = (int(field) for field in fields[:8])
@@ -81,7 +78,7 @@ def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
     hertz = []
     for cpu in cpus:
         try:
-            path = root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq"
+            path = Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
             hertz.append(float(path.read_text("ascii")) * 1e3)
         except (OSError, ValueError):
             hertz = []

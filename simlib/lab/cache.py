@@ -18,11 +18,7 @@ MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
 
 
 def lab_dir() -> Path:
-    """Folder of the lab: what ``SIMLIB_LAB`` names, else ``build/lab`` under the current folder.
-
-    >>> lab_dir().is_absolute()
-    True
-    """
+    """Folder of the lab: what ``SIMLIB_LAB`` names, else ``build/lab`` under the current folder."""
     return Path(os.environ.get("SIMLIB_LAB") or Path("build") / "lab").absolute()
 
 

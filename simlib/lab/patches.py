@@ -102,10 +102,6 @@ def read_series(folder: Path | None = None) -> Series:
     Raises `InputError` if the file ``series`` names no base or a patch that is not there.
 
     `folder`: by default the bundled one.
-
-    >>> series = read_series()
-    >>> series.package, series.version[:2]
-    ('linux-source-6.12', (6, 12))
     """
     folder = folder or patch_dir()
     listing = folder / "series"

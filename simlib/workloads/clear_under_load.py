@@ -31,11 +31,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``. Raises
     `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one instant.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
-    ...                             "workload": {"kind": "clear_under_load"}, "costs": {"guest_access": "2ns"}}))
-    >>> len(job.entry), [str(stamp) for stamp in job.stamps[2:5]]
-    (3, ['enabled', 'rested 1', 'cleared 1'])
     """
     if scenario.costs.guest_access == 0:
         raise InputError("costs.guest_access", 0, "must be more than 0 for clear_under_load")

@@ -35,8 +35,6 @@ class DirtyLog(Kernel):
         """Whether a write, or CLEAR, may meet a block that was not split before."""
         return super().faults_split and not self.splits_eagerly
 
-    # -- enabling --------------------------------------------------------------------------------------
-
     def enable_log(self) -> None:
         """Turn dirty logging on for the slot: every bit set; or every block split and every page write-protected.
 
@@ -92,8 +90,6 @@ class DirtyLog(Kernel):
             self.program.advance(WORD_PAGES)
         self.program.back(REGION)
 
-    # -- GET -------------------------------------------------------------------------------------------
-
     def get_log(self, anew: bool = False) -> None:
         """GET the slot's bitmap, which with manual protection takes no lock; what it costs is not modelled.
 
@@ -145,8 +141,6 @@ class DirtyLog(Kernel):
                 program.skip(run)
         self.flush()
         program.back(REGION)
-
-    # -- CLEAR -----------------------------------------------------------------------------------------
 
     @property
     def clear_lock(self) -> Lock | None:

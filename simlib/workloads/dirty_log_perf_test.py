@@ -96,20 +96,10 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 _OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
 
 
-def _faults_flush(scenario: Scenario) -> bool:
-    policy, guest = scenario.policy.resolved(), scenario.guest
-    often = guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
-    return policy.facts.split_flush and often and not policy.eager_split
-
-
 def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
 
     The steady state makes them proportional to the pages; what is lost is the relative weight of start and end.
-
-    >>> small, scale = sample(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
-    >>> small.guest.pages_per_vcpu, scale
-    (4096, 128.0)
     """
     guest = scenario.guest
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
@@ -125,7 +115,8 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
         # split a block and flush for it come as often for their pages as before; what they flush stays as it is.
         if workload.clear_chunk is not None:
             workload = dataclasses.replace(workload, clear_chunk=total)
-        if not _faults_flush(scenario):
+        policy, often = scenario.policy.resolved(), guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
+        if not (policy.facts.split_flush and often and not policy.eager_split):
             given = {name: value for name, value in costs.given().items() if name in _OF_AN_IOCTL}
             costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in given.items()})
     less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)

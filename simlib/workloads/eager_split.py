@@ -35,11 +35,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``. Raises
     `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "eager_split"},
-    ...                             "policy": {"eager_split": True}}))
-    >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:5]]
-    (('vcpu 0', 'vcpu 1', 'main'), ['enabled', 'dirtied 1', 'cleared 1'])
     """
     kernel = EagerSplit(scenario)
     kernel.check()
@@ -131,8 +126,6 @@ class EagerSplit(DirtyLog):
         walk = self.policy.split_walk
         return self.costs.walk_entry * self.table.split_walked(0, pages, height, walk, self.levels)
 
-    # -- enabling --------------------------------------------------------------------------------------
-
     def enable(self) -> None:
         """Turn dirty logging on: every bit set; or the slot write-protected, TLBs flushed, and the slot split.
 
@@ -204,8 +197,6 @@ class EagerSplit(DirtyLog):
         """Make tables for so many blocks, fill them, and put them in the blocks' place."""
         entries = self.table.new_entries(self.height)
         self.program.hold(blocks * (self.costs.table_entry * entries + self.costs.beside("split_block")))
-
-    # -- CLEAR -----------------------------------------------------------------------------------------
 
     def clear(self, first: bool) -> None:
         """CLEAR of the whole slot, or of `clear_chunk` at a time.

@@ -60,11 +60,7 @@ def _values_of(costs: pd.DataFrame) -> dict[str, float]:
 
 
 def times() -> pd.DataFrame:
-    """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source.
-
-    >>> sorted(times()["kind"].unique())
-    ['clear', 'exit', 'hold', 'letting go']
-    """
+    """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source."""
     x86 = _nanoseconds(shipped_fit(configurations()).estimate)
     ampere = _nanoseconds(altra.shipped_fit().estimate)
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,11 +40,7 @@ _PART = 1024
 
 
 def published_migration() -> Scenario:
-    """The 48 vCPU migration; its variants are the hosts and kernels that were published.
-
-    >>> sorted(published_migration().variants)
-    ['arm64-after', 'arm64-before', 'x86-reference']
-    """
+    """The 48 vCPU migration; its variants are the hosts and kernels that were published."""
     return load_scenario(data_dir() / "scenarios" / "migration-48-vcpus.toml")
 
 
@@ -54,22 +50,14 @@ def published_seconds(variant: str) -> list[float]:
     return [float(rows[variant, level]) for level in LEVELS]
 
 
-class Seconds(NamedTuple):
-    """The 48 vCPU migration beside what was published.
-
-    - `numbers`: `simlib.studies.study.COLUMNS`, ``low_bar``, ``high_bar``.
-    - `curves`: ``series``, ``time_s``, ``width_s``, ``degradation``, ``role``.
-    - `work`: ``series``, ``faults_per_page``, ``precopy_s``, ``clear_s``, ``clear_wait_s`` (of it), ``throughput``
-      (mean).
-    """
-
-    numbers: pd.DataFrame
-    curves: pd.DataFrame
-    work: pd.DataFrame
-
-
-def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None) -> Seconds:
+def seconds(
+    draws: int, seed: int = 1, progress: parallel.Progress | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Seconds above 99, 50 and 10 % degradation of the 48 vCPU migration, published and by the model.
+
+    Returns: the numbers (`simlib.studies.study.COLUMNS`, ``low_bar``, ``high_bar``); the curves (``series``,
+    ``time_s``, ``width_s``, ``degradation``, ``role``); and the work (``series``, ``faults_per_page``, ``precopy_s``,
+    ``clear_s``, ``clear_wait_s`` (of it), ``throughput`` (mean)).
 
     - `draws`: of the costs, for the intervals.
     - `seed`: of the draws and of the engine.
@@ -99,7 +87,7 @@ def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None
             progress("48 vCPUs", (step + 1) / len(variants))
     columns = ["variant", "metric", "published", "predicted", "low", "high", "role", "low_bar", "high_bar"]
     of_work = ["series", "faults_per_page", "precopy_s", "clear_s", "clear_wait_s", "throughput"]
-    return Seconds(
+    return (
         numbers(pd.DataFrame(rows, columns=columns).assign(unit="s", vcpus=48), TABLE),
         pd.concat(curves, ignore_index=True),
         pd.DataFrame(work, columns=of_work),

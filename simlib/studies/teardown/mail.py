@@ -215,11 +215,7 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
 
 
 def teardown_scenario(memory: int, page: int, leaf: int, way: Policy, **workload: object) -> Scenario:
-    """A VM of so much memory (bytes), whose stage 2 maps it at that level, torn down in one of the `WAYS`.
-
-    >>> teardown_scenario(64 * GIB, 4096, 2, WAYS["no cache maintenance"])
-    <Scenario teardown on unnamed: 1 vCPUs, 64G, arm64, 0 costs given>
-    """
+    """A VM of so much memory (bytes), whose stage 2 maps it at that level, torn down in one of the `WAYS`."""
     return Scenario.parse(
         {"guest": {"vcpus": 1, "memory": memory, "page_size": page, "backing": "thp" if leaf == 2 else "4k"},
          "policy": {"architecture": "arm64", "teardown_cache": way.teardown_cache, "teardown_tlb": way.teardown_tlb},

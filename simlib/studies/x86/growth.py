@@ -54,11 +54,7 @@ class Reading(NamedTuple):
 
 
 def readings() -> dict[str, Reading]:
-    """All readings by name, the plainest first; a cluster's cores are as near to each other as those of an EPYC 7R13.
-
-    >>> list(readings())[0], CHOSEN in readings()
-    ('constant', True)
-    """
+    """All readings by name, the plainest first; a cluster's cores are as near each other as those of an EPYC 7R13."""
     near = load("core-to-core-latency").frame
     xeons = near[near["processor"].str.startswith("Xeon") & (near["scope"] == "whole-socket")]
     dual = xeons[xeons["processor"].isin(near[near["scope"] == "cross-socket"]["processor"])]["latency_ns"].median()
@@ -90,9 +86,6 @@ CHOSEN = "chosen"
 
 PLAUSIBLE = (CHOSEN, "crowding", "clusters-of-4", "published-latency", "sockets-of-63")
 """Readings between which the tables do not decide, or not by much; a prediction beyond them rests on all of these."""
-
-
-# -- calibrating --------------------------------------------------------------------------------------------------
 
 
 def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
@@ -182,9 +175,6 @@ def growth_fit(name: str) -> Fit:
     - `name`: a reading with ``-few`` or ``-all``; ``shadow-paging-few``; ``arm64-grows`` or ``arm64-constant``.
     """
     return load_fit(folder() / f"{name}.json")
-
-
-# -- what the fits say --------------------------------------------------------------------------------------------
 
 
 def reading_table() -> pd.DataFrame:

@@ -42,9 +42,6 @@ def fault_problem() -> Problem:
     Tables ``x86-shadow-eager-split-dirty-time`` (ept=Y, eager_page_split=N, 100 and 5 % written) and
     ``x86-tdp-eager-split`` (before, no KVM_DIRTY_LOG_INITIALLY_SET, iteration 1). A fault on a write-protected block
     replaces it by an empty table, and every page then faults once.
-
-    >>> len(fault_problem().train), fault_problem().names
-    (13, ('fault_exit', 'fault_hold', 'line_transfer', 'crowding', 'fault_jitter'))
     """
     faults = "x86-tdp-eager-split"
     shadow = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'N'")

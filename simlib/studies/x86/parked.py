@@ -38,11 +38,7 @@ _SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-s
 
 
 def host(vcpus: int) -> dict[str, Any]:
-    """The machine of a table, as a scenario has it; with 160 vCPUs one that has a CPU for each.
-
-    >>> host(64), host(160)
-    ({'name': 'x86-published'}, {'name': 'x86-published', 'cores': 160})
-    """
+    """The machine of a table, as a scenario has it; with 160 vCPUs one that has a CPU for each."""
     return {"name": MACHINE} | ({"cores": 160} if vcpus == 160 else {})
 
 
