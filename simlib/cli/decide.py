@@ -244,7 +244,6 @@ def _labelled(tell: Any, label: str) -> Callable[..., None]:
 
 
 def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -> dict[str, Scenario]:
-    """The scenarios that are asked about, by name."""
     decision, changes = simlib.decision, numbers.changes()
     scenario, architecture, everything = subject.scenario, subject.architecture, subject.everything
     running = None
@@ -352,7 +351,6 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
 
 
 def _print_batch(choice: BatchChoice) -> None:
-    """A choice of a batch for people to read."""
     write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.grounds}\n\n")
     show(choice.readable(), Format.TABLE)
     write("\n")
@@ -360,7 +358,6 @@ def _print_batch(choice: BatchChoice) -> None:
 
 
 def _readable_batches(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table of all architectures, for people to read."""
     import pandas as pd
 
     def part(column: str) -> list[str]:

@@ -282,11 +282,7 @@ def among_batches(choice: Choice, objective: str, batches: list[int], law: Close
 
 
 def batches_below(chunk: int) -> list[int]:
-    """The alternatives of an ioctl of so many pages, 0: all of it.
-
-    >>> batches_below(512)
-    [64, 128, 256, 0]
-    """
+    """The alternatives of an ioctl of so many pages, 0: all of it."""
     doubled: list[int] = []
     while WORD_PAGES << len(doubled) < chunk:
         doubled.append(WORD_PAGES << len(doubled))
@@ -308,7 +304,6 @@ def _regrets(scenario: Scenario, batches: list[int], table: pd.DataFrame) -> pd.
 
 
 def _at_medians(choice: Choice) -> Scenario:
-    """The scenario with the median of each cost."""
     medians = choice.costs["value"].astype(float)
     return choice.scenario.with_costs(**dict(zip(choice.costs["cost"], medians, strict=True)))
 

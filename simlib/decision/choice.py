@@ -152,14 +152,7 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) -> bool:
-    """Whether intervals that are narrower by this factor would make an answer certain that is not.
-
-    >>> pairs = pd.DataFrame({"objective": "stall", "allowed": True, "difference_s": [0.0, 1.0],
-    ...                       "difference_high_s": [0.0, 4.0], "zone_s": 0.5})
-    >>> answers = pd.DataFrame({"objective": ["stall"], "certain": [False]})
-    >>> may_be_settled(pairs, answers, 1.4), may_be_settled(pairs, answers, 2.0)
-    (False, True)
-    """
+    """Whether intervals that are narrower by this factor would make an answer certain that is not."""
     for name in answers.loc[~answers["certain"].astype(bool), "objective"]:
         mine = pairs[(pairs["objective"] == name) & pairs["allowed"]]
         half = (mine["difference_high_s"] - mine["difference_s"]) / narrower  # a lower end may be cut
@@ -218,7 +211,6 @@ def _valued(metrics: Floats, scenario: Scenario, terms: Terms) -> Floats:
 
 
 def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float | None) -> list[int]:
-    """Strategies that keep to the longest stall that is allowed."""
     if max_stall_s is None:
         return list(range(len(strategies)))
     allowed = np.flatnonzero(bounds <= max_stall_s).tolist()

@@ -71,11 +71,7 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
 
 
 def chunk_pages(scenario: Scenario) -> int:
-    """Pages of one CLEAR ioctl.
-
-    >>> chunk_pages(Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}}))
-    256
-    """
+    """Pages of one CLEAR ioctl."""
     guest, chunk = scenario.guest, scenario.workload.clear_chunk
     return min(guest.pages, chunk // guest.page_size) if chunk else guest.pages
 

@@ -48,9 +48,6 @@ def grounds(evidence: str, fit: Fit | None) -> str:
 
     - `evidence`: a value of `UncertainCosts.evidence`.
     - `fit`: where calibrated costs come from.
-
-    >>> grounds("facts alone", None)
-    'facts alone: no cost that decides was calibrated; all are drawn from what is published, or assumed (data/...)'
     """
     where = origin(fit)
     return {

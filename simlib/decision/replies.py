@@ -57,11 +57,7 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 
 
 def query_of(reply: Any) -> str:
-    """The query that a reply belongs to, by its form; empty for any other.
-
-    >>> query_of([{"cpu-index": 0}]), query_of({"status": "measured"}), query_of({"status": "running"})
-    ('query-cpus-fast', 'query-dirty-rate', '')
-    """
+    """The query that a reply belongs to, by its form; empty for any other."""
     if _is_cpus(reply) and not any("limit-rate" in row for row in reply):
         return CPUS
     if not isinstance(reply, dict):
@@ -163,7 +159,6 @@ def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> 
 
 
 def _dirty_rate(reply: Any, notes: list[str]) -> dict[str, Any]:
-    """What a finished measurement found."""
     rate, count = _number(reply, "dirty-rate", DIRTY_RATE), _number(reply, "calc-time", DIRTY_RATE)
     if rate is None or count is None:
         raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)
@@ -264,9 +259,5 @@ def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whol
 
 
 def shown(size: float) -> str:
-    """Bytes for people.
-
-    >>> shown(3 * 2**30), shown(100e6), shown(0)
-    ('3 GiB', '95.37 MiB', '0 MiB')
-    """
+    """Bytes for people."""
     return f"{size / 2**30:.4g} GiB" if size >= 2**30 else f"{size / _MIB:.4g} MiB"

@@ -64,5 +64,4 @@ def with_guest(scenario: Scenario, changes: Mapping[str, Mapping[str, Any]]) -> 
 
 @lru_cache(maxsize=1)
 def _standard() -> Scenario:
-    """What the file says, read once."""
     return load_scenario(data_dir() / "priors" / "scenario.toml")

@@ -186,7 +186,6 @@ class Controls:
         return [part for name in names for part in (self._widgets[name], self._notes[name])]
 
     def _heed(self, name: str, value: Any) -> None:
-        """A control was let go."""
         if self._quiet:
             return
         try:
@@ -200,7 +199,6 @@ class Controls:
             self._adopt(fresh)
 
     def _asked(self, name: str, value: Any) -> State | None:
-        """The state with a control's value."""
         if name == "architecture":
             return self._other_architecture(value)
         if name == "preset":

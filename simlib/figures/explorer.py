@@ -256,7 +256,6 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
 
 
 def _line(x: Any, y: Any, name: str, line: dict[str, Any], **looks: Any) -> dict[str, Any]:
-    """A trace of lines."""
     return {"x": x, "y": y, "mode": "lines", "name": name, "line": line} | looks
 
 
@@ -266,7 +265,6 @@ def _upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
-    """A figure among several, with its size and legend."""
     legend = {
         "orientation": "h",
         "yref": "container",

@@ -351,7 +351,6 @@ def _lines(costs: pd.Series, names: list[str]) -> list[float]:
 
 
 def _cost_text(cost: dict[Any, Any], unit: str) -> str:
-    """A cost with its interval, and what is at a bound, in words."""
     low, high = cost["low"], cost["high"]
     interval = "" if np.isnan(low + high) else f" ({short_number(low)} to {short_number(high)})"
     bound = f"; at a bound: {cost['bound']}" if cost["bound"] else ""

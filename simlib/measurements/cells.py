@@ -61,7 +61,6 @@ def cut_cells(where: str, text: str) -> pd.DataFrame:
 
 
 def _header(where: str, header: list[str]) -> list[str]:
-    """Check the names of the columns."""
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise InputError(f"{where}, header", header[0], "columns must be separated by commas", "save the file as CSV")
     for name, times in Counter(header).items():

@@ -169,7 +169,6 @@ def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
 
 
 def _check_column(where: str, column: pd.Series[str], field: dict[str, Any], missing: frozenset[str]) -> None:
-    """Check unit, number and sign of one column."""
     name = field["name"]
     if field.get("type") not in _NUMERIC:
         if is_time(name):

@@ -150,7 +150,6 @@ def _paths() -> dict[str, Path]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
     content = read_json(path, "a descriptor (JSON)")
     if not isinstance(content, dict):
         raise InputError(str(path), type(content).__name__, "must be a JSON object", "restore the file")

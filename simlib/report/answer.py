@@ -148,7 +148,6 @@ def _metrics(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_interval(row: Mapping[Any, Any]) -> str:
-    """An estimate with its interval, in words."""
     estimate, low, high = (value_text(float(row[name]), row["unit"]) for name in ("estimate", "low", "high"))
     return estimate if low == "not known" else f"{estimate} ({low} to {high})"
 
@@ -327,7 +326,6 @@ def simulation_captions(result: SimulationResult) -> dict[str, str]:
 
 
 def _lost(curve: pd.DataFrame) -> str:
-    """What a curve of degradation says."""
     half = float(curve.loc[curve["degradation"] > 0.5, "width_s"].sum())
     return (
         f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "

@@ -33,7 +33,6 @@ class Section:
     blocks: Sequence[Block | str]
 
     def __post_init__(self) -> None:
-        """Take strings as prose."""
         if isinstance(self.blocks, str):
             raise InputError("section.blocks", self.blocks, "must be a list", "put the text in a list")
         blocks = tuple(Prose(block) if isinstance(block, str) else block for block in self.blocks)

@@ -144,7 +144,6 @@ class Log:
             self.open = False
 
     def _vcpu(self, lines: Lines, item: dict[str, Any]) -> None:
-        """Take what one vCPU did."""
         who = (len(self.configs), whole_of(lines, item, "id"))
         late = whole_of(lines, item, "progress_late") if "progress_late" in item else None
         self.rows["vcpus"].add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)

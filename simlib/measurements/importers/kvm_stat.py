@@ -118,7 +118,6 @@ def _logged(lines: Lines, log: Rows, names: list[tuple[str, str]], sample: int, 
 
 
 def _distinct(lines: Lines, names: list[str]) -> list[tuple[str, str]]:
-    """Names and reasons of a banner."""
     found = [_child(name) for name in names]
     if len(set(found)) < len(found):
         raise lines.fault(" ".join(names), "each name must occur once", "is the line complete?")

@@ -109,7 +109,6 @@ class Statistics:
             self.others[*snapshot, name] = values[0]
 
     def _histogram(self, lines: Lines, key: tuple[Any, ...], name: str, values: list[int]) -> None:
-        """Keep a histogram's counts."""
         self._once(lines, key in self.histograms, name)
         if not 2 <= len(values) <= MOST_BUCKETS or min(values) < 0:
             rule = f"{name} must be 2 to {MOST_BUCKETS} counts"

@@ -87,14 +87,12 @@ class Reading:
             raise lines.fault(line, "must be a class with 12 numbers or a call site", cure)
 
     def _begin(self, lines: Lines, line: str) -> None:
-        """The first line of a text."""
         if line.split() != [*_VERSION.split(), "0.4"]:
             raise lines.fault(line, "must be version 0.4 of the format", "it is since Linux 3.13: use a newer kernel")
         self.check_closed(lines)
         self.snapshot, self.entry, self.point = self.snapshot + 1, 0, 0
 
     def _class(self, lines: Lines, found: re.Match[str]) -> None:
-        """A class with its 12 numbers."""
         if not self.snapshot:
             cure = "save the whole text: cat /proc/lock_stat > FILE"
             raise lines.fault(found[0], f"must come after {_VERSION!r}", cure)
@@ -108,7 +106,6 @@ class Reading:
             self.classes.take(lines, found, snapshot=self.snapshot, entry=self.entry, lock=name, mode=mode)
 
     def _point(self, lines: Lines, found: re.Match[str]) -> None:
-        """A call site."""
         if not self.role:
             raise lines.fault(found[0], "a call site must come after a line of dashes", "save the text again")
         self.point, self.waiting = self.point + 1, ""

@@ -108,7 +108,6 @@ def read_perf_lock(lines: Lines) -> Contents:
 
 
 def _names(lines: Lines, names: list[str]) -> list[str]:
-    """Check the titles of a header."""
     for name in names:
         if name not in _KEYS and name not in _WHERE:
             cure = "print the contention with the columns contended, wait_total, wait_max, wait_min, avg_wait"
@@ -141,7 +140,6 @@ def _separated(line: str, names: list[str], separator: str, stacks: bool) -> lis
 
 
 def _value(lines: Lines, name: str, cell: str, exact: bool) -> int | str | None:
-    """Value of a cell: a count, nanoseconds, or text."""
     if name == "contended":
         return lines.whole(cell, name)
     if name == "pid":

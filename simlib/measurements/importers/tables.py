@@ -78,7 +78,6 @@ class Table:
     """The rows as CSV, if they were written so as they came."""
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self.frame)
 
 
@@ -102,7 +101,6 @@ class Rows:
             self._writer.writerow([column.name for column in self.columns])
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self._cells[0])
 
     def add(self, *values: Any) -> None:
@@ -287,7 +285,6 @@ def default_name(source: str) -> str:
 
 
 def _about(imported: Imported, table: Table) -> dict[str, Any]:
-    """Where one table of an import comes from."""
     return {
         "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
         "hardware": imported.hardware,
