@@ -22,7 +22,6 @@ SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-sp
           "no-eager-split")  # fmt: skip
 """Strategies for splitting blocks, where the guest has any."""
 
-
 CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
 """Memory of one CLEAR, as userspace asks for it."""
 
@@ -100,8 +99,5 @@ def _essence(scenario: Scenario) -> tuple[Policy, Workload]:
 
 def _changes(before: Scenario, after: Scenario) -> int:
     """How many settings of the policy and of the workload differ."""
-    policy, workload = _essence(before)
-    mine = after.policy.resolved()
-    policies = [bool(getattr(policy, row.name) != getattr(mine, row.name)) for row in fields(Policy)]
-    workloads = [bool(getattr(workload, row.name) != getattr(after.workload, row.name)) for row in fields(Workload)]
-    return sum(policies) + sum(workloads)
+    pairs = zip(_essence(before), _essence(after), strict=True)
+    return sum(getattr(old, row.name) != getattr(new, row.name) for old, new in pairs for row in fields(old))

@@ -76,9 +76,6 @@ def theory(state: State) -> Theory:
     return Theory(costs.evidence, (*told(costs), *flags_of(case)), bound(case), published(case), law(case))
 
 
-# --- the curve: what a fault costs when all vCPUs fault -----------------------------------------------------------
-
-
 def selftest(scenario: Scenario) -> Scenario:
     """The same kernel, machine and costs under dirty_log_perf_test: every vCPU writes all of its pages, each a fault.
 
@@ -187,9 +184,6 @@ def _both(check: Check, inner: Check) -> Check:
     return both
 
 
-# --- the migration -------------------------------------------------------------------------------------------------
-
-
 class Trip(NamedTuple):
     """One walk through a migration."""
 
@@ -248,9 +242,6 @@ def law(case: Scenario) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(columns, values, strict=True)))
 
 
-# --- one CLEAR, looked at closely ----------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Glimpse:
     """A window on one CLEAR of the first pass, with its trace.
@@ -290,9 +281,6 @@ def glimpse(state: State, check: Check) -> Glimpse:
     """
     job = job_of_clear(costed(state.case())[0], SEED)
     return Glimpse(job, compiled.run(job, seed=SEED, trace=TRACE, progress=check))
-
-
-# --- all of it -----------------------------------------------------------------------------------------------------
 
 
 def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:

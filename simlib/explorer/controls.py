@@ -13,7 +13,7 @@ import ipywidgets as widgets
 import pandas as pd
 from markupsafe import Markup, escape
 
-from simlib.decision.guests import guests
+from simlib.decision.standard import guests
 from simlib.errors import InputError
 from simlib.explorer.state import State
 from simlib.fits import UncertainCosts, choose_fit
@@ -233,8 +233,6 @@ class Controls:
             self._refuse(name, why)
         self._changed(fresh)
 
-    # --- pins ---
-
     def _pin(self) -> None:
         state = self._state
         try:
@@ -252,8 +250,6 @@ class Controls:
     def _unpin(self, pin: str) -> None:
         self.errors.pop("pins", None)
         self._adopt(self._state.changed(pins=[one for one in self._state.pins if one != pin]))
-
-    # --- costs ---
 
     def _show_costs(self, state: State) -> None:
         table = cost_table(state.case())

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from simlib.decision.guests import named_guest
-from simlib.decision.standard import standard_architectures, standard_scenario, with_guest
+from simlib.decision.standard import named_guest, standard_architectures, standard_scenario, with_guest
 from simlib.decision.strategies import Strategy
 from simlib.errors import InputError, nearest
 from simlib.model.policies import OWN
