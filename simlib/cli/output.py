@@ -329,11 +329,7 @@ def patient_progress() -> Iterator[Callable[[str, float], None]]:
 
 
 def whole_numbers(text: str, what: str) -> list[int]:
-    """Whole numbers of a list such as ``16,32,48``.
-
-    >>> whole_numbers("16,32", "--vcpus")
-    [16, 32]
-    """
+    """Whole numbers of a list such as ``16,32,48``."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

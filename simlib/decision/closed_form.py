@@ -82,12 +82,7 @@ qemu-clear-chunk-defaults)."""
 
 
 def at_qemu_chunk(scenario: Scenario) -> Scenario:
-    """The scenario with CLEARs of QEMU's size, if its own are smaller and it has the memory for larger ones.
-
-    >>> small = Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}})
-    >>> at_qemu_chunk(small).workload.clear_chunk // 2**20
-    16
-    """
+    """The scenario with CLEARs of QEMU's size, if its own are smaller and it has the memory for larger ones."""
     guest, chunk = scenario.guest, scenario.workload.clear_chunk
     most = min(QEMU_CHUNK, guest.pages * guest.page_size)
     return scenario if chunk is None or chunk >= most else scenario.changed({"workload": {"clear_chunk": most}})

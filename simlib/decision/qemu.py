@@ -169,12 +169,7 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
 
 def distinct_pages(scenario: Scenario, accesses: float) -> float:
-    """Pages that a migration's guest has written once or more after so many accesses of all vCPUs; their expectation.
-
-    >>> s = Scenario.parse({"guest": {"memory": "4M"}, "workload": {"kind": "migration", "access": "uniform"}})
-    >>> round(distinct_pages(s, 1024)), distinct_pages(s.changed({"workload": {"access": "sequential"}}), 1000)
-    (647, 1000.0)
-    """
+    """Expected pages that a migration's guest has written once or more after so many accesses of all vCPUs."""
     guest, workload = scenario.guest, scenario.workload
     pages = guest.pages
     if workload.access == "sequential":

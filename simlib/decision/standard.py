@@ -37,11 +37,7 @@ class NamedGuest:
     changes: Mapping[str, Mapping[str, Any]]
 
     def in_place_of(self, scenario: Scenario) -> Scenario:
-        """The scenario with this guest.
-
-        >>> guests()["seed-001-mysql-8g"].in_place_of(standard_scenario("x86-tdp")).guest.vcpus
-        160
-        """
+        """The scenario with this guest."""
         return scenario.changed(self.changes)
 
 

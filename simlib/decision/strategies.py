@@ -43,12 +43,7 @@ class Strategy:
         return self.changes == 0
 
     def applied(self, scenario: Scenario) -> Scenario:
-        """The scenario with this strategy.
-
-        >>> both = Strategy("every-64+eager-split-under-lock").applied(Scenario()).policy
-        >>> str(both.lets_go), both.split_alloc
-        ('pages >= 64', 'under_lock')
-        """
+        """The scenario with this strategy."""
         return scenario if self.name == OWN else apply(scenario, self.name)
 
 
@@ -58,10 +53,6 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
     Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
     - `among`: their names; by default all of `HOLDS`, and what else makes a difference to this architecture.
-
-    >>> migration = Scenario.parse({"workload": {"kind": "migration"}})
-    >>> [one.name for one in strategies_of(migration, ["own", "whole-ioctl", "every-64"])]
-    ['own', 'every-64']
     """
     names = list(_all_for(scenario) if among is None else among)
     for name in names:

@@ -61,11 +61,7 @@ class Theory(NamedTuple):
 
 
 def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
-    """The scenario with each cost at its median, and what they rest on: given, else calibrated, else the priors.
-
-    >>> costed(State.of("riscv").scenario)[1].evidence
-    'facts alone'
-    """
+    """The scenario with each cost at its median, and what they rest on: given, else calibrated, else the priors."""
     costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
     return costs.central(), costs
 

@@ -85,12 +85,7 @@ def architectures() -> list[tuple[str, str]]:
 
 
 def value_of(scenario: Scenario, key: Key) -> Any:
-    """What a control shows of a scenario: the text or number that a file has.
-
-    >>> state = State.of("arm64")
-    >>> [value_of(state.scenario, key) for key in KEYS["Guest"][:3]]
-    [64, '256G', '1G']
-    """
+    """What a control shows of a scenario: the text or number that a file has."""
     section = getattr(scenario, key.table)
     value = getattr(section, key.name)
     if value is None:

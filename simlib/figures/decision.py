@@ -68,11 +68,7 @@ _BAND = style.translucent(style.PALETTE[2], 0.16)
 
 
 def batch_text(pages: float) -> str:
-    """A batch in few letters; Ki and Mi are powers of 1024.
-
-    >>> [batch_text(pages) for pages in (64, 4096, 262144, 2097152, 0)]
-    ['64', '4 Ki', '256 Ki', '2 Mi', 'whole']
-    """
+    """A batch in few letters; Ki and Mi are powers of 1024."""
     if pages == 0:
         return "whole"
     for factor, prefix in ((1 << 20, "Mi"), (1 << 10, "Ki")):

@@ -140,9 +140,5 @@ def checked(table: pd.DataFrame, columns: Mapping[str, Rule] | Rule, what: str, 
 
 
 def in_order(values: Iterable[object]) -> list[str]:
-    """Distinct values as text, in order of first appearance.
-
-    >>> in_order(["b", "a", "b"])
-    ['b', 'a']
-    """
+    """Distinct values as text, in order of first appearance."""
     return list(dict.fromkeys(str(value) for value in values))

@@ -25,10 +25,6 @@ def cut_cells(where: str, text: str) -> pd.DataFrame:
 
     Returns: Cells as text; the index is the line of the file on which a row ends, the header's being 1. Raises
     `InputError` if the text is cut short, or not a table; `where` is the file, as messages name it.
-
-    >>> cut_cells("a.csv", "vcpus,clear_time_s\\n1,0.5\\n")
-      vcpus clear_time_s
-    2     1          0.5
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines: list[tuple[int, list[str]]] = []

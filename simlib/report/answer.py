@@ -156,11 +156,6 @@ def prediction_findings(frame: pd.DataFrame) -> list[str]:
     """One sentence a metric and curve: its value with the fewest and the most vCPUs, and the ratio of both.
 
     - `frame`: variant or policy, vcpus, metric, estimate, low, high, unit.
-
-    >>> frame = pd.DataFrame({"variant": "rwlock", "vcpus": [1, 16], "metric": "zap_time", "estimate": [1.0, 4.0],
-    ...                       "low": [0.9, 3.8], "high": [1.1, 4.2], "unit": "s"})
-    >>> prediction_findings(frame)
-    ['rwlock, zap_time: 1 s (900 ms to 1.1 s) with 1 vCPU, 4 s (3.8 s to 4.2 s) with 16 vCPUs, 4 times as much']
     """
     curve = "policy" if "policy" in frame else "variant"
     sentences = []
@@ -178,11 +173,6 @@ def comparison_findings(frame: pd.DataFrame, first: str) -> list[str]:
 
     - `frame`: `Comparison.frame`.
     - `first`: the policy that the others are compared with.
-
-    >>> frame = pd.DataFrame({"policy": ["own", "b"], "variant": "", "vcpus": 8, "metric": "zap_time",
-    ...                       "change_percent": [0.0, -20.0], "change_low": [0.0, -25.0], "change_high": [0.0, -15.0]})
-    >>> comparison_findings(frame, "own")
-    ['zap_time: b changes it most against own, by −20 % (−25 to −15 %) with 8 vCPUs']
     """
     sentences = []
     others = frame[(frame["policy"] != first) & frame["change_percent"].notna()]

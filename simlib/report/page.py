@@ -24,9 +24,6 @@ class Section:
     """A heading and what stands below it.
 
     - `blocks`: in the order of reading; a string is `Prose`.
-
-    >>> Section("Costs", ["Calibrated on `vcpus <= 8`."]).blocks
-    (Prose(text='Calibrated on `vcpus <= 8`.'),)
     """
 
     title: str

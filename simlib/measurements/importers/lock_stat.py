@@ -185,11 +185,7 @@ def _mode(name: str) -> tuple[str, str]:
 
 
 def _wanted(name: str, lock: str) -> bool:
-    """Tell whether a class is asked for.
-
-    >>> _wanted("&(kvm)->mmu_lock#2", ""), _wanted("&kvm->mn_invalidate_lock", ""), _wanted("rcu_node_0", "all")
-    (True, False, True)
-    """
+    """Tell whether a class is asked for."""
     if not lock:
         base = _BASE.fullmatch(name)
         return base is not None and _MMU_LOCK.fullmatch(base[1]) is not None

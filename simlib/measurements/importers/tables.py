@@ -47,11 +47,7 @@ class Column:
     """Unit of a number whose name carries none."""
 
     def field(self) -> dict[str, Any]:
-        """Field of a Frictionless table schema.
-
-        >>> Column("wait_ns", "whole", "time waited").field()["unit"]
-        'ns'
-        """
+        """Field of a Frictionless table schema."""
         unit = "none"
         if self.kind != "text":
             unit = unit_of("import", self.name, None if suffix_of(self.name) else self.unit)
