@@ -90,5 +90,5 @@ def _essence(scenario: Scenario) -> tuple[Policy, Workload]:
 
 def _changes(before: Scenario, after: Scenario) -> int:
     """How many settings of the policy and of the workload differ."""
-    pairs = zip(_essence(before), _essence(after), strict=True)
-    return sum(getattr(old, row.name) != getattr(new, row.name) for old, new in pairs for row in fields(old))
+    parts = zip((Policy, Workload), _essence(before), _essence(after), strict=True)
+    return sum(getattr(old, f.name) != getattr(new, f.name) for kind, old, new in parts for f in fields(kind))
