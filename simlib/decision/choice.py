@@ -79,7 +79,7 @@ def choose(
       are out: with the scenario's CLEARs, or with QEMU's of 1 GiB where the scenario's are smaller.
     - `seed`: root of all random streams.
     - `announce`: told in words what will be done, and how long it may take.
-    - `progress`: called with (what, share done).
+    - `progress`: called with what is done, and the share done of all.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "arm64"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
@@ -131,10 +131,7 @@ def chosen(
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Refuse what leaves nothing to choose.
-
-    Raises `InputError`.
-    """
+    """Refuse what leaves nothing to choose, by an `InputError`."""
     workload = scenario.workload
     if scenario.variants:
         raise InputError("variants", ", ".join(scenario.variants), "one scenario at a time", "write one without them")

@@ -50,13 +50,6 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
     """What the batching law recommends for a scenario all of whose costs have values.
 
     - `objective`, `weight`: see `simlib.choose_batch`.
-
-    >>> s = Scenario.parse({"policy": {"architecture": "loongarch"}, "guest": {"vcpus": 16, "memory": "256M"},
-    ...                     "workload": {"kind": "migration", "access_interval": "1ms"},
-    ...                     "costs": {"fault_exit": "1us", "fault_hold": "600ns", "line_transfer": "50ns",
-    ...                               "clear_page": "30ns", "reacquire": "100ns"}})
-    >>> closed_form(s).batch
-    256
     """
     pages = chunk_pages(scenario)
     case = batching(scenario)

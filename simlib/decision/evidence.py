@@ -37,11 +37,7 @@ def origin(fit: Fit | None) -> str:
 
 
 def grounds(evidence: str, fit: Fit | None) -> str:
-    """The sentence behind a word of evidence.
-
-    - `evidence`: a value of `UncertainCosts.evidence`.
-    - `fit`: where calibrated costs come from.
-    """
+    """The sentence behind a value of `UncertainCosts.evidence`; calibrated costs come from the fit."""
     where = origin(fit)
     return {
         "calibrated": f"calibrated on {where}",

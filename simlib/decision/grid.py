@@ -45,11 +45,9 @@ def best_strategy_grid(
     over strategies and cells), ``rivals`` (those of which that cannot be told), ``span`` (the strategy and its rivals,
     batches as ranges: `span`), ``closed_form_pages``.
 
-    - `scenario`: a migration.
     - `access_rates`: accesses of a vCPU in a second; each goes to another page.
     - `among`: see `simlib.choose`.
     - `runs`: simulations of each strategy in each cell, on common random numbers; at least 2.
-    - `progress`: called with (what, share done).
 
     >>> small = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "policy": {"architecture": "arm64"},
     ...     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", "downtime": "0ps",

@@ -141,18 +141,6 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
     Raises `InputError` if the scenario is no migration or has variants, or its guest cannot dirty so much, or never so
     little.
-
-    >>> scenario = Scenario.parse({"guest": {"memory": "128M"}, "workload": {"kind": "migration", "access": "uniform"}})
-    >>> guest = RunningGuest(vcpus=3, memory_bytes=1_000_000_000, dirty_bytes_per_s=100e6, dirty_seconds=1.0)
-    >>> print(apply(guest, scenario).to_toml())
-    [guest]
-    vcpus = 3
-    memory = "954M"
-    <BLANKLINE>
-    [workload]
-    kind = "migration"
-    access = "uniform"
-    access_interval = "116.630304us"
     """
     workload = scenario.workload
     if workload.kind != "migration":

@@ -108,7 +108,7 @@ def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict
     Raises `InputError` if a value is impossible or contradicts another.
 
     - `replies`: query and reply, in the order in which they came.
-    - `notes`: what is to stand behind the others.
+    - `notes`: what is to stand behind those.
     """
     by_query = {query: [reply for name, reply in replies if name == query] for query in QUERIES}
     migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None

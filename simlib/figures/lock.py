@@ -125,7 +125,6 @@ def _lines_over_time(
 def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str = "time") -> go.Figure:
     """Counts of wait or hold times in bins a factor of two wide, a panel a lock, a colour a mode.
 
-    Raises `InputError` if a time is not above 0, among what every figure refuses.
 
     - `frame`: columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that starts at half
       of it), ``count``.

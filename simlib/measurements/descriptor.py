@@ -33,10 +33,9 @@ ITERATION = "iteration"
 
 
 def read_descriptor(path: Path) -> dict[str, Any] | None:
-    """Read the descriptor beside a measurement file.
+    """Read the descriptor of a CSV file, ``<stem>.json`` in the same folder; None where there is none.
 
-    Returns: The descriptor of the CSV file `path`, ``<stem>.json`` in the same folder; None where there is none. Raises
-    `InputError` if it is not a JSON object, holds no schema, or describes another file.
+    Raises `InputError` if it is not a JSON object, holds no schema, or describes another file.
     """
     beside = path.with_suffix(".json")
     if beside == path or not exists(beside):

@@ -60,13 +60,6 @@ def result_report(
     - `asked`: what was asked: the command, or the call.
     - `scenario`: what it was asked of; else that of the result, if it has one.
     - `seed`: root of the random streams; else that of the result, if it has one.
-
-    >>> from simlib.prediction import predict
-    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
-    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
-    >>> page = result_report(predict(s, [1, 2], metrics=["dirty_memory_time"]), scenario=s)
-    >>> page.title, [section.title for section in page.sections]
-    ('Predicted', ['Answer', 'Figures', 'What to know', 'Where it comes from'])
     """
     results = dict(result) if isinstance(result, Mapping) else {"": result}
     labels = [f"{name}: " if len(results) > 1 else "" for name in results]

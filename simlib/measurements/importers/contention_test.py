@@ -172,13 +172,6 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
 
     Lines that are no JSON objects (the selftest library's own messages) and unknown types are passed over. The options
     of the test are the setup.
-
-    >>> text = '''{"type": "config", "version": 1, "vcpus": 2}
-    ... {"type": "ioctl", "name": "clear", "round": 0, "thread": 0, "first_page": 0, "pages": 64, "dirty": 64,
-    ...  "start_ns": 900, "duration_ns": 5000}'''.replace("\\n ", " ") + '\\n{"type": "end", "ok": true}\\n'
-    >>> read_contention_test(Lines.of(text)).tables[0].frame[["name", "dirty_pages", "duration_ns"]]
-        name  dirty_pages  duration_ns
-    0  clear           64         5000
     """
     log = Log()
     for line in lines:

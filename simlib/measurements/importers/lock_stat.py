@@ -145,15 +145,6 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
 
     - `lock`: part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
       (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
-
-    >>> numbers = "10 12 0.26 93.10 163.71 13.64 47 292 0.16 22.69 174.91 0.60"
-    >>> text = f"lock_stat version 0.4\\n&(kvm)->mmu_lock-R: {numbers}\\n"
-    >>> text += "---\\n&(kvm)->mmu_lock 12 [<0>] direct_page_fault+0x1/0x2\\n"
-    >>> text += "---\\n&(kvm)->mmu_lock 12 [<0>] kvm_vm_ioctl+0x1/0x2\\n...\\n"
-    >>> found = read_lock_stat(Lines.of(text))
-    >>> found.tables[0].frame[["lock", "mode", "contentions", "wait_total_us"]]
-                   lock  mode  contentions  wait_total_us
-    0  &(kvm)->mmu_lock  read           12         163.71
     """
     reading = Reading(lock)
     for line in lines:

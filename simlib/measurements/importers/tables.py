@@ -297,11 +297,7 @@ def _about(imported: Imported, table: Table) -> dict[str, Any]:
 def measured_files(
     stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str], text: str
 ) -> dict[str, str]:
-    """The files of a measured table: its CSV `text`, and its Frictionless table resource, of which `about` is a part.
-
-    >>> list(measured_files("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [], "wait_ns\\n5\\n"))
-    ['mine.csv', 'mine.json']
-    """
+    """The files of a measured table: its CSV `text`, and its Frictionless table resource, with `about` in it."""
     form = {"type": "table", "format": "csv", "mediatype": "text/csv", "encoding": "utf-8", "kind": "measured"}
     schema = {"fields": [column.field() for column in columns], "primaryKey": list(key)}
     described = {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
