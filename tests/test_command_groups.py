@@ -94,7 +94,7 @@ def test_the_choices_take_the_same_options_in_the_same_order():
     commands = get_command(app).commands
     choose, batch = ([one.name for one in commands[name].params] for name in ("choose", "choose-batch"))
     assert " ".join(choose) == (
-        "among scenario architecture everything guest from_qemu fit vcpus memory write_interval link chunk "
+        "among chunks scenario architecture everything guest from_qemu fit vcpus memory write_interval link chunk "
         "weight zone confidence max_stall seed out workers cluster plot how"
     )
-    assert ["objective", *choose[1:]] == batch
+    assert ["objective", *choose[2:]] == batch

@@ -38,7 +38,8 @@ def headline(table: pd.DataFrame, pairs: pd.DataFrame, answers: pd.DataFrame, co
         text = f"Leave it as it is ({now[0]}), unless you care most about {others[0][1]}: then {others[0][0]}"
         text += "".join(f"; or about {titles}: {take}" for take, titles in others[1:])
     else:
-        text = "Take " + "; ".join(f"{take} for {titles}" for take, titles in others)
+        ways = [*others, *((f"{take} (as it is)", told[take]) for take in now if take in told)]
+        text = "Take " + "; ".join(f"{take} for {titles}" for take, titles in ways)
         text += "; for all else any is as good" * (len(matter) < len(answers))
     unsure = answers[~answers["certain"].astype(bool)]
     if unsure.empty:

@@ -762,7 +762,7 @@ def test_choose_gives_the_same_in_all_forms(ask, tmp_path, short):
 
     code, text, _ = ask(*options, "--format", "csv")
     assert code == 0
-    assert text.splitlines()[0].startswith("strategy,as_it_is,allowed,stall_bound_s,lost_s,stall_s")
+    assert text.splitlines()[0].startswith("strategy,as_it_is,allowed,stall_bound_s,cost_s,lost_s,stall_s")
     assert len(text.splitlines()) == 4
 
     code, text, _ = ask(*options)

@@ -29,6 +29,7 @@ COSTS = {
     "fault_exit": "800ns", "fault_hold": "500ns", "split_hold": "700ns", "line_transfer": "30ns", "line_local": "5ns",
     "clear_page": "40ns", "clear_word": "50ns", "clear_ioctl": "1us", "reacquire": "60ns", "flush": "2us",
     "flush_per_vcpu": "200ns", "kick": "500ns", "split_block": "40us", "split_alloc": "2us", "clear_unsplit": "3ns",
+    "others": "0ns",
 }  # fmt: skip
 
 

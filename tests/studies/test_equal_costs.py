@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 from simlib import measurements, simulate
-from simlib.errors import InputError, SimlibError
+from simlib.errors import SimlibError
 from simlib.figures.curves import COLUMNS
 from simlib.model.costs import Costs
 from simlib.model.scenario import Scenario
@@ -132,11 +132,6 @@ def test_start_has_the_calibrated_costs(start: Scenario) -> None:
     values = shipped_fit().parameters.set_index("name")["value"]
     assert start.costs.fault_hold == round(values["fault_hold"])
     assert start.costs.tlb_invalidate == round(values["tlb_invalidate[old test]"])
-
-
-def test_a_missing_cost_is_named() -> None:
-    with pytest.raises(InputError, match="fault_exit"):
-        compare(Scenario(), [1])
 
 
 def test_figure_shows_every_strategy_in_its_colour(frame: pd.DataFrame) -> None:

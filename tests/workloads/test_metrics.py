@@ -17,7 +17,8 @@ from simlib.workloads import KINDS, find_metric
 from simlib.workloads.metrics import Metric
 
 COSTS = {"fault_exit": "1us", "fault_hold": "500ns", "line_transfer": "20ns", "guest_access": "5ns",
-         "clear_page": "10ns", "populate_block": "1us", "walk_entry": "5ns"}  # fmt: skip
+         "clear_page": "10ns", "populate_block": "1us", "walk_entry": "5ns", "split_hold": "500ns",
+         "lockless_page": "10ns", "others": "0ns"}  # fmt: skip
 
 
 def scenario(kind: str, **workload: object) -> Scenario:

@@ -23,7 +23,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
             progress(f"the lab: {name}", number / len(LABS))
         costs.append(instruction_costs(name))
         counts.append(count_comparison(rows_of("counts-locks", name)).assign(machine=name))
-        load.append(load_comparison(name, cost_estimate(costs[-1])).assign(machine=name, role=HELD_OUT))
+        load.append(load_comparison(name, cost_estimate(costs[-1], name)).assign(machine=name, role=HELD_OUT))
         costs[-1].insert(0, "machine", name)
     cells, ratios = pd.concat(load, ignore_index=True), ratio_table()
     tables = {

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.fits import CostEstimate
+from simlib.fits import CostEstimate, conventions
 from simlib.lab.records import FAULT_SITES
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import parse_size
 from simlib.prediction import LEVEL
-from simlib.studies.lab.machines import PAGE, rows_of
+from simlib.studies.lab.machines import PAGE, lab_scenario, rows_of
 
 COST_COLUMNS = ["name", "value", "low", "high", "how", "cells"]
 """Columns of costs: a field of `simlib.model.costs.Costs`; instructions, which are nanoseconds of the lab's clock, with
@@ -114,14 +114,16 @@ def plain_costs(name: str) -> pd.DataFrame:
 
 
 def cost_estimate(
-    costs: pd.DataFrame, discrepancy: float = 0.0, spread: Mapping[str, float] | None = None
+    costs: pd.DataFrame, name: str, discrepancy: float = 0.0, spread: Mapping[str, float] | None = None
 ) -> CostEstimate:
     """Costs as of `instruction_costs` as a calibration gives them, an instruction being a nanosecond.
 
+    - `name`: the machine, one of `simlib.studies.lab.machines.LABS`.
     - `discrepancy`, `spread`: as in `simlib.fits.CostEstimate`.
     """
     values, widths = costs["value"].to_numpy(), (costs["high"] - costs["low"]).to_numpy()
     quantiles = stats.t.ppf(0.5 + LEVEL / 2, costs["cells"] - 2)
     covariance = np.diag((widths / 2 / quantiles / values) ** 2)
     names, dof = tuple(costs["name"]), int(costs["cells"].min()) - 2
-    return CostEstimate(names, np.log(values * 1000), covariance, dof, discrepancy, spread or {})
+    fixed = conventions(lab_scenario(name))
+    return CostEstimate(names, np.log(values * 1000), covariance, dof, discrepancy, spread or {}, **fixed)

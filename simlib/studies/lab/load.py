@@ -59,10 +59,10 @@ def lab_fit(name: str) -> Fit:
     - `name`: one of `simlib.studies.lab.machines.LABS`.
     """
     costs = instruction_costs(name)
-    seen = load_comparison(name, cost_estimate(costs))
+    seen = load_comparison(name, cost_estimate(costs, name))
     deviations = np.log1p(seen["error"]).pow(2).groupby(seen["metric"]).mean().pow(0.5)
     clear = float(deviations["clear_dirty_log_time"])
-    estimate = cost_estimate(costs, clear, {"longest_stall": float(deviations["longest_stall"]) / clear})
+    estimate = cost_estimate(costs, name, clear, {"longest_stall": float(deviations["longest_stall"]) / clear})
     parameters = pd.DataFrame(
         {"name": costs["name"], "value": np.exp(estimate.logs), "low": costs["low"] * 1000,
          "high": costs["high"] * 1000, "at_bound": False, "determined": costs["low"] > 0}

@@ -72,7 +72,7 @@ def lab_rows(kind: str) -> pd.DataFrame:
 
 def _lab_cases(*lockless_pages: float) -> list[Scenario]:
     """The cell with the lock, with the lab's costs, and without it, by the instructions of a page."""
-    estimate = cost_estimate(instruction_costs("x86-shadow"))
+    estimate = cost_estimate(instruction_costs("x86-shadow"), "x86-shadow")
     case = estimate.apply(lab_case("x86-shadow", lab_rows("ioctls").iloc[0]))
     lockless = case.changed({"policy": {"clear_lock": "lockless"}})
     return [case, *(lockless.with_costs(lockless_page=1000 * page) for page in lockless_pages)]
