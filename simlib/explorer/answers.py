@@ -13,6 +13,7 @@ import pandas as pd
 
 from simlib import parallel
 from simlib.decision.closed_form import batching, chunk_pages
+from simlib.decision.objectives import METRICS, OBJECTIVES
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.engine.timeline import ownership_over_time, timeline
@@ -187,12 +188,13 @@ class Trip(NamedTuple):
     journey: Journey
 
     def row(self, vcpus: int) -> dict[str, float | str]:
-        """What a table says of it: cost is CPU time of enabling and CLEAR, and guest time lost."""
+        """What a table says of it; cost and guest time lost are those of a choice."""
         found = self.journey.metrics
-        lost = vcpus * found["precopy_duration"] * (1 - found["guest_throughput"])
+        metrics = np.array([found[name] for name in METRICS])
+        cost, lost = (float(OBJECTIVES[name].value(metrics, vcpus, 1.0)) for name in ("cost", "lost"))
         return {
             "strategy": self.strategy,
-            "cost_s": found["enable_cpu_time"] + found["clear_cpu_time"] + lost,
+            "cost_s": cost,
             "clear_cpu_time_s": found["clear_cpu_time"],
             "guest_time_lost_s": lost,
             "longest_stall_s": found["longest_stall"],

@@ -9,17 +9,7 @@ One module a format; `KINDS` lists them.
 np.int64(96)
 """
 
-from simlib.measurements.importers.kinds import KINDS, Kind, import_log, import_text, sniff
-from simlib.measurements.importers.tables import Column, Imported, Table, write_imported
+from simlib.measurements.importers.kinds import KINDS, import_log, import_text, sniff
+from simlib.measurements.importers.tables import Imported, write_imported
 
-__all__ = [
-    "KINDS",
-    "Column",
-    "Imported",
-    "Kind",
-    "Table",
-    "import_log",
-    "import_text",
-    "sniff",
-    "write_imported",
-]
+__all__ = ["KINDS", "Imported", "import_log", "import_text", "sniff", "write_imported"]

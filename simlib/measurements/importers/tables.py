@@ -192,17 +192,15 @@ class Imported:
         0      8    1   end    vm  remote_tlb_flush     96
         """
         added = [_constant(name, value) for name, value in values.items()]
+        columns, constants = tuple(column for column, _ in added), {column.name: value for column, value in added}
         tables = {}
         for name, table in self.tables.items():
-            frame = table.frame.copy()
-            for at, (column, value) in enumerate(added):
-                if column.name in frame.columns:
-                    rule = f"the table {name!r} has this column"
-                    raise InputError("column", column.name, rule, "choose another name", flag="--set")
-                frame.insert(at, column.name, value)
-            columns = tuple(column for column, _ in added)
-            keys = tuple(column.name for column in columns)
-            tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=keys + table.key, csv="")
+            for taken in constants.keys() & set(table.frame.columns):
+                rule = f"the table {name!r} has this column"
+                raise InputError("column", taken, rule, "choose another name", flag="--set")
+            frame = table.frame.assign(**constants)[[*constants, *table.frame.columns]]
+            key = (*constants, *table.key)
+            tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=key, csv="")
         return replace(self, tables=tables)
 
 
