@@ -107,9 +107,6 @@ def bound(case: Scenario) -> pd.DataFrame:
     Returns: vcpus, times.
 
     - `case`: a migration all of whose costs have values.
-
-    >>> bound(costed(State.of("arm64").scenario)[0])["times"].is_monotonic_increasing
-    True
     """
     policy, costs = case.policy.resolved(), case.machine_costs
     # The selftest's pages are protected one by one, so that its faults are those of a write-protected page.
@@ -213,11 +210,7 @@ def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
 
 
 def batches(scenario: Scenario) -> list[int]:
-    """The batches that a CLEAR of this migration can have.
-
-    >>> batches(State.of("arm64").changed({"workload": {"clear_chunk": "16M"}}).scenario)
-    [64, 512, 0]
-    """
+    """The batches that a CLEAR of this migration can have."""
     pages = chunk_pages(scenario)
     return [batch for batch in BATCHES if batch < pages]
 

@@ -72,11 +72,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
 
 
 def architectures() -> list[tuple[str, str]]:
-    """Architectures that a migration can be asked about: label with the kernel of its facts, and name.
-
-    >>> architectures()[0][1]
-    'x86-tdp'
-    """
+    """Architectures that a migration can be asked about: label with the kernel of its facts, and name."""
     return [
         (f"{facts.title} — {facts.version}" if facts.version not in facts.title else facts.title, name)
         for name, facts in ARCHITECTURES.items()

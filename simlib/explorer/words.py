@@ -17,12 +17,7 @@ from simlib.model.quantities import format_size
 
 
 def first_words(state: State, evidence: str) -> str:
-    """What is asked, and what rests on what.
-
-    >>> words = first_words(State.of("loongarch"), "facts alone")
-    >>> words.startswith("<b>LoongArch</b>, 64 vCPUs, 256G, CLEARs of 1G: own.")
-    True
-    """
+    """What is asked, and what rests on what."""
     case = state.case()
     guest, workload = case.guest, case.workload
     size = format_size(guest.pages * guest.page_size)

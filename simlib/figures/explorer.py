@@ -36,11 +36,7 @@ Traces = list[dict[str, Any]]
 
 
 def strategy_colours(names: Sequence[str]) -> dict[str, str]:
-    """Black for the first, and a colour for each that is pinned beside it.
-
-    >>> strategy_colours(["own", "every-64"])
-    {'own': '#1a1a1a', 'every-64': '#CC79A7'}
-    """
+    """Black for the first, and a colour for each that is pinned beside it."""
     return dict(zip(names, (style.INK, *PINNED), strict=False))
 
 
@@ -273,11 +269,7 @@ def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
 
 
 def empty(title: str, words: str) -> go.Figure:
-    """A figure that says why it has nothing.
-
-    >>> empty("Who owns mmu_lock", "nobody takes it").layout.annotations[0].text
-    'nobody takes it'
-    """
+    """A figure that says why it has nothing."""
     place = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
     said = place | {"text": words, "font": {"color": style.MUTED}}
     return _small([], title, annotations=[said], xaxis={"visible": False}, yaxis={"visible": False})

@@ -123,9 +123,6 @@ class Chart:
     """A Plotly figure with a caption that says in words what to see.
 
     - `caption`: for readers who cannot see the figure, too.
-
-    >>> "Plotly.newPlot" in Chart(go.Figure(), "nothing to see").html("figure-1")
-    True
     """
 
     figure: go.Figure

@@ -41,10 +41,6 @@ class Report:
     """A whole report.
 
     - `facts`: what another needs to repeat the run, shown at the top: version, date, data set, seeds.
-
-    >>> report = Report("mmu_lock", "a run", [Section("Costs", ["A lock is held for 1 µs."])], {"seed": 7})
-    >>> "<h2>Costs</h2>" in report.to_html()
-    True
     """
 
     title: str
