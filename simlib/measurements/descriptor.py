@@ -46,12 +46,9 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
     schema = schema if isinstance(schema, dict) else {}
     fields = schema.get("fields")
     if not fields or not isinstance(fields, list) or not all(map(_is_field, fields)):
-        raise InputError(
-            where,
-            "no schema with fields",
-            "a descriptor must be a Frictionless table resource",
-            'give it {"schema": {"fields": [{"name": ..., "type": ..., "unit": ...}, ...]}}',
-        )
+        rule = "a descriptor must be a Frictionless table resource"
+        cure = 'give it {"schema": {"fields": [{"name": ..., "type": ..., "unit": ...}, ...]}}'
+        raise InputError(where, "no schema with fields", rule, cure)
     described = descriptor.setdefault("path", path.name)
     if described != path.name:
         raise InputError(f"{where}, path", described, f"must name the file beside it, {path.name!r}", "correct it")

@@ -64,18 +64,11 @@ def list_tables() -> pd.DataFrame:
     columns = ["name", "title", "rows", "source", "hardware", "kind"]
     rows = []
     for name, path in _paths().items():
-        described = _json(path.with_suffix(".json"))
-        source = described.get("source", {})
-        rows.append(
-            (
-                name,
-                described.get("title", name),
-                len(read_text(path, "a measurement file (CSV)").splitlines()) - 1,
-                f"{source.get('author', 'not stated')}: {source.get('subject', 'not stated')}",
-                described.get("hardware", "not stated"),
-                described.get("kind", "measured"),
-            )
-        )
+        said = {"title": name, "hardware": "not stated", "kind": "measured"} | _json(path.with_suffix(".json"))
+        source = {"author": "not stated", "subject": "not stated"} | said.get("source", {})
+        count = len(read_text(path, "a measurement file (CSV)").splitlines()) - 1
+        origin = f"{source['author']}: {source['subject']}"
+        rows.append((name, said["title"], count, origin, said["hardware"], said["kind"]))
     return pd.DataFrame(rows, columns=columns)
 
 

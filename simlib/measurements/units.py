@@ -101,11 +101,6 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
         return str(declared)
     if declared is None and column in KEY_COUNTS | OUTCOME_COUNTS:
         return "count"
-    known = PER_SECOND if duration else SUFFIXES
-    raise InputError(
-        f"{where}, column",
-        column,
-        "the name of a column of numbers must end with a known unit",
-        f"use one of the suffixes {', '.join('_' + suffix for suffix in known)}"
-        + ("" if duration else ", or declare a count with unit 'count' in a descriptor beside the file"),
-    )
+    cure = f"use one of the suffixes {', '.join('_' + suffix for suffix in (PER_SECOND if duration else SUFFIXES))}"
+    cure += "" if duration else ", or declare a count with unit 'count' in a descriptor beside the file"
+    raise InputError(f"{where}, column", column, "the name of a column of numbers must end with a known unit", cure)

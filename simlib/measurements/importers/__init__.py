@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Importers: what others already have becomes tidy tables with their descriptors.
 
-One module a format; `KINDS` lists them.
+One module a format; `KINDS` lists them, and ``tests/measurements/samples`` has texts of each.
 
 >>> from simlib.measurements import importers
 >>> imported = importers.import_text("kvm-stats", "mmu_lock_clear_write_acquired: 96\\n")

@@ -182,13 +182,7 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
-    """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``; the histograms too if asked for.
-
-    >>> text = "mmu_lock_clear_write_acquired: 96\\nmmu_lock_clear_write_hold_ns: 480000\\n"
-    >>> read_kvm_stats(Lines.of(text)).tables[0].frame[["site", "mode", "acquired", "hold_ns"]]
-        site   mode  acquired  hold_ns
-    0  clear  write        96   480000
-    """
+    """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``; the histograms too if asked for."""
     statistics, run, skipped, used = Statistics(), 1, 0, 0
     known = begun = False
     for line in lines:

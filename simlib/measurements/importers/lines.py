@@ -104,12 +104,9 @@ class Lines:
         if blank:
             raise InputError(self.where, "empty", "must hold what was measured", "save it again")
         if tail.strip():
-            raise self.fault(
-                tail.decode("utf-8", "backslashreplace"),
-                "the last line must end with a newline, else it may be cut short",
-                "save the file again, or add the newline if the line is complete",
-                self.number + 1,
-            )
+            rule = "the last line must end with a newline, else it may be cut short"
+            cure = "save the file again, or add the newline if the line is complete"
+            raise self.fault(tail.decode("utf-8", "backslashreplace"), rule, cure, self.number + 1)
 
     def _lines(self, raw: bytes) -> Iterator[str]:
         """Lines of a piece that ends with a newline."""

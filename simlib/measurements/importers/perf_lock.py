@@ -54,14 +54,6 @@ def read_perf_lock(lines: Lines) -> Contents:
 
     A table's times are rounded to three or more digits by perf, those of ``-x`` are not. What the measured command
     printed before the header is passed over, as are the stacks of ``-v``.
-
-    >>> text = ''' contended   total wait     max wait     avg wait         type   caller
-    ...
-    ...        171      1.55 ms     20.26 us      9.06 us     rwlock:W   kvm_vm_ioctl+0x57
-    ... '''
-    >>> read_perf_lock(Lines.of(text)).tables[0].frame[["contended", "total_wait_ns", "type", "caller"]]
-       contended  total_wait_ns      type             caller
-    0        171        1550000  rwlock:W  kvm_vm_ioctl+0x57
     """
     rows: Rows | None = None
     names, separator, pattern = list[str](), "", re.compile("")

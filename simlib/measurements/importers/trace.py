@@ -231,14 +231,6 @@ def read_trace(lines: Lines) -> Contents:
     simlib's events, ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released``, may say more than is read here. KVM's
     others are counted, the rest is passed over. An end without a beginning, a beginning without an end, and a beginning
     whose end may be among lost events are counted and reported, never guessed.
-
-    >>> text = '''# tracer: nop
-    ...   CPU 0/KVM-1234  [002] d..1.   127.240361: contention_begin: 00000000610328f2 (flags=SPIN|WRITE)
-    ...   CPU 0/KVM-1234  [002] d..1.   127.240987: contention_end: 00000000610328f2 (ret=0)
-    ... '''
-    >>> read_trace(Lines.of(text)).tables[0].frame[["task", "pid", "cpu", "wait_ns", "flags"]]
-            task   pid  cpu  wait_ns       flags
-    0  CPU 0/KVM  1234    2   626000  SPIN|WRITE
     """
     trace = Trace()
     for line in lines:
