@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from simlib import parallel
 from simlib.decision.closed_form import batching, chunk_pages
 from simlib.decision.objectives import METRICS, OBJECTIVES
 from simlib.engine import compiled
@@ -24,6 +23,7 @@ from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
+from simlib.parallel import Check, each
 from simlib.sampling import why_not
 from simlib.sampling.travel import Journey, job_of_clear, travel
 from simlib.simulation import flags_of, run_scenario
@@ -45,8 +45,6 @@ TRACE = 2_000_000
 """Events of a window whose lock ownership is drawn."""
 
 MOST_VCPUS, SEED = 1023, 1
-
-Check = parallel.Check
 
 
 class Theory(NamedTuple):
@@ -162,7 +160,7 @@ def curve(state: State, check: Check) -> pd.DataFrame:
         )
         return run_scenario(whole, progress=_both(check, inner)).metrics["dirty_memory_time"] / pages
 
-    found = np.array(parallel.each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
+    found = np.array(each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
     times = found / found[:, :1]
     low, high = np.quantile(times[1:], [0.05, 0.95], axis=0)
     return pd.DataFrame({"vcpus": vcpus, "times": times[0], "low": low, "high": high})
@@ -206,7 +204,7 @@ def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
     def one(name: str, inner: Check) -> Trip:
         return Trip(name, travel(costed(state.case(name))[0], SEED, 0.5, _both(check, inner)))
 
-    return parallel.each([partial(one, name) for name in strategies])
+    return each([partial(one, name) for name in strategies])
 
 
 def batches(scenario: Scenario) -> list[int]:
