@@ -40,7 +40,6 @@ from simlib.sampling import WALKS, WHOLE_PAGES, WINDOW_METRICS, walk_several, wh
 from simlib.simulation import Known, SimulationResult, flags_of, run_scenario
 from simlib.workloads import find_metric, kind_of
 from simlib.workloads.horizon import how_long, least_accesses
-from simlib.workloads.metrics import split_name
 
 PAGES_PER_VCPU = 4096
 """Pages a vCPU that a point of a curve simulates; doubling it moves no published point by more than 0.5 %."""
@@ -69,12 +68,7 @@ def evaluate(
     seed: int = 1,
     progress: Progress | None = None,
 ) -> list[SimulationResult]:
-    """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python).
-
-    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "costs": {"fault_exit": "1us"}})
-    >>> [r.metrics["dirty_memory_time"] > 0 for r in evaluate([s, s.with_vcpus(2)])]
-    [True, True]
-    """
+    """Simulate several scenarios as they are, as many at a time as there are CPUs (the engine lets go of Python)."""
     jobs = [(scenario, pages_per_vcpu, seed) for scenario in scenarios]
     return _evaluate_each(jobs, _simulated, progress)
 
@@ -160,19 +154,19 @@ class Case:
         deviations = np.sqrt(np.diag(self.estimate.covariance)) if windows else np.zeros(len(self.estimate.names))
         return np.maximum(STEP, deviations)
 
-    def points(self, asked: Asked, windows: bool) -> list[tuple[Scenario, int]]:
-        """Scenarios and seeds to run: the best costs, then each logarithm a step down and a step up; or seeds."""
+    def runs(self, asked: Asked, windows: bool) -> list[tuple[Scenario, int]]:
+        """Scenarios and seeds: the best costs, then each logarithm a step down and a step up, or seeds; then the ends.
+
+        These are each cost that is drawn at both ends of its prior, if that is wanted.
+        """
         best = self.known.central()
+        ends = [(case, asked.seed) for case in variations(self.known, asked.level)] if asked.costs == "drawn" else []
         if self.estimate is None:
-            return [(best, asked.seed + r) for r in range(asked.replications)]
+            return [*((best, asked.seed + r) for r in range(asked.replications)), *ends]
         steps = np.kron(np.diag(self.steps(windows)), [[-1.0], [1.0]])
         rest = {name: value for name, value in best.costs.given().items() if name in self.known.priors}
         moved = [self.estimate.apply(self.known.scenario, logs) for logs in self.estimate.logs + steps]
-        return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved)]
-
-    def ends(self, asked: Asked) -> list[tuple[Scenario, int]]:
-        """The scenario with each cost that is drawn at both ends of its prior, if that is wanted."""
-        return [(case, asked.seed) for case in variations(self.known, asked.level)] if asked.costs == "drawn" else []
+        return [(best, asked.seed), *((case.with_costs(**rest), asked.seed) for case in moved), *ends]
 
 
 def predict(
@@ -257,30 +251,29 @@ def curves_of(
     if not metrics:
         raise InputError("metrics", "", "must name at least one metric", 'write ["dirty_memory_time"]',
                          "write --metrics dirty_memory_time")  # fmt: skip
-    units = [[find_metric(case.known.scenario, metric).unit for metric in metrics] for case in cases]
+    wanted = [[find_metric(case.known.scenario, name) for name in metrics] for case in cases]
     found, flags = _sampled(cases, metrics, asked)
     first: dict[tuple[str, int], int] = {}
     for i, case in enumerate(cases):
         first.setdefault((case.label, case.vcpus), i)
     rows, moved = [], []
-    for case, values, its_units in zip(cases, found, units, strict=True):
+    for case, values, those in zip(cases, found, wanted, strict=True):
         reference = found[first[case.label, case.vcpus]]
         spread = values.spread()
         paired = values.over(reference)
         against = paired.spread()
         moved.append(spread.shares())
         least = kind_of(case.known.scenario).least(case.known.scenario)
-        for column, (metric, unit) in enumerate(zip(metrics, its_units, strict=True)):
-            centre, low, high = interval(values, column, case.estimate, asked.level, spread, metric)
-            found_metric = find_metric(case.known.scenario, metric)
-            if found_metric.whole:
+        for column, (name, metric) in enumerate(zip(metrics, those, strict=True)):
+            centre, low, high = interval(values, column, case.estimate, asked.level, spread, metric.name)
+            if metric.whole:
                 low, high = values.extremes(column)
-            low, high = found_metric.within(low, high, least.get(metric, 0.0))
+            low, high = metric.within(low, high, least.get(name, 0.0))
             ratio = (np.nan,) * 3
             if (reference.points[:, column] > 0).all() and (reference.ends[:, column] > 0).all():
                 ratio = interval(paired, column, case.estimate, asked.level, against)
             changes = [100 * (value - 1) for value in ratio]
-            rows.append((case.name, case.label, case.vcpus, metric, centre, low, high, unit, *changes))
+            rows.append((case.name, case.label, case.vcpus, name, centre, low, high, metric.unit, *changes))
     columns = ["policy", "variant", "vcpus", "metric", "estimate", "low", "high", "unit", *CHANGES]
     words = decisive(pd.concat(moved, axis=1).fillna(0.0).mean(axis=1).sort_values(ascending=False))
     costs = pd.concat([case.known.table() for case in cases if case.vcpus == vcpus[0]], ignore_index=True)
@@ -292,8 +285,8 @@ def curves_of(
 class Values:
     """What one case gives.
 
-    - `points`, shape (points, metrics): at `Case.points`, the best costs first.
-    - `ends`, shape (2 costs, metrics): at `Case.ends`.
+    - `points`, shape (points, metrics): of `Case.runs`, the best costs first.
+    - `ends`, shape (2 costs, metrics): the rest of them.
     - `drawn`: the costs that are drawn.
     - `steps`: `Case.steps`.
     """
@@ -356,9 +349,8 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
         # What a part of the memory does not tell is asked of all of it.
         part = all(find_metric(scenario, metric).memory != "whole" for metric in metrics)
         windows = by_windows(scenario, metrics)
-        runs = [*case.points(asked, windows), *case.ends(asked)]
         keys.append([])
-        for n, (its, seed) in enumerate(runs):
+        for n, (its, seed) in enumerate(case.runs(asked, windows)):
             walk = None if not windows or n == 0 or (case.estimate is None and n < asked.replications) else n % WALKS
             key = (i, its.costs, seed, walk)  # a cost that is not its own changes nothing
             jobs[key] = its, asked.pages_per_vcpu if part else None, seed, walk
@@ -377,7 +369,7 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
         flags.add(f"one page in {span} was simulated; times and counts are scaled")
     if any(scale == 0 for _, scale in found.values()):
         flags.add(f"sampled: windows of {WALKS} walks through each migration (docs/sampling.md)")
-    if any(case.estimate is None and not case.ends(asked) for case in cases):
+    if any(case.estimate is None and not (asked.costs == "drawn" and case.known.drawn) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
     return [_values(case, its, found, asked) for case, its in zip(cases, keys, strict=True)], tuple(sorted(flags))
 
@@ -440,7 +432,7 @@ def interval(
         low = centre - half
         return centre, low if (points < 0).any() else max(0.0, low), centre + half
     centre = float(points[0])
-    own = estimate.discrepancy * estimate.spread.get(split_name(metric)[0], 1.0) if metric else 0.0
+    own = estimate.discrepancy * estimate.spread.get(metric, 1.0) if metric else 0.0
     reach = float(stats.t.ppf(0.5 + level / 2, estimate.dof))
     logs = bool((points > 0).all()) and bool(spread.logs[column])
     told = np.log(points) if logs else points

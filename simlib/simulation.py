@@ -102,27 +102,11 @@ class SimulationResult(Result):
 
         The range takes two runs for each of these costs, once.
         """
-        found = pd.DataFrame(
-            [{"metric": name, "value": value, "unit": find_metric(self.scenario, name).unit}
-             for name, value in self.metrics.items()]
-        )  # fmt: skip
-        spread = self.spread()
+        rows = [(name, value, find_metric(self.scenario, name).unit) for name, value in self.metrics.items()]
+        found, spread = pd.DataFrame(rows, columns=["metric", "value", "unit"]), self.spread()
         if spread is None:
             return found
-        names = list(self.metrics)
-        least = kind_of(self.scenario).least(self.scenario)
-        ends = []
-        for name in found["metric"]:
-            metric, number = find_metric(self.scenario, name), names.index(name)
-            low, high = (
-                spread.extremes(number, self.metrics[name])
-                if metric.whole
-                else spread.interval(number, self.metrics[name])
-            )
-            ends.append(metric.within(low, high, self.scale * least.get(name, 0.0)))
-        found.insert(2, "low", [low for low, _ in ends])
-        found.insert(3, "high", [high for _, high in ends])
-        return found
+        return _ranged(self.scenario, found, spread, self.scale)[["metric", "value", "low", "high", "unit"]]
 
     def spread(self, progress: parallel.Progress | None = None) -> Spread | None:
         """What the costs that are drawn move: each of `metrics` with each cost at the ends of its prior.
@@ -337,38 +321,34 @@ def sample(
     found = sample_migration(full, walks=walks, seed=seed, progress=parallel.portion(progress, 0, 0.3 if both else 1))
     frame, words = found.frame, ""
     if both:
-        spread = _spread_of_walks(found, known, parallel.portion(progress, 0.3, 1.0))
-        frame, words = _widened(found, spread), decisive(spread.shares())
+        # each end by one walk, beside the same walk at the best costs
+        cases, names = variations(known), list(found.metrics)
+        which = [number % walks for number in range(len(cases))]
+        tasks = [partial(walk_several, case, walks, seed, only=n) for case, n in zip(cases, which, strict=True)]
+        ends = parallel.each(tasks, "sampling what is not known", parallel.portion(progress, 0.3, 1.0))
+        pairs = [found.journeys[n] for n in which], [one for (one,) in ends]
+        spread = Spread.of(known.drawn, *(np.array([[w.metrics[m] for m in names] for w in each]) for each in pairs))
+        frame, words = _ranged(found.scenario, frame, spread), decisive(spread.shares())
     flags = (*notes, *told(known), *found.flags, *flags_of(full), *([words] if words else ()))
     return dataclasses.replace(found, frame=frame, flags=flags, costs=known.table())
 
 
-def _spread_of_walks(found: SampleResult, known: UncertainCosts, progress: parallel.Progress | None) -> Spread:
-    """What the costs that are drawn move: each end by one walk, beside the same walk at the best costs."""
-    cases, names = variations(known), list(found.metrics)
-    tasks = [partial(_walk, case, found, number % found.walks) for number, case in enumerate(cases)]
-    ends = parallel.each(tasks, "sampling what is not known", progress)
-    same = [found.journeys[number % found.walks].metrics for number in range(len(cases))]
-    return Spread.of(known.drawn, *(np.array([[one[name] for name in names] for one in each]) for each in (same, ends)))
+def _ranged(scenario: Scenario, frame: pd.DataFrame, spread: Spread, scale: float = 1.0) -> pd.DataFrame:
+    """Metrics, each with its range over the costs that are drawn, joined with the interval that it has already, if any.
 
-
-def _walk(scenario: Scenario, found: SampleResult, number: int, check: parallel.Check) -> dict[str, float]:
-    return walk_several(scenario, found.walks, found.seed, check, number)[0].metrics
-
-
-def _widened(found: SampleResult, spread: Spread) -> pd.DataFrame:
-    """The table of walks, each interval with what the costs leave open; of whole numbers all that were seen."""
-    frame = found.frame.copy()
-    least = kind_of(found.scenario).least(found.scenario)
-    for number, row in enumerate(found.frame.to_dict("records")):
-        metric = find_metric(found.scenario, row["metric"])
-        low, high = spread.widened(number, row["value"], row["low"], row["high"])
+    Of one in whole numbers that is all that was seen.
+    """
+    least, ends = kind_of(scenario).least(scenario), []
+    for number, row in enumerate(frame.to_dict("records")):
+        metric, value = find_metric(scenario, row["metric"]), row["value"]
+        own = [row[end] for end in ("low", "high") if end in row]
         if metric.whole:
-            low, high = spread.extremes(number, row["value"])
-            low, high = min(row["low"], low), max(row["high"], high)
-        low, high = metric.within(low, high, least.get(metric.name, 0.0))
-        frame.loc[number, ["low", "high"]] = low, high
-    return frame
+            seen = (*own, *spread.extremes(number, value))
+            low, high = min(seen), max(seen)
+        else:
+            low, high = spread.widened(number, value, *own) if own else spread.interval(number, value)
+        ends.append(metric.within(low, high, scale * least.get(metric.name, 0.0)))
+    return frame.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
 
 
 def programs(

@@ -23,18 +23,7 @@ TELLS = {
 
 
 def advice(fit: Fit, end: Minimum) -> dict[str, str]:
-    """One sentence for each flag of ``fit.valid`` that does not hold, of which `end` is where the last descent ended.
-
-    >>> from simlib.calibration import calibrate
-    >>> from simlib.model.scenario import Scenario
-    >>> scenario = Scenario.parse({"costs": {"line_transfer": "50ns", "others": "0ns"},
-    ...                            "policy": {"architecture": "x86-shadow-paging"},
-    ...                            "calibration": {"costs": ["fault_exit", "fault_hold"]}})
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"vcpus": [1, 2, 4], "dirty_memory_time_s": [0.9, 1.0, 1.8]})
-    >>> calibrate(scenario, frame, pages_per_vcpu=512, profile=False).advice["more_data_than_costs"]
-    '3 observations for 2 costs leave 1 degree of freedom, so that intervals are wide: add rows, or ask for fewer costs'
-    """
+    """One sentence for each flag of ``fit.valid`` that does not hold; `end` is where the last descent ended."""
     say = {
         "starts_agree": _starts_differ, "inside_bounds": _at_bound, "more_data_than_costs": _few_data,
         "all_determined": _not_determined,
@@ -65,7 +54,7 @@ def _at_bound(fit: Fit) -> str:
     rows = fit.parameters[fit.parameters["at_bound"]]
     where = [
         f"{name} is at its {'lower' if value < 1.01 * BOUNDS[name.partition('[')[0]][0] else 'upper'} bound, "
-        f"{_shown(name, value)}"
+        + (f"{value:.2g}" if name.startswith("fault_jitter") else f"{value / 1000:.4g} ns")
         for name, value in zip(rows["name"], rows["value"], strict=True)
     ]
     return (
@@ -100,7 +89,3 @@ def _cure(names: list[str]) -> str:
         f"add rows that tell {'it' if one else 'them'} ({'; '.join(rows)}), or give {' or '.join(costs)} under [costs] "
         f"and take {'it' if one else 'that'} out of [calibration]"
     )
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{value:.2g}" if name.startswith("fault_jitter") else f"{value / 1000:.4g} ns"

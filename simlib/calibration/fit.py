@@ -92,7 +92,8 @@ def calibrate(
         "all_determined": bool(determined.all()),
     }
     tell("calibrated", 1.0)
-    scale = np.where(deviations > 0, deviations, 1.0)
+    spread = np.sqrt(np.diag(estimate.covariance))
+    scale = np.where(spread > 0, spread, 1.0)
     meta = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "dataset": problem.dataset,
@@ -102,7 +103,7 @@ def calibrate(
         "level": level,
         "valid": valid,
         "held_at_medians": list(held),
-        "correlation": (covariance / np.outer(scale, scale)).round(4).tolist(),
+        "correlation": (estimate.covariance / np.outer(scale, scale)).round(4).tolist(),
     }
     fit = Fit(problem.scenario, estimate, parameters, rows, meta, noise=noise.groups, starts=starts)
     return replace(fit, advice=advice(fit, end))

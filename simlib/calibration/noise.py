@@ -80,12 +80,6 @@ def estimate_noise(train: pd.DataFrame, residuals: FloatArray, jacobian: FloatAr
 
     They stay as assumed unless two groups can tell theirs. `residuals`, shape (rows,), are the logarithms of model over
     measured, `jacobian`, shape (rows, costs), their derivatives by the logarithms of the costs.
-
-    >>> train = pd.DataFrame({"metric": ["dirty_memory_time"] * 8 + ["contentions"] * 8})
-    >>> residuals = np.array([0.01, -0.01] * 4 + [0.05, -0.05] * 4)
-    >>> noise = estimate_noise(train, residuals, np.ones((16, 1)), np.ones(16))
-    >>> noise.groups["source"].tolist(), noise.groups["ratio"].round(1).tolist()
-    (['own', 'own'], [1.0, 5.0])
     """
     group, weighted = labels(train), jacobian / ratios[:, None]
     # pinv: directions that the rows do not determine take nothing of them.

@@ -106,13 +106,6 @@ def build_problem(
 
     Raises `InputError` if a column is missing, no table has a metric, series and variants do not match, the workload
     lacks a metric or an iteration. Raises `CalibrationError` if there are too few observations for the parameters.
-
-    >>> from simlib.measurements import data_dir, load
-    >>> from simlib.model.scenario import load_scenario
-    >>> scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
-    >>> problem = build_problem(scenario, load("arm64-dirty-memory-time"), "vcpus <= 8")
-    >>> len(problem.train), len(problem.names)
-    (15, 7)
     """
     tables = [tables] if isinstance(tables, MeasurementTable) else list(tables)
     for cost in (*scenario.calibration.costs, *scenario.calibration.own_costs):

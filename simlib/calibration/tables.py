@@ -57,11 +57,6 @@ def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTabl
 
     Raises `InputError` if a condition is for a table that is not there, or names a column that a table lacks: nothing
     is left out in silence, so that table needs a condition of its own.
-
-    >>> frame = pd.DataFrame({"vcpus": [1, 2], "dirty_memory_time_ms": [900, 1200]})
-    >>> tables = read_tables({"mine": frame, "theirs": frame})
-    >>> conditions_of("train", {"mine": "vcpus <= 1", "": "vcpus > 1"}, tables)
-    ['vcpus <= 1', 'vcpus > 1']
     """
     names = [table.name for table in tables]
     if isinstance(given, Mapping):
@@ -83,11 +78,7 @@ def conditions_of(what: str, given: Conditions, tables: Sequence[MeasurementTabl
 
 
 def split_conditions(what: str, given: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Conditions by table out of ``CONDITION`` and ``TABLE:CONDITION``, as the command line has them.
-
-    >>> split_conditions("train", ["vcpus <= 8", "mine:vcpus == 1"], ["mine", "theirs"])
-    {'': 'vcpus <= 8', 'mine': 'vcpus == 1'}
-    """
+    """Conditions by table out of ``CONDITION`` and ``TABLE:CONDITION``, as the command line has them."""
     found: dict[str, str] = {}
     for text in given:
         before, colon, after = text.partition(":")

@@ -67,25 +67,14 @@ class CostEstimate:
         return scenario.with_costs(**mine)
 
     def draw(self, random: np.random.Generator) -> NDArray[np.float64]:
-        """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds.
-
-        >>> known = CostEstimate(("fault_hold",), np.log([600e3]), np.array([[0.01]]), 8, 0.02, {})
-        >>> bool(abs(known.draw(np.random.default_rng(1))[0] - known.logs[0]) < 0.5)
-        True
-        """
+        """Logarithms of costs that may be true: multivariate t around the best ones, within their physical bounds."""
         deviates = random.multivariate_normal(np.zeros(len(self.logs)), self.covariance)
         wide = np.sqrt(self.dof / random.chisquare(self.dof))
         bounds = np.log([BOUNDS[name.partition("[")[0]] for name in self.names])
         return np.asarray(np.clip(self.logs + deviates * wide, bounds[:, 0], bounds[:, 1]), dtype=np.float64)
 
     def correlation(self) -> tuple[pd.DataFrame | None, tuple[str, ...]]:
-        """Correlation of the costs' logarithms, names by names, and what is missing, in a sentence each.
-
-        >>> both = np.array([[4.0, 1.0], [1.0, 1.0]])
-        >>> estimate = CostEstimate(("fault_exit", "fault_hold"), np.zeros(2), both, 3, 0.1, {})
-        >>> estimate.correlation()[0].to_numpy().tolist()
-        [[1.0, 0.5], [0.5, 1.0]]
-        """
+        """Correlation of the costs' logarithms, names by names, and what is missing, in a sentence each."""
         deviations = np.sqrt(np.diag(self.covariance))
         if len(self.names) > 1 and not (self.covariance - np.diag(np.diag(self.covariance))).any():
             return None, ("correlations: missing, since the covariance has variances only",)
@@ -100,10 +89,6 @@ class CostEstimate:
     def groups(self) -> set[str]:
         """Groups that have costs of their own."""
         return {name.partition("[")[2].removesuffix("]") for name in self.names if "[" in name}
-
-    def costs_by_group(self) -> list[str]:
-        """Costs of which each group has its own."""
-        return list(dict.fromkeys(name.partition("[")[0] for name in self.names if "[" in name))
 
 
 def conventions(scenario: Scenario) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Fit(Result):
         "correlation": lambda fit: fit.correlation,
         "dirty_memory_time": lambda fit: fit.curves(),
         "contentions": lambda fit: fit.curves(),
-        "sensitivity": lambda fit: fit._sensitivity(),
+        "sensitivity": lambda fit: fit.sensitivity[fit.sensitivity["variant"] == fit.sensitivity["variant"].iloc[0]],
     }
 
     @property
@@ -208,10 +208,6 @@ class Fit(Result):
         has = {"dirty_memory_time": "dirty_memory_time" in metrics, "contentions": "contentions" in metrics,
                "correlation": self.correlation is not None, "sensitivity": len(self.sensitivity) > 0}  # fmt: skip
         return tuple(name for name in self.FIGURES if has.get(name, True))
-
-    def _sensitivity(self) -> pd.DataFrame:
-        rows = self.sensitivity
-        return pd.DataFrame(rows[rows["variant"] == rows["variant"].iloc[0]])
 
     def _repr_html_(self) -> str:
         return rendered("simlib.fits", "fit.html.j2", fit=self, number=lambda v: "" if np.isnan(v) else f"{v:.3g}")

@@ -32,7 +32,6 @@ class Prior:
     - `median`: picoseconds, or dimensionless; 0: the cost is not paid.
     - `factor`: the cost lies between median / factor and median × factor with probability `LEVEL`.
     - `source`: where the number comes from, in words; it begins with ``assumed`` where nothing is published.
-    - `tables`: the published tables that it was read from.
 
     >>> Prior(600e3, 2.0, "assumed").deviation
     0.42140...
@@ -41,7 +40,6 @@ class Prior:
     median: float
     factor: float
     source: str
-    tables: tuple[str, ...] = ()
 
     @property
     def deviation(self) -> float:
@@ -77,5 +75,5 @@ def _priors(family: str) -> Mapping[str, Prior]:
         row: Mapping[str, Any] = tables[cost].get(family, tables[cost])
         median = row["median"]
         value = float(median if cost == "fault_jitter" else parse_duration(median, f"{cost}.median"))
-        priors[cost] = Prior(value, float(row["factor"]), row["source"], tuple(row.get("tables", ())))
+        priors[cost] = Prior(value, float(row["factor"]), row["source"])
     return priors

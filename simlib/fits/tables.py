@@ -41,12 +41,7 @@ def reach(percent: float, sign: str) -> str:
 
 
 def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
-    """Costs with their intervals in the unit in which the value is short, and which of the three are at a bound.
-
-    >>> rows = pd.DataFrame({"name": ["fault_hold"], "value": [2.5e6], "low": [2e4], "high": [3e6]})
-    >>> cost_table(rows.assign(determined=False))[["value", "low", "high", "unit", "bound"]].to_numpy().tolist()
-    [[2.5, 0.02, 3.0, 'µs', 'low end: 20 ns']]
-    """
+    """Costs with their intervals in the unit in which the value is short, and which of the three are at a bound."""
     rows = []
     for name, value, low, high, determined in parameters[["name", "value", "low", "high", "determined"]].to_numpy():
         cost = str(name).partition("[")[0]
@@ -62,11 +57,7 @@ def cost_table(parameters: pd.DataFrame) -> pd.DataFrame:
 
 
 def physical(cost: str, value: float, low: float, high: float) -> tuple[float, float]:
-    """The ends of an interval, those beyond a bound at it: an interval without profile knows no bounds.
-
-    >>> physical("fault_hold", 4e5, 12.0, 5e5)
-    (20000, 500000.0)
-    """
+    """The ends of an interval, those beyond a bound at it: an interval without profile knows no bounds."""
     least, most = BOUNDS[cost.partition("[")[0]]
     return max(low, min(value, least)), min(high, max(value, most))
 
@@ -95,12 +86,6 @@ def residual_table(
     Returns: variant, vcpus, metric, measured, model, role (`FITTED`, `HELD_OUT` or `SHOWN`), error_percent (of the
     measured value), deviation_percent (what a row of its metric is taken to deviate by), residual (logarithm of model
     over measured, over that deviation).
-
-    >>> rows = pd.DataFrame({"variant": "", "vcpus": [1, 2], "metric": "contentions", "value": [0.0, 100.0],
-    ...                      "train": [False, True], "model": [0.0, 90.0]})
-    >>> known = CostEstimate(("fault_hold",), np.log([6e5]), np.eye(1), 1, 0.05, {"contentions": 2.0})
-    >>> residual_table(rows, known)[["role", "error_percent", "residual"]].round(2).to_numpy().tolist()
-    [['shown only', nan, nan], ['fitted', -10.0, -1.05]]
     """
     measured = observations["value"].to_numpy(dtype=float)
     model = observations["model"].to_numpy(dtype=float)

@@ -57,10 +57,10 @@ class UncertainCosts:
         """
         known = (scenario if estimate is None else estimate.apply(scenario)).costs.given()
         if estimate is not None:
-            groups = estimate.groups()
-            lost = [name for name in estimate.costs_by_group() if name not in known]
+            grouped = dict.fromkeys(name.partition("[")[0] for name in estimate.names if "[" in name)
+            lost = [name for name in grouped if name not in known]
             if lost and not scenario.group:
-                names = ", ".join(repr(group) for group in sorted(groups))
+                names = ", ".join(repr(group) for group in sorted(estimate.groups()))
                 raise InputError(
                     "group", "none", f"the fit has {', '.join(lost)} for the groups {names}",
                     'write group = "…" at the top of the scenario',
@@ -74,22 +74,12 @@ class UncertainCosts:
         return self.scenario if self.estimate is None else self.estimate.apply(self.scenario)
 
     def central(self) -> Scenario:
-        """The scenario with each cost at its median: given, else calibrated, else from the priors.
-
-        >>> uncertain = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
-        >>> uncertain.central().costs.fault_hold == uncertain.priors["fault_hold"].median
-        True
-        """
+        """The scenario with each cost at its median: given, else calibrated, else from the priors."""
         return at_medians(self.best, self.priors)
 
     @cached_property
     def used(self) -> tuple[str, ...]:
-        """Costs that some step of the scenario's programs spends, in alphabetical order.
-
-        >>> used = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "x86-tdp"}})).used
-        >>> "fault_exit" in used, "split_hold" in used, "tlb_invalidate" in used
-        (True, False, False)
-        """
+        """Costs that some step of the scenario's programs spends, in alphabetical order."""
         return build(self.central()).costs
 
     @cached_property

@@ -80,13 +80,6 @@ def design(facts: HostFacts, pause_us: int, base: Mapping[str, Any], switches: b
     `pause_us`: pause before each round under load: as long as the vCPUs need to write all pages again. `base`: options
     of the test that every cell has, such as its backing. `switches`: whether the kernel's switches
     (``kernel-patches/``) can be set.
-
-    >>> import os
-    >>> from simlib.host.facts import HostFacts
-    >>> host = HostFacts("x86_64", "6.18", "a CPU", (0, 1), 2, 1, 1, {}, 2**34, "", False, "madvise")
-    >>> studies = design(host, 200_000, {})
-    >>> [study.name for study in studies], sum(len(list(study.cells())) for study in studies)
-    (['parked', 'chunks', 'enable', 'blocks', 'probe', 'reads', 'faults', 'load'], 28)
     """
     unit = memory_per_vcpu(facts)
     parts = chunks(unit // PAGE)

@@ -66,11 +66,6 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
 
     - `cpus`: numbers of the CPUs that are to be used.
     - `root`: where its ``proc`` and ``sys`` lie.
-
-    >>> import os
-    >>> facts = read_facts(sorted(os.sched_getaffinity(0)))
-    >>> facts.sockets <= facts.cores <= len(facts.cpus)
-    True
     """
     system = root / "sys"
     places = {cpu: _place(system, cpu) for cpu in cpus}
@@ -109,11 +104,6 @@ def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[
     least until 6.12.
 
     Raises `InputError` if the machine is none that is modelled, or its KVM does not say.
-
-    >>> page_tables("x86_64", "6.12.1", {"kvm.tdp_mmu": "Y", "kvm_intel": "", "kvm_intel.ept": "Y"})
-    ('x86-tdp', 'two-dimensional paging (EPT), TDP MMU')
-    >>> page_tables("x86_64", "6.18.0", {"kvm.tdp_mmu": "N", "kvm_pvm": ""})[0]
-    'x86-shadow-paging'
     """
     version = kernel_version(kernel)
     if machine == "x86_64":
@@ -185,11 +175,7 @@ def _nodes(system: Path, cpus: Sequence[int]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """Numbers of CPUs, as the kernel and taskset write them.
-
-    >>> parse_cpus("0-2,8")
-    (0, 1, 2, 8)
-    """
+    """Numbers of CPUs, as the kernel and taskset write them."""
     numbers: set[int] = set()
     for part in filter(None, text.split(",")):
         found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)

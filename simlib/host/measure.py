@@ -26,7 +26,7 @@ from simlib.host.design import MIB, PAGE, design, memory_per_vcpu
 from simlib.host.facts import HostFacts, parse_cpus, read_facts
 from simlib.host.program import Program, build_program, find_given
 from simlib.lab.cache import at_work, system_faults
-from simlib.lab.experiment import Cell, parse_experiment
+from simlib.lab.experiment import parse_experiment
 from simlib.lab.native import PARAMETERS, native_target, run_native
 from simlib.lab.records import Record, emulated_per_access, load_record, save_record, write_tables
 
@@ -256,8 +256,10 @@ class _Session:
         least, most = REPEATS
         for repeat in range(1, most + 1):
             mine = []
-            for place, (cell, number) in enumerate(self._order(repeat), 1):
-                mine.append(self._cell(repeat, place, cell, number))
+            # in an order of this repeat's own
+            order = np.random.default_rng([self.plan.seed, repeat]).permutation(len(self.cells)).tolist()
+            for place, number in enumerate(order, 1):
+                mine.append(self._cell(repeat, place, number))
                 self.spent_s += float(mine[-1].content["noise"]["wall_s"])
             records += mine
             lengths.append(sum(float(record.content["noise"]["wall_s"]) for record in mine))
@@ -265,13 +267,9 @@ class _Session:
                 return records, repeat
         return records, most
 
-    def _order(self, repeat: int) -> list[tuple[Cell, int]]:
-        """The cells of a repeat, each with its place in the design, in an order of this repeat's own."""
-        order = np.random.default_rng([self.plan.seed, repeat]).permutation(len(self.cells))
-        return [(self.cells[number], int(number)) for number in order]
-
-    def _cell(self, repeat: int, place: int, cell: Cell, number: int) -> Record:
-        """The record of a cell, run unless it was."""
+    def _cell(self, repeat: int, place: int, number: int) -> Record:
+        """The record of a cell by its place in the design, run unless it was."""
+        cell = self.cells[number]
         seeded = replace(cell, test={**cell.test, "seed": repeat})
         path = self.folder / "runs" / f"{repeat:02}-{number:02}-{cell.experiment.name}.json"
         if path.is_file():

@@ -50,13 +50,6 @@ class Migration:
     """Replies to ``query-migrate``.
 
     `rows` has a row a sample; `first` and `last` are the first and the last reply, None before it.
-
-    >>> migration = Migration()
-    >>> migration.take(1, 0.0, {})
-    >>> migration.take(2, 0.5, {"status": "active", "ram": {"dirty-sync-count": 1, "transferred": 4096}})
-    >>> migration.take(3, 1.0, {"status": "completed", "downtime": 12, "ram": {"dirty-sync-count": 3}})
-    >>> migration.over, migration.table().frame[["status", "dirty_sync_count", "downtime_ms"]].values.tolist()
-    (True, [['none', <NA>, <NA>], ['active', 1, <NA>], ['completed', 3, 12]])
     """
 
     def __init__(self) -> None:

@@ -64,14 +64,11 @@ class Noise:
         return ", ".join(parts)
 
 
-def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
-    """Look at what the kernel has counted.
-
-    `cpus`: CPUs in use. `root`: where ``proc`` and ``sys`` lie.
-    """
+def look(cpus: Sequence[int]) -> Snapshot:
+    """Look at what the kernel has counted of the CPUs in use."""
     steal = busy = 0
     names = {f"cpu{cpu}" for cpu in cpus}
-    for line in (root / "proc/stat").read_text("ascii").splitlines():
+    for line in Path("/proc/stat").read_text("ascii").splitlines():
         name, *fields = line.split()
         if name in names:
             user, nice, system, _, _, irq, softirq, stolen = (int(field) for field in fields[:8])
@@ -81,7 +78,7 @@ def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
     hertz = []
     for cpu in cpus:
         try:
-            path = root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq"
+            path = Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
             hertz.append(float(path.read_text("ascii")) * 1e3)
         except (OSError, ValueError):
             hertz = []
@@ -91,12 +88,7 @@ def look(cpus: Sequence[int], root: Path = Path("/")) -> Snapshot:
 
 
 def between(before: Snapshot, after: Snapshot, cpus: int) -> Noise:
-    """What went on between two looks, of which the children that ended meanwhile are not a part.
-
-    >>> idle = Snapshot(0.0, 0.0, 0.0, 0.0, ())
-    >>> between(idle, Snapshot(2.0, 0.0, 2.2, 2.0, ()), 2)
-    Noise(wall_s=2.0, steal_percent=0.0, foreign_percent=5.0, frequency_percent=None)
-    """
+    """What went on between two looks, of which the children that ended meanwhile are not a part."""
     wall = max(after.wall_s - before.wall_s, 1e-9)
     own = after.children_s - before.children_s
     foreign = max(after.busy_s - before.busy_s - own, 0.0)

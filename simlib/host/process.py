@@ -43,13 +43,7 @@ def qmp_sockets(pid: int) -> list[str]:
 
 
 def sockets_in(command: Sequence[str]) -> list[str]:
-    """Paths of the QMP sockets that a command line names.
-
-    >>> sockets_in(["qemu", "-qmp", "unix:/run/a.sock,server=on,wait=off", "-monitor", "unix:/run/hmp.sock,server"])
-    ['/run/a.sock']
-    >>> sockets_in(["qemu", "-chardev", "socket,id=m,path=/run/b,server=on", "-mon", "chardev=m,mode=control"])
-    ['/run/b']
-    """
+    """Paths of the QMP sockets that a command line names."""
     options = [(option.lstrip("-"), *_keys(value)) for option, value in pairwise(command)]
     paths = {
         keys["id"]: keys["path"]

@@ -60,19 +60,7 @@ class Description(NamedTuple):
 
 @dataclass
 class Statistics:
-    """Statistics of a VM and its vCPUs from sample to sample.
-
-    >>> statistics = Statistics()
-    >>> statistics.describe([{"provider": "kvm", "target": "vm", "stats": [
-    ...     {"name": "remote_tlb_flush", "type": "cumulative", "exponent": 0}]}])
-    >>> reply = [{"provider": "kvm", "stats": [{"name": "remote_tlb_flush", "value": 12}]}]
-    >>> statistics.take(1, 0.0, "vm", reply, {})
-    >>> reply[0]["stats"][0]["value"] = 15
-    >>> statistics.take(2, 0.5, "vm", reply, {})
-    >>> statistics.others.table("statistics", "Statistics", ["sample"]).frame[["time_s", "name", "value"]]
-       time_s              name  value
-    0     0.5  remote_tlb_flush      3
-    """
+    """Statistics of a VM and its vCPUs from sample to sample."""
 
     described: dict[tuple[str, str], Description] = field(default_factory=dict)
     """By target (``vm``, ``vcpu``) and name."""

@@ -98,7 +98,8 @@ def _read(log: bytes, ended: bool, cell: Cell, command: str, wall: float) -> Out
     """Take the frames out of the console, or say what went wrong."""
     log = log.replace(b"\r", b"")
     if panic := _PANIC.search(log):  # first: it is why the test failed
-        raise SimlibError(f"{cell.label}: the guest's kernel stopped: {_line_at(log, panic.start())}")
+        line = log[log.rfind(b"\n", 0, panic.start()) + 1 :].partition(b"\n")[0]
+        raise SimlibError(f"{cell.label}: the guest's kernel stopped: {line.decode('utf-8', errors='replace').strip()}")
     outputs, start, stop = _frames(log, cell)
     if len(log) >= LOG_BYTES:
         raise SimlibError(f"{cell.label}: the console was flooded ({LOG_BYTES >> 20} MiB); it ends: {_tail(log)}")
@@ -150,12 +151,6 @@ def _failure(cell: Cell, number: int, status: int, text: str) -> str:
     if status == 4:
         return f"{cell.label}: the test skipped itself: {last}"
     return f"{cell.label}: '{line}' ended with {status}: {last}"
-
-
-def _line_at(log: bytes, place: int) -> str:
-    """The console's line around a place."""
-    first = log.rfind(b"\n", 0, place) + 1
-    return log[first:].partition(b"\n")[0].decode("utf-8", errors="replace").strip()
 
 
 def _tail(log: bytes) -> str:

@@ -18,11 +18,7 @@ MORE_SPACE = "free some space, or set SIMLIB_LAB (or TMPDIR) to a larger place"
 
 
 def lab_dir() -> Path:
-    """Folder of the lab: what ``SIMLIB_LAB`` names, else ``build/lab`` under the current folder.
-
-    >>> lab_dir().is_absolute()
-    True
-    """
+    """Folder of the lab: what ``SIMLIB_LAB`` names, else ``build/lab`` under the current folder."""
     return Path(os.environ.get("SIMLIB_LAB") or Path("build") / "lab").absolute()
 
 
@@ -36,8 +32,6 @@ def need_space(folder: Path, gib: float, what: str) -> None:
     """Refuse to begin something that the disk cannot hold.
 
     Raises `SimlibError` if fewer than `gib` GiB are free where `folder` will be.
-
-    >>> need_space(Path("/"), 0.0, "nothing")
     """
     free = free_gib(folder)
     if free < gib:

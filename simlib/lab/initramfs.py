@@ -20,10 +20,6 @@ def cpio(files: Mapping[str, bytes], folders: tuple[str, ...] = (), console: boo
 
     `files`: path, without the leading slash, to content. All are executable. `folders`: empty folders (mount points) to
     make first. `console`: whether to make ``/dev/console``, which init's output needs before anything is mounted.
-
-    >>> archive = cpio({"init": b"#!"}, ("proc",))
-    >>> archive[:6], len(archive)
-    (b'070701', 512)
     """
     entries = [_entry(name, stat.S_IFDIR | 0o755, b"") for name in folders]
     if console:

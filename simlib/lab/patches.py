@@ -57,13 +57,6 @@ class Series:
         """The series without some of its patches, each named by its number or by its file.
 
         Raises `InputError` if there is no such patch.
-
-        >>> series = read_series()
-        >>> len(series.patches) - len(series.without(["16", "0017"]).patches)
-        2
-        >>> series.without(["99"])
-        Traceback (most recent call last):
-        simlib.errors.InputError: --skip = 99: is no patch of the series; give its number, 1 to 19, or its file's name
         """
         left = list(self.patches)
         for name in names:
@@ -109,10 +102,6 @@ def read_series(folder: Path | None = None) -> Series:
     Raises `InputError` if the file ``series`` names no base or a patch that is not there.
 
     `folder`: by default the bundled one.
-
-    >>> series = read_series()
-    >>> series.package, series.version[:2]
-    ('linux-source-6.12', (6, 12))
     """
     folder = folder or patch_dir()
     listing = folder / "series"

@@ -371,13 +371,18 @@ def write_tables(records: Sequence[Record], folder: Path, name: str) -> list[Pat
                 "experiment of its own"
             )
     frames, texts = tables(records), dict[str, str]()
-    native = "cpu" in records[0].content["provenance"]
+    ran = records[0].content["provenance"]
+    native = "cpu" in ran
     caveats = [] if native else ["Emulated: no caches, no line transfers, no IPI cost."]
     if native and any(emulated_per_access(record) > 1 for record in records):
         caveats = ["This KVM emulated the guest's instructions one by one: take times of GET and CLEAR only."]
     about = {
         "source": {"subject": f"simlib {'host measure' if native else 'lab collect'}", "author": "simlib"},
-        "hardware": _hardware(records),
+        "hardware": (
+            f"{ran['cpu']}, {ran['cpus']} CPUs, Linux {ran['kernel']}"
+            if native
+            else f"QEMU {ran['qemu']}, TCG, one thread, icount: one instruction a nanosecond"
+        ),
         "command": records[0].content["command"],
         "setup": _setup(records),
         "notes": list(_NATIVE_NOTES if native else _NOTES),
@@ -409,14 +414,6 @@ def emulated_per_access(record: Record) -> float:
     frame = tables["others"].frame
     seen = frame[(frame["when"] == "end") & (frame["name"] == "insn_emulation")]["value"].sum()
     return round(float(seen) / float(tables["vcpus"].frame[["writes", "reads"]].to_numpy().sum()), 3)
-
-
-def _hardware(records: Sequence[Record]) -> str:
-    """What the cells ran on."""
-    provenance = records[0].content["provenance"]
-    if "cpu" in provenance:
-        return f"{provenance['cpu']}, {provenance['cpus']} CPUs, Linux {provenance['kernel']}"
-    return f"QEMU {provenance['qemu']}, TCG, one thread, icount: one instruction a nanosecond"
 
 
 def _setup(records: Sequence[Record]) -> dict[str, Any]:

@@ -74,13 +74,7 @@ class Touches(NamedTuple):
 
 
 def touches_of(scenario: Scenario) -> Touches:
-    """The classes of a guest that touches pages at random; under Zipf's law each has twice the pages of the one before.
-
-    >>> hot = touches_of(Scenario.parse({"guest": {"vcpus": 4, "memory": "1G"},
-    ...                                  "workload": {"kind": "migration", "access": "zipf", "shared": True}}))
-    >>> len(hot.share), round(float(hot.share.sum()), 12), round(float(hot.pages.sum()), 12)
-    (19, 1.0, 1.0)
-    """
+    """The classes of a guest that touches pages at random; by Zipf's law each has twice the pages of the one before."""
     guest, workload = scenario.guest, scenario.workload
     regions = 1 if workload.shared else guest.vcpus
     pages = guest.pages // regions

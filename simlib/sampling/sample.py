@@ -109,13 +109,6 @@ def sample_migration(
 
     - `scenario`: with a value for each cost.
     - `walks`: at least 2.
-
-    >>> whole = Scenario.parse({"guest": {"vcpus": 4, "memory": "4G", "backing": "hugetlb_2mb"},
-    ...     "policy": {"architecture": "x86-shadow"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
-    ...     "workload": {"kind": "migration", "access": "uniform", "shared": True, "clear_chunk": "256M",
-    ...                  "downtime": "1ms", "pass_limit": 2}})
-    >>> sample_migration(whole, walks=2).metrics["passes"]
-    2.0
     """
     reason = why_not(scenario)
     if reason:

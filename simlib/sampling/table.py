@@ -23,10 +23,7 @@ MODEL_ERROR = 0.01
 LEVEL = 0.90
 """Probability that an interval is meant to cover."""
 
-_UNITS = {metric.name: metric.unit for metric in METRICS}
-
-WHOLE_NUMBERS = tuple(metric.name for metric in METRICS if metric.whole)
-"""Metrics that are no means: a migration makes two passes or three."""
+_METRICS = {metric.name: metric for metric in METRICS}
 
 BY_CONSTRUCTION = ("enable_time", "enable_cpu_time")
 """Metrics of which no window is needed."""
@@ -64,7 +61,7 @@ def table_of(scenario: Scenario, walks: Sequence[Journey]) -> pd.DataFrame:
         found["precopy_duration"] = _precopy(scenario, walks)
         for name, (least, most) in _limits(scenario, found).items():
             found[name] = found[name].within(least, most)
-    rows = [(name, one.value, one.error, one.low, one.high, _UNITS[name]) for name, one in found.items()]
+    rows = [(name, one.value, one.error, one.low, one.high, _METRICS[name].unit) for name, one in found.items()]
     return pd.DataFrame(rows, columns=["metric", "value", "standard_error", "low", "high", "unit"])
 
 
@@ -83,7 +80,7 @@ def flags_of_walks(scenario: Scenario, walks: Sequence[Journey]) -> tuple[str, .
 
 def _estimate(name: str, walks: Sequence[Journey]) -> Estimate:
     values = np.array([walk.metrics[name] for walk in walks])
-    if name in WHOLE_NUMBERS:
+    if _METRICS[name].whole:  # no mean: a migration makes two passes or three
         error = float(values.std(ddof=1)) / np.sqrt(len(values))
         return Estimate(_middle(values), error, float(values.min()), float(values.max()))
     value, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
@@ -127,7 +124,7 @@ def _limits(scenario: Scenario, found: dict[str, Estimate]) -> dict[str, tuple[f
     converged, few = found["converged"], workload.downtime // link
     least = 0.0 if converged.high else few + 1.0
     most = float(few) if converged.low else guest.pages * workload.write_percent / 100
-    precopy, shares = found["precopy_duration"].high, [name for name in found if _UNITS[name] == "share"]
+    precopy, shares = found["precopy_duration"].high, [name for name in found if _METRICS[name].unit == "share"]
     return {
         "dirty_left": (least * guest.page_size, most * guest.page_size),
         "downtime": (least * link * PS, most * link * PS),

@@ -239,14 +239,13 @@ def _clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace) -> View:
     return View(terrain, chunk, cycles.faulting[chunk, 0], times, float(cycles.accesses[chunk, 0]))
 
 
-def job_of_clear(scenario: Scenario, seed: int = 1, at: float = 0.5) -> Job:
-    """The window on one CLEAR of the first pass, to be run with a trace: who holds the lock while it works.
+def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
+    """The window on one CLEAR amid the first pass, to be run with a trace: who holds the lock while it works.
 
     Faults are taken to wait for each other no more than they must: what a walk learns about that in its first rounds is
     not known here.
 
     - `scenario`: for which `simlib.sampling.why_not` has no reason.
-    - `at`: from 0 to 1: where in the pass the chunk is.
 
     >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
     ...     "policy": {"architecture": "arm64"}, "costs": {"clear_page": "40ns", "fault_exit": "1us"},
@@ -257,7 +256,7 @@ def job_of_clear(scenario: Scenario, seed: int = 1, at: float = 0.5) -> Job:
     terrain, pace = Terrain(scenario), first_guess(scenario)
     dirty = terrain.dirty()
     alone = terrain.alone(dirty)
-    chunk = int(np.searchsorted(np.cumsum(alone), at * alone.sum(), side="right"))
+    chunk = int(np.searchsorted(np.cumsum(alone), 0.5 * alone.sum(), side="right"))
     cycles = terrain.copy().walk(dirty, pace)
     return window_job(_clear(terrain, chunk, cycles, pace), seed)
 
@@ -348,7 +347,10 @@ def _journey(
     curve, width = _curve(scenario, time, passes)
     widths = np.diff(np.concatenate([[0.0], curve[:, 0]]))
     above = {f"seconds_above_{level}": float(width * (curve[:, 1] < 1 - level / 100).sum()) for level in LEVELS}
-    clear, fault = sums["work"] + sums["wait"] + sums["rest"], _lost(scenario, time, passes)
+    clear, fault = sums["work"] + sums["wait"] + sums["rest"], 0.0
+    if passes:  # what all vCPUs together had no time for but to fault and to wait
+        vcpus, accesses = scenario.guest.vcpus, float(passes[-1].cycles.accesses[-1, -1])
+        fault = max(0.0, vcpus * (time - accesses / undisturbed_rate(scenario)))
     metrics = {
         "logging_cpu_time": ENABLING + clear + fault,
         "enable_cpu_time": ENABLING,
@@ -373,14 +375,6 @@ def _journey(
     sent = tuple(float(np.rint(one.cycles.send.sum() / (page_time(scenario) * PS))) for one in passes)
     last = time - float(passes[-1].cycles.begin[0]) if passes else 0.0
     return Journey(metrics, laps, stalls, curve, sent, last, windows, events)
-
-
-def _lost(scenario: Scenario, time: float, passes: list[_Pass]) -> float:
-    """What all vCPUs together had no time for but to fault and to wait, s."""
-    if not passes:
-        return 0.0
-    vcpus, accesses = scenario.guest.vcpus, float(passes[-1].cycles.accesses[-1, -1])
-    return max(0.0, vcpus * (time - accesses / undisturbed_rate(scenario)))
 
 
 def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArray[np.float64], float]:

@@ -152,16 +152,7 @@ class View(NamedTuple):
 
 
 def window(view: View, seed: int = 1, check: Check | None = None) -> Window:
-    """Simulate a window.
-
-    >>> from simlib import Scenario
-    >>> guest = Scenario.parse({"guest": {"vcpus": 4, "memory": "1G", "backing": "hugetlb_2mb"},
-    ...     "policy": {"architecture": "x86-tdp"}, "workload": {"kind": "migration", "access": "uniform",
-    ...     "shared": True, "clear_chunk": "128M"}, "costs": {"clear_page": "40ns", "split_block": "40us"}})
-    >>> seen = window(View(Terrain(guest), 3, np.zeros(3), (1e-5, 1e-5, 1e-4)))
-    >>> round(seen.clear * 1e3, 2)  # 32768 pages and 64 blocks, ms
-    3.87
-    """
+    """Simulate a window."""
     job, scenario = window_job(view, seed), view.terrain.scenario
     return _read(job, compiled.run(job, seed=seed, progress=check), scenario.guest.vcpus / undisturbed_rate(scenario))
 

@@ -156,13 +156,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def finding(table: pd.DataFrame) -> str:
-    """What the table says, in a sentence or two.
-
-    >>> rows = pd.DataFrame({"study": "seed 000", "variant": "a", "vcpus": [1, 64], "metric": "m", "role": ["fitted",
-    ...                      "held out"], "error_percent": [1.0, -7.5], "inside": [None, True]})
-    >>> print(finding(rows))
-    2 published numbers: 1 fitted, 1 held out. Of 1 held-out numbers with an interval 1 lie inside it. Furthest ...
-    """
+    """What the table says, in a sentence or two."""
     counts = table["role"].value_counts()
     parts = [f"{counts[role]} {role}" for role in ROLES if role in counts]
     held = table[table["role"] == HELD_OUT]

@@ -8,10 +8,11 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from simlib.errors import InputError
@@ -91,6 +92,15 @@ def student(dof: int) -> float:
     return float(stats.t.ppf(0.5 + LEVEL / 2, dof))
 
 
+def around(best: float, logs: NDArray[np.float64], discrepancy: float = 0.0) -> tuple[float, float]:
+    """Interval around the best value from few draws: Student's t of their scatter, and the fit's discrepancy.
+
+    - `logs`: logarithms of the draws' values over the best one.
+    """
+    half = student(len(logs)) * float(np.hypot(np.sqrt(np.mean(logs**2)), discrepancy))
+    return float(best * np.exp(-half)), float(best * np.exp(half))
+
+
 def shipped_fit(scenario: Scenario) -> Fit:
     """The shipped fit of a scenario's machine.
 
@@ -130,14 +140,6 @@ class Found:
 
 
 F = TypeVar("F", bound=Found)
-Kind_co = TypeVar("Kind_co", bound=Found, covariant=True)
-
-
-class Compute(Protocol[Kind_co]):
-    """How a study is computed."""
-
-    def __call__(self, *, seed: int, progress: Progress | None) -> Kind_co:
-        """Compute everything that the study shows; `progress` is told (what, share done)."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Study(Generic[F]):
     - `title`: for people, a few words.
     - `notebooks`: its text: names in ``notebooks/``, without their ending. The first one ends with its answer.
     - `reads`: the tables of data/ that it rests on.
-    - `compute`: gives what it found, by seed.
+    - `compute`: computes everything that the study shows, by `seed`; `progress` is told (what, share done).
     - `answer`: its closing sentence, from what it found.
     """
 
@@ -156,7 +158,7 @@ class Study(Generic[F]):
     title: str
     notebooks: tuple[str, ...]
     reads: tuple[str, ...]
-    compute: Compute[F]
+    compute: Callable[..., F]
     answer: Callable[[F], Answer]
 
     def found(self, *, seed: int = 1, progress: Progress | None = None, folder: Path | None = None) -> F:

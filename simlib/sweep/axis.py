@@ -126,11 +126,6 @@ def read_axis(section: str, key: str, given: Any, sampled: bool) -> Axis:
     """An axis from its entry in a grid file.
 
     Raises `InputError` if the field is unknown, a value breaks its rule, or there is none.
-
-    >>> read_axis("guest", "vcpus", [1, 2, 4], sampled=False).values
-    (1, 2, 4)
-    >>> read_axis("guest", "vcpus", {"low": 1, "high": 64, "count": 4, "scale": "log"}, sampled=False).values
-    (1, 4, 16, 64)
     """
     where = f"axes.{section}.{key}"
     if section not in SECTIONS or section == "calibration":

@@ -49,13 +49,6 @@ def run_batch(grid: Grid, begin: int, end: int, enough: float) -> Batch:
     """Simulate the points at some positions of the sweep's order, until they are done or so many seconds are over.
 
     Returns: At least one point. After `enough` seconds no further one is begun.
-
-    >>> from simlib.sweep.grid import read_grid
-    >>> grid = read_grid({"axes": {"guest": {"vcpus": [1, 3]}}, "scenario": {"guest": {"memory": "4M"}},
-    ...                   "costs": "median"})
-    >>> found = run_batch(grid, 0, 2, 60.0)
-    >>> found.results.num_rows, found.refused["rule"].to_pylist()
-    (1, ["guest.memory = 4M: must be a multiple of 6M for 3 vCPUs with backing 'hugetlb_2mb'"])
     """
     _warm_up()
     begun = time.perf_counter()

@@ -46,13 +46,7 @@ class Point:
 
 
 class Points:
-    """The points of a grid.
-
-    >>> from simlib.sweep.grid import read_grid
-    >>> points = Points(read_grid({"axes": {"guest": {"vcpus": [1, 2]}}, "costs": "median"}))
-    >>> points[1].scenario.guest.vcpus, points[1].values
-    (2, (2,))
-    """
+    """The points of a grid."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid

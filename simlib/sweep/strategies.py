@@ -69,8 +69,5 @@ def shipped() -> pd.DataFrame:
     """The best policies of ``data/grids/strategies.toml``, 100 800 points on seven architectures.
 
     Returns: ``data/sweeps/strategies/best-policies.json`` describes its columns.
-
-    >>> shipped().groupby("variant").ngroups
-    7
     """
     return pd.read_csv(data_dir() / "sweeps" / "strategies" / "best-policies.csv")

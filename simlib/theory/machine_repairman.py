@@ -26,10 +26,6 @@ class ClosedLock:
     - `probabilities`, shape (n + 1,): P[k], the fraction of time that `k` threads hold or wait for the lock. Read-only.
     - `throughput`: acquisitions per second, of all threads together.
     - `wait_probability`: fraction of acquisitions that find the lock taken and have to wait.
-
-    >>> lock = machine_repairman(2, think=1.0, service=1.0)
-    >>> print(f"{lock.throughput:.3f} {lock.mean_at_lock:.3f} {lock.mean_wait:.3f}")
-    0.800 1.200 0.500
     """
 
     n: int

@@ -73,10 +73,6 @@ class ScalabilityFit:
     - `single`: fitted throughput of one thread, in the unit of the data.
     - `contention`, `coherency`: fitted alpha and beta; Amdahl's serial fraction is `contention`, and its `coherency` is
       0.
-
-    >>> fit = fit_amdahl([1, 2, 4, 8], [1.0, 1.34, 1.6, 1.77])
-    >>> print(round(fit.contention, 2), fit.predict([16]).round(2))
-    0.5 [1.88]
     """
 
     single: float

@@ -31,11 +31,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every round i, ``rested i`` and ``cleared i``. Raises
     `InputError` if an access of the guest takes no time: then it would go round its pages for ever at one instant.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
-    ...                             "workload": {"kind": "clear_under_load"}, "costs": {"guest_access": "2ns"}}))
-    >>> len(job.entry), [str(stamp) for stamp in job.stamps[2:5]]
-    (3, ['enabled', 'rested 1', 'cleared 1'])
     """
     if scenario.costs.guest_access == 0:
         raise InputError("costs.guest_access", 0, "must be more than 0 for clear_under_load")
@@ -126,9 +121,6 @@ METRICS = (
 )  # fmt: skip
 """What CLEAR under load measures. No part of the memory stands for the whole."""
 
-DEFAULT = ("clear_dirty_log_time", "longest_stall")
-"""Those that a prediction gives unless told otherwise."""
-
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
@@ -138,10 +130,10 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     return {
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
-        "populate_time": float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS,
+        "populate_time": phase_seconds(job, raw, "populated"),
         **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, again),
         **lock_metrics(scenario, raw),
     }
 
 
-KIND = Kind("clear_under_load", build, METRICS, DEFAULT, measure)
+KIND = Kind("clear_under_load", build, METRICS, ("clear_dirty_log_time", "longest_stall"), measure)

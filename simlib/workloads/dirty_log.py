@@ -35,8 +35,6 @@ class DirtyLog(Kernel):
         """Whether a write, or CLEAR, may meet a block that was not split before."""
         return super().faults_split and not self.splits_eagerly
 
-    # -- enabling --------------------------------------------------------------------------------------
-
     def enable_log(self) -> None:
         """Turn dirty logging on for the slot: every bit set; or every block split and every page write-protected.
 
@@ -46,7 +44,7 @@ class DirtyLog(Kernel):
         program, lock = self.program, self.lock(self.policy.facts.enable_lock, regions=True)
         program.note("enable dirty logging")
         if self.initially_set:
-            self._scan_all(Scan.SET)
+            self.scan_all(Scan.SET)
             return
         if self.splits_eagerly:
             self._sweep(lock, self.block_pages, lambda: self._split_eagerly(lock))
@@ -84,19 +82,13 @@ class DirtyLog(Kernel):
         with self.program.loop(until=within.done()), self.program.extent(self.region_pages, aligned=True) as region:
             yield region
 
-    def _scan_all(self, *actions: Scan) -> None:
+    def scan_all(self, *actions: Scan) -> None:
         """Walk the slot's bitmap without a lock."""
         with self.program.loop(until=REGION.done()):
             for action in actions:
                 self.program.scan(action)
             self.program.advance(WORD_PAGES)
         self.program.back(REGION)
-
-    # -- GET -------------------------------------------------------------------------------------------
-
-    def send_all(self) -> None:
-        """Put every page into userspace's bitmap: all have yet to be sent, whatever the log has of them."""
-        self._scan_all(Scan.ALL)
 
     def get_log(self, anew: bool = False) -> None:
         """GET the slot's bitmap, which with manual protection takes no lock; what it costs is not modelled.
@@ -105,11 +97,7 @@ class DirtyLog(Kernel):
         selftests' is.
         """
         self.program.note("KVM_GET_DIRTY_LOG")
-        self._scan_all(*([Scan.SEND] if anew else []), Scan.COLLECT)
-
-    def forget_log(self) -> None:
-        """Userspace is done with what GET gave."""
-        self._scan_all(Scan.SEND)
+        self.scan_all(*([Scan.SEND] if anew else []), Scan.COLLECT)
 
     def get_and_clear_log(self) -> None:
         """GET without manual protection: it write-protects what it finds.
@@ -153,8 +141,6 @@ class DirtyLog(Kernel):
                 program.skip(run)
         self.flush()
         program.back(REGION)
-
-    # -- CLEAR -----------------------------------------------------------------------------------------
 
     @property
     def clear_lock(self) -> Lock | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from simlib.engine.result import PS, EngineResult
+from simlib.engine.result import EngineResult
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.program import Thread
@@ -30,10 +30,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``populated``, ``enabled`` and, for every iteration i, ``dirtied i`` and
     ``cleared i``.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}}))
-    >>> len(job.entry), job.pages, str(job.stamps[3])
-    (3, 2048, 'dirtied 1')
     """
     kernel = DirtyLog(scenario)
     vcpu = _vcpu(kernel)
@@ -84,16 +80,13 @@ METRICS = (
 )  # fmt: skip
 """What the selftest measures."""
 
-DEFAULT = ("dirty_memory_time", "contentions")
-"""Those that a prediction gives unless told otherwise."""
-
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
     return {
         "dirty_memory_time": phase_seconds(job, raw, "dirtied"),
-        "populate_time": float(raw.stamp_ps[job.stamps.index(Stamp("populated"))]) * PS,
-        "enable_time": sum(phase_seconds(job, raw, "enabled")),
+        "populate_time": phase_seconds(job, raw, "populated"),
+        "enable_time": phase_seconds(job, raw, "enabled"),
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), scenario.machine_costs.guest_access or 0),
         **lock_metrics(scenario, raw),
@@ -103,20 +96,10 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
 _OF_AN_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu")
 
 
-def _faults_flush(scenario: Scenario) -> bool:
-    policy, guest = scenario.policy.resolved(), scenario.guest
-    often = guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
-    return policy.facts.split_flush and often and not policy.eager_split
-
-
 def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     """The scenario with at most so many pages a vCPU, and the factor that scales its times and counts back.
 
     The steady state makes them proportional to the pages; what is lost is the relative weight of start and end.
-
-    >>> small, scale = sample(Scenario.parse({"guest": {"memory_per_vcpu": "2G"}}), 4096)
-    >>> small.guest.pages_per_vcpu, scale
-    (4096, 128.0)
     """
     guest = scenario.guest
     unit = PageTable(guest.page_size).pages_per_block() if guest.backing != "4k" else WORD_PAGES
@@ -132,11 +115,20 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
         # split a block and flush for it come as often for their pages as before; what they flush stays as it is.
         if workload.clear_chunk is not None:
             workload = dataclasses.replace(workload, clear_chunk=total)
-        if not _faults_flush(scenario):
+        policy, often = scenario.policy.resolved(), guest.mapped_as_blocks and guest.backing != "hugetlb_1gb"
+        if not (policy.facts.split_flush and often and not policy.eager_split):
             given = {name: value for name, value in costs.given().items() if name in _OF_AN_IOCTL}
             costs = dataclasses.replace(costs, **{name: round(value * total / chunk) for name, value in given.items()})
     less = dataclasses.replace(scenario, guest=small, workload=workload, costs=costs)
     return less, guest.pages_per_vcpu / pages
 
 
-KIND = Kind("dirty_log_perf_test", build, METRICS, DEFAULT, measure, sample=sample, dirtying="dirtied")
+KIND = Kind(
+    "dirty_log_perf_test",
+    build,
+    METRICS,
+    ("dirty_memory_time", "contentions"),
+    measure,
+    sample=sample,
+    dirtying="dirtied",
+)

@@ -17,7 +17,7 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.program import REGION, Extent, Lock, Thread, mapped_by_block
 from simlib.model.quantities import format_size
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Map, Scan, Stamp
+from simlib.model.steps import Map, Scan
 from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.degradation import UNDISTURBED
 from simlib.workloads.dirty_log import DirtyLog
@@ -35,11 +35,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``dirtied i`` and ``cleared i``. Raises
     `InputError` if `policy.split_chunk` is no multiple of the blocks, or the memory is none.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "eager_split"},
-    ...                             "policy": {"eager_split": True}}))
-    >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:5]]
-    (('vcpu 0', 'vcpu 1', 'main'), ['enabled', 'dirtied 1', 'cleared 1'])
     """
     kernel = EagerSplit(scenario)
     kernel.check()
@@ -131,8 +126,6 @@ class EagerSplit(DirtyLog):
         walk = self.policy.split_walk
         return self.costs.walk_entry * self.table.split_walked(0, pages, height, walk, self.levels)
 
-    # -- enabling --------------------------------------------------------------------------------------
-
     def enable(self) -> None:
         """Turn dirty logging on: every bit set; or the slot write-protected, TLBs flushed, and the slot split.
 
@@ -142,7 +135,7 @@ class EagerSplit(DirtyLog):
         program, lock = self.program, self.lock(self.policy.facts.enable_lock)
         program.note("enable dirty logging")
         if self.initially_set:
-            self._scan_all(Scan.SET)
+            self.scan_all(Scan.SET)
             return
         ranges = min(self.table.largest_block, self.slot_pages)
         with program.holding(lock), program.loop(until=REGION.done()):
@@ -203,11 +196,7 @@ class EagerSplit(DirtyLog):
     def _make_tables(self, blocks: int) -> None:
         """Make tables for so many blocks, fill them, and put them in the blocks' place."""
         entries = self.table.new_entries(self.height)
-        self.program.hold(
-            blocks * (self.costs.table_entry * entries + self.costs.beside("split_block"))
-        )  # fmt: skip
-
-    # -- CLEAR -----------------------------------------------------------------------------------------
+        self.program.hold(blocks * (self.costs.table_entry * entries + self.costs.beside("split_block")))
 
     def clear(self, first: bool) -> None:
         """CLEAR of the whole slot, or of `clear_chunk` at a time.
@@ -241,22 +230,13 @@ class EagerSplit(DirtyLog):
                 if splits or self.height == 1:
                     program.hold(self._visits(WORD_PAGES, 1))
                 else:
-                    self._visit_what_maps()
+                    with program.when(mapped_by_block(), otherwise=lambda: program.hold(self._visits(WORD_PAGES, 1))):
+                        program.hold(self._visits(WORD_PAGES, self.height))  # of a word, or of a part of a block
                 program.scan(Scan.CLEAR, protect, self.costs.clear_word)
                 if splits:
                     self._let_others(lock)
                     program.hold(self._split_visits(WORD_PAGES, 1))
             program.skip(word)
-
-    def _visit_what_maps(self) -> None:
-        """The write-protecting walk over a word of pages, or of a part of a block."""
-        program = self.program
-
-        def pages() -> None:
-            program.hold(self._visits(WORD_PAGES, 1))
-
-        with program.when(mapped_by_block(), otherwise=pages):
-            program.hold(self._visits(WORD_PAGES, self.height))
 
     def _clear_and_split(self, chunk: Extent, lock: Lock) -> None:
         """The first CLEAR: every page is dirty, so each block is split at its first word."""
@@ -290,17 +270,13 @@ METRICS = (
 )  # fmt: skip
 """What splitting eagerly measures."""
 
-DEFAULT = ("enable_time", "clear_dirty_log_time", "longest_stall")
-"""Those that a prediction gives unless told otherwise."""
-
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
     workload, parked = scenario.workload, scenario.machine_costs.guest_access or 0
     access = parked if workload.parked else workload.access_interval
     return {
-        "enable_time": float(stamps[Stamp("enabled")] - stamps[UNDISTURBED]) * PS,
+        "enable_time": phase_seconds(job, raw, "enabled"),
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
         **cpu_times(scenario, job, raw, (UNDISTURBED, job.stamps[-1]), access),
@@ -308,4 +284,5 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     }
 
 
-KIND = Kind("eager_split", build, METRICS, DEFAULT, measure, contained=("split_alloc", "split_block"))
+_DEFAULT = ("enable_time", "clear_dirty_log_time", "longest_stall")
+KIND = Kind("eager_split", build, METRICS, _DEFAULT, measure, contained=("split_alloc", "split_block"))

@@ -16,7 +16,7 @@ from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.model.job import Job
 from simlib.model.program import Thread
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Stamp
+from simlib.model.steps import Scan
 from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
@@ -29,11 +29,6 @@ def build(scenario: Scenario) -> Job:
     """The programs of one scenario.
 
     Stamps are ``start``, ``undisturbed``, ``enabled`` and, for every round i, ``rested i`` and ``got i``.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
-    ...                             "workload": {"kind": "get_dirty_log", "iterations": 1}}))
-    >>> job.thread_names, [str(stamp) for stamp in job.stamps[2:]]
-    (('vcpu 0', 'vcpu 1', 'main'), ['enabled', 'rested 1', 'got 1'])
     """
     kernel = DirtyLog(scenario)
     vcpu = running_vcpu(kernel, logging=True)
@@ -50,7 +45,7 @@ def _main(kernel: DirtyLog) -> Thread:
         kernel.enable_log()
         kernel.stamp("enabled")
         for number in range(1, workload.iterations + 1):
-            kernel.forget_log()
+            kernel.scan_all(Scan.SEND)  # userspace is done with what GET gave
             program.sleep(workload.pause)
             kernel.stamp("rested", number)
             kernel.get_and_clear_log()
@@ -70,15 +65,12 @@ METRICS = (
 )  # fmt: skip
 """What GET under load measures. No part of the memory stands for the whole."""
 
-DEFAULT = ("get_dirty_log_time", "guest_throughput", "longest_stall")
-"""Those that a prediction gives unless told otherwise."""
-
 _WAIT, _BITMAP = [ACTIVITIES.index("wait"), ACTIVITIES.index("line")], len(ACTIVITIES)
 
 
 def curve(scenario: Scenario, job: Job, raw: EngineResult) -> pd.DataFrame:
     """The guest's throughput until the last GET returns."""
-    return degradation(scenario, job, raw, Stamp("got", scenario.workload.iterations))
+    return degradation(scenario, job, raw, job.stamps[-1])
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
@@ -107,4 +99,5 @@ def check_horizon(scenario: Scenario) -> None:
     within_horizon("the rounds could take {}", workload.iterations * each, less, beside=workload.warm_up)
 
 
-KIND = Kind("get_dirty_log", build, METRICS, DEFAULT, measure, check_horizon, curve=curve)
+_DEFAULT = ("get_dirty_log_time", "guest_throughput", "longest_stall")
+KIND = Kind("get_dirty_log", build, METRICS, _DEFAULT, measure, check_horizon, curve=curve)

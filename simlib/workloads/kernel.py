@@ -113,17 +113,13 @@ class Kernel:
     def lock(self, mode: str, regions: bool = False) -> Lock:
         """The lock that one of the policy's words means; `regions`: that of the memory at hand, if there is one."""
         if mode == "lockless":
-            return Lock(self.first_own_lock, Mode.WRITE, Whose.THREAD)
+            first = REGIONS + (self.policy.lock_regions if self.policy.lock_regions > 1 else 0)
+            return Lock(first, Mode.WRITE, Whose.THREAD)
         shared = mode == "read" and LOCKS[self.policy.lock] in SHARING
         how = Mode.READ if shared else Mode.WRITE
         if regions and self.policy.lock_regions > 1:
             return Lock(REGIONS, how, Whose.REGION)
         return Lock(MMU_LOCK, how)
-
-    @property
-    def first_own_lock(self) -> int:
-        """Index of the first vCPU's own page-table word."""
-        return REGIONS + (self.policy.lock_regions if self.policy.lock_regions > 1 else 0)
 
     @property
     def faults_split(self) -> bool:

@@ -89,9 +89,6 @@ METRICS = (
 )  # fmt: skip
 """What the probe measures."""
 
-DEFAULT = ("dirty_memory_time", "lock_probes")
-"""Those that a prediction gives unless told otherwise."""
-
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
@@ -118,4 +115,4 @@ def _probes(scenario: Scenario, job: Job, raw: EngineResult) -> list[float]:
     return found
 
 
-KIND = Kind("lock_probe", build, METRICS, DEFAULT, measure)
+KIND = Kind("lock_probe", build, METRICS, ("dirty_memory_time", "lock_probes"), measure)

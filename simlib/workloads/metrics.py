@@ -77,14 +77,6 @@ def phase_seconds(job: Job, raw: EngineResult, phase: str) -> list[float]:
     return [float(raw.stamp_ps[i] - raw.stamp_ps[i - 1]) * PS for i in ends]
 
 
-def _whole(scenario: Scenario, pages: int) -> tuple[Scenario, float]:
-    return scenario, 1.0
-
-
-def _no_bounds(scenario: Scenario) -> Mapping[str, float]:
-    return {}
-
-
 def nothing(*_: object) -> tuple[str, ...]:
     """Nothing to refuse, and nothing to know."""
     return ()
@@ -113,12 +105,12 @@ class Kind:
     default: tuple[str, ...]
     measure: Callable[[Scenario, Job, EngineResult], Values]
     check_horizon: Callable[[Scenario], object] = check_walks
-    sample: Callable[[Scenario, int], tuple[Scenario, float]] = _whole
+    sample: Callable[[Scenario, int], tuple[Scenario, float]] = lambda scenario, _: (scenario, 1.0)
     warnings: Callable[[Scenario, Job, EngineResult, float], tuple[str, ...]] = nothing
     curve: Callable[[Scenario, Job, EngineResult], pd.DataFrame] | None = None
     dirtying: str = ""
     contained: tuple[str, ...] = ()
-    least: Callable[[Scenario], Mapping[str, float]] = _no_bounds
+    least: Callable[[Scenario], Mapping[str, float]] = lambda _: {}
 
     def find(self, name: str, rounds: int) -> tuple[Metric, int]:
         """A metric by its name, and which of its rounds is meant: 0, all of them.

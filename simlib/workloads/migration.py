@@ -34,11 +34,6 @@ def build(scenario: Scenario) -> Job:
 
     Stamps are ``start``, ``undisturbed``, ``enabled``, for every pass i ``collected i`` and ``sent i`` (zero for
     passes that were not made), ``switchover`` and ``left``: how much is dirty then.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"},
-    ...                             "workload": {"kind": "migration", "pass_limit": 1}}))
-    >>> len(job.entry), [str(stamp) for stamp in job.stamps]
-    (3, ['start', 'undisturbed', 'enabled', 'collected 1', 'sent 1', 'switchover', 'left'])
     """
     kernel = DirtyLog(scenario)
     vcpu = running_vcpu(kernel, logging=True)
@@ -60,6 +55,7 @@ def page_time(scenario: Scenario) -> int:
 def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
     few = workload.downtime // page_time(kernel.scenario)
+    get = {"at_get": kernel.get_and_clear_log, "ring": kernel.reset_ring}.get(workload.clear_when, kernel.get_log)
     with program.thread() as main:
         kernel.stamp("start")
         program.sleep(workload.warm_up)
@@ -68,13 +64,13 @@ def _main(kernel: DirtyLog) -> Thread:
         kernel.stamp("enabled")
         with program.block() as passes:
             for number in range(1, workload.pass_limit + 1):
-                _get(kernel)
+                get()
                 kernel.stamp("collected", number)
                 everything = number == 1 and not kernel.initially_set  # whatever the log has of it
                 if not everything:
                     passes.leave_if(~in_bitmap(few + 1))
                 elif kernel.slot_pages <= few:
-                    kernel.send_all()
+                    kernel.scan_all(Scan.ALL)
                     passes.leave()
                 if workload.clear_when == "at_once":
                     kernel.clear_log()
@@ -89,12 +85,6 @@ def _main(kernel: DirtyLog) -> Thread:
         if workload.clear_threads:
             program.barrier(_PASS, 1 + workload.clear_threads)
     return main
-
-
-def _get(kernel: DirtyLog) -> None:
-    """What was dirtied, and with some ways of clearing that, too."""
-    ways = {"at_get": kernel.get_and_clear_log, "ring": kernel.reset_ring}
-    ways.get(kernel.scenario.workload.clear_when, kernel.get_log)()
 
 
 def _send(kernel: DirtyLog, everything: bool) -> None:

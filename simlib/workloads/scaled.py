@@ -29,12 +29,6 @@ def scaled(scenario: Scenario, factor: int) -> Scenario:
 
     - `scenario`: its workload must be a migration.
     - `factor`: memory of the scenario over memory of the result.
-
-    >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
-    ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
-    >>> part = scaled(whole, 64)
-    >>> part.guest.pages_per_vcpu * 64 == whole.guest.pages_per_vcpu, part.workload.clear_chunk == 2**24
-    (True, True)
     """
     guest, workload, costs = scenario.guest, scenario.workload, scenario.costs
     if not workload.facts.by_chunk:

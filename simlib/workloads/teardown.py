@@ -18,14 +18,12 @@ from simlib.model.pagetable import LINE_BYTES, PageTable
 from simlib.model.policy import Policy
 from simlib.model.program import REGION, Extent, Lock, Thread
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Map, Mode, Stamp
+from simlib.model.steps import Map, Mode
 from simlib.model.unmapping import Unmapping, unmapping
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.horizon import within_horizon
 from simlib.workloads.kernel import INTERCONNECT, Kernel
-from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics
-
-_UNMAPPED, _UNDISTURBED = Stamp("unmapped"), Stamp("undisturbed")
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
@@ -33,10 +31,6 @@ def build(scenario: Scenario) -> Job:
 
     All memory is mapped when the run begins. Stamps are ``start``, ``undisturbed`` and ``unmapped``. The vCPUs of a
     guest that has ended do nothing.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "workload": {"kind": "teardown"}}))
-    >>> job.thread_names, [stamp.phase for stamp in job.stamps]
-    (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'unmapped'])
     """
     kernel = Kernel(scenario)
     vcpu = running_vcpu(kernel, logging=False) if scenario.workload.guest_runs else _ended_vcpu(kernel)
@@ -130,15 +124,11 @@ METRICS = (
 )  # fmt: skip
 """What a teardown measures."""
 
-DEFAULT = ("teardown_time",)
-"""Those that a prediction gives unless told otherwise."""
-
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
     return {
-        "teardown_time": (stamps[_UNMAPPED] - stamps[_UNDISTURBED]) * PS,
+        "teardown_time": phase_seconds(job, raw, "unmapped"),
         "longest_stall": float(raw.lap_max_ps[: scenario.guest.vcpus].max()) * PS,
         **lock_metrics(scenario, raw),
     }
@@ -165,4 +155,4 @@ def check_horizon(scenario: Scenario) -> None:
     within_horizon("the teardown would take {}", time, less, beside=scenario.workload.warm_up)
 
 
-KIND = Kind("teardown", build, METRICS, DEFAULT, measure, check_horizon)
+KIND = Kind("teardown", build, METRICS, ("teardown_time",), measure, check_horizon)

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from functools import partial
 
-from simlib.engine.result import PS, EngineResult
+from simlib.engine.result import EngineResult
 from simlib.model import strategy
 from simlib.model.job import Job
 from simlib.model.program import REGION, Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import ALL, Map, Stamp
-from simlib.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
+from simlib.workloads.degradation import GUEST, degradation, guest_metrics
 from simlib.workloads.guest import STOP, running_vcpu
 from simlib.workloads.kernel import Kernel
-from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, nothing
+from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, nothing, phase_seconds
 
 
 def build(scenario: Scenario) -> Job:
@@ -22,10 +22,6 @@ def build(scenario: Scenario) -> Job:
 
     The memory is mapped when the run begins, and no log is kept of it. Stamps are ``start``, ``undisturbed`` and
     ``zapped``; then the guest is stopped.
-
-    >>> job = build(Scenario.parse({"guest": {"vcpus": 2, "memory_per_vcpu": "4M"}, "workload": {"kind": "zap"}}))
-    >>> job.thread_names, [stamp.phase for stamp in job.stamps]
-    (('vcpu 0', 'vcpu 1', 'main'), ['start', 'undisturbed', 'zapped'])
     """
     kernel = Kernel(scenario)
     vcpu = running_vcpu(kernel, logging=False)
@@ -82,25 +78,17 @@ METRICS = (
 )
 """What zapping measures."""
 
-DEFAULT = ("zap_time", "guest_throughput", "longest_stall")
-"""Those that a prediction gives unless told otherwise."""
-
-_ZAPPED = Stamp("zapped")
-
-
-def curve(scenario: Scenario, job: Job, raw: EngineResult) -> pd.DataFrame:
-    """The guest's throughput until all is zapped."""
-    return degradation(scenario, job, raw, _ZAPPED)
+curve = partial(degradation, end=Stamp("zapped"))
+"""The guest's throughput until all is zapped."""
 
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    stamps = dict(zip(job.stamps, raw.stamp_ps.tolist(), strict=True))
     return {
-        "zap_time": (stamps[_ZAPPED] - stamps[UNDISTURBED]) * PS,
+        "zap_time": phase_seconds(job, raw, "zapped"),
         **guest_metrics(scenario, raw, curve(scenario, job, raw)),
         **lock_metrics(scenario, raw),
     }
 
 
-KIND = Kind("zap", build, METRICS, DEFAULT, measure, nothing, curve=curve)
+KIND = Kind("zap", build, METRICS, ("zap_time", "guest_throughput", "longest_stall"), measure, nothing, curve=curve)

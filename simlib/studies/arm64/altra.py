@@ -58,11 +58,7 @@ def calibrated(seed: int = 1, progress: Progress | None = None) -> Fit:
 
 
 def shipped_fit() -> Fit:
-    """The fit that simlib brings along for the machine of seed 000.
-
-    >>> shipped_fit().scenario.machine.name
-    'ampere-altra'
-    """
+    """The fit that simlib brings along for the machine of seed 000."""
     return load_fit(data_dir() / "fits" / "ampere-altra.json")
 
 

@@ -51,9 +51,6 @@ def starting_point(estimate: CostEstimate | None = None) -> Scenario:
     """The published selftest with the test of the spinlock's row, and every cost filled in.
 
     - `estimate`: calibrated costs; by default those of `shipped_fit`.
-
-    >>> starting_point().group
-    'old test'
     """
     fit = shipped_fit()
     return complete((estimate or fit.estimate).apply(fit.scenario.variants[MEASURED_AS["queued spinlock"]]))
@@ -68,10 +65,6 @@ def compare(
     (both NaN: one run, no interval), held_out (True: no row was fitted at these costs).
 
     - `scenario`: machine, guest, workload and costs; of its policy, what a strategy does not replace.
-
-    >>> frame = compare(starting_point(), [1, 64], pages_per_vcpu=512)
-    >>> frame.groupby("variant")["value"].last().idxmax()
-    'ticket lock'
     """
     at = [(name, n) for name in STRATEGIES for n in vcpus]
     cases = [scenario.changed({"policy": STRATEGIES[name]}).with_vcpus(n) for name, n in at]
@@ -88,9 +81,6 @@ def published() -> pd.DataFrame:
     """Measured times of the strategies that somebody measured, in the same table as `compare`.
 
     Returns: The columns of `compare`; kind is ``measured``, held_out says that the shipped fit did not see the row.
-
-    >>> published()["variant"].unique().tolist()
-    ['queued spinlock', 'rwlock, faults for read']
     """
     names = {variant: name for name, variant in MEASURED_AS.items()}
     rows = shipped_fit().curves().query("kind == 'measured' and metric == 'dirty_memory_time'")
@@ -102,9 +92,6 @@ def figure(curves: pd.DataFrame, title: str = "Four ways to take the same fault"
     """Dirty memory time over vCPUs, a curve a strategy.
 
     - `curves`: rows of `compare`, with those of `published` or without.
-
-    >>> figure(compare(starting_point(), [1, 2], pages_per_vcpu=512)).layout.title.subtitle.text
-    'lines are simulated at equal costs, only the lock policy differs'
     """
     drawn = figures.dirty_memory_time(curves, title)
     lines = [trace for trace in drawn.data if trace.mode == "lines" and trace.name.endswith(", simulated")]

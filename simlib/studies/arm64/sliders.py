@@ -42,10 +42,6 @@ def what_if(estimate: CostEstimate | None = None) -> widgets.Widget:
     Returns: A box: note; sliders; Reset beside the calibrated values; figure.
 
     - `estimate`: where the sliders start and what Reset goes back to; by default the shipped fit.
-
-    >>> note, sliders, reset, figure = what_if().children
-    >>> [slider.description for slider in sliders.children]
-    ['hold, ns', 'exit, ns', 'line transfer, ns', 'broadcast, ns']
     """
     start = starting_point(estimate)
     measured = published()

@@ -40,11 +40,6 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
 
     - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
       range. Times are seconds of the lab's clock. No cell was calibrated on.
-
-    >>> cell = {"machine": "riscv", "vcpus": 1, "batch": 64, "metric": "longest_stall", "lab": 1e-4,
-    ...         "lab_low": 9e-5, "lab_high": 2e-4, "model": 1.1e-4}
-    >>> [trace.name for trace in under_load(pd.DataFrame([cell])).data]
-    ['64 pages, simulated', '64 pages, lab, held out']
     """
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
     metrics = [metric for metric in _METRICS if metric in set(rows["metric"])]
@@ -88,11 +83,7 @@ _SWITCH_METRICS = {
 
 
 def metric_title(metric: str) -> str:
-    """What a column of the lab's switches is called.
-
-    >>> metric_title("clear_time_s"), metric_title("own_s")
-    ('time of CLEAR', 'own')
-    """
+    """What a column of the lab's switches is called."""
     return _SWITCH_METRICS.get(metric, metric.removesuffix("_s").replace("_", " "))
 
 
@@ -101,10 +92,6 @@ def switch_effects(rows: pd.DataFrame, title: str) -> go.Figure:
     """What a switch changes: a panel a metric, a row a setting; points are medians, bars the range over seeds.
 
     - `rows`: the columns `SWITCH_COLUMNS`; metrics that end in ``_s`` are seconds of the lab's clock.
-
-    >>> cell = {"setting": "lockless", "metric": "longest_stall_s", "value": 2e-5, "low": 1e-5, "high": 3e-5}
-    >>> len(switch_effects(pd.DataFrame([cell]), "Fast page fault").data)
-    1
     """
     metrics, settings = in_order(rows["metric"]), in_order(rows["setting"])
     factor, unit = time_unit([float(rows.loc[rows["metric"].str.endswith("_s"), "high"].max())])

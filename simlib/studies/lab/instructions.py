@@ -97,9 +97,6 @@ def plain_costs(name: str) -> pd.DataFrame:
     Returns: `COST_COLUMNS` of ``fault`` (with the access), ``clear_page``, ``reacquire``.
 
     - `name`: one of `simlib.studies.lab.machines.LABS`.
-
-    >>> plain_costs("riscv")["name"].tolist()
-    ['fault', 'clear_page', 'reacquire']
     """
     ioctls = _ioctls("plain", name)
     ioctls = ioctls[ioctls["passes"] == ioctls["passes"].min()]

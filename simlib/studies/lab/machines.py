@@ -24,11 +24,7 @@ PAGE = 4096
 
 
 def lab_scenario(name: str) -> Scenario:
-    """The scenario of one of the lab's machines; its costs are in its fit.
-
-    >>> lab_scenario("riscv").machine.clock
-    'serial'
-    """
+    """The scenario of one of the lab's machines; its costs are in its fit."""
     return load_scenario(data_dir() / "scenarios" / f"lab-{name}.toml")
 
 
@@ -61,9 +57,6 @@ def lab_name(row: pd.Series) -> str:
     """Which of `LABS` a row of the lab's tables belongs to.
 
     Raises `InputError` if the row's machine is none of them.
-
-    >>> lab_name(pd.Series({"architecture": "x86_64", "mode": "npt", "switches": ""}))
-    'x86-npt'
     """
     machine = f"{row['architecture']} {row['mode']}"
     names = {"x86_64 npt": "x86-npt", "x86_64 shadow": "x86-shadow", "riscv64 h": "riscv"}

@@ -50,11 +50,6 @@ def switch_told(experiment: str, frame: pd.DataFrame) -> str:
 
     - `experiment`: one of `simlib.studies.lab.switches.SWITCHES`.
     - `frame`: its `switch_effects`.
-
-    >>> from simlib.studies.lab.switches import switch_effects
-    >>> told = switch_told("get-batch", switch_effects("get-batch"))
-    >>> told.startswith("Letting go within GET trades"), "Longest stall: from" in told
-    (True, True)
     """
     said = [SWITCHES[experiment].why]
     for metric, part in frame.groupby("metric", sort=False):

@@ -49,12 +49,7 @@ def instructions(name: str) -> dict[str, float]:
 
 
 def statistics_own(name: str) -> dict[str, float]:
-    """Instructions of the lab's statistics themselves: in a fault, and in letting go and taking the lock again.
-
-    >>> own = statistics_own("x86-npt")
-    >>> abs(own["fault"]) < 10 < 100 < own["letting go"]  # a stamp of the time is read twice for each hold
-    True
-    """
+    """Instructions of the lab's statistics themselves: in a fault, and in letting go and taking the lock again."""
     known, plain = _values_of(instruction_costs(name)), _values_of(plain_costs(name))
     fault = known["fault_exit"] + known["fault_hold"] + known["guest_access"]
     return {"fault": fault - plain["fault"], "letting go": known["reacquire"] - plain["reacquire"]}
@@ -65,11 +60,7 @@ def _values_of(costs: pd.DataFrame) -> dict[str, float]:
 
 
 def times() -> pd.DataFrame:
-    """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source.
-
-    >>> sorted(times()["kind"].unique())
-    ['clear', 'exit', 'hold', 'letting go']
-    """
+    """All actions of which both a count and a time exist: kind, architecture, machine (the lab's), time_ns, source."""
     x86 = _nanoseconds(shipped_fit(configurations()).estimate)
     ampere = _nanoseconds(altra.shipped_fit().estimate)
     paging = _nanoseconds(growth.growth_fit("shadow-paging-few").estimate)
@@ -139,10 +130,6 @@ def translate(kind: str, count: float, table: pd.DataFrame) -> Translated:
 
     - `kind`: one of `KINDS`.
     - `table`: of `ratio_table`.
-
-    >>> found = translate("clear", 100, ratio_table())
-    >>> bool(15 < found.time_ns < 40 and found.factor > 1)
-    True
     """
     logs = np.log(table["ns_per_instruction"])
     deviations = logs - logs.groupby(table["kind"]).transform("mean")

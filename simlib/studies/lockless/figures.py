@@ -39,12 +39,7 @@ GET_COLUMNS = {"axis": TEXT, "value": TEXT, "way": TEXT, "metric": word(_METRICS
 
 @reads("table", CHANGE_COLUMNS)
 def regression_shown(rows: pd.DataFrame) -> go.Figure:
-    """Change of the time with its interval, and the slowdown that the runs could have shown, a row a comparison.
-
-    >>> row = dict(zip(CHANGE_COLUMNS, ("EPT on", -0.9, -3.6, 1.7, 3.7)))
-    >>> [trace.name for trace in regression_shown(pd.DataFrame([row])).data]
-    ['change, with 90 % interval', 'smallest slowdown shown with 80 % power']
-    """
+    """Change of the time with its interval, and the slowdown that the runs could have shown, a row a comparison."""
     bars = error_bars(rows["change_percent"], rows["low_percent"], rows["high_percent"])
     figure = go.Figure()
     figure.add_scatter(
@@ -69,12 +64,7 @@ def regression_shown(rows: pd.DataFrame) -> go.Figure:
 
 @reads("table", RATIO_COLUMNS)
 def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
-    """Simulated ratios of GET's time over that of the pages it found, a colour a guest, beside the published ratio.
-
-    >>> row = dict(zip(RATIO_COLUMNS, ("EPT off", 1.05, 0.36, 1.06)))
-    >>> [trace.name for trace in get_ratios(pd.DataFrame([row]), 0.53).data]
-    ['EPT off: a page as dear', "EPT off: the lab's ratio"]
-    """
+    """Simulated ratios of GET's time over that of the pages it found, a colour a guest, beside the published ratio."""
     figure = go.Figure()
     kinds = (("ratio", "a page as dear", "circle"), ("ratio_lab", "the lab's ratio", "diamond-open"))
     for (colour, guest), (column, name, symbol) in product(zip(PALETTE, in_order(rows["guest"]), strict=False), kinds):
@@ -93,12 +83,7 @@ def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
 
 @reads("table", GET_COLUMNS)
 def get_ways(rows: pd.DataFrame) -> go.Figure:
-    """Predicted metrics by way, a row of panels a metric, a column what is varied.
-
-    >>> row = dict(zip(GET_COLUMNS, ("vcpus", "16", "one hold", "get_time", 2e-3, 1e-3, 3e-3)))
-    >>> [trace.name for trace in get_ways(pd.DataFrame([row])).data if trace.showlegend]
-    ['one hold']
-    """
+    """Predicted metrics by way, a row of panels a metric, a column what is varied."""
     metrics = [name for name in _METRICS if name in set(rows["metric"])]
     axes, ways = in_order(rows["axis"]), in_order(rows["way"])
     panels = list(product(metrics, axes))

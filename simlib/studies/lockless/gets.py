@@ -42,9 +42,6 @@ VCPUS = 12
 """CPUs of seed 002's host, and vCPUs of the guest of its kernbench; GET's guest is not stated."""
 
 
-# -- the lab's prototype -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Walk:
     """What write-protecting a page takes in the lab, instructions: values, each with its interval.
@@ -92,10 +89,6 @@ def fit_walk() -> Walk:
 
     Its interval has the scatter of the observations, and how far the model was off in the lab's other cells under
     load (the discrepancy of the shipped fit), which all observations share.
-
-    >>> walk = fit_walk()
-    >>> walk.lockless[1] < walk.lockless[0] < walk.lockless[2] and 0 < walk.ratio[1] < walk.ratio[2] < 0.5
-    True
     """
     page = instruction_costs("x86-shadow").query("name == 'clear_page'")[["value", "low", "high"]]
     value, low, high = page.to_numpy(dtype=float)[0].tolist()
@@ -153,8 +146,6 @@ def lab_comparison(walk: Walk) -> pd.DataFrame:
     return frame.assign(error=np.where(frame["lab"] == frame["model"], 0.0, frame["model"] / frame["lab"] - 1))
 
 
-# -- what 9.0 and 4.8 ms can be made of ----------------------------------------------------------------------------
-
 GUESTS: dict[str, dict[str, dict[str, str]]] = {
     "EPT, pages": {"policy": {"architecture": "x86-shadow"}, "guest": {"backing": "4k"}},
     "EPT, blocks at first": {"policy": {"architecture": "x86-shadow"}, "guest": {"backing": "thp"}},
@@ -173,11 +164,7 @@ SETTINGS = tuple(itertools.product(("3G", "12G"), ("200ns", "2us"), ("5ms", "50m
 
 
 def get_scenario(guest: str, memory: str, interval: str, pause: str, vcpus: int = VCPUS, rounds: int = 4) -> Scenario:
-    """GET again and again from one of `GUESTS`, whose vCPUs write any page of it, with x86's published costs.
-
-    >>> get_scenario("EPT off", "3G", "1us", "5ms")
-    <Scenario get_dirty_log on x86-published: 12 vCPUs, 3G, x86-shadow-paging, 0 costs given>
-    """
+    """GET again and again from one of `GUESTS`, whose vCPUs write any page of it, with x86's published costs."""
     return Scenario.parse(
         {"machine": {"name": "x86-published"}, "group": "shadow", "policy": GUESTS[guest]["policy"],
          "guest": {"vcpus": vcpus, "memory": memory} | GUESTS[guest]["guest"],
@@ -242,19 +229,9 @@ class Budget:
         """Time of the walk before, s, if without the lock it takes `ratio` of it."""
         return self.means.saved / (1 - self.ratio)
 
-    @property
-    def walk_pages(self) -> float:
-        """Dirty pages a GET then."""
-        return self.walk / self.page[0]
-
 
 def budget(walk: Walk) -> Budget:
-    """The arithmetic of seed 002's means.
-
-    >>> found = budget(Walk((155.0, 154.0, 156.0), (54.25, 40.0, 60.0), 6))
-    >>> f"{1e3 * found.walk:.1f} ms of walk; {1e6 * found.wait_each:.0f} µs a vCPU"
-    '6.5 ms of walk; 350 µs a vCPU'
-    """
+    """The arithmetic of seed 002's means."""
     estimate = published_costs()
     costs = estimate.apply(get_scenario("EPT off", "3G", "1us", "5ms")).costs
     index = estimate.names.index("clear_page[shadow]")
@@ -263,9 +240,6 @@ def budget(walk: Walk) -> Budget:
     flush = ((costs.flush or 0) + VCPUS * (costs.flush_per_vcpu or 0)) * PS
     page = (value, value * float(np.exp(-half)), value * float(np.exp(half)))
     return Budget(kernbench.get_means(), page, flush, walk.ratio[0])
-
-
-# -- the walk that begins anew -------------------------------------------------------------------------------------
 
 
 def rewalks(scenario: Scenario) -> dict[str, float]:
@@ -295,12 +269,7 @@ def rewalks(scenario: Scenario) -> dict[str, float]:
 
 
 def rewalk_table() -> pd.DataFrame:
-    """`rewalks` for guests of two sizes whose vCPUs all fault as fast as they can.
-
-    >>> table = rewalk_table()
-    >>> bool((abs(table["counted"] - table["expected"]) < 2).all())
-    True
-    """
+    """`rewalks` for guests of two sizes whose vCPUs all fault as fast as they can."""
     rows = []
     for memory, rounds in (("3M", 1000), ("48M", 200)):
         case = get_scenario("EPT off", memory, "1us", "100us", rounds=rounds)
@@ -333,7 +302,7 @@ def readings(b: Budget, ratio: tuple[float, float, float], w: pd.DataFrame) -> p
          "excluded" if saved > 100 * b.flush else "open", "function time of kvm_flush_remote_tlbs"),
         ("the walk itself became faster: another walk of the rmap, one atomic operation for an update of an SPTE",
          f"a page in at most {means.ratio:.2f} of its time; with the lab's ratio {1e3 * b.walk:.1f} ms of walk before, "
-         f"{1e-3 * b.walk_pages:.0f} thousand pages at {1e9 * b.page[0]:.0f} ns",
+         f"{1e-3 * (b.walk / b.page[0]):.0f} thousand pages at {1e9 * b.page[0]:.0f} ns",
          f"the lab's prototype (another kernel, another walk) takes {ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f}) "
          "of the instructions; instructions are no time, misses of the cache stay",
          "possible" if ratio[1] < means.ratio else "excluded",

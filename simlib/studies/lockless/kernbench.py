@@ -84,12 +84,7 @@ def cells() -> pd.DataFrame:
 
 
 def contrast(frame: pd.DataFrame, weights: Mapping[str, float]) -> Contrast:
-    """After less before, with so much weight on each value of ``ept``.
-
-    >>> each = contrast(runs(), {"Y": 1.0})
-    >>> f"{each.value:.4f}, p = {each.p_value:.2f}"
-    '-0.0095, p = 0.43'
-    """
+    """After less before, with so much weight on each value of ``ept``."""
     value, parts = 0.0, []
     for (ept, weight), (variant, sign) in itertools.product(weights.items(), (("after", 1.0), ("before", -1.0))):
         rows = frame[(frame["ept"] == ept) & (frame["variant"] == variant)]
@@ -133,11 +128,7 @@ def holm(values: pd.Series) -> pd.Series:
 
 
 def runs_needed(percent: float, ept: str) -> int:
-    """Runs of each kernel that show a slowdown of so much, one-sided, if they scatter as those of this cell did.
-
-    >>> runs_needed(1.0, "N") < runs_needed(1.0, "Y")
-    True
-    """
+    """Runs of each kernel that show a slowdown of so much, one-sided, if they scatter as those of this cell did."""
     error = contrast(runs(), {ept: 1.0}).error * np.sqrt(3)  # of one run before and one after
     many = (Contrast(0.0, float(error / np.sqrt(number)), 2 * (number - 1)) for number in itertools.count(2))
     return next(number for number, each in enumerate(many, 2) if each.shown() * 100 <= percent)
@@ -182,12 +173,7 @@ class Means:
 
 
 def get_means() -> Means:
-    """Seed 002's means of GET.
-
-    >>> means = get_means()
-    >>> f"{1e3 * means.saved:.3f} ms saved, {means.ratio:.3f} left; an outlier of {1e3 * means.outlier:.1f} ms"
-    '4.202 ms saved, 0.534 left; an outlier of 46.8 ms'
-    """
+    """Seed 002's means of GET."""
     frame = load("x86-get-dirty-log-lockless").frame.set_index("variant")
     times = frame["get_dirty_log_time_ns"] * 1e-9
     return Means(float(times["before"]), float(times["after"]), int(frame["runs"].iloc[0]))

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simlib.model.scenario import Scenario
 from simlib.parallel import Progress
 from simlib.prediction import evaluate
 from simlib.studies.lockless.gets import GUESTS, Walk, get_scenario, published_costs
-from simlib.studies.study import student
+from simlib.studies.study import around
 
 DEAR, LAB = "no lock, a page as dear", "no lock, the lab's ratio"
 
@@ -71,14 +70,6 @@ def _cases(guest: str, point: Mapping[str, Any], walk: Walk, seed: int) -> dict[
     return cases
 
 
-def _interval(values: NDArray[np.float64], discrepancy: float, most: float = np.inf) -> tuple[float, float, float]:
-    """The best value and an interval: the draws' scatter, and the fit's discrepancy, in logarithms."""
-    logs = np.log(np.maximum(values, 1e-12))
-    spread = float(np.hypot(np.sqrt(np.mean((logs[1:] - logs[0]) ** 2)), discrepancy))
-    half = student(DRAWS) * spread
-    return float(values[0]), float(values[0] * np.exp(-half)), min(most, float(values[0] * np.exp(half)))
-
-
 def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> pd.DataFrame:
     """Every way at every point of the guest without EPT, simulated; `progress` is told (what, share done).
 
@@ -95,9 +86,10 @@ def predictions(walk: Walk, seed: int = 1, progress: Progress | None = None) -> 
     }
     discrepancy, rows = published_costs().discrepancy, []
     for (axis, point), way, metric in itertools.product(points, WAYS, METRICS):
-        values = np.array([run[METRICS[metric]] for run in measured[tuple(point.values()), way]])
-        ends = _interval(values, discrepancy, 1.0 if metric == "guest_throughput" else np.inf)
-        rows.append((axis, str(point[axis]), *point.values(), way, metric, *ends))
+        best, *others = (run[METRICS[metric]] for run in measured[tuple(point.values()), way])
+        low, high = around(best, np.log(np.maximum(others, 1e-12)) - np.log(max(best, 1e-12)), discrepancy)
+        high = min(high, 1.0) if metric == "guest_throughput" else high
+        rows.append((axis, str(point[axis]), *point.values(), way, metric, best, low, high))
     columns = ["axis", "value", *BASE, "way", "metric", "estimate", "low", "high"]
     return pd.DataFrame(rows, columns=columns)
 

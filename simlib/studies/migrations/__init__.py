@@ -54,7 +54,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
     fit, grid = shipped_fit(configurations()), settings.load_grid()
     changes = drops.changes(DRAWS, seed, portion(progress, 0.0, 0.3))
     loongarch = {"LoongArch as it is": drops.loongarch()}
-    seconds = degraded.seconds(DRAWS // 3, seed, portion(progress, 0.4, 0.5))
+    seconds, degradation, work = degraded.seconds(DRAWS // 3, seed, portion(progress, 0.4, 0.5))
     throughput, dips = degraded.dips(seed, portion(progress, 0.5, 0.7))
     split = drops.clear_split(fit)
     tables = {
@@ -64,13 +64,13 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
         "reacquisitions": drops.reacquisitions(split),
         "settings": settings.settings_table(grid),
         "nine": settings.predictive(grid),
-        "degradation": seconds.curves,
-        "work": seconds.work,
+        "degradation": degradation,
+        "work": work,
         "one-guest": degraded.one_guest(seed, portion(progress, 0.7, 1.0)),
         "throughput": throughput,
         "dips": dips,
     }
-    return Migrations(pd.concat([changes, seconds.numbers], ignore_index=True), tables, fit)
+    return Migrations(pd.concat([changes, seconds], ignore_index=True), tables, fit)
 
 
 def answer(found: Migrations) -> Answer:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from simlib.measurements import data_dir, load
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
 from simlib.simulation import SimulationResult, run_scenario
-from simlib.studies.study import FITTED, HELD_OUT, numbers, shipped_fit, student
+from simlib.studies.study import FITTED, HELD_OUT, around, numbers, shipped_fit
 from simlib.studies.x86.hosts import split_access_bound
 from simlib.workloads.degradation import LEVELS, degradation
 from simlib.workloads.migration import unscaled
@@ -40,11 +40,7 @@ _PART = 1024
 
 
 def published_migration() -> Scenario:
-    """The 48 vCPU migration; its variants are the hosts and kernels that were published.
-
-    >>> sorted(published_migration().variants)
-    ['arm64-after', 'arm64-before', 'x86-reference']
-    """
+    """The 48 vCPU migration; its variants are the hosts and kernels that were published."""
     return load_scenario(data_dir() / "scenarios" / "migration-48-vcpus.toml")
 
 
@@ -54,22 +50,14 @@ def published_seconds(variant: str) -> list[float]:
     return [float(rows[variant, level]) for level in LEVELS]
 
 
-class Seconds(NamedTuple):
-    """The 48 vCPU migration beside what was published.
-
-    - `numbers`: `simlib.studies.study.COLUMNS`, ``low_bar``, ``high_bar``.
-    - `curves`: ``series``, ``time_s``, ``width_s``, ``degradation``, ``role``.
-    - `work`: ``series``, ``faults_per_page``, ``precopy_s``, ``clear_s``, ``clear_wait_s`` (of it), ``throughput``
-      (mean).
-    """
-
-    numbers: pd.DataFrame
-    curves: pd.DataFrame
-    work: pd.DataFrame
-
-
-def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None) -> Seconds:
+def seconds(
+    draws: int, seed: int = 1, progress: parallel.Progress | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Seconds above 99, 50 and 10 % degradation of the 48 vCPU migration, published and by the model.
+
+    Returns: the numbers (`simlib.studies.study.COLUMNS`, ``low_bar``, ``high_bar``); the curves (``series``,
+    ``time_s``, ``width_s``, ``degradation``, ``role``); and the work (``series``, ``faults_per_page``, ``precopy_s``,
+    ``clear_s``, ``clear_wait_s`` (of it), ``throughput`` (mean)).
 
     - `draws`: of the costs, for the intervals.
     - `seed`: of the draws and of the engine.
@@ -90,14 +78,16 @@ def seconds(draws: int, seed: int = 1, progress: parallel.Progress | None = None
         spread = np.array(parallel.each(jobs))
         for level, known, others in zip(LEVELS, published_seconds(name), spread.T, strict=True):
             model = best[f"seconds_above_{level}"]
-            low, high = _log_interval(model, others)
+            low, high = float(min(model, *others)), float(max(model, *others))
+            if low > 0:
+                low, high = around(model, np.log(others / model))
             rows.append((name, f"seconds above {level} %", known, model, low, high, role,
                          known * (1 - BARS[name]), known * (1 + BARS[name])))  # fmt: skip
         if progress is not None:
             progress("48 vCPUs", (step + 1) / len(variants))
     columns = ["variant", "metric", "published", "predicted", "low", "high", "role", "low_bar", "high_bar"]
     of_work = ["series", "faults_per_page", "precopy_s", "clear_s", "clear_wait_s", "throughput"]
-    return Seconds(
+    return (
         numbers(pd.DataFrame(rows, columns=columns).assign(unit="s", vcpus=48), TABLE),
         pd.concat(curves, ignore_index=True),
         pd.DataFrame(work, columns=of_work),
@@ -109,15 +99,6 @@ def _above(case: Scenario, seed: int, check: parallel.Check) -> list[float]:
     run = run_scenario(scaled(complete(case), 2 * _PART), seed=seed, progress=check)
     found = unscaled(run.metrics, 2 * _PART)
     return [found[f"seconds_above_{level}"] for level in LEVELS]
-
-
-def _log_interval(best: float, spread: np.ndarray) -> tuple[float, float]:
-    """Interval around the best value from few draws: t of their logarithms' deviation from it."""
-    if best <= 0 or (spread <= 0).any():
-        return float(min(best, *spread)), float(max(best, *spread))
-    deviation = float(np.sqrt(np.mean(np.log(spread / best) ** 2)))
-    half = student(len(spread)) * deviation
-    return best * float(np.exp(-half)), best * float(np.exp(half))
 
 
 def one_guest(seed: int = 1, progress: parallel.Progress | None = None) -> pd.DataFrame:

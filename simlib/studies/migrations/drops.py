@@ -52,11 +52,6 @@ def change_by_drop(
     - `draws`: of the costs for the interval, 0: none; the estimate uses the best costs, and four times the memory of a
       draw.
     - `seed`: of the draws and of the engine.
-
-    >>> small = configurations().variants["config-1"].changed({"workload": {"pass_limit": 1}})
-    >>> found = change_by_drop({"one pass": small}, draws=2)
-    >>> bool((found["low"] <= found["predicted"]).all())
-    True
     """
 
     def run(case: Scenario, logs: np.ndarray, batch: int, factor: int, check: parallel.Check) -> dict[str, float]:
@@ -100,9 +95,6 @@ def loongarch() -> Scenario:
 
     Nobody has measured a LoongArch host in such a way: what is predicted is what its *policy* does, a queued spinlock
     that a fault takes twice (`simlib.model.architectures`), at the x86 hosts' costs of the shadow MMU.
-
-    >>> loongarch().policy.resolved().fault_lock_sections
-    2
     """
     third = configurations().variants["config-3"]
     return third.changed({"policy": {"architecture": "loongarch", "eager_split": False}})

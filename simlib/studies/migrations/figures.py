@@ -71,11 +71,6 @@ def three_configurations(table: pd.DataFrame) -> go.Figure:
 
     - `table`: the columns of `BESIDE` and ``emulates``: ``variant`` ends with the configuration's number, ``metric`` is
       one of `METRICS`; changes in percent.
-
-    >>> row = {"variant": "configuration 3", "emulates": "loongarch", "metric": "clear_cpu_time", "published": 5200,
-    ...        "low_bar": 3000, "high_bar": 8000, "predicted": 4800, "low": 4100, "high": 5600, "role": "held out"}
-    >>> [trace.name for trace in three_configurations(pd.DataFrame([row])).data if trace.showlegend]
-    ['counted as agreement', 'published', 'model, predicted']
     """
     rows = table.sort_values("variant", kind="stable")
     label = rows["variant"].str.split().str[-1] + ": " + rows["emulates"]
@@ -95,11 +90,6 @@ def seconds_above(table: pd.DataFrame) -> go.Figure:
     """Seconds above each level of degradation, published and by the model, a panel a variant, a row a level.
 
     - `table`: the columns of `BESIDE`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
-
-    >>> row = {"variant": "arm64, before", "metric": "seconds above 99 %", "published": 105.0, "predicted": 101.0,
-    ...        "low": 96.0, "high": 108.0, "low_bar": 80.0, "high_bar": 130.0, "role": "fitted"}
-    >>> [trace.name for trace in seconds_above(pd.DataFrame([row])).data if trace.showlegend]
-    ['counted as agreement', 'published', 'model, fitted']
     """
     series = {name: name for name in in_order(table["variant"])}
     figure = _beside(table.assign(label=table["metric"].str.removeprefix("seconds ")), "variant", series, seconds)
@@ -115,10 +105,6 @@ def throughput_over_time(table: pd.DataFrame) -> go.Figure:
     """Throughput of the guest over time, in percent of undisturbed, a panel a case, a line a series.
 
     - `table`: columns ``series``, ``panel``, ``time_s``, ``throughput`` (1: undisturbed).
-
-    >>> table = pd.DataFrame({"series": "before", "panel": "1 GiB", "time_s": [0.1, 0.2], "throughput": [1.0, 0.7]})
-    >>> throughput_over_time(table).data[0].y
-    array([100.,  70.])
     """
     rows = table.assign(role="simulated")
     panels, series = in_order(rows["panel"]), in_order(rows["series"])

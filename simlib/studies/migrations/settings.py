@@ -62,11 +62,7 @@ NUMBERS = tuple((number, metric) for number in (1, 2, 3) for metric in PUBLISHED
 
 
 def published() -> NDArray[np.float64]:
-    """The nine published changes as logarithms of after over before, in the order of `NUMBERS`.
-
-    >>> round(100 * float(np.expm1(published()[-1])))
-    5200
-    """
+    """The nine published changes as logarithms of after over before, in the order of `NUMBERS`."""
     table = load(TABLE).frame.set_index("configuration")
     return np.array([np.log1p(float(table[PUBLISHED_CHANGE[metric]][n]) / 100) for n, metric in NUMBERS])
 
@@ -84,11 +80,7 @@ def changes(settings: Mapping[str, Any], estimate: CostEstimate, check: parallel
 
 
 def grid() -> list[dict[str, Any]]:
-    """Every combination of the settings.
-
-    >>> len(grid()), grid()[0]["link"]
-    (480, '100Gbit/s')
-    """
+    """Every combination of the settings."""
     return [dict(zip(SETTINGS, values, strict=True)) for values in product(*(tried for tried, _ in SETTINGS.values()))]
 
 
@@ -105,20 +97,12 @@ def simulate_grid(progress: parallel.Progress | None = None) -> pd.DataFrame:
 
 
 def column(number: tuple[int, str]) -> str:
-    """Name of one number's column.
-
-    >>> column((3, "dirty_left"))
-    'dirty_left[3]'
-    """
+    """Name of one number's column."""
     return f"{number[1]}[{number[0]}]"
 
 
 def load_grid() -> pd.DataFrame:
-    """What is kept, as `simulate_grid` gives it.
-
-    >>> len(load_grid()) == len(grid())
-    True
-    """
+    """What is kept, as `simulate_grid` gives it."""
     table = pd.read_csv(data_dir() / "fits" / "seed-001-settings.csv")
     for name, (values, _) in SETTINGS.items():
         table[name] = table[name].astype(type(values[0]))

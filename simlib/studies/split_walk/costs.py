@@ -79,11 +79,7 @@ READINGS = (
 
 
 def published(machine: str) -> pd.DataFrame:
-    """The six published changes of a machine, in the order of `CASES`.
-
-    >>> published("AmpereOne").loc[("enable", "thp"), "runtime_change_percent"]
-    np.float64(-11.94)
-    """
+    """The six published changes of a machine, in the order of `CASES`."""
     return load(TABLES[machine][0]).frame.set_index(["scenario", "backing"]).loc[list(CASES)]
 
 
@@ -203,11 +199,7 @@ class _Problem:
 
 
 def fit(machine: str = "AmpereOne", how: Reading = READINGS[0], *, draws: int = 200, seed: int = 1) -> WalkFit:
-    """Ratios of costs by least squares in the published standard deviations; `draws` are for the intervals.
-
-    >>> fit(draws=2).observations["within"].all()
-    np.True_
-    """
+    """Ratios of costs by least squares in the published standard deviations; `draws` are for the intervals."""
     problem = _Problem(machine, how)
     best = problem.solve(problem.seen, problem.starts)
     starts = [best.x, problem.starts[0]]

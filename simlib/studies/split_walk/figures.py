@@ -40,13 +40,7 @@ _LOOKS = {
 
 @reads("table", CHANGE_COLUMNS)
 def changes(rows: pd.DataFrame) -> go.Figure:
-    """Changes of the ioctl's time, percent, a panel a machine, a row a case, as the study's numbers have them.
-
-    >>> row = {"machine": "AmpereOne", "metric": "enable", "backing": "thp", "published": -11.94, "deviation": 2.55,
-    ...        "fitted": -11.0, "predicted": -9.0, "low": -14.0, "high": -4.0}
-    >>> changes(pd.DataFrame([row])).data[0].x
-    array([-11.94])
-    """
+    """Changes of the ioctl's time, percent, a panel a machine, a row a case, as the study's numbers have them."""
     rows = rows.assign(case=rows["metric"] + ", " + rows["backing"])
     panels, cases = in_order(rows["machine"]), in_order(rows["case"])
     figure, place = facets(panels, "change of the ioctl's time, %", columns=2)
@@ -70,12 +64,7 @@ def changes(rows: pd.DataFrame) -> go.Figure:
 
 @reads("table", SHARE_COLUMNS)
 def shares(rows: pd.DataFrame) -> go.Figure:
-    """Shares of the time of an ioctl as it is, percent, a panel a machine, a bar a case.
-
-    >>> row = {"panel": "AmpereOne", "case": "enable, thp", "what": "table_entry", "share_percent": 80.0}
-    >>> shares(pd.DataFrame([row])).data[0].name
-    'entries of new tables'
-    """
+    """Shares of the time of an ioctl as it is, percent, a panel a machine, a bar a case."""
     panels, spent = in_order(rows["panel"]), [what for what in WHAT if what in set(rows["what"])]
     figure, place = facets(panels, "share of the time, %", columns=2)
     for index, panel in enumerate(panels):

@@ -47,13 +47,7 @@ _LOOKS = {
 
 @reads("table", UNMAP_COLUMNS)
 def unmap_times(rows: pd.DataFrame) -> go.Figure:
-    """Time of an unmap over memory, a panel a mapping, a colour a kernel, as `Teardown.unmap` has them.
-
-    >>> row = {"mapping": "4K pages", "kernel": "base", "memory_gb": 16, "published": 8.1, "predicted": 8.1,
-    ...        "low": 8.0, "high": 8.2, "role": "held out"}
-    >>> [trace.name for trace in unmap_times(pd.DataFrame([row])).data if trace.showlegend]
-    ['base', 'held out', 'predicted, with interval']
-    """
+    """Time of an unmap over memory, a panel a mapping, a colour a kernel, as `Teardown.unmap` has them."""
     panels, kernels = in_order(rows["mapping"]), in_order(rows["kernel"])
     figure, place = facets(panels, "memory, GB", columns=2, shared_y=False)
     for i, panel in enumerate(panels):
@@ -94,12 +88,6 @@ def teardown_ways(rows: pd.DataFrame, bounds: pd.DataFrame | None = None) -> go.
 
     Published `bounds` (`BOUND_COLUMNS`) stand in every row of their memory and page size, as the source does not state
     what maps the memory.
-
-    >>> row = {"memory": "64G", "page_size": "4K", "mapping": "blocks", "way": "both", "estimate_s": 12.0,
-    ...        "low_s": 2.0, "high_s": 12.5}
-    >>> figure = teardown_ways(pd.DataFrame([row]))
-    >>> figure.layout.yaxis.ticktext, figure.data[0].x
-    (('4K, blocks',), array([12.]))
     """
     known = pd.DataFrame(columns=list(BOUND_COLUMNS)) if bounds is None else checked(bounds, BOUND_COLUMNS, "bounds")
     rows = rows.assign(row=rows["page_size"] + ", " + rows["mapping"])

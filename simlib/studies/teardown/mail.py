@@ -74,11 +74,7 @@ class Seed:
 
 
 def seed() -> Seed:
-    """Seed 003's three statements.
-
-    >>> f"{seed().clean_line[0] * 1e9:.1f} ns a line, {seed().rest_s[0]:.2f} s for the rest"
-    '11.1 ns a line, 0.12 s for the rest'
-    """
+    """Seed 003's three statements."""
     bounds = load(BOUNDS).frame
     times, memory = bounds.set_index("variant")["teardown_time_s"].to_dict(), bounds["memory_gb"].iloc[0]
     percent = float(load("arm64-teardown-cost-share").frame["share_percent"].iloc[0])
@@ -91,9 +87,6 @@ def walk_entry() -> float:
 
     That walk changes each entry too, and gives nothing back. The tables' own cost of an entry is an upper bound of what
     KVM does: their test timed more, such as freeing the host's pages.
-
-    >>> f"{walk_entry() * 1e9:.0f} ns"
-    '19 ns'
     """
     table = load("arm64-enable-dirty-log-chunks")
     times = table.rows("page_size == '4K'").set_index("variant")["enable_time_ms"].to_dict()
@@ -132,10 +125,6 @@ def largest_page_share(found: dict[str, UnmapFit]) -> float:
     """Largest share of seed 003's memory that pages of 4 KiB can map, if invalidations cost what the tables have.
 
     The rest is then mapped by blocks of 2 MiB, and all of it must fit into what cache maintenance leaves, at most.
-
-    >>> from simlib.studies.teardown.unmap import fits
-    >>> 0 < largest_page_share(fits()) < 0.01
-    True
     """
     said, way = seed(), WAYS["no cache maintenance"]
     does = {mapping: unmapping(PageTable(4096), said.memory, table.leaf, way) for mapping, table in TABLES.items()}
@@ -226,11 +215,7 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
 
 
 def teardown_scenario(memory: int, page: int, leaf: int, way: Policy, **workload: object) -> Scenario:
-    """A VM of so much memory (bytes), whose stage 2 maps it at that level, torn down in one of the `WAYS`.
-
-    >>> teardown_scenario(64 * GIB, 4096, 2, WAYS["no cache maintenance"])
-    <Scenario teardown on unnamed: 1 vCPUs, 64G, arm64, 0 costs given>
-    """
+    """A VM of so much memory (bytes), whose stage 2 maps it at that level, torn down in one of the `WAYS`."""
     return Scenario.parse(
         {"guest": {"vcpus": 1, "memory": memory, "page_size": page, "backing": "thp" if leaf == 2 else "4k"},
          "policy": {"architecture": "arm64", "teardown_cache": way.teardown_cache, "teardown_tlb": way.teardown_tlb},

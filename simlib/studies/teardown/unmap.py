@@ -94,9 +94,6 @@ def published(mapping: str) -> pd.DataFrame:
 
     Returns: `simlib.studies.study.COLUMNS`, and ``mapping``, ``kernel`` (one of `KERNELS`), ``memory_gb``,
     ``constant``, ``entries``, ``invalidations``.
-
-    >>> published("2M blocks").iloc[[0, 8]][["kernel", "entries", "invalidations"]].to_numpy().tolist()
-    [['base', 513, 513], ['series', 513, 2]]
     """
     table = TABLES[mapping]
     frame = load(table.name).frame
@@ -166,9 +163,6 @@ def across(found: dict[str, UnmapFit]) -> pd.DataFrame:
 
     Returns: ``costs_of``, ``said_of``, ``kernel``, ``published_ms_per_gb``, ``model_ms_per_gb``, ``ratio`` (published
     over model), and its interval ``low``, ``high``.
-
-    >>> bool((across(fits())["ratio"] > 1.5).iloc[:2].all())
-    True
     """
     rows = []
     for mine, other in (tuple(TABLES), tuple(TABLES)[::-1]):

@@ -34,13 +34,7 @@ _TICKS = (0.6, 0.7, 0.85, 1.0, 1.15, 1.5, 2.0, 2.5)
 
 @reads("table", FAULT_COLUMNS)
 def saturated_fault(rows: pd.DataFrame) -> go.Figure:
-    """Wall time a page over vCPUs, a panel a table, a line a reading.
-
-    >>> table = pd.DataFrame({"panel": "a", "reading": "constant", "vcpus": [4, 8, 16], "kind": ["fitted"] * 2 +
-    ...                       ["predicted"], "us_per_page": [0.4, 0.5, 0.6]})
-    >>> [line.line.dash for line in saturated_fault(table).data]
-    ['solid', 'dash']
-    """
+    """Wall time a page over vCPUs, a panel a table, a line a reading."""
     panels = in_order(rows["panel"])
     names = in_order(rows[rows["kind"] != "measured"]["reading"])
     colours = dict(zip(names, PALETTE * (len(names) // len(PALETTE) + 1), strict=False))
@@ -76,11 +70,6 @@ def parked_times(rows: pd.DataFrame) -> go.Figure:
     """The model's time over the published one, on a logarithmic axis, a row a phase of a kernel; grey: within `BAR`.
 
     - `rows`: the columns `PARKED_COLUMNS`: a row's name, times in s, ``fitted`` or ``held out``.
-
-    >>> table = pd.DataFrame({"variant": ["CLEAR"] * 2, "vcpus": [32, 64], "published": [1.0, 2.0],
-    ...                       "predicted": [1.0, 2.2], "role": [FITTED, HELD_OUT]})
-    >>> [trace.name for trace in parked_times(table).data]
-    ['fitted', 'held out']
     """
     rows = rows.assign(ratio=rows["predicted"] / rows["published"])
     names, bar = in_order(rows["variant"]), BAR / 100

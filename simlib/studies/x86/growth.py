@@ -54,11 +54,7 @@ class Reading(NamedTuple):
 
 
 def readings() -> dict[str, Reading]:
-    """All readings by name, the plainest first; a cluster's cores are as near to each other as those of an EPYC 7R13.
-
-    >>> list(readings())[0], CHOSEN in readings()
-    ('constant', True)
-    """
+    """All readings by name, the plainest first; a cluster's cores are as near each other as those of an EPYC 7R13."""
     near = load("core-to-core-latency").frame
     xeons = near[near["processor"].str.startswith("Xeon") & (near["scope"] == "whole-socket")]
     dual = xeons[xeons["processor"].isin(near[near["scope"] == "cross-socket"]["processor"])]["latency_ns"].median()
@@ -92,18 +88,11 @@ PLAUSIBLE = (CHOSEN, "crowding", "clusters-of-4", "published-latency", "sockets-
 """Readings between which the tables do not decide, or not by much; a prediction beyond them rests on all of these."""
 
 
-# -- calibrating --------------------------------------------------------------------------------------------------
-
-
 def reading_problem(reading: Reading, vcpus: int | None = FEW_VCPUS) -> Problem:
     """Splitting on fault under one reading; up to so many vCPUs calibrated, the others held out; None: all.
 
     The TDP MMU's one point, at 96 vCPUs, is of another lock mode. It determines what moving a line costs, unless the
     reading says that.
-
-    >>> problem = reading_problem(readings()["busy"])
-    >>> len(problem.train), len(problem.observations)
-    (9, 13)
     """
     given = fault_problem()
     costs: dict[str, Any] = {"line_transfer": reading.line_transfer} if reading.line_transfer else {}
@@ -181,15 +170,11 @@ def folder() -> Path:
 
 
 def growth_fit(name: str) -> Fit:
-    """One of the kept fits: a reading with ``-few`` or ``-all``, ``shadow-paging-few``, ``arm64-grows``, ``-constant``.
+    """One of the kept fits.
 
-    >>> bool(growth_fit("chosen-few").estimate.discrepancy < growth_fit("constant-few").estimate.discrepancy / 2)
-    True
+    - `name`: a reading with ``-few`` or ``-all``; ``shadow-paging-few``; ``arm64-grows`` or ``arm64-constant``.
     """
     return load_fit(folder() / f"{name}.json")
-
-
-# -- what the fits say --------------------------------------------------------------------------------------------
 
 
 def reading_table() -> pd.DataFrame:
@@ -197,10 +182,6 @@ def reading_table() -> pd.DataFrame:
 
     Returns: ``reading``, ``says``, ``costs`` and ``observations`` (how many), ``trained`` (the worst error of a
     training point), ``at_32``, ``at_64`` (the worst of the held-out points, signed), ``tdp_at_96``.
-
-    >>> table = reading_table().set_index("reading")
-    >>> bool(abs(table.loc["chosen", "at_64"]) < 0.12 < abs(table.loc["constant", "at_64"]))
-    True
     """
     rows = []
     for name, reading in readings().items():
@@ -220,9 +201,6 @@ def hand_over() -> pd.DataFrame:
     """What the hand-over of the lock takes longer for each doubling of its waiters, and whether arm64's table asks so.
 
     Returns: ``machine``, ``value_ns``, ``low_ns``, ``high_ns``, and ``p`` of an F-test of this one cost more (arm64).
-
-    >>> bool(hand_over().set_index("machine").loc["arm64", "p"] > 0.1)
-    True
     """
     x86, plain, more = (growth_fit(name) for name in (f"{CHOSEN}-all", "arm64-constant", "arm64-grows"))
     squares = [fit.estimate.discrepancy**2 * fit.estimate.dof for fit in (plain, more)]
@@ -238,9 +216,6 @@ def curves() -> pd.DataFrame:
     """Published times a page and those of some readings, as `simlib.studies.x86.figures.saturated_fault` draws them.
 
     Returns: ``panel``, ``reading``, ``vcpus``, ``kind`` (``measured``, ``fitted``, ``predicted``), ``us_per_page``.
-
-    >>> sorted(set(curves()["panel"]))
-    ['EPT (ept=Y), 100 % written', 'shadow paging (ept=N), 100 % written']
     """
     shown = [
         ("EPT (ept=Y)", "shadow, ", name, f"{name}-few") for name in ("constant", "sockets", "clusters-of-4", CHOSEN)

@@ -42,9 +42,6 @@ def fault_problem() -> Problem:
     Tables ``x86-shadow-eager-split-dirty-time`` (ept=Y, eager_page_split=N, 100 and 5 % written) and
     ``x86-tdp-eager-split`` (before, no KVM_DIRTY_LOG_INITIALLY_SET, iteration 1). A fault on a write-protected block
     replaces it by an empty table, and every page then faults once.
-
-    >>> len(fault_problem().train), fault_problem().names
-    (13, ('fault_exit', 'fault_hold', 'line_transfer', 'crowding', 'fault_jitter'))
     """
     faults = "x86-tdp-eager-split"
     shadow = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'N'")
@@ -95,9 +92,6 @@ def lock_free_pass() -> tuple[tuple[int, float], ...]:
 
     Everything is split beforehand, and EPT's entries are writable without a lock: what is left is what busy siblings,
     frequency and memory do. `simlib.model.machine.MACHINES` has these numbers.
-
-    >>> [f"{vcpus}: {factor:.3f}" for vcpus, factor in lock_free_pass()]
-    ['2: 1.000', '4: 1.015', '8: 1.038', '16: 1.142', '32: 1.339', '64: 1.429']
     """
     rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and write_percent == 100").sort_values("vcpus")
     times = rows["dirty_memory_time_s"].to_numpy(dtype=float)
@@ -109,9 +103,6 @@ def split_access_bound() -> int:
 
     With everything split, 2 vCPUs' pass that writes 5 % of the pages and reads the others takes so much less than one
     that writes all, that a page which is read takes 12 ns, its TLB miss included.
-
-    >>> 12_000 < split_access_bound() < 13_000
-    True
     """
     rows = load(DIRTY_TIME).rows("ept == 'Y' and eager_page_split == 'Y' and vcpus == 2").set_index("write_percent")
     write, mixed = (float(rows["dirty_memory_time_s"][share]) / PAGES_PER_GIB for share in (100, 5))
@@ -119,11 +110,7 @@ def split_access_bound() -> int:
 
 
 def configurations() -> Scenario:
-    """The three configurations of seed 001 as variants; their costs are in the fit.
-
-    >>> sorted(configurations().variants)
-    ['config-1', 'config-2', 'config-3']
-    """
+    """The three configurations of seed 001 as variants; their costs are in the fit."""
     return load_scenario(data_dir() / "scenarios" / "x86-three-configurations.toml")
 
 

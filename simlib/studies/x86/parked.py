@@ -38,20 +38,12 @@ _SHADOW, _TDP, _HOST_160 = "x86-shadow-eager-split-ioctl-time", "x86-tdp-eager-s
 
 
 def host(vcpus: int) -> dict[str, Any]:
-    """The machine of a table, as a scenario has it; with 160 vCPUs one that has a CPU for each.
-
-    >>> host(64), host(160)
-    ({'name': 'x86-published'}, {'name': 'x86-published', 'cores': 160})
-    """
+    """The machine of a table, as a scenario has it; with 160 vCPUs one that has a CPU for each."""
     return {"name": MACHINE} | ({"cores": 160} if vcpus == 160 else {})
 
 
 def far_factor(vcpus: int) -> float:
-    """How many times as long a walk over the page tables takes because a part of them lies on the other socket.
-
-    >>> far_factor(32), far_factor(64), far_factor(96)
-    (1.0, 1.4375, 1.875)
-    """
+    """How many times as long a walk over the page tables takes because a part of them lies on the other socket."""
     one = 1_000_000
     case = Scenario.parse({"machine": host(vcpus), "guest": {"vcpus": vcpus}}).with_costs(clear_page=one)
     return (case.machine_costs.clear_page or 0) / one
@@ -64,10 +56,6 @@ def parked_costs() -> pd.DataFrame:
     only the discrepancy of the whole fit says how far it may be off. A split is a difference of two rows of one table:
     a CLEAR that splits, and one that finds everything split. In blocks that are not split, CLEAR pays for one entry in
     each word; what is left is `clear_unsplit`.
-
-    >>> costs = parked_costs().set_index("name")["value"] * 1e-3
-    >>> bool(29 < costs["clear_page[shadow]"] < 31), bool(2 < costs["split_block[tdp]"] / 1e3 < 3)
-    (True, True)
     """
     shadow = load(_SHADOW).rows(f"vcpus <= {ONE_SOCKET}")
     gib = shadow.assign(each=shadow["ioctl_time_s"] / shadow["memory_gib"] * 1e12)
