@@ -314,7 +314,6 @@ def _offer_sample(case: Case) -> Callable[[str], None]:
 
 
 def _sample(case: Case, run: Run, unknown: Unknown, output: Output) -> None:
-    """Some windows of a migration."""
     with progress_bar() as progress:
         result = simlib.sample(
             **case.arguments(), walks=run.sample, seed=run.seed, costs=unknown.costs.value, progress=progress

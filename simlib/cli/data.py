@@ -185,11 +185,7 @@ def data_import(
 
 
 def settings(texts: list[str]) -> dict[str, str]:
-    """Names and values of ``NAME=VALUE`` arguments.
-
-    >>> settings(["vcpus=8"])
-    {'vcpus': '8'}
-    """
+    """Names and values of ``NAME=VALUE`` arguments."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

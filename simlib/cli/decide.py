@@ -133,26 +133,29 @@ class Question:
                 say(f"{name}: {flag}" if len(cases) > 1 else flag)
         return choices
 
-    def write(self, name: str, choices: Mapping[str, Found], tables: Mapping[str, pd.DataFrame]) -> None:
-        """Write what ``--out`` and ``--plot`` ask for; `tables` instead of the choice's own if there are several."""
+    def give(
+        self, name: str, choices: Mapping[str, Found], for_people: Callable[[Found], None],
+        joined: Callable[[Mapping[str, Found]], pd.DataFrame], readable: Callable[[Mapping[str, Found]], pd.DataFrame],
+        title: str,
+    ) -> None:  # fmt: skip
+        """Write what ``--out`` and ``--plot`` ask for, and print the one choice, or one table of all architectures."""
+        how, choice = self.output.how, next(iter(choices.values()))
+        found = {key: one.to_dict() for key, one in choices.items()}
+        whole: object = found if self.subject.everything else choice.to_dict()
+        tables = {title: joined(choices)} if self.subject.everything else choice.files()
         if self.out is not None:
-            found = {key: choice.to_dict() for key, choice in choices.items()}
-            whole: object = found if len(found) > 1 else next(iter(found.values()))
-            written = tables or next(iter(choices.values())).files()
-            files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in written.items()}
+            files = {f"{key}.csv": frame.to_csv(index=False) for key, frame in tables.items()}
             write_together(self.out, {f"{name}.json": json.dumps(whole, indent=1) + "\n"} | files)
             say(f"written to {self.out}")
         self.output.write_page(choices)
-
-    def show(self, choices: Mapping[str, Found], for_people: Callable[[Found], None]) -> None:
-        """The one choice on stdout."""
-        (choice,) = choices.values()
-        if self.output.how is Format.TABLE:
+        if self.subject.everything:
+            show(readable(choices) if how is Format.TABLE else tables[title], how)
+        elif how is Format.TABLE:
             for_people(choice)
-        elif self.output.how is Format.CSV:
-            show(choice.table, self.output.how)
+        elif how is Format.CSV:
+            show(choice.table, how)
         else:
-            write(json.dumps(choice.to_dict(), indent=1) + "\n")
+            write(json.dumps(whole, indent=1) + "\n")
 
 
 @grouped
@@ -193,15 +196,9 @@ def choose(
     """
     names = [*(among or []), *(simlib.decision.CHUNKS if chunks else [])]
     choices = question.answers("choose", partial(simlib.choose, among=names or None))
-    if not question.subject.everything:
-        question.write("choose", choices, {})
-        question.show(choices, _print)
-        return
-    frame = simlib.decision.comparison(choices)
-    question.write("choose", choices, {"answers": frame})
-    how = question.output.how
-    show(_by_architecture(choices) if how is Format.TABLE else frame, how)
-    say("in brackets: the longest stall; --format csv has all objectives")
+    question.give("choose", choices, _print, simlib.decision.comparison, _by_architecture, "answers")
+    if question.subject.everything:
+        say("in brackets: the longest stall; --format csv has all objectives")
 
 
 @grouped
@@ -228,14 +225,8 @@ def choose_batch(
     simlib choose-batch --all
     """
     choices = question.answers("choose-batch", partial(simlib.choose_batch, objective=objective))
-    if not question.subject.everything:
-        question.write("choose-batch", choices, {})
-        question.show(choices, _print_batch)
-        return
-    frame = simlib.decision.comparison_of_batches(choices)
-    question.write("choose-batch", choices, {"architectures": frame})
-    shown = frame.assign(evidence=[choice.choice.evidence_shown for choice in choices.values()])
-    show(_readable_batches(shown) if question.output.how is Format.TABLE else frame, question.output.how)
+    joined = simlib.decision.comparison_of_batches
+    question.give("choose-batch", choices, _print_batch, joined, _readable_batches, "architectures")
 
 
 def _labelled(tell: Any, label: str) -> Callable[..., None]:
@@ -244,7 +235,6 @@ def _labelled(tell: Any, label: str) -> Callable[..., None]:
 
 
 def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -> dict[str, Scenario]:
-    """The scenarios that are asked about, by name."""
     decision, changes = simlib.decision, numbers.changes()
     scenario, architecture, everything = subject.scenario, subject.architecture, subject.everything
     running = None
@@ -352,16 +342,16 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
 
 
 def _print_batch(choice: BatchChoice) -> None:
-    """A choice of a batch for people to read."""
     write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.grounds}\n\n")
     show(choice.readable(), Format.TABLE)
     write("\n")
     show(choice.readable_regrets(), Format.TABLE)
 
 
-def _readable_batches(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table of all architectures, for people to read."""
+def _readable_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:
     import pandas as pd
+
+    frame = simlib.decision.comparison_of_batches(choices)
 
     def part(column: str) -> list[str]:
         return [_pages(pages % chunk) for pages, chunk in zip(frame[column], frame["chunk_pages"], strict=True)]
@@ -377,7 +367,8 @@ def _readable_batches(frame: pd.DataFrame) -> pd.DataFrame:
          "as good from (stall)": with_stall("as_good_from", "stall_from_s"),
          "to (stall)": with_stall("as_good_to", "stall_to_s"),
          "matters": frame["matters"].map({True: "yes", False: "no"}), **rules,
-         "closed form": part("closed_form_pages"), "evidence": frame["evidence"],
+         "closed form": part("closed_form_pages"),
+         "evidence": [choice.choice.evidence_shown for choice in choices.values()],
          "certain": frame["certain"].map({True: "yes", False: "no"})}
     )  # fmt: skip
 

@@ -231,7 +231,6 @@ def _steps() -> Iterator[Callable[[str], None]]:
 
 
 def _collect(experiment: Path, runs: Runs) -> lab.Collected:
-    """Run the matrix with a progress line."""
     experiments = simlib.lab.load_experiment(experiment)
     with progress_bar() as progress:
         if runs.native:
@@ -251,5 +250,4 @@ def _report(found: lab.Collected) -> None:
 
 
 def _targets(names: list[str] | None) -> list[lab.Target]:
-    """Targets by name; all without one."""
     return [simlib.lab.find_target(name) for name in names or simlib.lab.TARGETS]

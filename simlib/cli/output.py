@@ -138,14 +138,6 @@ def fitted(
     """A table of at most so many columns of text, and the names of what found no room.
 
     - `numeric`: which columns hold numbers: they stand to the right and are never wrapped.
-
-    >>> text, left_out = fitted(["vcpus", "note"], [["8", "one two three four five"]], [True, False], 24)
-    >>> print(text)
-    vcpus  note
-        8  one two three
-           four five
-    >>> left_out
-    []
     """
     shown = len(header)
     widths = _widths(header, rows, numeric, shown, width)
@@ -329,11 +321,7 @@ def patient_progress() -> Iterator[Callable[[str, float], None]]:
 
 
 def whole_numbers(text: str, what: str) -> list[int]:
-    """Whole numbers of a list such as ``16,32,48``.
-
-    >>> whole_numbers("16,32", "--vcpus")
-    [16, 32]
-    """
+    """Whole numbers of a list such as ``16,32,48``."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

@@ -49,27 +49,8 @@ def grouped(command: Callable[..., Returned]) -> Callable[..., Returned]:
     be a group itself. A field without a default is required. What a group's ``__post_init__`` raises is raised before
     the command runs.
 
-    Returns: It takes the fields by name, builds the groups and calls the command. Raises `ValueError` Two parameters
-    have the same name.
-
     A group has no default of its own, so that it stands after ``*`` where a parameter before it has one; Typer calls by
-    name.
-
-    >>> import inspect
-    >>> from dataclasses import dataclass
-    >>> from typing import Annotated
-    >>> import typer
-    >>> @dataclass(frozen=True)
-    ... class Guest:
-    ...     vcpus: Annotated[int, typer.Option(help="Number of vCPUs.")]
-    ...     memory: Annotated[str, typer.Option(help="Memory in all.")] = "8G"
-    >>> @grouped
-    ... def show(name: str, guest: Guest, seed: int = 1) -> str:
-    ...     return f"{name}: {guest}, seed {seed}"
-    >>> list(inspect.signature(show).parameters)
-    ['name', 'vcpus', 'memory', 'seed']
-    >>> show(name="mine", vcpus=4, memory="1T", seed=7)
-    "mine: Guest(vcpus=4, memory='1T'), seed 7"
+    name. Raises `ValueError` if two parameters have the same name.
     """
 
     @wraps(command)

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simlib import later
-from simlib.decision.guests import DEFAULT_GUEST, guests, named_guest
+from simlib.decision.standard import (
+    DEFAULT_GUEST,
+    guests,
+    named_guest,
+    standard_architectures,
+    standard_scenario,
+    with_guest,
+)
 
 if TYPE_CHECKING:
     from simlib.decision.advice import Choice, comparison
@@ -17,7 +24,6 @@ if TYPE_CHECKING:
     from simlib.decision.choice import choose
     from simlib.decision.objectives import OBJECTIVES
     from simlib.decision.qemu import RunningGuest, read_guest
-    from simlib.decision.standard import standard_architectures, standard_scenario, with_guest
     from simlib.decision.strategies import CHUNKS
 
 __all__ = [
@@ -45,7 +51,6 @@ _HOMES = {
     "batch": ("RULES", "BatchChoice", "choose_batch", "comparison_of_batches"),
     "choice": ("choose",),
     "objectives": ("OBJECTIVES",),
-    "standard": ("standard_architectures", "standard_scenario", "with_guest"),
     "strategies": ("CHUNKS",),
     "qemu": ("RunningGuest", "read_guest"),
 }

@@ -109,29 +109,27 @@ class BatchChoice(Result):
 
     def readable(self) -> pd.DataFrame:
         """Every batch, for people to read."""
-        table = self.table
+        table, times = self.table, self.table.filter(regex="_s$").map(format_seconds)
         return pd.DataFrame(
             {"pages a hold": [str(batch) if batch else "whole" for batch in table["batch_pages"]],
-             self.objective: table["objective_s"].map(format_seconds), "interval": _interval(table, "low_s", "high_s"),
-             "worse by": table["difference_s"].map(format_seconds),
-             "at least … at most": _interval(table, "difference_low_s", "difference_high_s"),
+             self.objective: times["objective_s"], "interval": times["low_s"] + " … " + times["high_s"],
+             "worse by": times["difference_s"],
+             "at least … at most": times["difference_low_s"] + " … " + times["difference_high_s"],
              "as good": ["yes" if good else "" if there else "too long" for good, there in
                          zip(table["as_good"], table["allowed"], strict=True)],
-             "longest stall": table["stall_s"].map(format_seconds),
-             "stall, 90 %": table["stall_bound_s"].map(format_seconds),
-             "p99.9": table["p999_s"].map(format_seconds), "CLEAR": table["clear_s"].map(format_seconds),
-             "guest time lost": table["lost_s"].map(format_seconds), "pre-copy": table["precopy_s"].map(format_seconds),
+             "longest stall": times["stall_s"], "stall, 90 %": times["stall_bound_s"], "p99.9": times["p999_s"],
+             "CLEAR": times["clear_s"], "guest time lost": times["lost_s"], "pre-copy": times["precopy_s"],
              "front": table["on_front"].map({True: "yes", False: ""})}
         )  # fmt: skip
 
     def readable_regrets(self) -> pd.DataFrame:
         """What the simple rules cost more, each with its longest stall, for people to read."""
-        rules = self.regrets
+        rules, times = self.regrets, self.regrets.filter(regex="_s$").map(format_seconds)
         stalls = self.table.set_index("batch_pages")["stall_s"]
         return pd.DataFrame(
             {"rule": rules["rule"], "pages a hold": [self._pages(batch) for batch in rules["batch_pages"]],
-             "worse by": rules["regret_s"].map(format_seconds), "at least": rules["low_s"].map(format_seconds),
-             "at most": rules["high_s"].map(format_seconds), "share": rules["share"].map("{:+.1%}".format),
+             "worse by": times["regret_s"], "at least": times["low_s"], "at most": times["high_s"],
+             "share": rules["share"].map("{:+.1%}".format),
              "longest stall": [format_seconds(float(stalls[batch])) for batch in rules["batch_pages"]]}
         )  # fmt: skip
 
@@ -220,10 +218,6 @@ class BatchChoice(Result):
         return {"alternatives": self.table, "regrets": self.regrets, "costs": self.costs}
 
 
-def _interval(frame: pd.DataFrame, low: str, high: str) -> pd.Series[str]:
-    return frame[low].map(format_seconds) + " … " + frame[high].map(format_seconds)
-
-
 def choose_batch(
     scenario: Scenario | str | Path,
     *,
@@ -282,11 +276,7 @@ def among_batches(choice: Choice, objective: str, batches: list[int], law: Close
 
 
 def batches_below(chunk: int) -> list[int]:
-    """The alternatives of an ioctl of so many pages, 0: all of it.
-
-    >>> batches_below(512)
-    [64, 128, 256, 0]
-    """
+    """The alternatives of an ioctl of so many pages, 0: all of it."""
     doubled: list[int] = []
     while WORD_PAGES << len(doubled) < chunk:
         doubled.append(WORD_PAGES << len(doubled))
@@ -308,7 +298,6 @@ def _regrets(scenario: Scenario, batches: list[int], table: pd.DataFrame) -> pd.
 
 
 def _at_medians(choice: Choice) -> Scenario:
-    """The scenario with the median of each cost."""
     medians = choice.costs["value"].astype(float)
     return choice.scenario.with_costs(**dict(zip(choice.costs["cost"], medians, strict=True)))
 

@@ -79,7 +79,7 @@ def choose(
       are out: with the scenario's CLEARs, or with QEMU's of 1 GiB where the scenario's are smaller.
     - `seed`: root of all random streams.
     - `announce`: told in words what will be done, and how long it may take.
-    - `progress`: called with (what, share done).
+    - `progress`: called with what is done, and the share done of all.
 
     >>> s = Scenario.parse({"guest": {"vcpus": 2, "memory": "8M"}, "policy": {"architecture": "arm64"},
     ...                     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M",
@@ -131,10 +131,7 @@ def chosen(
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Refuse what leaves nothing to choose.
-
-    Raises `InputError`.
-    """
+    """Refuse what leaves nothing to choose, by an `InputError`."""
     workload = scenario.workload
     if scenario.variants:
         raise InputError("variants", ", ".join(scenario.variants), "one scenario at a time", "write one without them")
@@ -152,14 +149,7 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def may_be_settled(pairs: pd.DataFrame, answers: pd.DataFrame, narrower: float) -> bool:
-    """Whether intervals that are narrower by this factor would make an answer certain that is not.
-
-    >>> pairs = pd.DataFrame({"objective": "stall", "allowed": True, "difference_s": [0.0, 1.0],
-    ...                       "difference_high_s": [0.0, 4.0], "zone_s": 0.5})
-    >>> answers = pd.DataFrame({"objective": ["stall"], "certain": [False]})
-    >>> may_be_settled(pairs, answers, 1.4), may_be_settled(pairs, answers, 2.0)
-    (False, True)
-    """
+    """Whether intervals that are narrower by this factor would make an answer certain that is not."""
     for name in answers.loc[~answers["certain"].astype(bool), "objective"]:
         mine = pairs[(pairs["objective"] == name) & pairs["allowed"]]
         half = (mine["difference_high_s"] - mine["difference_s"]) / narrower  # a lower end may be cut
@@ -218,7 +208,6 @@ def _valued(metrics: Floats, scenario: Scenario, terms: Terms) -> Floats:
 
 
 def _allowed(bounds: Floats, strategies: Sequence[Strategy], max_stall_s: float | None) -> list[int]:
-    """Strategies that keep to the longest stall that is allowed."""
     if max_stall_s is None:
         return list(range(len(strategies)))
     allowed = np.flatnonzero(bounds <= max_stall_s).tolist()

@@ -50,13 +50,6 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
     """What the batching law recommends for a scenario all of whose costs have values.
 
     - `objective`, `weight`: see `simlib.choose_batch`.
-
-    >>> s = Scenario.parse({"policy": {"architecture": "loongarch"}, "guest": {"vcpus": 16, "memory": "256M"},
-    ...                     "workload": {"kind": "migration", "access_interval": "1ms"},
-    ...                     "costs": {"fault_exit": "1us", "fault_hold": "600ns", "line_transfer": "50ns",
-    ...                               "clear_page": "30ns", "reacquire": "100ns"}})
-    >>> closed_form(s).batch
-    256
     """
     pages = chunk_pages(scenario)
     case = batching(scenario)
@@ -71,11 +64,7 @@ def closed_form(scenario: Scenario, objective: str = "cost", weight: float = 1.0
 
 
 def chunk_pages(scenario: Scenario) -> int:
-    """Pages of one CLEAR ioctl.
-
-    >>> chunk_pages(Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}}))
-    256
-    """
+    """Pages of one CLEAR ioctl."""
     guest, chunk = scenario.guest, scenario.workload.clear_chunk
     return min(guest.pages, chunk // guest.page_size) if chunk else guest.pages
 
@@ -86,12 +75,7 @@ qemu-clear-chunk-defaults)."""
 
 
 def at_qemu_chunk(scenario: Scenario) -> Scenario:
-    """The scenario with CLEARs of QEMU's size, if its own are smaller and it has the memory for larger ones.
-
-    >>> small = Scenario.parse({"guest": {"memory": "16M"}, "workload": {"clear_chunk": "1M"}})
-    >>> at_qemu_chunk(small).workload.clear_chunk // 2**20
-    16
-    """
+    """The scenario with CLEARs of QEMU's size, if its own are smaller and it has the memory for larger ones."""
     guest, chunk = scenario.guest, scenario.workload.clear_chunk
     most = min(QEMU_CHUNK, guest.pages * guest.page_size)
     return scenario if chunk is None or chunk >= most else scenario.changed({"workload": {"clear_chunk": most}})

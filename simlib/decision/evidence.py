@@ -23,14 +23,7 @@ def fit_of(scenario: Scenario, fit: AnyFit | None) -> Fit | None:
 
 
 def origin(fit: Fit | None) -> str:
-    """What the costs of a fit were calibrated on, in words.
-
-    >>> from simlib.model.scenario import Scenario
-    >>> origin(find_fit(Scenario.parse({"machine": {"name": "x86-published"}})))
-    'published tables of hosts whose hardware no source states (x86-published)'
-    >>> origin(find_fit(Scenario.parse({"machine": {"name": "ampere-altra"}})))
-    'ampere-altra (arm64-dirty-memory-time)'
-    """
+    """What the costs of a fit were calibrated on, in words."""
     if fit is None:
         return "costs that were given as such"
     machine = fit.scenario.machine
@@ -44,14 +37,7 @@ def origin(fit: Fit | None) -> str:
 
 
 def grounds(evidence: str, fit: Fit | None) -> str:
-    """The sentence behind a word of evidence.
-
-    - `evidence`: a value of `UncertainCosts.evidence`.
-    - `fit`: where calibrated costs come from.
-
-    >>> grounds("facts alone", None)
-    'facts alone: no cost that decides was calibrated; all are drawn from what is published, or assumed (data/...)'
-    """
+    """The sentence behind a value of `UncertainCosts.evidence`; calibrated costs come from the fit."""
     where = origin(fit)
     return {
         "calibrated": f"calibrated on {where}",

@@ -12,7 +12,7 @@ from scipy import stats
 
 from simlib import parallel
 from simlib.decision.closed_form import chunk_pages, closed_form
-from simlib.decision.objectives import objective as objective_named
+from simlib.decision.objectives import OBJECTIVES
 from simlib.decision.standard import with_guest
 from simlib.decision.strategies import strategies_of
 from simlib.decision.trials import Trials
@@ -22,6 +22,9 @@ from simlib.model.scenario import Scenario
 LEVEL = 0.95
 """Probability that no cell of a map calls a strategy distinguished that is not."""
 
+ZONE = 0.02
+"""Share of the least CPU time below which a difference does not matter."""
+
 
 def best_strategy_grid(
     scenario: Scenario,
@@ -29,29 +32,22 @@ def best_strategy_grid(
     access_rates: Sequence[float],
     *,
     among: Sequence[str] | None = None,
-    objective: str = "cost",
-    weight: float = 1.0,
-    zone: float = 0.02,
     runs: int = 6,
     seed: int = 1,
     progress: parallel.Progress | None = None,
 ) -> pd.DataFrame:
-    """The strategy with the least objective for each number of vCPUs and each rate of accesses.
+    """The strategy with the least CPU time in all for each number of vCPUs and each rate of accesses.
 
     All costs are at their medians, and the memory is the same in all cells.
 
-    Returns: ``vcpus``, ``access_rate`` (1/s), ``strategy`` (the least), ``matters`` (some other is worse by the zone,
+    Returns: ``vcpus``, ``access_rate`` (1/s), ``strategy`` (the least), ``matters`` (some other is worse by `ZONE`,
     as far as can be told), ``distinguished`` (every other is worse, as far as can be told: paired t tests, Bonferroni
     over strategies and cells), ``rivals`` (those of which that cannot be told), ``span`` (the strategy and its rivals,
     batches as ranges: `span`), ``closed_form_pages``.
 
-    - `scenario`: a migration.
     - `access_rates`: accesses of a vCPU in a second; each goes to another page.
     - `among`: see `simlib.choose`.
-    - `objective`, `weight`: see `simlib.choose_batch`.
-    - `zone`: share of the least objective below which a difference does not matter.
     - `runs`: simulations of each strategy in each cell, on common random numbers; at least 2.
-    - `progress`: called with (what, share done).
 
     >>> small = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "policy": {"architecture": "arm64"},
     ...     "workload": {"kind": "migration", "pass_limit": 1, "clear_chunk": "1M", "downtime": "0ps",
@@ -60,23 +56,23 @@ def best_strategy_grid(
     >>> cells.columns.tolist()[:5]
     ['vcpus', 'access_rate', 'strategy', 'matters', 'distinguished']
     """
-    wanted = objective_named(objective)
     cells = [(number, rate) for number in vcpus for rate in access_rates]
     rows = []
     for done, (number, rate) in enumerate(cells):
         workload = {"access_interval": f"{round(1e12 / rate)}ps"}
-        case = central(with_guest(scenario, {"workload": workload, "guest": {"vcpus": number}}))
+        case = with_guest(scenario, {"workload": workload, "guest": {"vcpus": number}})
+        case = UncertainCosts.of(case, choose_fit(case)[0]).central()
         strategies = strategies_of(case, among)
         found = Trials(UncertainCosts(case, None, {}), strategies, seed).run(0, range(runs))
-        values = wanted.value(found, number, weight)
+        values = OBJECTIVES["cost"].value(found, number, 1.0)
         best = int(np.argmin(values.mean(axis=0)))
         more = values - values[:, [best]]
         error = (1 - LEVEL) / (len(cells) * (len(strategies) - 1))
         half = stats.t.ppf(1 - error, runs - 1) * more.std(axis=0, ddof=1) / np.sqrt(runs)
         least = more.mean(axis=0) - half
         rivals = [one.name for i, one in enumerate(strategies) if i != best and least[i] <= 0]
-        matters = bool((least > max(zone * values[:, best].mean(), wanted.floor)).any())
-        law, pages = closed_form(case, objective, weight).batch, chunk_pages(case)
+        matters = bool((least > ZONE * values[:, best].mean()).any())
+        law, pages = closed_form(case).batch, chunk_pages(case)
         names = [one.name for one in strategies]
         rows.append((number, rate, names[best], matters, not rivals, "; ".join(rivals),
                      span({names[best], *rivals}, names), 0 if law >= pages else law))  # fmt: skip
@@ -110,13 +106,3 @@ def _pages(name: str) -> float:
         return math.inf
     digits = name.removeprefix("every-")
     return float(digits) if digits != name and digits.isdigit() else 0.0
-
-
-def central(scenario: Scenario) -> Scenario:
-    """The scenario with each cost at its median: calibrated where the machine has a fit, else from the priors.
-
-    >>> riscv = Scenario.parse({"policy": {"architecture": "riscv"}})
-    >>> "fault_hold" in riscv.costs.given(), "fault_hold" in central(riscv).costs.given()
-    (False, True)
-    """
-    return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central()

@@ -76,11 +76,7 @@ def _most(pairs: pd.DataFrame) -> tuple[str, str]:
 
 
 def joined(words: Sequence[str], last: str) -> str:
-    """Words as a list in a sentence.
-
-    >>> joined(["a", "b", "c"], "or")
-    'a, b or c'
-    """
+    """Words as a list in a sentence."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 

@@ -39,12 +39,6 @@ def value_of_information(
     - `values`, shape (replications, strategies): what is to be small.
     - `chosen`: the strategy that is taken now.
     - `seed`: of the shuffles.
-
-    >>> random = np.random.default_rng(1)
-    >>> x, y = random.normal(size=(2, 100))
-    >>> found = value_of_information({"x": x, "y": y}, np.column_stack([x, -x, 0 * x + 3]) + 5, 0)
-    >>> found["cost"].iloc[0], bool(found["matters"].iloc[0]), int(found["switches_to"].iloc[0])
-    ('x', True, 1)
     """
     random = np.random.default_rng([seed, 9])
     differences = values - values[:, [chosen]]

@@ -141,18 +141,6 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
     Raises `InputError` if the scenario is no migration or has variants, or its guest cannot dirty so much, or never so
     little.
-
-    >>> scenario = Scenario.parse({"guest": {"memory": "128M"}, "workload": {"kind": "migration", "access": "uniform"}})
-    >>> guest = RunningGuest(vcpus=3, memory_bytes=1_000_000_000, dirty_bytes_per_s=100e6, dirty_seconds=1.0)
-    >>> print(apply(guest, scenario).to_toml())
-    [guest]
-    vcpus = 3
-    memory = "954M"
-    <BLANKLINE>
-    [workload]
-    kind = "migration"
-    access = "uniform"
-    access_interval = "116.630304us"
     """
     workload = scenario.workload
     if workload.kind != "migration":
@@ -169,12 +157,7 @@ def apply(guest: RunningGuest, scenario: Scenario) -> Scenario:
 
 
 def distinct_pages(scenario: Scenario, accesses: float) -> float:
-    """Pages that a migration's guest has written once or more after so many accesses of all vCPUs; their expectation.
-
-    >>> s = Scenario.parse({"guest": {"memory": "4M"}, "workload": {"kind": "migration", "access": "uniform"}})
-    >>> round(distinct_pages(s, 1024)), distinct_pages(s.changed({"workload": {"access": "sequential"}}), 1000)
-    (647, 1000.0)
-    """
+    """Expected pages that a migration's guest has written once or more after so many accesses of all vCPUs."""
     guest, workload = scenario.guest, scenario.workload
     pages = guest.pages
     if workload.access == "sequential":

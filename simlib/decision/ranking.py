@@ -42,7 +42,6 @@ class Terms:
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuse what leaves nothing to choose, or would be computed in vain."""
         if not 0 <= self.weight < math.inf:
             raise InputError("weight", self.weight, "must be finite and at least 0",
                              "say what a second of a vCPU is worth")  # fmt: skip
@@ -230,20 +229,12 @@ class Ranking:
 
 
 def pareto_front(values: Floats) -> NDArray[np.bool_]:
-    """Which rows no other row beats: none is as small in all columns, and smaller in one.
-
-    >>> pareto_front(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 3.0]])).tolist()
-    [True, True, False]
-    """
+    """Which rows no other row beats: none is as small in all columns, and smaller in one."""
     return np.array([not ((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values])
 
 
 def knee(values: Floats) -> int:
-    """The row nearest to the best of every column, each on a logarithmic scale from its best to its worst.
-
-    >>> knee(np.array([[1.0, 1000.0], [2.0, 2.0], [1000.0, 1.0]]))
-    1
-    """
+    """The row nearest to the best of every column, each on a logarithmic scale from its best to its worst."""
     logs = np.log(np.maximum(values, 1e-12))
     span = np.ptp(logs, axis=0)
     scaled = (logs - logs.min(axis=0)) / np.where(span > np.log(1.02), span, np.inf)

@@ -57,11 +57,7 @@ def replies_in(text: str, where: str, notes: list[str]) -> Iterator[tuple[str, A
 
 
 def query_of(reply: Any) -> str:
-    """The query that a reply belongs to, by its form; empty for any other.
-
-    >>> query_of([{"cpu-index": 0}]), query_of({"status": "measured"}), query_of({"status": "running"})
-    ('query-cpus-fast', 'query-dirty-rate', '')
-    """
+    """The query that a reply belongs to, by its form; empty for any other."""
     if _is_cpus(reply) and not any("limit-rate" in row for row in reply):
         return CPUS
     if not isinstance(reply, dict):
@@ -106,31 +102,30 @@ def _line(text: str, position: int, where: str) -> str:
     return f"{where}, line {number}"
 
 
-def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str] = ()) -> dict[str, Any]:
+def numbers_in(replies: Sequence[tuple[str, Any]], notes: Sequence[str]) -> dict[str, Any]:
     """The numbers in replies, by their names in `simlib.decision.qemu.RunningGuest`; its notes say where each is from.
 
     Raises `InputError` if a value is impossible or contradicts another.
 
     - `replies`: query and reply, in the order in which they came.
-    - `notes`: what is to stand behind the others.
+    - `notes`: what is to stand behind those.
     """
     by_query = {query: [reply for name, reply in replies if name == query] for query in QUERIES}
     migration = by_query[MIGRATE][-1] if by_query[MIGRATE] else None
     told: list[str] = []
-    of_rate: list[str] = []
     done = [reply for reply in by_query[DIRTY_RATE] if reply["status"] == "measured"]
     found = _cpus(by_query[CPUS], done, told) | _memory(by_query[MIGRATE], told)
     link = _link(migration, told)
     if done:
-        rate = _dirty_rate(done[-1], of_rate)
+        rate = _dirty_rate(done[-1], told)
     else:
         why = {"measuring": "still runs: ask again when it is over", "unstarted": "was not started"}
         said = [why[reply["status"]] for reply in by_query[DIRTY_RATE][-1:]]
-        of_rate += [f"{DIRTY_RATE}: the measurement (calc-dirty-rate) {text}" for text in said]
-        rate = _rate_of_migration(migration, found.get("page_size"), of_rate)
+        told += [f"{DIRTY_RATE}: the measurement (calc-dirty-rate) {text}" for text in said]
+        rate = _rate_of_migration(migration, found.get("page_size"), told)
         if not rate:
-            of_rate.append("rate of dirtying not known: neither query-dirty-rate nor query-migrate has one")
-    return found | rate | {"link_bits": link, "notes": (*told, *of_rate, *notes)}
+            told.append("rate of dirtying not known: neither query-dirty-rate nor query-migrate has one")
+    return found | rate | {"link_bits": link, "notes": (*told, *notes)}
 
 
 def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> dict[str, Any]:
@@ -163,7 +158,6 @@ def _cpus(replies: Sequence[Any], measured: Sequence[Any], notes: list[str]) -> 
 
 
 def _dirty_rate(reply: Any, notes: list[str]) -> dict[str, Any]:
-    """What a finished measurement found."""
     rate, count = _number(reply, "dirty-rate", DIRTY_RATE), _number(reply, "calc-time", DIRTY_RATE)
     if rate is None or count is None:
         raise InputError(DIRTY_RATE, "measured", "must have dirty-rate and calc-time", _AS_IT_CAME)
@@ -193,7 +187,7 @@ def _memory(replies: Sequence[Any], notes: list[str]) -> dict[str, Any]:
     sizes = [(_number(ram, "total", MIGRATE, "ram."), _number(ram, "page-size", MIGRATE, "ram.")) for ram in rams]
     found = {(total, page) for total, page in sizes if total}
     if len(found) > 1:
-        given = " and ".join(f"{total}" for total, _ in sorted(found, key=str))
+        given = " and ".join(str(total) for total, _ in sorted(found, key=str))
         raise InputError(f"{MIGRATE} ram.total", given, "the replies contradict each other", _ONE_GUEST)
     if not found:
         notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply of {MIGRATE}'}")
@@ -264,9 +258,5 @@ def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whol
 
 
 def shown(size: float) -> str:
-    """Bytes for people.
-
-    >>> shown(3 * 2**30), shown(100e6), shown(0)
-    ('3 GiB', '95.37 MiB', '0 MiB')
-    """
+    """Bytes for people."""
     return f"{size / 2**30:.4g} GiB" if size >= 2**30 else f"{size / _MIB:.4g} MiB"

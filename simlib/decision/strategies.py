@@ -22,7 +22,6 @@ SPLITS = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-sp
           "no-eager-split")  # fmt: skip
 """Strategies for splitting blocks, where the guest has any."""
 
-
 CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G")))
 """Memory of one CLEAR, as userspace asks for it."""
 
@@ -44,12 +43,7 @@ class Strategy:
         return self.changes == 0
 
     def applied(self, scenario: Scenario) -> Scenario:
-        """The scenario with this strategy.
-
-        >>> both = Strategy("every-64+eager-split-under-lock").applied(Scenario()).policy
-        >>> str(both.lets_go), both.split_alloc
-        ('pages >= 64', 'under_lock')
-        """
+        """The scenario with this strategy."""
         return scenario if self.name == OWN else apply(scenario, self.name)
 
 
@@ -59,10 +53,6 @@ def strategies_of(scenario: Scenario, among: Sequence[str] | None = None) -> tup
     Raises `InputError` if one is unknown or leaves nothing to CLEAR, or fewer than two differ.
 
     - `among`: their names; by default all of `HOLDS`, and what else makes a difference to this architecture.
-
-    >>> migration = Scenario.parse({"workload": {"kind": "migration"}})
-    >>> [one.name for one in strategies_of(migration, ["own", "whole-ioctl", "every-64"])]
-    ['own', 'every-64']
     """
     names = list(_all_for(scenario) if among is None else among)
     for name in names:
@@ -100,8 +90,5 @@ def _essence(scenario: Scenario) -> tuple[Policy, Workload]:
 
 def _changes(before: Scenario, after: Scenario) -> int:
     """How many settings of the policy and of the workload differ."""
-    policy, workload = _essence(before)
-    mine = after.policy.resolved()
-    policies = [bool(getattr(policy, row.name) != getattr(mine, row.name)) for row in fields(Policy)]
-    workloads = [bool(getattr(workload, row.name) != getattr(after.workload, row.name)) for row in fields(Workload)]
-    return sum(policies) + sum(workloads)
+    parts = zip((Policy, Workload), _essence(before), _essence(after), strict=True)
+    return sum(getattr(old, f.name) != getattr(new, f.name) for kind, old, new in parts for f in fields(kind))

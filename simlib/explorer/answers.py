@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from simlib import parallel
 from simlib.decision.closed_form import batching, chunk_pages
+from simlib.decision.objectives import METRICS, OBJECTIVES
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.engine.timeline import ownership_over_time, timeline
@@ -23,6 +23,7 @@ from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
+from simlib.parallel import Check, each
 from simlib.sampling import why_not
 from simlib.sampling.travel import Journey, job_of_clear, travel
 from simlib.simulation import flags_of, run_scenario
@@ -45,8 +46,6 @@ TRACE = 2_000_000
 
 MOST_VCPUS, SEED = 1023, 1
 
-Check = parallel.Check
-
 
 class Theory(NamedTuple):
     """What is known of a state at once, without simulating its migration."""
@@ -61,11 +60,7 @@ class Theory(NamedTuple):
 
 
 def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
-    """The scenario with each cost at its median, and what they rest on: given, else calibrated, else the priors.
-
-    >>> costed(State.of("riscv").scenario)[1].evidence
-    'facts alone'
-    """
+    """The scenario with each cost at its median, and what they rest on: given, else calibrated, else the priors."""
     costs = UncertainCosts.of(scenario, choose_fit(scenario)[0])
     return costs.central(), costs
 
@@ -74,9 +69,6 @@ def theory(state: State) -> Theory:
     """All that theory and measurements say of a state."""
     case, costs = costed(state.case())
     return Theory(costs.evidence, (*told(costs), *flags_of(case)), bound(case), published(case), law(case))
-
-
-# --- the curve: what a fault costs when all vCPUs fault -----------------------------------------------------------
 
 
 def selftest(scenario: Scenario) -> Scenario:
@@ -113,9 +105,6 @@ def bound(case: Scenario) -> pd.DataFrame:
     Returns: vcpus, times.
 
     - `case`: a migration all of whose costs have values.
-
-    >>> bound(costed(State.of("arm64").scenario)[0])["times"].is_monotonic_increasing
-    True
     """
     policy, costs = case.policy.resolved(), case.machine_costs
     # The selftest's pages are protected one by one, so that its faults are those of a write-protected page.
@@ -171,7 +160,7 @@ def curve(state: State, check: Check) -> pd.DataFrame:
         )
         return run_scenario(whole, progress=_both(check, inner)).metrics["dirty_memory_time"] / pages
 
-    found = np.array(parallel.each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
+    found = np.array(each([partial(one, case, n) for case, n in jobs])).reshape(len(worlds), len(vcpus))
     times = found / found[:, :1]
     low, high = np.quantile(times[1:], [0.05, 0.95], axis=0)
     return pd.DataFrame({"vcpus": vcpus, "times": times[0], "low": low, "high": high})
@@ -187,9 +176,6 @@ def _both(check: Check, inner: Check) -> Check:
     return both
 
 
-# --- the migration -------------------------------------------------------------------------------------------------
-
-
 class Trip(NamedTuple):
     """One walk through a migration."""
 
@@ -197,12 +183,13 @@ class Trip(NamedTuple):
     journey: Journey
 
     def row(self, vcpus: int) -> dict[str, float | str]:
-        """What a table says of it: cost is CPU time of enabling and CLEAR, and guest time lost."""
+        """What a table says of it; cost and guest time lost are those of a choice."""
         found = self.journey.metrics
-        lost = vcpus * found["precopy_duration"] * (1 - found["guest_throughput"])
+        metrics = np.array([found[name] for name in METRICS])
+        cost, lost = (float(OBJECTIVES[name].value(metrics, vcpus, 1.0)) for name in ("cost", "lost"))
         return {
             "strategy": self.strategy,
-            "cost_s": found["enable_cpu_time"] + found["clear_cpu_time"] + lost,
+            "cost_s": cost,
             "clear_cpu_time_s": found["clear_cpu_time"],
             "guest_time_lost_s": lost,
             "longest_stall_s": found["longest_stall"],
@@ -217,15 +204,11 @@ def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
     def one(name: str, inner: Check) -> Trip:
         return Trip(name, travel(costed(state.case(name))[0], SEED, 0.5, _both(check, inner)))
 
-    return parallel.each([partial(one, name) for name in strategies])
+    return each([partial(one, name) for name in strategies])
 
 
 def batches(scenario: Scenario) -> list[int]:
-    """The batches that a CLEAR of this migration can have.
-
-    >>> batches(State.of("arm64").changed({"workload": {"clear_chunk": "16M"}}).scenario)
-    [64, 512, 0]
-    """
+    """The batches that a CLEAR of this migration can have."""
     pages = chunk_pages(scenario)
     return [batch for batch in BATCHES if batch < pages]
 
@@ -246,9 +229,6 @@ def law(case: Scenario) -> pd.DataFrame:
     found = batch_costs(one, [batch or one.pages for batch in asked])
     values = (asked, found.objective(), found.throughput, found.stall)
     return pd.DataFrame(dict(zip(columns, values, strict=True)))
-
-
-# --- one CLEAR, looked at closely ----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,9 +270,6 @@ def glimpse(state: State, check: Check) -> Glimpse:
     """
     job = job_of_clear(costed(state.case())[0], SEED)
     return Glimpse(job, compiled.run(job, seed=SEED, trace=TRACE, progress=check))
-
-
-# --- all of it -----------------------------------------------------------------------------------------------------
 
 
 def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:

@@ -20,13 +20,7 @@ IMAGES = ("svg", "png")
 
 
 class Canvas(anywidget.AnyWidget):
-    """Figures in a grid, by their names.
-
-    >>> canvas = Canvas()
-    >>> canvas.show({"one": go.Figure()}, generation=1, part="first")
-    >>> sorted(canvas.figures), canvas.stamp["part"]
-    (['one'], 'first')
-    """
+    """Figures in a grid, by their names."""
 
     _esm = f"{get_plotlyjs()}\n{(_HERE / 'canvas.js').read_text(encoding='utf-8')}"
     _css = (_HERE / "canvas.css").read_text(encoding="utf-8")

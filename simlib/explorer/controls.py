@@ -13,7 +13,7 @@ import ipywidgets as widgets
 import pandas as pd
 from markupsafe import Markup, escape
 
-from simlib.decision.guests import guests
+from simlib.decision.standard import guests
 from simlib.errors import InputError
 from simlib.explorer.state import State
 from simlib.fits import UncertainCosts, choose_fit
@@ -72,11 +72,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
 
 
 def architectures() -> list[tuple[str, str]]:
-    """Architectures that a migration can be asked about: label with the kernel of its facts, and name.
-
-    >>> architectures()[0][1]
-    'x86-tdp'
-    """
+    """Architectures that a migration can be asked about: label with the kernel of its facts, and name."""
     return [
         (f"{facts.title} — {facts.version}" if facts.version not in facts.title else facts.title, name)
         for name, facts in ARCHITECTURES.items()
@@ -85,12 +81,7 @@ def architectures() -> list[tuple[str, str]]:
 
 
 def value_of(scenario: Scenario, key: Key) -> Any:
-    """What a control shows of a scenario: the text or number that a file has.
-
-    >>> state = State.of("arm64")
-    >>> [value_of(state.scenario, key) for key in KEYS["Guest"][:3]]
-    [64, '256G', '1G']
-    """
+    """What a control shows of a scenario: the text or number that a file has."""
     section = getattr(scenario, key.table)
     value = getattr(section, key.name)
     if value is None:
@@ -186,7 +177,6 @@ class Controls:
         return [part for name in names for part in (self._widgets[name], self._notes[name])]
 
     def _heed(self, name: str, value: Any) -> None:
-        """A control was let go."""
         if self._quiet:
             return
         try:
@@ -200,7 +190,6 @@ class Controls:
             self._adopt(fresh)
 
     def _asked(self, name: str, value: Any) -> State | None:
-        """The state with a control's value."""
         if name == "architecture":
             return self._other_architecture(value)
         if name == "preset":
@@ -235,8 +224,6 @@ class Controls:
             self._refuse(name, why)
         self._changed(fresh)
 
-    # --- pins ---
-
     def _pin(self) -> None:
         state = self._state
         try:
@@ -254,8 +241,6 @@ class Controls:
     def _unpin(self, pin: str) -> None:
         self.errors.pop("pins", None)
         self._adopt(self._state.changed(pins=[one for one in self._state.pins if one != pin]))
-
-    # --- costs ---
 
     def _show_costs(self, state: State) -> None:
         table = cost_table(state.case())

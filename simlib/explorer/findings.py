@@ -58,7 +58,6 @@ class Findings:
         return pd.concat(every, ignore_index=True)[list(COLUMNS)]
 
     def _curve(self) -> Iterator[pd.DataFrame]:
-        """When every write faults."""
         shown = {"theory": self.theory.bound.assign(variant="bound"), "measured": self.theory.published}
         if "curve" in self.parts:
             shown["simulated"] = self.parts["curve"].assign(variant=self.state.strategy)
@@ -77,7 +76,6 @@ class Findings:
             yield long.assign(figure="strategies", unit=unit, kind="simulated")
 
     def _batches(self) -> Iterator[pd.DataFrame]:
-        """Stall and cost over the batch."""
         for kind, rows in (("theory", self.theory.law), ("simulated", self.batches())):
             if rows is not None and len(rows):
                 named = rows[["batch_pages", "stall_s", "cost_s"]].rename(columns={"batch_pages": "x"})

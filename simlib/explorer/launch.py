@@ -48,14 +48,7 @@ def _end_at_once(folder: str) -> None:
 
 
 def started_by(number: int) -> list[int]:
-    """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``.
-
-    >>> import subprocess
-    >>> with subprocess.Popen(["sleep", "60"]) as child:
-    ...     child.pid in started_by(os.getpid())
-    ...     child.kill()
-    True
-    """
+    """Ids of the processes that one has started, and that these have started; none where there is no ``/proc``."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

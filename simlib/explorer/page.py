@@ -108,8 +108,6 @@ class Explorer:
         self._cancelled.set()
         self._say("cancelled: what is missing was not simulated")
 
-    # --- asking and showing ---
-
     def _ask(self, state: State) -> None:
         self._cancelled.set()
         if "trips" in self.findings.parts and self.findings.state != state:
@@ -193,8 +191,6 @@ class Explorer:
 
     def _say(self, text: str, *, error: bool = False) -> None:
         self._status.value = Markup("<span class='simlib-error'>{}</span>").format(text) if error else escape(text)
-
-    # --- the page ---
 
     def _build(self) -> widgets.Widget:
         side = widgets.VBox([self.controls.widget, self._exports()])

@@ -90,9 +90,6 @@ def served_folder(package: Path | None = None, below: Path | None = None) -> Pat
     The copy goes below the current folder, or the one that is given; what is there already is left alone.
 
     Raises `SimlibError` if there are no notebooks, or they cannot be copied.
-
-    >>> (served_folder() / "notebooks" / NOTEBOOK).is_file()
-    True
     """
     package = Path(__file__).resolve().parents[1] if package is None else package
     source = package.parent
@@ -122,9 +119,6 @@ def free_port(port: int = 0) -> int:
     """A port of loopback that nobody listens on: the one wanted, or any.
 
     Raises `InputError` if the port is taken, or may not be used.
-
-    >>> free_port() > 0
-    True
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server: a port just left is free
@@ -141,9 +135,6 @@ def settings(served: Path, port: int, token: str, *, first: str = "/lab", browse
     """The configuration of the server: the extensions, and a page that shows no file and no traceback.
 
     `served` is a folder, `first` what a browser opens if one is to.
-
-    >>> settings(Path("notebooks"), 8888, "secret", browser=False)["ServerApp"]["ip"]
-    '127.0.0.1'
     """
     server = {
         "ip": ADDRESS, "port": port, "port_retries": 0, "allow_remote_access": False, "root_dir": str(served),

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from simlib.decision.guests import named_guest
-from simlib.decision.standard import standard_architectures, standard_scenario, with_guest
+from simlib.decision.standard import named_guest, standard_architectures, standard_scenario, with_guest
 from simlib.decision.strategies import Strategy
 from simlib.errors import InputError, nearest
 from simlib.model.policies import OWN
@@ -172,11 +171,7 @@ def standard(architecture: str) -> Scenario:
 
 
 def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
-    """What differs from a base, by the keys of a scenario file, as a URL has it.
-
-    >>> differing(State.of("arm64").changed({"policy": {"eager_split": False}}).scenario, State.of("arm64").scenario)
-    {'policy.eager_split': 'false'}
-    """
+    """What differs from a base, by the keys of a scenario file, as a URL has it."""
     return {
         f"{table}.{key}": str(value).lower() if isinstance(value, bool) else str(value)
         for table, rows in differences(scenario, base).items()

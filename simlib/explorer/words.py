@@ -17,12 +17,7 @@ from simlib.model.quantities import format_size
 
 
 def first_words(state: State, evidence: str) -> str:
-    """What is asked, and what rests on what.
-
-    >>> words = first_words(State.of("loongarch"), "facts alone")
-    >>> words.startswith("<b>LoongArch</b>, 64 vCPUs, 256G, CLEARs of 1G: own.")
-    True
-    """
+    """What is asked, and what rests on what."""
     case = state.case()
     guest, workload = case.guest, case.workload
     size = format_size(guest.pages * guest.page_size)
@@ -54,18 +49,7 @@ def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.Dat
 
 
 def comparison_in_words(before: Findings, now: Findings) -> list[str]:
-    """What a change did to the strategy that is asked about; nothing until both are simulated.
-
-    >>> class Found:
-    ...     state = State.of("arm64")
-    ...     def __init__(self, stall):
-    ...         self.stall = stall
-    ...     def trips(self):
-    ...         return pd.DataFrame([{"strategy": "own", "guest_throughput": 0.5, "longest_stall_s": self.stall,
-    ...                               "clear_cpu_time_s": 1.0, "precopy_s": 1.0}])
-    >>> comparison_in_words(Found(1.0), Found(0.5))
-    ["Against before (nothing that is asked differs): longest stall −50 %, guest throughput 0 points, ...0 %."]
-    """
+    """What a change did to the strategy that is asked about; nothing until both are simulated."""
     old, new = before.trips(), now.trips()
     if old.empty or new.empty:
         return []
@@ -84,11 +68,7 @@ def comparison_in_words(before: Findings, now: Findings) -> list[str]:
 
 
 def changes(before: State, now: State) -> str:
-    """What two states differ in, by the keys of a scenario file.
-
-    >>> changes(State.of("arm64"), State.of("arm64").changed({"guest": {"vcpus": 128}}, strategy="every-64"))
-    'guest.vcpus 64 → 128, strategy own → every-64'
-    """
+    """What two states differ in, by the keys of a scenario file."""
     old, new = differing(before.scenario, now.scenario), differing(now.scenario, before.scenario)
     said = [f"{key} {old.get(key, 'not given')} → {new.get(key, 'not given')}" for key in sorted({*old, *new})]
     if before.scenario.group != now.scenario.group:

@@ -18,26 +18,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
+from simlib.figures import style
 from simlib.figures.frame import TEXT, TRUTH, checked, in_order, number, reads, word
-from simlib.figures.style import (
-    MODEL_COLOURS,
-    MUTED,
-    band,
-    coloured,
-    error_bars,
-    facets,
-    key,
-    key_entry,
-    log_axis,
-    short_number,
-    subplots,
-    time_axis,
-    time_unit,
-    titled,
-    translucent,
-    variant_colours,
-    vcpu_axis,
-)
 
 KINDS = ("measured", "fitted", "predicted", "simulated", "usl", "amdahl")
 """Where a point comes from; ``simulated``: the model, where no measurement stands beside it."""
@@ -93,11 +75,11 @@ def dirty_memory_time(curves: pd.DataFrame, title: str = "Dirty memory time over
     figure = go.Figure()
     _draw(figure, rows, floor=rows["value"].min() / 4)
     low = np.maximum(rows["low"], rows["value"].min() / 2)  # an interval that reaches 0 must not flatten the rest
-    figure.update_xaxes(vcpu_axis(rows["vcpus"]))
-    figure.update_yaxes(time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
+    figure.update_xaxes(style.vcpu_axis(rows["vcpus"]))
+    figure.update_yaxes(style.time_axis([*rows["value"], *low, *rows["high"]], "dirty memory time"))
     _boundary(figure, rows)
     _key(figure, rows)
-    return titled(figure, title, "points are measured, lines are the model", rows_of=3)
+    return style.titled(figure, title, "points are measured, lines are the model", rows_of=3)
 
 
 @reads("curves", COLUMNS)
@@ -123,16 +105,16 @@ def contentions(
     positive = rows[rows["value"] > 0]
     floor = positive["value"].min() / 4 if len(positive) else 1.0
     panels = ["contentions"] if pages_per_vcpu is None else ["contentions", "contentions per page dirtied"]
-    figure = subplots(1, len(panels), subplot_titles=panels, horizontal_spacing=0.12)
+    figure = style.subplots(1, len(panels), subplot_titles=panels, horizontal_spacing=0.12)
     places = [{"row": 1, "col": column} for column, _ in enumerate(panels, 1)]
     _draw(figure, positive, floor=floor, at=places[0])
     low = np.maximum(positive["low"], 2 * floor)
-    figure.update_yaxes(log_axis([*positive["value"], *low, *positive["high"]], "contentions"), **places[0])
+    figure.update_yaxes(style.log_axis([*positive["value"], *low, *positive["high"]], "contentions"), **places[0])
     if pages_per_vcpu is not None:
         share = rows.assign(**rows[ends].div(rows["vcpus"] * pages_per_vcpu, axis=0))
         _draw(figure, share, at=places[1])
         figure.update_yaxes(title="contentions per page", rangemode="tozero", **places[1])
-    figure.update_xaxes(vcpu_axis(rows["vcpus"]))
+    figure.update_xaxes(style.vcpu_axis(rows["vcpus"]))
     for at in places:
         _boundary(figure, rows, at)
     _key(figure, rows)
@@ -141,7 +123,7 @@ def contentions(
     if hidden:
         where = ", ".join(f"{v:g}" for v in hidden)
         subtitle += f"; 0 measured at {where} vCPU cannot stand on a logarithmic axis"
-    return titled(figure, title, subtitle, rows_of=3)
+    return style.titled(figure, title, subtitle, rows_of=3)
 
 
 @reads("curves", COLUMNS)
@@ -163,8 +145,8 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
     """
     rows = _rows(curves, "dirty_memory_time", kinds=KINDS)
     relative = _relative(rows)
-    colours = variant_colours(rows["variant"])
-    figure, place = facets(list(colours))
+    colours = style.variant_colours(rows["variant"])
+    figure, place = style.facets(list(colours))
     ends = [1, float(rows["vcpus"].max())]
     ideal = {"color": "#b5bac1", "width": 1, "dash": "dot"}
     for i, (variant, colour) in enumerate(colours.items()):
@@ -176,19 +158,21 @@ def speed_up(curves: pd.DataFrame, title: str = "Speed-up over one vCPU") -> go.
         for kind, (name, look) in _BASELINES.items():
             part = mine[mine["kind"] == kind].sort_values("vcpus")
             if len(part):
-                _line(figure, part, f"{variant}, {name}", coloured(look, MODEL_COLOURS[name]), place(i))
+                _line(figure, part, f"{variant}, {name}", style.coloured(look, style.MODEL_COLOURS[name]), place(i))
         _draw_model(figure, mine, variant, colour, place(i), floor=None)
-    figure.update_xaxes(vcpu_axis(rows["vcpus"]) | {"title": None})
+    figure.update_xaxes(style.vcpu_axis(rows["vcpus"]) | {"title": None})
     figure.update_xaxes(title="vCPUs", row=place(len(colours) - 1)["row"])
-    axis = log_axis([1.0, *relative["value"]], "throughput relative to one vCPU")
+    axis = style.log_axis([1.0, *relative["value"]], "throughput relative to one vCPU")
     figure.update_yaxes(axis | {"title": None})
     figure.update_yaxes(title=axis["title"], col=1)
     laws = [
-        (name, look, MODEL_COLOURS[name]) for kind, (name, look) in _BASELINES.items() if (rows["kind"] == kind).any()
+        (name, look, style.MODEL_COLOURS[name])
+        for kind, (name, look) in _BASELINES.items()
+        if (rows["kind"] == kind).any()
     ]
-    key(figure, [*_entries(rows, "model, "), *laws])
+    style.key(figure, [*_entries(rows, "model, "), *laws])
     said = "points are measured, lines are models; the thin dotted line is ideal"
-    return titled(figure, title, said, rows_of=3)
+    return style.titled(figure, title, said, rows_of=3)
 
 
 @reads("frame", METRIC_COLUMNS | {"policy": TEXT, "variant": TEXT}, policy="", variant="")
@@ -212,14 +196,14 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
     rows = rows.assign(curve=rows["policy"].where(rows["policy"] != "", rows["variant"]))
     units, factors = dict(zip(rows["metric"], rows["unit"], strict=True)), dict.fromkeys(rows["metric"], 1.0)
     for name in [name for name, unit in units.items() if unit == "s"]:
-        factors[name], units[name] = time_unit(rows.loc[rows["metric"] == name, "estimate"])
+        factors[name], units[name] = style.time_unit(rows.loc[rows["metric"] == name, "estimate"])
     ends = ["estimate", "low", "high"]
     rows[ends] = rows[ends].div(rows["metric"].map(factors), axis=0)
-    figure, place = facets([f"{name}, {unit}" for name, unit in units.items()], shared_y=False)
-    colours = variant_colours(rows["curve"])
+    figure, place = style.facets([f"{name}, {unit}" for name, unit in units.items()], shared_y=False)
+    colours = style.variant_colours(rows["curve"])
     for panel, name in enumerate(units):
         for curve, part in rows[rows["metric"] == name].sort_values("vcpus").groupby("curve", sort=False):
-            area = band(part["vcpus"], part["low"], part["high"], translucent(colours[curve]))
+            area = style.band(part["vcpus"], part["low"], part["high"], style.translucent(colours[curve]))
             figure.add_scatter(**area, legendgroup=curve, **place(panel))
             figure.add_scatter(
                 x=part["vcpus"],
@@ -232,9 +216,9 @@ def over_vcpus(frame: pd.DataFrame, metric: str = "", title: str = "Predicted ov
                 hovertemplate="%{x} vCPUs: %{y:.4g}<extra>%{fullData.name}</extra>",
                 **place(panel),
             )
-    figure.update_xaxes(vcpu_axis(rows["vcpus"]))
+    figure.update_xaxes(style.vcpu_axis(rows["vcpus"]))
     figure.update_yaxes(rangemode="tozero")
-    return titled(figure, title, "predicted; bands are intervals", rows_of=3)
+    return style.titled(figure, title, "predicted; bands are intervals", rows_of=3)
 
 
 def _rows(curves: pd.DataFrame, metric: str, kinds: tuple[str, ...] = KINDS[:4]) -> pd.DataFrame:
@@ -267,7 +251,7 @@ def _draw(
     figure: go.Figure, rows: pd.DataFrame, *, floor: float | None = None, at: dict[str, int] | None = None
 ) -> None:
     """Every variant: its band, its lines, its points on top."""
-    for variant, colour in variant_colours(rows["variant"]).items():
+    for variant, colour in style.variant_colours(rows["variant"]).items():
         mine = rows[rows["variant"] == variant]
         _draw_model(figure, mine, variant, colour, at or {}, floor=floor)
         _draw_points(figure, mine, variant, colour, at or {})
@@ -283,13 +267,13 @@ def _draw_points(figure: go.Figure, mine: pd.DataFrame, variant: str, colour: st
         figure.add_scatter(
             x=part["vcpus"],
             y=part["value"],
-            error_y=error_bars(part["value"], part["low"], part["high"]) if known else None,
+            error_y=style.error_bars(part["value"], part["low"], part["high"]) if known else None,
             cliponaxis=False,
             name=f"{variant}, {what}",
             legendgroup=variant,
             showlegend=False,
             hovertemplate="%{x:g} vCPUs: %{y:.4s}<extra>%{fullData.name}</extra>",
-            **coloured(look, colour),
+            **style.coloured(look, colour),
             **at,
         )
 
@@ -311,18 +295,18 @@ def _draw_model(
         beyond = pd.concat([last, beyond])
     known = beyond[np.isfinite(beyond["low"]) & np.isfinite(beyond["high"])]
     if len(known) > 1:
-        area = band(known["vcpus"], known["low"].clip(lower=floor), known["high"], translucent(colour))
+        area = style.band(known["vcpus"], known["low"].clip(lower=floor), known["high"], style.translucent(colour))
         figure.add_scatter(**area, name=f"{variant}, {what} 90 % interval", legendgroup=variant, **at)
     for kind, part in (("fitted", fitted), (what, beyond)):
         if len(part):
-            _line(figure, part, f"{variant}, {kind}", coloured(_LINES[kind], colour), at, group=variant)
+            _line(figure, part, f"{variant}, {kind}", style.coloured(_LINES[kind], colour), at, group=variant)
 
 
 def _line(
     figure: go.Figure, part: pd.DataFrame, name: str, look: dict[str, Any], at: dict[str, int], *, group: str = ""
 ) -> None:
     interval = [
-        f" ({short_number(low)} to {short_number(high)})" if np.isfinite(low) and np.isfinite(high) else ""
+        f" ({style.short_number(low)} to {style.short_number(high)})" if np.isfinite(low) and np.isfinite(high) else ""
         for low, high in zip(part["low"], part["high"], strict=True)
     ]
     figure.add_scatter(
@@ -358,7 +342,7 @@ def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None =
             xanchor=anchor,
             yanchor="top" if at else "bottom",
             xshift=shift,
-            font={"size": 11, "color": MUTED},
+            font={"size": 11, "color": style.MUTED},
             bgcolor="rgba(255,255,255,0.75)",
         )
 
@@ -366,8 +350,10 @@ def _boundary(figure: go.Figure, rows: pd.DataFrame, at: dict[str, int] | None =
 def _entries(rows: pd.DataFrame, model: str = "") -> list[tuple[str, dict[str, Any], str]]:
     """What a marker or a line means, in grey since it holds for every colour."""
     measured = rows[rows["kind"] == "measured"]
-    points = [(name, look, MUTED) for name, (held, look) in _POINTS.items() if (measured["held_out"] == held).any()]
-    lines = [(f"{model}{kind}", look, MUTED) for kind, look in _LINES.items() if (rows["kind"] == kind).any()]
+    points = [
+        (name, look, style.MUTED) for name, (held, look) in _POINTS.items() if (measured["held_out"] == held).any()
+    ]
+    lines = [(f"{model}{kind}", look, style.MUTED) for kind, look in _LINES.items() if (rows["kind"] == kind).any()]
     return points + lines
 
 
@@ -376,8 +362,8 @@ def _key(figure: go.Figure, rows: pd.DataFrame) -> None:
     entries = _entries(rows)
     if (rows["kind"].eq("predicted") & rows["low"].notna()).any():
         square = {"mode": "markers", "marker": {"symbol": "square", "size": 14}}
-        entries.append(("predicted 90 % interval", square, translucent(MUTED, 0.25)))
+        entries.append(("predicted 90 % interval", square, style.translucent(style.MUTED, 0.25)))
     for entry in entries:
-        key_entry(figure, *entry)
-    for variant, colour in variant_colours(rows["variant"]).items():
-        key_entry(figure, variant, {"mode": "lines", "line": {"width": 6}}, colour, legend="legend")
+        style.key_entry(figure, *entry)
+    for variant, colour in style.variant_colours(rows["variant"]).items():
+        style.key_entry(figure, variant, {"mode": "lines", "line": {"width": 6}}, colour, legend="legend")

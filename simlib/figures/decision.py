@@ -15,22 +15,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError
+from simlib.figures import style
 from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads
-from simlib.figures.style import (
-    GRID,
-    INK,
-    MUTED,
-    PALETTE,
-    error_bars,
-    facets,
-    key,
-    seconds,
-    short_number,
-    ticked_axis,
-    time_axis,
-    titled,
-    translucent,
-)
 from simlib.model.quantities import format_size
 
 _ABOVE_0, _END = number(np.finfo(float).tiny), number(0, gaps=True)
@@ -73,20 +59,16 @@ POLICY_COLUMNS = {
 LEAST_COLOURS = 4.0
 """A factor: the scale of `pareto`'s colours spans it, however near to each other the values are."""
 
-_SMALL = f'<span style="font-size:11px;color:{MUTED}">{{}}</span>'
+_SMALL = f'<span style="font-size:11px;color:{style.MUTED}">{{}}</span>'
 _TICKS = tuple(8**power for power in range(2, 12))
 _STAR = {"symbol": "star", "size": 15, "line": {"color": "white", "width": 1}}
-_COLOUR, _CLOSED_FORM = PALETTE[0], PALETTE[1]
+_COLOUR, _CLOSED_FORM = style.PALETTE[0], style.PALETTE[1]
 _TIED = "#f5edd6"
-_BAND = translucent(PALETTE[2], 0.16)
+_BAND = style.translucent(style.PALETTE[2], 0.16)
 
 
 def batch_text(pages: float) -> str:
-    """A batch in few letters; Ki and Mi are powers of 1024.
-
-    >>> [batch_text(pages) for pages in (64, 4096, 262144, 2097152, 0)]
-    ['64', '4 Ki', '256 Ki', '2 Mi', 'whole']
-    """
+    """A batch in few letters; Ki and Mi are powers of 1024."""
     if pages == 0:
         return "whole"
     for factor, prefix in ((1 << 20, "Mi"), (1 << 10, "Ki")):
@@ -112,7 +94,7 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     rows = table.assign(x=_places(table["batch_pages"])).sort_values("x", kind="stable")
     parts = {name: rows[rows["architecture"] == name] for name in in_order(table["architecture"])}
     headings = [f"{name}<br>{_SMALL.format(part['evidence'].iloc[0])}" for name, part in parts.items()]
-    figure, place = facets(headings, shared_y=False)
+    figure, place = style.facets(headings, shared_y=False)
     for i, part in enumerate(parts.values()):
         _draw_costs(figure, part, place(i))
         _one_decade(figure, part[["objective_s", "low_s", "high_s", "closed_form_s"]].to_numpy(), place(i))
@@ -122,14 +104,14 @@ def batch_costs(table: pd.DataFrame, title: str = "Cost over the batch, and whic
     figure.update_yaxes(tickfont={"size": 10})
     entries = [
         ("simulated, with its interval", {"mode": "lines+markers", "marker": {"size": 6}}, _COLOUR),
-        ("best", {"mode": "markers", "marker": _STAR}, INK),
+        ("best", {"mode": "markers", "marker": _STAR}, style.INK),
         ("as good as the best", {"mode": "markers", "marker": {"symbol": "square", "size": 14}}, _BAND),
     ]
     if rows["closed_form_s"].notna().any():
         entries.append(("closed form", {"mode": "lines", "line": {"width": 1.5, "dash": "dot"}}, _CLOSED_FORM))
-    key(figure, entries)
+    style.key(figure, entries)
     figure.update_layout(margin_t=118)
-    return titled(figure, title, "simulated; each panel has its own axis of costs", rows_of=4)
+    return style.titled(figure, title, "simulated; each panel has its own axis of costs", rows_of=4)
 
 
 @reads("table", MAP_COLUMNS)
@@ -161,7 +143,7 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
         if grid.isna().all(axis=None):
             return
         figure.add_heatmap(
-            x=[f"{value:g}" for value in grid.columns], y=[short_number(value) for value in grid.index],
+            x=[f"{value:g}" for value in grid.columns], y=[style.short_number(value) for value in grid.index],
             z=grid.notna().astype(float).where(grid.notna()), text=grid.fillna(""),
             colorscale=[[0, colour], [1, colour]], zmin=0, zmax=1,
             showscale=False, texttemplate="%{text}", textfont={"color": ink, "size": 12}, xgap=2, ygap=2, name=name,
@@ -169,12 +151,12 @@ def best_strategy_map(table: pd.DataFrame, title: str = "Best strategy over vCPU
         )  # fmt: skip
 
     for i, name in enumerate(in_order(rows.loc[rows["matters"], "strategy"])):
-        cells(sure & (rows["strategy"] == name), rows["strategy"], name, PALETTE[i % len(PALETTE)], "white")
-    cells(rows["matters"] & ~sure, rows["span"], "not distinguished", _TIED, INK)
-    cells(~rows["matters"], rows["strategy"].mask(~rows["matters"], "any"), "any strategy", GRID, MUTED)
+        cells(sure & (rows["strategy"] == name), rows["strategy"], name, style.PALETTE[i % len(style.PALETTE)], "white")
+    cells(rows["matters"] & ~sure, rows["span"], "not distinguished", _TIED, style.INK)
+    cells(~rows["matters"], rows["strategy"].mask(~rows["matters"], "any"), "any strategy", style.GRID, style.MUTED)
     figure.update_xaxes(title="vCPUs", type="category", showgrid=False, ticks="")
     figure.update_yaxes(title="accesses per second of a vCPU", type="category", showgrid=False, ticks="")
-    return titled(
+    return style.titled(
         figure,
         title,
         "simulated; pale: all that are not distinguished (numbers: pages of a hold); grey: it does not matter",
@@ -197,32 +179,36 @@ def policy_map(table: pd.DataFrame, title: str = "Best policy", policies: Sequen
     across, up = sorted(set(table["vcpus"])), sorted(set(table["access_rate"]))
     locks, chunks = in_order(table["clear_lock"]), sorted(set(table["clear_chunk"]))
     names = list(policies) or in_order(table.loc[table["matters"], "policy"])
-    kinds = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)} | {"does not matter": GRID}
+    kinds = {name: style.PALETTE[i % len(style.PALETTE)] for i, name in enumerate(names)} | {
+        "does not matter": style.GRID
+    }
     shown = table["policy"].where(table["matters"], "does not matter")
     rows = table.assign(number=shown.map(list(kinds).index) + 0.5)
     scale = [[(i + end) / len(kinds), colour] for i, colour in enumerate(kinds.values()) for end in (0, 1)]
     panels = [(lock, chunk) for lock in locks for chunk in chunks]
-    figure, place = facets([f"{lock}, {format_size(int(chunk))}" for lock, chunk in panels], columns=len(chunks))
+    figure, place = style.facets([f"{lock}, {format_size(int(chunk))}" for lock, chunk in panels], columns=len(chunks))
     for i, (lock, chunk) in enumerate(panels):
         here = rows[(rows["clear_lock"] == lock) & (rows["clear_chunk"] == chunk)].set_index(["access_rate", "vcpus"])
         grid = here[["number", "policy"]].unstack().reindex(index=up)  # noqa: PD010  # a cell is one row
         figure.add_heatmap(
             z=grid["number"].reindex(columns=across), text=grid["policy"].reindex(columns=across).fillna(""),
             colorscale=scale, zmin=0, zmax=len(kinds), showscale=False, xgap=1, ygap=1,
-            customdata=[[[short_number(rate), f"{n:g}"] for n in across] for rate in up], hoverongaps=False,
+            customdata=[[[style.short_number(rate), f"{n:g}"] for n in across] for rate in up], hoverongaps=False,
             hovertemplate="%{customdata[1]} vCPUs, %{customdata[0]} accesses/s: %{text}<extra></extra>", **place(i),
         )  # fmt: skip
     for name, colour in kinds.items():
         if name in set(shown):
             figure.add_scatter(x=[None], y=[None], mode="markers", name=name,
                                marker={"symbol": "square", "size": 11, "color": colour}, **place(0))  # fmt: skip
-    for axis, values, step, text in (("xaxes", across, 3, "{:g}".format), ("yaxes", up, 2, short_number)):
+    for axis, values, step, text in (("xaxes", across, 3, "{:g}".format), ("yaxes", up, 2, style.short_number)):
         places = list(range(0, len(values), step))
         ticks = {"tickvals": places, "ticktext": [text(values[i]) for i in places], "showgrid": False}
         getattr(figure, f"update_{axis}")(ticks)
     figure.update_yaxes(title="accesses/s of a vCPU", col=1)
     figure.update_layout(height=230 * len(locks) + 160)
-    return titled(figure, title, "A panel for each mode in which CLEAR holds the lock, and the memory of one CLEAR")
+    return style.titled(
+        figure, title, "A panel for each mode in which CLEAR holds the lock, and the memory of one CLEAR"
+    )
 
 
 @reads("table", PARETO_COLUMNS | {"knee": TRUTH, "as_it_is": TRUTH}, knee=False, as_it_is=False)
@@ -245,14 +231,14 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
         x=front["clear_s"],
         y=front["stall_s"],
         mode="lines",
-        line={"color": MUTED, "width": 1.5, "dash": "dot"},
+        line={"color": style.MUTED, "width": 1.5, "dash": "dot"},
         hoverinfo="skip",
         name="Pareto front",
         showlegend=True,
     )
     rows["label"] = _labels(rows)
-    said = [rows["strategy"], *(rows[time].map(seconds) for time in ("stall_s", "clear_s", "lost_s"))]
-    looks = (("not on the front", "circle", 9, 0, MUTED), ("on the front", "diamond", 14, 1, INK))
+    said = [rows["strategy"], *(rows[time].map(style.seconds) for time in ("stall_s", "clear_s", "lost_s"))]
+    looks = (("not on the front", "circle", 9, 0, style.MUTED), ("on the front", "diamond", 14, 1, style.INK))
     for on_front, (name, symbol, size, edge, ink) in enumerate(looks):
         part = rows[rows["on_front"] == bool(on_front)]
         if part.empty:
@@ -262,21 +248,21 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
             textposition="middle right", textfont={"size": 11, "color": ink}, name=name, cliponaxis=False,
             showlegend=True, customdata=pd.concat(said, axis=1).loc[part.index],
             marker={"symbol": symbol, "size": size, "color": np.log10(part["lost_s"]),
-                    "coloraxis": "coloraxis", "line": {"color": INK, "width": edge}},
+                    "coloraxis": "coloraxis", "line": {"color": style.INK, "width": edge}},
             hovertemplate="%{customdata[0]}: longest stall %{customdata[1]}, CLEAR %{customdata[2]}, guest time lost "
                           "%{customdata[3]}<extra>%{fullData.name}</extra>",
         )  # fmt: skip
-    figure.update_xaxes(time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
-    figure.update_yaxes(time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
+    figure.update_xaxes(style.time_axis(rows["clear_s"], "CPU time of CLEAR", margin=2.2))
+    figure.update_yaxes(style.time_axis(rows["stall_s"], "longest stall of a vCPU", margin=2.5))
     figure.update_layout(height=560, coloraxis=_lost_colours(rows["lost_s"]))
-    return titled(figure, title, "simulated; towards the lower left is better", rows_of=3)
+    return style.titled(figure, title, "simulated; towards the lower left is better", rows_of=3)
 
 
 def _lost_colours(lost: pd.Series) -> dict[str, Any]:
     """Colours of the guest's lost time, over a factor of `LEAST_COLOURS` at least: what is about the same looks so."""
     middle = math.sqrt(lost.min() * lost.max())
     wider = max(math.sqrt(lost.max() / lost.min()), math.sqrt(LEAST_COLOURS))
-    axis = time_axis([middle / wider, middle * wider], "guest time lost", margin=1.0)
+    axis = style.time_axis([middle / wider, middle * wider], "guest time lost", margin=1.0)
     bar = {"title": {"text": axis["title"]["text"]}, "thickness": 14, "tickmode": "array",
            "tickvals": np.log10(axis["tickvals"]).tolist(), "ticktext": axis["ticktext"]}  # fmt: skip
     return {"colorscale": "Viridis", "cmin": axis["range"][0], "cmax": axis["range"][1], "colorbar": bar}
@@ -326,10 +312,10 @@ def _draw_costs(figure: go.Figure, part: pd.DataFrame, at: dict[str, int]) -> No
             **at,
         )
 
-    bars = error_bars(part["objective_s"], part["low_s"], part["high_s"])
+    bars = style.error_bars(part["objective_s"], part["low_s"], part["high_s"])
     line = {"mode": "lines+markers", "line": {"color": _COLOUR, "width": 1.8}, "marker": {"size": 6}}
     draw(part, "objective_s", "simulated", error_y=bars, **line)
-    draw(part[best], "objective_s", "best", mode="markers", marker=_STAR | {"color": INK}, cliponaxis=False)
+    draw(part[best], "objective_s", "best", mode="markers", marker=_STAR | {"color": style.INK}, cliponaxis=False)
     if part["closed_form_s"].notna().any():
         dots = {"color": _CLOSED_FORM, "width": 1.5, "dash": "dot"}
         draw(part, "closed_form_s", "closed form", mode="lines", line=dots)
@@ -340,7 +326,7 @@ def _one_decade(figure: go.Figure, values: np.ndarray, at: dict[str, int]) -> No
     known = values[np.isfinite(values) & (values > 0)]
     low, high = float(known.min()), float(known.max())
     wider = max(1.0, math.sqrt(10 / (high / low)))
-    figure.update_yaxes(time_axis([low / wider, high * wider], "" if at["col"] > 1 else "cost"), **at)
+    figure.update_yaxes(style.time_axis([low / wider, high * wider], "" if at["col"] > 1 else "cost"), **at)
 
 
 def _places(batches: Iterable[float]) -> np.ndarray:
@@ -358,4 +344,4 @@ def _batch_axis(batches: Iterable[float]) -> dict[str, Any]:
     whole = float(places[0])
     ticks += [whole] if pages[0] == 0 else []
     ends = (low / 2, places.max() * 2)
-    return ticked_axis(ticks, ends, "", lambda tick: "<br>whole" if tick == whole else batch_text(tick))
+    return style.ticked_axis(ticks, ends, "", lambda tick: "<br>whole" if tick == whole else batch_text(tick))

@@ -14,34 +14,20 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from simlib.figures import style
 from simlib.figures.decision import batch_text
 from simlib.figures.frame import in_order
 from simlib.figures.ownership import ownership_bars
-from simlib.figures.style import (
-    ACTIVITY_COLOURS,
-    ACTIVITY_NAMES,
-    INK,
-    MUTED,
-    PALETTE,
-    TEMPLATE,
-    band,
-    log_axis,
-    seconds,
-    time_unit,
-    translucent,
-    variant_colours,
-    vcpu_axis,
-)
 
 HEIGHT = 340
 """Pixels; a row of them and the words above fit into 720."""
 
 BEFORE = "#9aa0a6"
-PINNED = PALETTE[3:7]
+PINNED = style.PALETTE[3:7]
 """Colours of the strategies that are pinned, in their order."""
 
-_SIMULATED = {"color": INK, "width": 2.5}
-_THEORY = {"color": INK, "width": 1.5, "dash": "dot"}
+_SIMULATED = {"color": style.INK, "width": 2.5}
+_THEORY = {"color": style.INK, "width": 1.5, "dash": "dot"}
 _BEFORE = {"color": BEFORE, "width": 1.5, "dash": "dash"}
 
 _ABOVE, _BELOW = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}
@@ -50,12 +36,8 @@ Traces = list[dict[str, Any]]
 
 
 def strategy_colours(names: Sequence[str]) -> dict[str, str]:
-    """Black for the first, and a colour for each that is pinned beside it.
-
-    >>> strategy_colours(["own", "every-64"])
-    {'own': '#1a1a1a', 'every-64': '#CC79A7'}
-    """
-    return dict(zip(names, (INK, *PINNED), strict=False))
+    """Black for the first, and a colour for each that is pinned beside it."""
+    return dict(zip(names, (style.INK, *PINNED), strict=False))
 
 
 def fault_curve(
@@ -83,21 +65,21 @@ def fault_curve(
         traces.append(_line(before["vcpus"], before["times"], "before", _BEFORE))
     traces.append(_line(theory["vcpus"], theory["times"], "bound: theory", _THEORY))
     if simulated is not None:
-        area = band(simulated["vcpus"], simulated["low"], simulated["high"], translucent(INK, 0.12))
+        area = style.band(simulated["vcpus"], simulated["low"], simulated["high"], style.translucent(style.INK, 0.12))
         traces.append(area | {"name": "90 % of the costs", "mode": "none", "showlegend": True})
         dots = {"mode": "lines+markers", "marker": {"size": 6}, "hovertemplate": "%{x} vCPUs: %{y:.3g} ×"}
         traces.append(_line(simulated["vcpus"], simulated["times"], "simulated", _SIMULATED, **dots))
         values += [*simulated["low"], *simulated["high"]]
     if published is not None and len(published):
-        for variant, colour in variant_colours(published["variant"]).items():
+        for variant, colour in style.variant_colours(published["variant"]).items():
             part = published[published["variant"] == variant]
             marker = {"color": colour, "size": 8, "line": {"color": "white", "width": 1}}
             said = f"%{{x}} vCPUs: %{{y:.3g}} × ({part['kernel'].iloc[0]})<extra>%{{fullData.name}}</extra>"
             looks = {"mode": "markers", "name": f"measured: {variant}", "marker": marker, "hovertemplate": said}
             traces.append({"x": part["vcpus"], "y": part["times"]} | looks)
         values += [*published["times"]]
-    marks = [_upright(vcpus, {"color": MUTED, "width": 1, "dash": "dot"}) | {"layer": "below"}] if vcpus else []
-    axes = {"xaxis": vcpu_axis(theory["vcpus"]), "yaxis": log_axis(values, "× 1 vCPU's time", margin=1.15)}
+    marks = [_upright(vcpus, {"color": style.MUTED, "width": 1, "dash": "dot"}) | {"layer": "below"}] if vcpus else []
+    axes = {"xaxis": style.vcpu_axis(theory["vcpus"]), "yaxis": style.log_axis(values, "× 1 vCPU's time", margin=1.15)}
     return _small(traces, "When every write faults", **axes, shapes=marks)
 
 
@@ -118,7 +100,7 @@ def guest_over_time(table: pd.DataFrame, theory: float | None = None, before: pd
         traces.append(_line(before["time_s"], 100 * before["throughput"], "before", _BEFORE))
     for name, colour in strategy_colours(in_order(table["strategy"])).items():
         part = table[table["strategy"] == name]
-        line = {"color": colour, "width": 2.5 if colour == INK else 2}
+        line = {"color": colour, "width": 2.5 if colour == style.INK else 2}
         said = "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"
         traces.append(_line(part["time_s"], 100 * part["throughput"], name, line, hovertemplate=said))
     marks: dict[str, Any] = {}
@@ -164,7 +146,7 @@ def tradeoff(
             continue
         batches, times = rows["batch_pages"].map(batch_text), rows["stall_s"]
         looks = {"mode": "lines+markers", "marker": {"size": size}, "legendgroup": name}
-        said = {"text": times.map(seconds), "hovertemplate": "%{x} pages: %{text}<extra>%{fullData.name}</extra>"}
+        said = {"text": times.map(style.seconds), "hovertemplate": "%{x} pages: %{text}<extra>%{fullData.name}</extra>"}
         traces.append(_line(batches, times, name, line, **looks, **_ABOVE, **said))
         if name != "theory":  # whose cost is that of one CLEAR, not of the migration
             more = 100 * (rows["cost_s"] / (least if name == "simulated" else rows["cost_s"].min()) - 1)
@@ -182,7 +164,7 @@ def tradeoff(
         "The batch: stall beside cost",
         xaxis=category | {"anchor": "y", "matches": "x2", "showticklabels": False},
         xaxis2=category | {"anchor": "y2", "title": {"text": "batch, pages a hold"}},
-        yaxis=log_axis(stalls, "longest stall", seconds) | {"anchor": "x", "domain": [0.545, 1.0]},
+        yaxis=style.log_axis(stalls, "longest stall", style.seconds) | {"anchor": "x", "domain": [0.545, 1.0]},
         yaxis2={
             "anchor": "x2",
             "domain": [0.0, 0.455],
@@ -213,15 +195,15 @@ def time_by_class(table: pd.DataFrame) -> go.Figure:
     >>> [trace.name for trace in time_by_class(table).data]
     ['outside the lock', 'wait']
     """
-    parts = {activity: table[table["activity"] == activity] for activity in ACTIVITY_COLOURS}
+    parts = {activity: table[table["activity"] == activity] for activity in style.ACTIVITY_COLOURS}
     traces = [
         {
             "type": "bar",
             "y": part["thread_class"],
             "x": 100 * part["share"],
             "orientation": "h",
-            "name": ACTIVITY_NAMES.get(activity, activity),
-            "marker": {"color": ACTIVITY_COLOURS[activity]},
+            "name": style.ACTIVITY_NAMES.get(activity, activity),
+            "marker": {"color": style.ACTIVITY_COLOURS[activity]},
             "hovertemplate": "%{y}: %{x:.3g} %<extra>%{fullData.name}</extra>",
         }
         for activity, part in parts.items()
@@ -242,7 +224,7 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
     >>> lock_strip(shares).data[0].name
     'read'
     """
-    scale, unit = time_unit([shares["time_s"].max() - shares["time_s"].min()])
+    scale, unit = style.time_unit([shares["time_s"].max() - shares["time_s"].min()])
     title = f"time in the window, {unit}" + (" (dotted: CLEAR begins, ends)" if span else "")
     return _small(
         ownership_bars(shares, scale, unit, ".4g"),
@@ -251,12 +233,11 @@ def lock_strip(shares: pd.DataFrame, span: tuple[float, float] | None = None) ->
         bargap=0,
         xaxis={"title": {"text": title}},
         yaxis={"title": {"text": "owned, %"}, "range": [0, 100]},
-        shapes=[_upright(time / scale, {"color": INK, "width": 1, "dash": "dot"}) for time in span or ()],
+        shapes=[_upright(time / scale, {"color": style.INK, "width": 1, "dash": "dot"}) for time in span or ()],
     )
 
 
 def _line(x: Any, y: Any, name: str, line: dict[str, Any], **looks: Any) -> dict[str, Any]:
-    """A trace of lines."""
     return {"x": x, "y": y, "mode": "lines", "name": name, "line": line} | looks
 
 
@@ -266,7 +247,6 @@ def _upright(x: float, line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
-    """A figure among several, with its size and legend."""
     legend = {
         "orientation": "h",
         "yref": "container",
@@ -278,7 +258,7 @@ def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
         "entrywidthmode": "fraction",
     }
     same = {
-        "template": TEMPLATE,
+        "template": style.TEMPLATE,
         "height": HEIGHT,
         "margin": {"l": 62, "r": 12, "t": 40, "b": 84},
         "autosize": True,
@@ -289,11 +269,7 @@ def _small(traces: Traces, title: str, **layout: Any) -> go.Figure:
 
 
 def empty(title: str, words: str) -> go.Figure:
-    """A figure that says why it has nothing.
-
-    >>> empty("Who owns mmu_lock", "nobody takes it").layout.annotations[0].text
-    'nobody takes it'
-    """
+    """A figure that says why it has nothing."""
     place = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
-    said = place | {"text": words, "font": {"color": MUTED}}
+    said = place | {"text": words, "font": {"color": style.MUTED}}
     return _small([], title, annotations=[said], xaxis={"visible": False}, yaxis={"visible": False})

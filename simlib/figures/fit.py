@@ -11,28 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.errors import InputError
-from simlib.figures.bars import bars_over_vcpus
+from simlib.figures import style
 from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
-from simlib.figures.style import (
-    HEIGHT,
-    INK,
-    MODEL_COLOURS,
-    MUTED,
-    PALETTE,
-    facets,
-    key_entry,
-    log_axis,
-    plain_number,
-    row_axis,
-    short_number,
-    signed,
-    spans,
-    subplots,
-    titled,
-    translucent,
-    variant_colours,
-    vcpu_axis,
-)
 
 ROLE_LOOKS: dict[str, dict[str, str]] = {"fitted": {"symbol": "circle"}, "held out": {"symbol": "diamond-open"}}
 """Markers of a row that the calibration saw, and of one that was kept back: as in the figures of curves."""
@@ -47,7 +27,7 @@ UNITS = {"ns": "cost, nanoseconds", "dimensionless": "cost, dimensionless"}
 """Units of a cost, and the title of their axis."""
 
 
-@reads("errors", {"variant": TEXT, "vcpus": number(), "model": word(MODEL_COLOURS), "error_percent": number()})
+@reads("errors", {"variant": TEXT, "vcpus": number(), "model": word(style.MODEL_COLOURS), "error_percent": number()})
 def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions of held-out points") -> go.Figure:
     """Signed errors of held-out points, by model, over vCPUs, a panel a variant.
 
@@ -59,17 +39,17 @@ def held_out_errors(errors: pd.DataFrame, title: str = "Error of the predictions
     >>> held_out_errors(errors).data[0].text
     ('−2', '+3.5')
     """
-    looks = {model: (model, {"color": colour}) for model, colour in MODEL_COLOURS.items()}
-    figure = bars_over_vcpus(errors, "model", "error_percent", looks, "%{y:+.1f} %")
+    looks = {model: (model, {"color": colour}) for model, colour in style.MODEL_COLOURS.items()}
+    figure = style.bars_over_vcpus(errors, "model", "error_percent", looks, "%{y:+.1f} %")
     for trace in figure.data:
-        trace.text = ["" if np.isnan(v) else signed(v) for v in trace.y]
+        trace.text = ["" if np.isnan(v) else style.signed(v) for v in trace.y]
     figure.update_traces(textposition="outside", textangle=0, textfont={"size": 10}, cliponaxis=False)
     low, high = min(0.0, errors["error_percent"].min()), max(0.0, errors["error_percent"].max())
     room = 0.12 * (high - low or 1.0)
-    figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
+    figure.update_yaxes(range=[low - room, high + room], zeroline=True, zerolinecolor=style.INK, zerolinewidth=1.5)
     figure.update_yaxes(title="predicted − measured, % of measured", col=1)
     figure.update_layout(barmode="group", bargap=0.2, bargroupgap=0.08)
-    return titled(figure, title, "held-out points only; above 0: predicted slower than measured", rows_of=6)
+    return style.titled(figure, title, "held-out points only; above 0: predicted slower than measured", rows_of=6)
 
 
 _RESIDUAL_COLUMNS = {
@@ -96,16 +76,16 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
     """
     shown = rows[np.isfinite(rows["error_percent"]) & rows["role"].isin(ROLE_LOOKS)]
     rows = checked(shown, _RESIDUAL_COLUMNS, "residuals")
-    metrics, colours = in_order(rows["metric"]), variant_colours(rows["variant"])
-    figure, place = facets(metrics, columns=2, shared_y=False)
-    axis = vcpu_axis(rows["vcpus"])
+    metrics, colours = in_order(rows["metric"]), style.variant_colours(rows["variant"])
+    figure, place = style.facets(metrics, columns=2, shared_y=False)
+    axis = style.vcpu_axis(rows["vcpus"])
     left, right = (10**end for end in axis["range"])
     for i, metric in enumerate(metrics):
         mine = rows[rows["metric"] == metric]
         reach = float(mine["deviation_percent"].median())
         figure.add_scatter(
             x=[left, right, right, left], y=[-reach, -reach, reach, reach], fill="toself", mode="none",
-            fillcolor=translucent(MUTED, 0.14), hoverinfo="skip", showlegend=False, **place(i),
+            fillcolor=style.translucent(style.MUTED, 0.14), hoverinfo="skip", showlegend=False, **place(i),
         )  # fmt: skip
         for pair, part in mine.groupby(["variant", "role"], sort=False):
             variant, role = map(str, pair)
@@ -116,14 +96,14 @@ def residuals(rows: pd.DataFrame, title: str = "Residuals: the model less what w
                 hovertemplate=f"%{{x}} vCPUs: %{{y:+.2f}} %<extra>{variant} {role}</extra>", **place(i),
             )  # fmt: skip
     figure.update_xaxes(axis)
-    figure.update_yaxes(zeroline=True, zerolinecolor=INK, zerolinewidth=1.5)
+    figure.update_yaxes(zeroline=True, zerolinecolor=style.INK, zerolinewidth=1.5)
     figure.update_yaxes(title="model − measured, %", col=1)
     for role, look in ROLE_LOOKS.items():
         if (rows["role"] == role).any():
-            key_entry(figure, role, {"mode": "markers", "marker": {"size": 9, **look}}, MUTED)
+            style.key_entry(figure, role, {"mode": "markers", "marker": {"size": 9, **look}}, style.MUTED)
     band = {"mode": "markers", "marker": {"size": 14, "symbol": "square", "opacity": 0.3}}
-    key_entry(figure, "± one deviation of a row", band, MUTED)
-    return titled(figure, title, "above 0: the model is slower, or counts more, than measured", rows_of=3)
+    style.key_entry(figure, "± one deviation of a row", band, style.MUTED)
+    return style.titled(figure, title, "above 0: the model is slower, or counts more, than measured", rows_of=3)
 
 
 _PUBLISHED_COLUMNS = {
@@ -156,7 +136,7 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
     rows["line"] = rows["study"] + "<br>" + rows["metric"]
     lines = in_order(rows["line"])
     figure = go.Figure()
-    for i, (role, colour) in enumerate(zip(ROLE_LOOKS, (MUTED, PALETTE[0]), strict=True)):
+    for i, (role, colour) in enumerate(zip(ROLE_LOOKS, (style.MUTED, style.PALETTE[0]), strict=True)):
         mine = rows[rows["role"] == role]
         if mine.empty:
             continue
@@ -168,12 +148,12 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
             text=[f"{variant}{n}" for variant, n in zip(mine["variant"], vcpus, strict=True)],
             hovertemplate=f"%{{text}}: %{{x:+.1f}} %<extra>{role}</extra>",
         )  # fmt: skip
-    figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=translucent(MUTED, 0.13), line_width=0, layer="below")
-    figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=INK)
-    figure.update_yaxes(row_axis(lines) | {"tickfont": {"size": 10}})
-    figure.update_layout(height=max(HEIGHT, 36 * len(lines) + 220))
+    figure.add_vrect(x0=-NEAR, x1=NEAR, fillcolor=style.translucent(style.MUTED, 0.13), line_width=0, layer="below")
+    figure.update_xaxes(title="predicted − published, % of published", zeroline=True, zerolinecolor=style.INK)
+    figure.update_yaxes(style.row_axis(lines) | {"tickfont": {"size": 10}})
+    figure.update_layout(height=max(style.HEIGHT, 36 * len(lines) + 220))
     said = f"right of 0: predicted longer, or more, than published; shaded: within {NEAR} %"
-    return titled(figure, title, said, rows_of=5)
+    return style.titled(figure, title, said, rows_of=5)
 
 
 _COST_COLUMNS = {
@@ -203,25 +183,29 @@ def cost_intervals(costs: pd.DataFrame, title: str = "Calibrated costs and their
     """
     names = {unit: in_order(costs.loc[costs["unit"] == unit, "name"]) for unit in UNITS}
     names = {unit: rows for unit, rows in names.items() if rows}
-    height = max(HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(names) + 170)
-    figure = subplots(
+    height = max(style.HEIGHT, 34 * sum(map(len, names.values())) + 90 * len(names) + 170)
+    figure = style.subplots(
         len(names),
         1,
         row_heights=[len(rows) + 0.6 for rows in names.values()],
         vertical_spacing=80 / (height - 190),
     )
-    colours = dict(zip(in_order(costs["fit"]), PALETTE * len(costs), strict=False))
+    colours = dict(zip(in_order(costs["fit"]), style.PALETTE * len(costs), strict=False))
     for row, (unit, rows) in enumerate(names.items(), start=1):
         _draw_costs(figure, costs[costs["unit"] == unit], unit, rows, colours, {"row": row, "col": 1})
     figure.update_layout(height=height)
-    return titled(figure, title, "calibrated; a point or interval that runs into the left edge reaches 0", rows_of=3)
+    return style.titled(
+        figure, title, "calibrated; a point or interval that runs into the left edge reaches 0", rows_of=3
+    )
 
 
 def _draw_costs(
     figure: go.Figure, costs: pd.DataFrame, unit: str, names: list[str], colours: dict[str, str], at: dict[str, int]
 ) -> None:
     """One panel: of each fit the intervals, then the points, then rings around what is at a bound."""
-    axis = log_axis(costs[["value", "low", "high"]].to_numpy().ravel(), UNITS[unit], plain_number, margin=1.6)
+    axis = style.log_axis(
+        costs[["value", "low", "high"]].to_numpy().ravel(), UNITS[unit], style.plain_number, margin=1.6
+    )
     left, right = (10**end for end in axis["range"])
     drawn = costs.assign(
         **costs[["value", "low", "high"]].clip(left, right),
@@ -235,7 +219,7 @@ def _draw_costs(
             continue
         look = {"name": shorten(fit, 90, placeholder=" …"), "legendgroup": fit, **at}
         figure.add_scatter(
-            x=spans(part, "low", "high"), y=np.repeat(part["y"], 3), mode="lines+markers", hoverinfo="skip",
+            x=style.spans(part, "low", "high"), y=np.repeat(part["y"], 3), mode="lines+markers", hoverinfo="skip",
             showlegend=False,
             line={"color": colour, "width": 2}, marker={"symbol": "line-ns-open", "size": 9}, **look,
         )  # fmt: skip
@@ -258,7 +242,7 @@ def _draw_costs(
                 name="at a physical bound, or an end of it is", legendgroup="bound", **at,
             )  # fmt: skip
     figure.update_xaxes(axis, **at)
-    figure.update_yaxes(row_axis(names), **at)
+    figure.update_yaxes(style.row_axis(names), **at)
 
 
 @reads("matrix", number(gaps=True))
@@ -299,8 +283,8 @@ def correlation(matrix: pd.DataFrame, title: str = "Correlation of the calibrate
     )
     figure.update_xaxes(showgrid=False, tickangle=-35 if len(names) > 5 else 0, type="category")
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category")
-    figure.update_layout(height=max(HEIGHT, 40 * len(names) + 220))
-    return titled(figure, title, "near ±1: the data determine only a combination of the two")
+    figure.update_layout(height=max(style.HEIGHT, 40 * len(names) + 220))
+    return style.titled(figure, title, "near ±1: the data determine only a combination of the two")
 
 
 _SENSITIVITY_COLUMNS = {
@@ -337,10 +321,10 @@ def sensitivity(frame: pd.DataFrame, title: str = "Which costs matter") -> go.Fi
             error_x={"array": rows[f"{column}_confidence"], "thickness": 1.3, "width": 3},
             hovertemplate="%{y}: %{x:.3f}<extra>%{fullData.name}</extra>",
         )
-    figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(HEIGHT, 46 * len(rows) + 190))
-    figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=INK)
+    figure.update_layout(barmode="group", bargap=0.3, bargroupgap=0.05, height=max(style.HEIGHT, 46 * len(rows) + 190))
+    figure.update_xaxes(title="share of the output's variance", zeroline=True, zerolinecolor=style.INK)
     figure.update_yaxes(autorange="reversed", type="category", ticks="")
-    return titled(figure, title, "Sobol indices; bars at the ends are confidence intervals", rows_of=5)
+    return style.titled(figure, title, "Sobol indices; bars at the ends are confidence intervals", rows_of=5)
 
 
 def _lines(costs: pd.Series, names: list[str]) -> list[float]:
@@ -351,8 +335,7 @@ def _lines(costs: pd.Series, names: list[str]) -> list[float]:
 
 
 def _cost_text(cost: dict[Any, Any], unit: str) -> str:
-    """A cost with its interval, and what is at a bound, in words."""
     low, high = cost["low"], cost["high"]
-    interval = "" if np.isnan(low + high) else f" ({short_number(low)} to {short_number(high)})"
+    interval = "" if np.isnan(low + high) else f" ({style.short_number(low)} to {style.short_number(high)})"
     bound = f"; at a bound: {cost['bound']}" if cost["bound"] else ""
-    return f"{cost['name']}: {short_number(cost['value'])}{interval}{unit}{bound}"
+    return f"{cost['name']}: {style.short_number(cost['value'])}{interval}{unit}{bound}"

@@ -113,15 +113,6 @@ def checked(table: pd.DataFrame, columns: Mapping[str, Rule] | Rule, what: str, 
     """The columns of a table, each as its rule has it, with an index of their own; see `reads`.
 
     Raises `InputError` if `table` is not a table, lacks a column, has no rows, or holds what breaks a rule.
-
-    >>> checked(pd.DataFrame({"vcpu": [1]}), {"vcpus": number(1)}, "curves")
-    Traceback (most recent call last):
-    ...
-    simlib.errors.InputError: curves.vcpus = missing: a column is needed; did you mean 'vcpu'? known: vcpu
-    >>> checked(pd.DataFrame({"kind": ["fited"]}), {"kind": word(["fitted", "usl"])}, "curves")
-    Traceback (most recent call last):
-    ...
-    simlib.errors.InputError: curves.kind = fited: is not known; did you mean 'fitted'? known: fitted, usl
     """
     if not isinstance(table, pd.DataFrame):
         raise InputError(what, type(table).__name__, "must be a pandas DataFrame")
@@ -140,9 +131,5 @@ def checked(table: pd.DataFrame, columns: Mapping[str, Rule] | Rule, what: str, 
 
 
 def in_order(values: Iterable[object]) -> list[str]:
-    """Distinct values as text, in order of first appearance.
-
-    >>> in_order(["b", "a", "b"])
-    ['b', 'a']
-    """
+    """Distinct values as text, in order of first appearance."""
     return list(dict.fromkeys(str(value) for value in values))

@@ -37,7 +37,6 @@ def clear_under_load(
 ) -> go.Figure:
     """CLEAR time and longest stall over pages of one ioctl, or of one hold: a panel a metric, a colour a vCPU count.
 
-    Raises `InputError` if a column is missing, the table is empty, or a metric is not known.
 
     - `cells`: the columns `CLEAR_COLUMNS` and `over`, of which 0 is all of them; ``value`` was measured, ``value_low``
       and ``value_high`` are the interval of that median; ``model`` is predicted, ``model_low`` and ``model_high`` are

@@ -12,28 +12,18 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from simlib.figures.bars import bars_over_vcpus
+from simlib.figures import style
 from simlib.figures.frame import TEXT, in_order, number, reads, word
-from simlib.figures.style import (
-    ACTIVITY_COLOURS,
-    ACTIVITY_NAMES,
-    HEIGHT,
-    MODE_COLOURS,
-    PALETTE,
-    seconds,
-    subplots,
-    time_axis,
-    time_unit,
-    titled,
-    translucent,
-)
 
 MOST_THREADS = 16
 """Lines in `progress`: more cannot be told apart."""
 
 _ACTIVITIES = {
-    activity: (ACTIVITY_NAMES.get(activity, activity), {"color": colour, "line": {"color": "white", "width": 0.6}})
-    for activity, colour in ACTIVITY_COLOURS.items()
+    activity: (
+        style.ACTIVITY_NAMES.get(activity, activity),
+        {"color": colour, "line": {"color": "white", "width": 0.6}},
+    )
+    for activity, colour in style.ACTIVITY_COLOURS.items()
 }
 
 
@@ -51,11 +41,11 @@ def time_per_page(split: pd.DataFrame, title: str = "Where the time of a fault g
     >>> time_per_page(split).data[0].x
     ('1', '2')
     """
-    figure = bars_over_vcpus(split, "activity", "microseconds_per_fault", _ACTIVITIES, "%{y:.3g} µs")
+    figure = style.bars_over_vcpus(split, "activity", "microseconds_per_fault", _ACTIVITIES, "%{y:.3g} µs")
     figure.update_layout(barmode="stack")
     figure.update_yaxes(rangemode="tozero")
     figure.update_yaxes(title="time per fault, µs", col=1)
-    return titled(figure, title, "simulated; mean over the faults of all vCPUs", rows_of=6)
+    return style.titled(figure, title, "simulated; mean over the faults of all vCPUs", rows_of=6)
 
 
 @reads("queue", {"lock": TEXT, "time_s": number(0), "queue": number(0)})
@@ -72,13 +62,13 @@ def lock_over_time(queue: pd.DataFrame, title: str = "Threads queued for each lo
         {
             "line": {"color": colour, "width": 1.8, "shape": "hvh"},
             "fill": "tozeroy",
-            "fillcolor": translucent(colour, 0.1),
+            "fillcolor": style.translucent(colour, 0.1),
         }
-        for colour in PALETTE
+        for colour in style.PALETTE
     ]
     figure = _lines_over_time(queue, "lock", "queue", "%{y:.2f} queued", looks)
     figure.update_yaxes(title="threads queued (mean over a time bin)", rangemode="tozero")
-    return titled(figure, title, "simulated", rows_of=5)
+    return style.titled(figure, title, "simulated", rows_of=5)
 
 
 @reads("progress", {"thread": TEXT, "time_s": number(0), "pages": number(0)})
@@ -96,21 +86,23 @@ def progress(progress: pd.DataFrame, title: str = "Pages per second of each thre
     width = float(np.median(np.diff(times))) if len(times) > 1 else 2 * float(times[0])
     threads = in_order(progress["thread"])
     shown = progress[progress["thread"].isin(threads[:MOST_THREADS])]
-    looks = [{"line": {"color": colour, "width": 1.5, "dash": dash}} for dash in ("solid", "dot") for colour in PALETTE]
+    looks = [
+        {"line": {"color": colour, "width": 1.5, "dash": dash}} for dash in ("solid", "dot") for colour in style.PALETTE
+    ]
     figure = _lines_over_time(
         shown.assign(pages=shown["pages"] / width), "thread", "pages", "%{y:.4s} pages/s", looks, float(times.max())
     )
     figure.update_yaxes(title="pages per second", rangemode="tozero", exponentformat="SI")
     if len(threads) > MOST_THREADS:
         title += f" (first {MOST_THREADS} of {len(threads)} threads)"
-    return titled(figure, title, "simulated", rows_of=8)
+    return style.titled(figure, title, "simulated", rows_of=8)
 
 
 def _lines_over_time(
     rows: pd.DataFrame, by: str, value: str, hover: str, looks: list[dict[str, Any]], longest: float | None = None
 ) -> go.Figure:
     """A line a lock or a thread over simulated time, in the unit of the last time of all."""
-    factor, unit = time_unit([rows["time_s"].max() if longest is None else longest])
+    factor, unit = style.time_unit([rows["time_s"].max() if longest is None else longest])
     figure = go.Figure()
     for i, (name, part) in enumerate(rows.sort_values("time_s", kind="stable").groupby(by, sort=False)):
         figure.add_scatter(
@@ -128,12 +120,11 @@ def _lines_over_time(
 
 @reads(
     "histogram",
-    {"lock": TEXT, "mode": word(MODE_COLOURS), "up_to_s": number(np.finfo(float).tiny), "count": number(0)},
+    {"lock": TEXT, "mode": word(style.MODE_COLOURS), "up_to_s": number(np.finfo(float).tiny), "count": number(0)},
 )
 def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str = "time") -> go.Figure:
     """Counts of wait or hold times in bins a factor of two wide, a panel a lock, a colour a mode.
 
-    Raises `InputError` if a time is not above 0, among what every figure refuses.
 
     - `frame`: columns ``lock``, ``mode`` (``read`` or ``write``), ``up_to_s`` (upper end of a bin that starts at half
       of it), ``count``.
@@ -144,10 +135,10 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
     array([3., 5.])
     """
     locks = in_order(frame["lock"])
-    figure = subplots(len(locks), 1, subplot_titles=locks, shared_xaxes=True, vertical_spacing=0.3 / len(locks))
+    figure = style.subplots(len(locks), 1, subplot_titles=locks, shared_xaxes=True, vertical_spacing=0.3 / len(locks))
     bins = frame.sort_values("up_to_s")
     for row, lock in enumerate(locks, start=1):
-        for mode, colour in MODE_COLOURS.items():
+        for mode, colour in style.MODE_COLOURS.items():
             part = bins[(bins["lock"] == lock) & (bins["mode"] == mode)]
             if part.empty:
                 continue
@@ -157,20 +148,20 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
                 offset=0,
                 y=part["count"],
                 name=mode,
-                text=[f"{seconds(high / 2)} to {seconds(high)}" for high in part["up_to_s"]],
+                text=[f"{style.seconds(high / 2)} to {style.seconds(high)}" for high in part["up_to_s"]],
                 textposition="none",
                 legendgroup=mode,
                 showlegend=True,
-                marker={"color": translucent(colour, 0.55), "line": {"color": colour, "width": 1}},
+                marker={"color": style.translucent(colour, 0.55), "line": {"color": colour, "width": 1}},
                 hovertemplate="%{text}: %{y:,}<extra>%{fullData.name}</extra>",
                 row=row,
                 col=1,
             )
-    axis = time_axis([frame["up_to_s"].min() / 2, frame["up_to_s"].max()], f"{what} (bins of a factor of two)")
+    axis = style.time_axis([frame["up_to_s"].min() / 2, frame["up_to_s"].max()], f"{what} (bins of a factor of two)")
     figure.update_xaxes(axis | {"title": None})
     figure.update_xaxes(title=axis["title"], row=len(locks))
     figure.update_yaxes(title="count", rangemode="tozero", exponentformat="SI")
     figure.update_layout(barmode="overlay", bargap=0)
     if len(locks) > 1:
-        figure.update_layout(height=max(HEIGHT, 230 * len(locks) + 180))
-    return titled(figure, title, "simulated", rows_of=5)
+        figure.update_layout(height=max(style.HEIGHT, 230 * len(locks) + 180))
+    return style.titled(figure, title, "simulated", rows_of=5)

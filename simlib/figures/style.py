@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The look that all figures share: template, colours, axes, legends."""
+"""The look that all figures share: template, colours, axes, legends, panels."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -383,6 +383,37 @@ def facets(
     if rows > 1:
         figure.update_layout(height=300 * rows + 160)
     return figure, lambda index: {"row": index // columns + 1, "col": index % columns + 1}
+
+
+def bars_over_vcpus(
+    rows: pd.DataFrame, kind: str, value: str, looks: Mapping[str, tuple[str, dict[str, Any]]], hover: str
+) -> go.Figure:
+    """Bars of each kind beside or upon each other.
+
+    - `rows`: ``variant``, ``vcpus``, and the columns `kind` and `value`; one row a bar.
+    - `looks`: of the kinds, in order: what each is called, and its marker.
+    - `hover`: what is said of a bar: how Plotly writes ``y``.
+    """
+    heights = rows.pivot_table(value, ["variant", "vcpus"], kind)
+    variants = in_order(rows["variant"])
+    figure, place = facets(variants)
+    present = [name for name in looks if name in heights]
+    for i, variant in enumerate(variants):
+        mine = heights.loc[variant]
+        for name in present:
+            called, marker = looks[name]
+            figure.add_bar(
+                x=[f"{n:g}" for n in mine.index],
+                y=mine[name],
+                name=called,
+                marker=marker,
+                legendgroup=name,
+                showlegend=True,
+                hovertemplate=f"{variant}, %{{x}} vCPUs: {called} {hover}<extra></extra>",
+                **place(i),
+            )
+    figure.update_xaxes(type="category")
+    return figure
 
 
 def subplots(rows: int, columns: int, **given: Any) -> go.Figure:

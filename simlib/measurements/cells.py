@@ -25,10 +25,6 @@ def cut_cells(where: str, text: str) -> pd.DataFrame:
 
     Returns: Cells as text; the index is the line of the file on which a row ends, the header's being 1. Raises
     `InputError` if the text is cut short, or not a table; `where` is the file, as messages name it.
-
-    >>> cut_cells("a.csv", "vcpus,clear_time_s\\n1,0.5\\n")
-      vcpus clear_time_s
-    2     1          0.5
     """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines: list[tuple[int, list[str]]] = []
@@ -40,28 +36,21 @@ def cut_cells(where: str, text: str) -> pd.DataFrame:
     header = _header(where, lines[0][1])
     for number, row in lines[1:]:
         if len(row) != len(header):
-            few = len(row) < len(header)
-            raise InputError(
-                f"{where}, row {number}",
-                f"{len(row)} cells",
-                f"must have {len(header)} cells, as the header has",
-                "is the file cut short?" if few else "quote a cell that holds a comma",
-            )
+            rule = f"must have {len(header)} cells, as the header has"
+            cure = "is the file cut short?" if len(row) < len(header) else "quote a cell that holds a comma"
+            raise InputError(f"{where}, row {number}", f"{len(row)} cells", rule, cure)
     if len(lines) == 1:
         raise InputError(where, "a header only", "must have at least one row", "is the file cut short?")
     if not text.endswith(("\n", "\r")):
-        raise InputError(
-            f"{where}, row {lines[-1][0]}",
-            ",".join(lines[-1][1]),
-            "the last line must end with a newline, else it may be cut short",
-            "complete the line, or add the newline if it is complete",
-        )
+        number, row = lines[-1]
+        rule = "the last line must end with a newline, else it may be cut short"
+        cure = "complete the line, or add the newline if it is complete"
+        raise InputError(f"{where}, row {number}", ",".join(row), rule, cure)
     numbers, rows = zip(*lines[1:], strict=True)
     return pd.DataFrame(list(rows), index=list(numbers), columns=header, dtype=object)
 
 
 def _header(where: str, header: list[str]) -> list[str]:
-    """Check the names of the columns."""
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise InputError(f"{where}, header", header[0], "columns must be separated by commas", "save the file as CSV")
     for name, times in Counter(header).items():

@@ -33,10 +33,9 @@ ITERATION = "iteration"
 
 
 def read_descriptor(path: Path) -> dict[str, Any] | None:
-    """Read the descriptor beside a measurement file.
+    """Read the descriptor of a CSV file, ``<stem>.json`` in the same folder; None where there is none.
 
-    Returns: The descriptor of the CSV file `path`, ``<stem>.json`` in the same folder; None where there is none. Raises
-    `InputError` if it is not a JSON object, holds no schema, or describes another file.
+    Raises `InputError` if it is not a JSON object, holds no schema, or describes another file.
     """
     beside = path.with_suffix(".json")
     if beside == path or not exists(beside):
@@ -47,12 +46,9 @@ def read_descriptor(path: Path) -> dict[str, Any] | None:
     schema = schema if isinstance(schema, dict) else {}
     fields = schema.get("fields")
     if not fields or not isinstance(fields, list) or not all(map(_is_field, fields)):
-        raise InputError(
-            where,
-            "no schema with fields",
-            "a descriptor must be a Frictionless table resource",
-            'give it {"schema": {"fields": [{"name": ..., "type": ..., "unit": ...}, ...]}}',
-        )
+        rule = "a descriptor must be a Frictionless table resource"
+        cure = 'give it {"schema": {"fields": [{"name": ..., "type": ..., "unit": ...}, ...]}}'
+        raise InputError(where, "no schema with fields", rule, cure)
     described = descriptor.setdefault("path", path.name)
     if described != path.name:
         raise InputError(f"{where}, path", described, f"must name the file beside it, {path.name!r}", "correct it")
@@ -169,7 +165,6 @@ def missing_values(descriptor: dict[str, Any]) -> frozenset[str]:
 
 
 def _check_column(where: str, column: pd.Series[str], field: dict[str, Any], missing: frozenset[str]) -> None:
-    """Check unit, number and sign of one column."""
     name = field["name"]
     if field.get("type") not in _NUMERIC:
         if is_time(name):

@@ -64,18 +64,11 @@ def list_tables() -> pd.DataFrame:
     columns = ["name", "title", "rows", "source", "hardware", "kind"]
     rows = []
     for name, path in _paths().items():
-        described = _json(path.with_suffix(".json"))
-        source = described.get("source", {})
-        rows.append(
-            (
-                name,
-                described.get("title", name),
-                len(read_text(path, "a measurement file (CSV)").splitlines()) - 1,
-                f"{source.get('author', 'not stated')}: {source.get('subject', 'not stated')}",
-                described.get("hardware", "not stated"),
-                described.get("kind", "measured"),
-            )
-        )
+        said = {"title": name, "hardware": "not stated", "kind": "measured"} | _json(path.with_suffix(".json"))
+        source = {"author": "not stated", "subject": "not stated"} | said.get("source", {})
+        count = len(read_text(path, "a measurement file (CSV)").splitlines()) - 1
+        origin = f"{source['author']}: {source['subject']}"
+        rows.append((name, said["title"], count, origin, said["hardware"], said["kind"]))
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -101,10 +94,6 @@ def assemble(folder: Path) -> dict[str, Any]:
     """Put together ``datapackage.json`` from the descriptors of a data package.
 
     Its own keys, and the standard part of every ``*/*.json`` in `folder` that describes a CSV beside it.
-
-    >>> folder = data_dir()
-    >>> assemble(folder) == json.loads((folder / "datapackage.json").read_text(encoding="utf-8"))
-    True
     """
     resources = []
     for path in sorted(folder.glob("*/*.json"), key=lambda path: path.stem):
@@ -150,7 +139,6 @@ def _paths() -> dict[str, Path]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
     content = read_json(path, "a descriptor (JSON)")
     if not isinstance(content, dict):
         raise InputError(str(path), type(content).__name__, "must be a JSON object", "restore the file")

@@ -111,15 +111,12 @@ class MeasurementTable:
         return replace(self, frame=self.rows(condition))
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self.frame)
 
     def __repr__(self) -> str:
-        """Name, size and columns, in one line."""
         return f"<MeasurementTable {self.name}: {len(self)} rows; {', '.join(map(str, self.frame.columns))}>"
 
     def _repr_html_(self) -> str:
-        """Table, source and caveats for a notebook."""
         source = ", ".join(str(self.source[key]) for key in ("subject", "author", "date") if key in self.source)
         return rendered("simlib.measurements", "table.html.j2", table=self, source=source, rows=html_of(self.frame))
 

@@ -56,21 +56,13 @@ _DURATION_WORDS = frozenset({"time", "latency", "duration", "downtime"})
 
 
 def suffix_of(column: str) -> str | None:
-    """Unit suffix of a column's name: the longest key of `SUFFIXES` that fits, or None.
-
-    >>> suffix_of("dirty_memory_time_ms"), suffix_of("locking_rate_kops_per_s"), suffix_of("vcpus")
-    ('ms', 'kops_per_s', None)
-    """
+    """Unit suffix of a column's name: the longest key of `SUFFIXES` that fits, or None."""
     fits = [suffix for suffix in SUFFIXES if column.endswith(f"_{suffix}")]
     return max(fits, key=len) if fits else None
 
 
 def is_time(column: str) -> bool:
-    """Tell whether the column holds a time that can be given in seconds.
-
-    >>> is_time("clear_time_s"), is_time("latency_cycles"), is_time("rate_per_s")
-    (True, False, False)
-    """
+    """Tell whether the column holds a time that can be given in seconds."""
     return suffix_of(column) in PER_SECOND
 
 
@@ -80,11 +72,7 @@ def names_duration(column: str) -> bool:
 
 
 def stem_of(column: str) -> str:
-    """Name of the column without its unit suffix.
-
-    >>> stem_of("dirty_memory_time_ms"), stem_of("vcpus")
-    ('dirty_memory_time', 'vcpus')
-    """
+    """Name of the column without its unit suffix."""
     suffix = suffix_of(column)
     return column.removesuffix(f"_{suffix}") if suffix else column
 
@@ -113,11 +101,6 @@ def unit_of(where: str, column: str, declared: str | None = None) -> str:
         return str(declared)
     if declared is None and column in KEY_COUNTS | OUTCOME_COUNTS:
         return "count"
-    known = PER_SECOND if duration else SUFFIXES
-    raise InputError(
-        f"{where}, column",
-        column,
-        "the name of a column of numbers must end with a known unit",
-        f"use one of the suffixes {', '.join('_' + suffix for suffix in known)}"
-        + ("" if duration else ", or declare a count with unit 'count' in a descriptor beside the file"),
-    )
+    cure = f"use one of the suffixes {', '.join('_' + suffix for suffix in (PER_SECOND if duration else SUFFIXES))}"
+    cure += "" if duration else ", or declare a count with unit 'count' in a descriptor beside the file"
+    raise InputError(f"{where}, column", column, "the name of a column of numbers must end with a known unit", cure)

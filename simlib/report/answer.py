@@ -60,13 +60,6 @@ def result_report(
     - `asked`: what was asked: the command, or the call.
     - `scenario`: what it was asked of; else that of the result, if it has one.
     - `seed`: root of the random streams; else that of the result, if it has one.
-
-    >>> from simlib.prediction import predict
-    >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
-    ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
-    >>> page = result_report(predict(s, [1, 2], metrics=["dirty_memory_time"]), scenario=s)
-    >>> page.title, [section.title for section in page.sections]
-    ('Predicted', ['Answer', 'Figures', 'What to know', 'Where it comes from'])
     """
     results = dict(result) if isinstance(result, Mapping) else {"": result}
     labels = [f"{name}: " if len(results) > 1 else "" for name in results]
@@ -148,7 +141,6 @@ def _metrics(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_interval(row: Mapping[Any, Any]) -> str:
-    """An estimate with its interval, in words."""
     estimate, low, high = (value_text(float(row[name]), row["unit"]) for name in ("estimate", "low", "high"))
     return estimate if low == "not known" else f"{estimate} ({low} to {high})"
 
@@ -157,11 +149,6 @@ def prediction_findings(frame: pd.DataFrame) -> list[str]:
     """One sentence a metric and curve: its value with the fewest and the most vCPUs, and the ratio of both.
 
     - `frame`: variant or policy, vcpus, metric, estimate, low, high, unit.
-
-    >>> frame = pd.DataFrame({"variant": "rwlock", "vcpus": [1, 16], "metric": "zap_time", "estimate": [1.0, 4.0],
-    ...                       "low": [0.9, 3.8], "high": [1.1, 4.2], "unit": "s"})
-    >>> prediction_findings(frame)
-    ['rwlock, zap_time: 1 s (900 ms to 1.1 s) with 1 vCPU, 4 s (3.8 s to 4.2 s) with 16 vCPUs, 4 times as much']
     """
     curve = "policy" if "policy" in frame else "variant"
     sentences = []
@@ -179,11 +166,6 @@ def comparison_findings(frame: pd.DataFrame, first: str) -> list[str]:
 
     - `frame`: `Comparison.frame`.
     - `first`: the policy that the others are compared with.
-
-    >>> frame = pd.DataFrame({"policy": ["own", "b"], "variant": "", "vcpus": 8, "metric": "zap_time",
-    ...                       "change_percent": [0.0, -20.0], "change_low": [0.0, -25.0], "change_high": [0.0, -15.0]})
-    >>> comparison_findings(frame, "own")
-    ['zap_time: b changes it most against own, by −20 % (−25 to −15 %) with 8 vCPUs']
     """
     sentences = []
     others = frame[(frame["policy"] != first) & frame["change_percent"].notna()]
@@ -327,7 +309,6 @@ def simulation_captions(result: SimulationResult) -> dict[str, str]:
 
 
 def _lost(curve: pd.DataFrame) -> str:
-    """What a curve of degradation says."""
     half = float(curve.loc[curve["degradation"] > 0.5, "width_s"].sum())
     return (
         f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "

@@ -98,10 +98,6 @@ class Table:
 
     - `digits`: significant digits of numbers with a fraction.
     - `folded`: whether only the caption is seen until a reader opens it.
-
-    >>> table = Table(pd.DataFrame({"vcpus": [1, 64], "time_s": [0.926, 40.994]}), "Measured")
-    >>> table.rows
-    [['1', '0.926'], ['64', '40.99']]
     """
 
     frame: pd.DataFrame
@@ -127,9 +123,6 @@ class Chart:
     """A Plotly figure with a caption that says in words what to see.
 
     - `caption`: for readers who cannot see the figure, too.
-
-    >>> "Plotly.newPlot" in Chart(go.Figure(), "nothing to see").html("figure-1")
-    True
     """
 
     figure: go.Figure

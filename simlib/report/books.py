@@ -186,7 +186,6 @@ def executed(path: Path, environment: Mapping[str, str]) -> nbformat.NotebookNod
 
 
 def _first(error: CellExecutionError) -> str:
-    """The first line of the cell that failed."""
     lines = [line for line in str(error.traceback).splitlines() if line and not line.startswith(("An error", "---"))]
     return lines[0] if lines else ""
 

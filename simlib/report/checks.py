@@ -96,21 +96,11 @@ def lock_loop(n: int, seed: int) -> dict[str, float]:
         turns(rounds // 5)
     with program.thread() as others:
         turns(rounds + 2 * (rounds // 5))
-    zeros = np.zeros(n, dtype=np.int64)
     entry = np.full(n, others.first, dtype=np.int64)
     entry[0] = first.first
-    job = Job(
-        program.steps(),
-        entry,
-        np.zeros((n, 2), dtype=np.int64),
-        np.array([Discipline.SERVER]),
-        0,
-        0,
-        0,
-        zeros,
-        (0.0, 1.0),
-        stamps=(Stamp("from"), Stamp("to")),
-    )
+    region, socket = np.zeros((n, 2), dtype=np.int64), np.zeros(n, dtype=np.int64)
+    locks, stamps = np.array([Discipline.SERVER]), (Stamp("from"), Stamp("to"))
+    job = Job(program.steps(), entry, region, locks, 0, 0, 0, socket, cvs=(0.0, 1.0), stamps=stamps)
     rates = []
     for k in range(_RUNS):
         run = compiled.run(job, seed + k)

@@ -117,7 +117,6 @@ def host_answer(fit: Fit) -> str:
 
 
 def _held_out(seen: pd.DataFrame) -> list[Block | str]:
-    """The verdict, the picture and the table."""
     if not len(seen):
         return ["Nothing that could be predicted was measured in quiet."]
     blocks: list[Block | str] = [
@@ -172,7 +171,6 @@ def _missing(fit: Fit) -> list[Block | str]:
 
 
 def _times(seen: pd.DataFrame, name: str) -> list[str]:
-    """A median and its ends in words."""
     ends = zip(seen[name], seen[f"{name}_low"], seen[f"{name}_high"], strict=True)
     return [f"{seconds(m)} ({seconds(a)} to {seconds(b)})" for m, a, b in ends]
 

@@ -24,16 +24,12 @@ class Section:
     """A heading and what stands below it.
 
     - `blocks`: in the order of reading; a string is `Prose`.
-
-    >>> Section("Costs", ["Calibrated on `vcpus <= 8`."]).blocks
-    (Prose(text='Calibrated on `vcpus <= 8`.'),)
     """
 
     title: str
     blocks: Sequence[Block | str]
 
     def __post_init__(self) -> None:
-        """Take strings as prose."""
         if isinstance(self.blocks, str):
             raise InputError("section.blocks", self.blocks, "must be a list", "put the text in a list")
         blocks = tuple(Prose(block) if isinstance(block, str) else block for block in self.blocks)
@@ -45,10 +41,6 @@ class Report:
     """A whole report.
 
     - `facts`: what another needs to repeat the run, shown at the top: version, date, data set, seeds.
-
-    >>> report = Report("mmu_lock", "a run", [Section("Costs", ["A lock is held for 1 µs."])], {"seed": 7})
-    >>> "<h2>Costs</h2>" in report.to_html()
-    True
     """
 
     title: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Importers: what others already have becomes tidy tables with their descriptors.
 
-One module a format; `KINDS` lists them.
+One module a format; `KINDS` lists them, and ``tests/measurements/samples`` has texts of each.
 
 >>> from simlib.measurements import importers
 >>> imported = importers.import_text("kvm-stats", "mmu_lock_clear_write_acquired: 96\\n")
@@ -9,17 +9,7 @@ One module a format; `KINDS` lists them.
 np.int64(96)
 """
 
-from simlib.measurements.importers.kinds import KINDS, Kind, import_log, import_text, sniff
-from simlib.measurements.importers.tables import Column, Imported, Table, write_imported
+from simlib.measurements.importers.kinds import KINDS, import_log, import_text, sniff
+from simlib.measurements.importers.tables import Imported, write_imported
 
-__all__ = [
-    "KINDS",
-    "Column",
-    "Imported",
-    "Kind",
-    "Table",
-    "import_log",
-    "import_text",
-    "sniff",
-    "write_imported",
-]
+__all__ = ["KINDS", "Imported", "import_log", "import_text", "sniff", "write_imported"]

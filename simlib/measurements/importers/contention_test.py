@@ -12,15 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlib.errors import InputError
-from simlib.measurements.importers.kvm_stats import (
-    MOST_BUCKETS,
-    Statistics,
-    bounds,
-    json_object,
-    take_json,
-    text_of,
-    whole_of,
-)
+from simlib.measurements.importers.kvm_stats import MOST_BUCKETS, Statistics, bounds
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
@@ -125,17 +117,17 @@ class Log:
         elif kind == "ioctl":
             self.events += 1
             self.rows["ioctls"].add(
-                len(self.configs), self.events, text_of(lines, item, "name"),
-                *(whole_of(lines, item, n) for n in ("round", "thread", "first_page", "pages")),
-                *(whole_of(lines, item, n) if n in item else None for n in ("dirty", "writes", "calls")),
-                *(whole_of(lines, item, n) for n in ("start_ns", "duration_ns")),
+                len(self.configs), self.events, lines.text_of(item, "name"),
+                *(lines.whole_of(item, n) for n in ("round", "thread", "first_page", "pages")),
+                *(lines.whole_of(item, n) if n in item else None for n in ("dirty", "writes", "calls")),
+                *(lines.whole_of(item, n) for n in ("start_ns", "duration_ns")),
             )  # fmt: skip
         elif kind == "vcpu":
             self._vcpu(lines, item)
         elif kind == "stat":
-            take_json(lines, self.statistics, len(self.configs), item)
+            self.statistics.take_json(lines, len(self.configs), item)
         elif kind == "check":
-            lost = whole_of(lines, item, "lost")
+            lost = lines.whole_of(item, "lost")
             if lost:
                 self.warnings.append(f"the test lost {lost} writes: dirty logging was not correct")
         else:
@@ -144,10 +136,9 @@ class Log:
             self.open = False
 
     def _vcpu(self, lines: Lines, item: dict[str, Any]) -> None:
-        """Take what one vCPU did."""
-        who = (len(self.configs), whole_of(lines, item, "id"))
-        late = whole_of(lines, item, "progress_late") if "progress_late" in item else None
-        self.rows["vcpus"].add(*who, *(whole_of(lines, item, name) for name in ("writes", "reads", "longest_ns")), late)
+        who = (len(self.configs), lines.whole_of(item, "id"))
+        late = lines.whole_of(item, "progress_late") if "progress_late" in item else None
+        self.rows["vcpus"].add(*who, *(lines.whole_of(item, name) for name in ("writes", "reads", "longest_ns")), late)
         gaps = _counts(lines, item, "gap_hist")
         if len(gaps) > MOST_BUCKETS:
             raise lines.fault(f"{len(gaps)} values", f"'gap_hist' must be at most {MOST_BUCKETS} counts", "correct it")
@@ -164,7 +155,7 @@ class Log:
         for number, (stall, pause) in enumerate(zip(stalls, pauses, strict=True), 1):
             self.rows["rounds"].add(*who, number, stall, pause)
         progress = _counts(lines, item, "progress")
-        start, width = (whole_of(lines, item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
+        start, width = (lines.whole_of(item, f"progress_{n}_ns") if progress else 0 for n in ("start", "bucket"))
         if start + width * len(progress) > LARGEST:
             raise lines.fault(str(width), "the time of the last 'progress' must be at most 2^53 ns", "correct it")
         for bucket, count in enumerate(progress):
@@ -181,19 +172,12 @@ def read_contention_test(lines: Lines, histograms: bool = False) -> Contents:
 
     Lines that are no JSON objects (the selftest library's own messages) and unknown types are passed over. The options
     of the test are the setup.
-
-    >>> text = '''{"type": "config", "version": 1, "vcpus": 2}
-    ... {"type": "ioctl", "name": "clear", "round": 0, "thread": 0, "first_page": 0, "pages": 64, "dirty": 64,
-    ...  "start_ns": 900, "duration_ns": 5000}'''.replace("\\n ", " ") + '\\n{"type": "end", "ok": true}\\n'
-    >>> read_contention_test(Lines.of(text)).tables[0].frame[["name", "dirty_pages", "duration_ns"]]
-        name  dirty_pages  duration_ns
-    0  clear           64         5000
     """
     log = Log()
     for line in lines:
         text = line.strip()
         if text.startswith("{"):
-            log.take(lines, json_object(lines, text))
+            log.take(lines, lines.json_object(text))
     if not log.configs:
         raise ForeignText(f"the log of {_TEST}: JSON lines, from type 'config' to type 'end'")
     if log.open:

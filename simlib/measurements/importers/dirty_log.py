@@ -87,20 +87,6 @@ def read_dirty_log(lines: Lines) -> Contents:
     """Read the log of ``dirty_log_perf_test``, which has a run for each guest mode, or several logs.
 
     It says neither the number of vCPUs nor their memory. Lines of others (random seed, debug output) are passed over.
-
-    >>> text = '''Test iterations: 2
-    ... Testing guest mode: PA-bits:ANY, VA-bits:48,  4K pages
-    ... Populate memory time: 1.500000000s
-    ... Enabling dirty logging time: 0.000020000s
-    ...
-    ... Iteration 1 dirty memory time: 0.926000000s
-    ... Iteration 1 get dirty log time: 0.000100000s
-    ... Disabling dirty logging time: 0.002000000s
-    ... Get dirty log over 1 iterations took 0.000100000s. (Avg 0.000100000s/iteration)
-    ... '''
-    >>> read_dirty_log(Lines.of(text)).tables[0].frame[["iteration", "dirty_memory_time_s"]]
-       iteration  dirty_memory_time_s
-    0          1                0.926
     """
     runs: list[Run] = []
     for line in lines:

@@ -69,11 +69,7 @@ _OTHERS = (
 
 
 def sniff(head: list[str]) -> str:
-    """Name the kind of a text by its first lines: a key of `KINDS`, or empty if it is none of them.
-
-    >>> sniff(["lock_stat version 0.4"]), sniff(["Test iterations: 2"]), sniff(["hello"])
-    ('lock-stat', 'dirty-log-perf-test', '')
-    """
+    """Name the kind of a text by its first lines: a key of `KINDS`, or empty if it is none of them."""
     return next((name for name, kind in KINDS.items() if kind.looks_like(head)), "")
 
 

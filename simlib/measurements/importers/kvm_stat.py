@@ -55,19 +55,7 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_kvm_stat(lines: Lines) -> Contents:
-    """Read what ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l`` prints.
-
-    >>> text = '''kvm_exit kvm_exit(HLT)
-    ... 2026-01-05 10:00:00       340        12
-    ... 2026-01-05 10:00:01       290        10
-    ... '''
-    >>> read_kvm_stat(Lines.of(text)).tables[0].frame
-       sample                 time      name reason  difference
-    0       1  2026-01-05 10:00:00  kvm_exit    all         340
-    1       1  2026-01-05 10:00:00  kvm_exit    HLT          12
-    2       2  2026-01-05 10:00:01  kvm_exit    all         290
-    3       2  2026-01-05 10:00:01  kvm_exit    HLT          10
-    """
+    """Read what ``kvm_stat -1``, ``kvm_stat -l`` or ``kvm_stat -c -l`` prints."""
     log, once = Rows(LOG), Rows(ONCE)
     names: list[tuple[str, str]] = []
     seen, sample, glued = set[tuple[str, str]](), 0, 0
@@ -118,7 +106,6 @@ def _logged(lines: Lines, log: Rows, names: list[tuple[str, str]], sample: int, 
 
 
 def _distinct(lines: Lines, names: list[str]) -> list[tuple[str, str]]:
-    """Names and reasons of a banner."""
     found = [_child(name) for name in names]
     if len(set(found)) < len(found):
         raise lines.fault(" ".join(names), "each name must occur once", "is the line complete?")

@@ -10,13 +10,11 @@ others (``vm_stat_fops`` in ``virt/kvm/kvm_main.c``), and so does ``kvm_stat -d 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines
+from simlib.measurements.importers.lines import ForeignText, Lines
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
 WHAT = ("acquired", "contended", "wait_ns", "timed", "hold_ns")
@@ -108,8 +106,20 @@ class Statistics:
             self._once(lines, (*snapshot, name) in self.others, name)
             self.others[*snapshot, name] = values[0]
 
+    def take_json(self, lines: Lines, run: int, item: dict[str, Any]) -> None:
+        """Take one JSON line of type ``stat``."""
+        name = lines.text_of(item, "name")
+        when, scope = item.get("when", "end"), item.get("scope", "vm")
+        for what, value, known in (("when", when, _WHENS), ("scope", scope, _SCOPES)):
+            if value not in known:
+                rule = f"{what} must be one of {', '.join(known)}"
+                raise lines.fault(str(value), rule, "is this the log of the test?")
+        values = item["values"] if "values" in item else [item.get("value")]
+        if not isinstance(values, list) or any(type(value) is not int for value in values):
+            raise lines.fault(str(values), f"{name} must have a whole number, or a list of them", "correct the line")
+        self.take(lines, run, when, scope, name, values)
+
     def _histogram(self, lines: Lines, key: tuple[Any, ...], name: str, values: list[int]) -> None:
-        """Keep a histogram's counts."""
         self._once(lines, key in self.histograms, name)
         if not 2 <= len(values) <= MOST_BUCKETS or min(values) < 0:
             rule = f"{name} must be 2 to {MOST_BUCKETS} counts"
@@ -172,13 +182,7 @@ def looks_like(head: list[str]) -> bool:
 
 
 def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
-    """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``; the histograms too if asked for.
-
-    >>> text = "mmu_lock_clear_write_acquired: 96\\nmmu_lock_clear_write_hold_ns: 480000\\n"
-    >>> read_kvm_stats(Lines.of(text)).tables[0].frame[["site", "mode", "acquired", "hold_ns"]]
-        site   mode  acquired  hold_ns
-    0  clear  write        96   480000
-    """
+    """Read KVM's statistics, JSON lines of type ``stat`` or text ``name: value``; the histograms too if asked for."""
     statistics, run, skipped, used = Statistics(), 1, 0, 0
     known = begun = False
     for line in lines:
@@ -186,13 +190,13 @@ def read_kvm_stats(lines: Lines, histograms: bool = False) -> Contents:
         if not text:
             continue
         if text.startswith("{"):
-            item = json_object(lines, text)
+            item = lines.json_object(text)
             if item.get("type") in ("config", "end"):
                 begun = item["type"] == "config"
                 run += begun and used > 0
             elif item.get("type") == "stat":
                 known, used = True, used + 1
-                take_json(lines, statistics, run, item)
+                statistics.take_json(lines, run, item)
         elif _CHILD.match(text):
             raise ForeignText("KVM statistics, and no tracepoints")
         elif found := _TEXT.fullmatch(line):
@@ -217,57 +221,3 @@ def _values(lines: Lines, name: str, text: str) -> list[int]:
     cells = re.split(r"[\s,]+", text.strip("[]"))
     numbers = [lines.signed(cell, name) for cell in cells]
     return numbers[:1] if len(numbers) == 2 else numbers
-
-
-def json_object(lines: Lines, text: str) -> dict[str, Any]:
-    """One JSON line; refuse what is none, numbers that are not finite, and whole numbers beyond 2^53."""
-    try:
-        item = json.loads(text, parse_constant=_bounded, parse_float=_bounded, parse_int=partial(_bounded, kind=int))
-        if "\\u" in text:  # half of a surrogate pair is no character
-            json.dumps(item, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        cure = "is the line complete? save the log again"
-        raise lines.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", cure) from None
-    except (UnicodeEncodeError, RecursionError):
-        raise lines.fault(text, "must be JSON of whole characters, not nested deeply", "correct it") from None
-    except ValueError as error:
-        raise lines.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
-    if not isinstance(item, dict):
-        raise lines.fault(text, "must be a JSON object", "is this the log of the test?")
-    return item
-
-
-def _bounded(text: str, kind: type[float] = float) -> float:
-    value = kind(text)
-    if not abs(value) <= LARGEST:  # NaN is not
-        raise ValueError(text)
-    return value
-
-
-def take_json(lines: Lines, statistics: Statistics, run: int, item: dict[str, Any]) -> None:
-    """Take one JSON line of type ``stat``."""
-    name = text_of(lines, item, "name")
-    when, scope = item.get("when", "end"), item.get("scope", "vm")
-    for what, value, known in (("when", when, _WHENS), ("scope", scope, _SCOPES)):
-        if value not in known:
-            raise lines.fault(str(value), f"{what} must be one of {', '.join(known)}", "is this the log of the test?")
-    values = item["values"] if "values" in item else [item.get("value")]
-    if not isinstance(values, list) or any(type(value) is not int for value in values):
-        raise lines.fault(str(values), f"{name} must have a whole number, or a list of them", "correct the line")
-    statistics.take(lines, run, when, scope, name, values)
-
-
-def text_of(lines: Lines, item: dict[str, Any], name: str) -> str:
-    """Text of a field of a JSON line."""
-    value = item.get(name)
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise lines.fault(str(value), f"{name!r} must be a name", "is the line complete?")
-    return value
-
-
-def whole_of(lines: Lines, item: dict[str, Any], name: str) -> int:
-    """Count or time of a field of a JSON line."""
-    value = item.get(name)
-    if type(value) is not int or value < 0:
-        raise lines.fault(str(value), f"{name!r} must be a whole number, not negative", "is the line complete?")
-    return value

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from functools import partial
+from typing import Any, BinaryIO
 
 from simlib.errors import InputError
 from simlib.parallel import Progress
@@ -102,12 +104,9 @@ class Lines:
         if blank:
             raise InputError(self.where, "empty", "must hold what was measured", "save it again")
         if tail.strip():
-            raise self.fault(
-                tail.decode("utf-8", "backslashreplace"),
-                "the last line must end with a newline, else it may be cut short",
-                "save the file again, or add the newline if the line is complete",
-                self.number + 1,
-            )
+            rule = "the last line must end with a newline, else it may be cut short"
+            cure = "save the file again, or add the newline if the line is complete"
+            raise self.fault(tail.decode("utf-8", "backslashreplace"), rule, cure, self.number + 1)
 
     def _lines(self, raw: bytes) -> Iterator[str]:
         """Lines of a piece that ends with a newline."""
@@ -167,3 +166,42 @@ class Lines:
         if not math.isfinite(value) or value > LARGEST:
             raise self.fault(text, f"{what} must be at most 2^53", "is the number right?")
         return value
+
+    def json_object(self, text: str) -> dict[str, Any]:
+        """One JSON line; refuse what is none, numbers that are not finite, and whole numbers beyond 2^53."""
+        whole = partial(_bounded, kind=int)
+        try:
+            item = json.loads(text, parse_constant=_bounded, parse_float=_bounded, parse_int=whole)
+            if "\\u" in text:  # half of a surrogate pair is no character
+                json.dumps(item, ensure_ascii=False).encode()
+        except json.JSONDecodeError as error:
+            cure = "is the line complete? save the log again"
+            raise self.fault(text[max(0, error.pos - 20) :], f"must be JSON ({error.msg})", cure) from None
+        except (UnicodeEncodeError, RecursionError):
+            raise self.fault(text, "must be JSON of whole characters, not nested deeply", "correct it") from None
+        except ValueError as error:
+            raise self.fault(str(error), "a number must be finite and at most 2^53", "is the number right?") from None
+        if not isinstance(item, dict):
+            raise self.fault(text, "must be a JSON object", "is this the log of the test?")
+        return item
+
+    def text_of(self, item: dict[str, Any], name: str) -> str:
+        """Text of a field of a JSON line."""
+        value = item.get(name)
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise self.fault(str(value), f"{name!r} must be a name", "is the line complete?")
+        return value
+
+    def whole_of(self, item: dict[str, Any], name: str) -> int:
+        """Count or time of a field of a JSON line."""
+        value = item.get(name)
+        if type(value) is not int or value < 0:
+            raise self.fault(str(value), f"{name!r} must be a whole number, not negative", "is the line complete?")
+        return value
+
+
+def _bounded(text: str, kind: type[float] = float) -> float:
+    value = kind(text)
+    if not abs(value) <= LARGEST:  # NaN is not
+        raise ValueError(text)
+    return value

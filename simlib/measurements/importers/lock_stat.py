@@ -87,14 +87,12 @@ class Reading:
             raise lines.fault(line, "must be a class with 12 numbers or a call site", cure)
 
     def _begin(self, lines: Lines, line: str) -> None:
-        """The first line of a text."""
         if line.split() != [*_VERSION.split(), "0.4"]:
             raise lines.fault(line, "must be version 0.4 of the format", "it is since Linux 3.13: use a newer kernel")
         self.check_closed(lines)
         self.snapshot, self.entry, self.point = self.snapshot + 1, 0, 0
 
     def _class(self, lines: Lines, found: re.Match[str]) -> None:
-        """A class with its 12 numbers."""
         if not self.snapshot:
             cure = "save the whole text: cat /proc/lock_stat > FILE"
             raise lines.fault(found[0], f"must come after {_VERSION!r}", cure)
@@ -108,7 +106,6 @@ class Reading:
             self.classes.take(lines, found, snapshot=self.snapshot, entry=self.entry, lock=name, mode=mode)
 
     def _point(self, lines: Lines, found: re.Match[str]) -> None:
-        """A call site."""
         if not self.role:
             raise lines.fault(found[0], "a call site must come after a line of dashes", "save the text again")
         self.point, self.waiting = self.point + 1, ""
@@ -148,15 +145,6 @@ def read_lock_stat(lines: Lines, lock: str = "") -> Contents:
 
     - `lock`: part of the name of the classes to take; ``"all"`` takes every class. Default: those that are mmu_lock
       (``&(kvm)->mmu_lock``, ``&kvm->mmu_lock``).
-
-    >>> numbers = "10 12 0.26 93.10 163.71 13.64 47 292 0.16 22.69 174.91 0.60"
-    >>> text = f"lock_stat version 0.4\\n&(kvm)->mmu_lock-R: {numbers}\\n"
-    >>> text += "---\\n&(kvm)->mmu_lock 12 [<0>] direct_page_fault+0x1/0x2\\n"
-    >>> text += "---\\n&(kvm)->mmu_lock 12 [<0>] kvm_vm_ioctl+0x1/0x2\\n...\\n"
-    >>> found = read_lock_stat(Lines.of(text))
-    >>> found.tables[0].frame[["lock", "mode", "contentions", "wait_total_us"]]
-                   lock  mode  contentions  wait_total_us
-    0  &(kvm)->mmu_lock  read           12         163.71
     """
     reading = Reading(lock)
     for line in lines:
@@ -188,11 +176,7 @@ def _mode(name: str) -> tuple[str, str]:
 
 
 def _wanted(name: str, lock: str) -> bool:
-    """Tell whether a class is asked for.
-
-    >>> _wanted("&(kvm)->mmu_lock#2", ""), _wanted("&kvm->mn_invalidate_lock", ""), _wanted("rcu_node_0", "all")
-    (True, False, True)
-    """
+    """Tell whether a class is asked for."""
     if not lock:
         base = _BASE.fullmatch(name)
         return base is not None and _MMU_LOCK.fullmatch(base[1]) is not None

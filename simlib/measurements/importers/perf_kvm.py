@@ -49,17 +49,7 @@ looks_like = any_line(_TARGET, _HEAD)
 
 
 def read_perf_kvm(lines: Lines) -> Contents:
-    """Read the tables of ``perf kvm stat report``, one or several after each other: each must have an end.
-
-    >>> text = '''Analyze events for all VMs, all VCPUs:
-    ...              VM-EXIT    Samples  Samples%     Time%    Min Time    Max Time         Avg time
-    ...       EPT_VIOLATION       1200    80.00%    60.00%      0.90us    310.25us      4.50us ( +-   1.20% )
-    ... Total Samples:1500, Total events handled time:9000.00us.
-    ... '''
-    >>> read_perf_kvm(Lines.of(text)).tables[0].frame[["name", "samples", "mean_us"]]
-                name  samples  mean_us
-    0  EPT_VIOLATION     1200      4.5
-    """
+    """Read the tables of ``perf kvm stat report``, one or several after each other: each must have an end."""
     exits, totals, warnings = Rows(EXITS), Rows(TOTALS), []
     place, report, what = {"target": "not stated", "vcpu": "all"}, 0, ""
     for line in lines:

@@ -54,14 +54,6 @@ def read_perf_lock(lines: Lines) -> Contents:
 
     A table's times are rounded to three or more digits by perf, those of ``-x`` are not. What the measured command
     printed before the header is passed over, as are the stacks of ``-v``.
-
-    >>> text = ''' contended   total wait     max wait     avg wait         type   caller
-    ...
-    ...        171      1.55 ms     20.26 us      9.06 us     rwlock:W   kvm_vm_ioctl+0x57
-    ... '''
-    >>> read_perf_lock(Lines.of(text)).tables[0].frame[["contended", "total_wait_ns", "type", "caller"]]
-       contended  total_wait_ns      type             caller
-    0        171        1550000  rwlock:W  kvm_vm_ioctl+0x57
     """
     rows: Rows | None = None
     names, separator, pattern = list[str](), "", re.compile("")
@@ -73,16 +65,16 @@ def read_perf_lock(lines: Lines) -> Contents:
         if found := _HEADER.fullmatch(line):
             keys = re.findall(_COLUMN, found[1])
             place = found[2].split()
-            names = _names(lines, [*keys, *place, *(["type"] if place[0] == "address" else [])])
+            names = [*keys, *place, *(["type"] if place[0] == "address" else [])]
             fields = [_CELL["contended" if key == "contended" else "wait"] for key in keys]
             pattern = re.compile(r"\s*" + r"\s+".join([*fields, _TAIL[place[0]]]) + r"\s*")
-            rows, separator = _again(lines, rows, names), ""
+            rows, separator = _under_header(lines, names, rows), ""
         elif found := _CSV.fullmatch(line):
             separator = found["separator"]
             names = [name.strip() for name in line.removeprefix("# output: ").split(separator)]
             stacks = names[-1] == "stacktrace"
-            names = _names(lines, names[:-1] if stacks else names)
-            rows = _again(lines, rows, names)
+            names = names[:-1] if stacks else names
+            rows = _under_header(lines, names, rows)
         elif rows is None or not text or _STACK.fullmatch(line):
             continue
         elif said := _BAD.fullmatch(text):
@@ -92,7 +84,7 @@ def read_perf_lock(lines: Lines) -> Contents:
             debug = True
         else:
             cells = _separated(line, names, separator, stacks) if separator else _spaced(line, pattern)
-            if cells is None:
+            if len(cells) < len(names):
                 cure = "is the line complete? give perf --output FILE, so that nothing else is printed into it"
                 raise lines.fault(line, f"must hold {', '.join(names)}", cure)
             values = (_value(lines, name, cell, separator != "") for name, cell in zip(names, cells, strict=True))
@@ -107,18 +99,13 @@ def read_perf_lock(lines: Lines) -> Contents:
     return Contents((table,), (f"perf left out {bad} of {total} contentions (bad sequences)",) if bad else ())
 
 
-def _names(lines: Lines, names: list[str]) -> list[str]:
-    """Check the titles of a header."""
+def _under_header(lines: Lines, names: list[str], before: Rows | None) -> Rows:
+    """Rows under a header with these titles, which are known; there may be one only."""
     for name in names:
         if name not in _KEYS and name not in _WHERE:
             cure = "print the contention with the columns contended, wait_total, wait_max, wait_min, avg_wait"
             raise lines.fault(name, "is no column of perf lock contention that is known here", cure)
-    return names
-
-
-def _again(lines: Lines, rows: Rows | None, names: list[str]) -> Rows:
-    """Rows under a header; there may be one only."""
-    if rows is not None:
+    if before is not None:
         raise lines.fault("a second header", "a file must hold one output of perf", "split the file")
     columns = [_KEYS.get(name) or _WHERE[name] for name in names]
     if "address" in names:
@@ -126,22 +113,19 @@ def _again(lines: Lines, rows: Rows | None, names: list[str]) -> Rows:
     return Rows([Column("entry", "whole", "place of the line in the output, from 1"), *columns])
 
 
-def _spaced(line: str, pattern: re.Pattern[str]) -> list[str] | None:
-    """Cells of a row of the table."""
+def _spaced(line: str, pattern: re.Pattern[str]) -> list[str]:
+    """Cells of a row of the table; none if it is no such row."""
     found = pattern.fullmatch(line)
-    return None if found is None else [cell or "" for cell in found.groups()]
+    return [cell or "" for cell in found.groups()] if found else []
 
 
-def _separated(line: str, names: list[str], separator: str, stacks: bool) -> list[str] | None:
+def _separated(line: str, names: list[str], separator: str, stacks: bool) -> list[str]:
     """Cells of a row of ``-x``; the last one may hold the separator, unless a stack follows it."""
     cells = line.split(separator, -1 if stacks else len(names) - 1)
-    if len(cells) < len(names):
-        return None
     return [cell.strip() for cell in cells[: len(names)]]
 
 
 def _value(lines: Lines, name: str, cell: str, exact: bool) -> int | str | None:
-    """Value of a cell: a count, nanoseconds, or text."""
     if name == "contended":
         return lines.whole(cell, name)
     if name == "pid":

@@ -63,14 +63,6 @@ def read_perf_trace(lines: Lines) -> Contents:
 
     A call whose beginning was not seen has no time, and one whose end was not has no result: both are counted and left
     out. Lines of other events are passed over.
-
-    >>> text = '''  124.437 ( 2.016 ms): migration/351 ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG, arg: 0x7ffd0a0)    = 0
-    ...   126.910 ( 0.750 ms): migration/351 ioctl(fd: 11, cmd: KVM_CLEAR_DIRTY_LOG, arg: 0x7ffd0a0)    = 0
-    ... '''
-    >>> read_perf_trace(Lines.of(text)).tables[0].frame[["task", "request", "took_ms"]]
-            task              request  took_ms
-    0  migration  KVM_CLEAR_DIRTY_LOG    2.016
-    1  migration  KVM_CLEAR_DIRTY_LOG    0.750
     """
     reader, looks = _Reader(), False
     for raw in lines:

@@ -47,11 +47,7 @@ class Column:
     """Unit of a number whose name carries none."""
 
     def field(self) -> dict[str, Any]:
-        """Field of a Frictionless table schema.
-
-        >>> Column("wait_ns", "whole", "time waited").field()["unit"]
-        'ns'
-        """
+        """Field of a Frictionless table schema."""
         unit = "none"
         if self.kind != "text":
             unit = unit_of("import", self.name, None if suffix_of(self.name) else self.unit)
@@ -78,7 +74,6 @@ class Table:
     """The rows as CSV, if they were written so as they came."""
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self.frame)
 
 
@@ -102,7 +97,6 @@ class Rows:
             self._writer.writerow([column.name for column in self.columns])
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self._cells[0])
 
     def add(self, *values: Any) -> None:
@@ -198,17 +192,15 @@ class Imported:
         0      8    1   end    vm  remote_tlb_flush     96
         """
         added = [_constant(name, value) for name, value in values.items()]
+        columns, constants = tuple(column for column, _ in added), {column.name: value for column, value in added}
         tables = {}
         for name, table in self.tables.items():
-            frame = table.frame.copy()
-            for at, (column, value) in enumerate(added):
-                if column.name in frame.columns:
-                    rule = f"the table {name!r} has this column"
-                    raise InputError("column", column.name, rule, "choose another name", flag="--set")
-                frame.insert(at, column.name, value)
-            columns = tuple(column for column, _ in added)
-            keys = tuple(column.name for column in columns)
-            tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=keys + table.key, csv="")
+            for taken in constants.keys() & set(table.frame.columns):
+                rule = f"the table {name!r} has this column"
+                raise InputError("column", taken, rule, "choose another name", flag="--set")
+            frame = table.frame.assign(**constants)[[*constants, *table.frame.columns]]
+            key = (*constants, *table.key)
+            tables[name] = replace(table, frame=frame, columns=columns + table.columns, key=key, csv="")
         return replace(self, tables=tables)
 
 
@@ -287,7 +279,6 @@ def default_name(source: str) -> str:
 
 
 def _about(imported: Imported, table: Table) -> dict[str, Any]:
-    """Where one table of an import comes from."""
     return {
         "source": {"subject": imported.source} | ({"sha256": imported.sha256} if imported.sha256 else {}),
         "hardware": imported.hardware,
@@ -304,11 +295,7 @@ def _about(imported: Imported, table: Table) -> dict[str, Any]:
 def measured_files(
     stem: str, title: str, about: Mapping[str, Any], columns: Iterable[Column], key: Iterable[str], text: str
 ) -> dict[str, str]:
-    """The files of a measured table: its CSV `text`, and its Frictionless table resource, of which `about` is a part.
-
-    >>> list(measured_files("mine", "Mine", {}, [Column("wait_ns", "whole", "time waited")], [], "wait_ns\\n5\\n"))
-    ['mine.csv', 'mine.json']
-    """
+    """The files of a measured table: its CSV `text`, and its Frictionless table resource, with `about` in it."""
     form = {"type": "table", "format": "csv", "mediatype": "text/csv", "encoding": "utf-8", "kind": "measured"}
     schema = {"fields": [column.field() for column in columns], "primaryKey": list(key)}
     described = {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}

@@ -200,7 +200,17 @@ class Trace:
             self.released.table("released", "Trace: releases of mmu_lock", ("event",)),
             events.table("events", "Trace: KVM's other events, counted", ("event", "reason", "task", "pid")),
         )
-        return Contents(tables, tuple(_warnings(self.lost, self.unknown, self.overwritten, self.episodes.left_out)))
+        return Contents(tables, tuple(self._warnings()))
+
+    def _warnings(self) -> list[str]:
+        """Sentences on what the trace lacks."""
+        said = [f"{self.overwritten} earlier events were no longer in the buffer"] if self.overwritten else []
+        if self.lost:
+            cpus = ", ".join(f"CPU {cpu}: {count}" for cpu, count in sorted(self.lost.items()))
+            said.append(f"{self.lost.total()} events were lost while recording ({cpus}): waits are missing")
+        if times := self.unknown:
+            said.append(f"{times} times events were lost, and the trace does not say how many: waits are missing")
+        return said + [f"{count} {what}, left out" for what, count in self.episodes.left_out.items() if count]
 
     def _count(self, lines: Lines, found: re.Match[str]) -> None:
         """Count one of KVM's other events."""
@@ -221,14 +231,6 @@ def read_trace(lines: Lines) -> Contents:
     simlib's events, ``kvm_mmu_lock_acquired`` and ``kvm_mmu_lock_released``, may say more than is read here. KVM's
     others are counted, the rest is passed over. An end without a beginning, a beginning without an end, and a beginning
     whose end may be among lost events are counted and reported, never guessed.
-
-    >>> text = '''# tracer: nop
-    ...   CPU 0/KVM-1234  [002] d..1.   127.240361: contention_begin: 00000000610328f2 (flags=SPIN|WRITE)
-    ...   CPU 0/KVM-1234  [002] d..1.   127.240987: contention_end: 00000000610328f2 (ret=0)
-    ... '''
-    >>> read_trace(Lines.of(text)).tables[0].frame[["task", "pid", "cpu", "wait_ns", "flags"]]
-            task   pid  cpu  wait_ns       flags
-    0  CPU 0/KVM  1234    2   626000  SPIN|WRITE
     """
     trace = Trace()
     for line in lines:
@@ -245,18 +247,6 @@ def read_trace(lines: Lines) -> Contents:
         cure = "record both events, with larger buffers: trace-cmd record -b 20000"
         raise InputError(lines.where, counts, "one wait must be complete", cure)
     return contents
-
-
-def _warnings(lost: Counter[str], unknown: int, overwritten: int, left_out: Counter[str]) -> list[str]:
-    """Sentences on what the trace lacks."""
-    said = [f"{overwritten} earlier events were no longer in the buffer"] if overwritten else []
-    if lost:
-        cpus = ", ".join(f"CPU {cpu}: {count}" for cpu, count in sorted(lost.items()))
-        said.append(f"{lost.total()} events were lost while recording ({cpus}): waits are missing")
-    if unknown:
-        said.append(f"{unknown} times events were lost, and the trace does not say how many: waits are missing")
-    said += [f"{count} {what}, left out" for what, count in left_out.items() if count]
-    return said
 
 
 def _event(lines: Lines, line: str, trace: Trace) -> None:
