@@ -63,8 +63,6 @@ def check_own(*places: Path) -> None:
     """Refuse folders and files that another user could have put there: what lies in the lab is run.
 
     Raises `SimlibError` if one of them is there, and belongs to another user or may be written by all.
-
-    >>> check_own(Path("/nowhere"))
     """
     for place in places:
         try:

@@ -85,9 +85,7 @@ def _compile(
     for kernel in ("statistics", "plain"):
         progress(f"{target.name}-{kernel}: compiling KVM with {tools}")
         warnings = _warnings(compile_kvm(target, kernel, tree))
-        objects, sources = check_objects(target, tree), [name for name in touched if name.endswith(".c")]
-        # an object of the same name, or for arm64's EL2 one that begins so
-        compiled |= {name for name in sources if any((objects / name).parent.glob(f"{Path(name).stem}*.o"))}
+        compiled |= _compiled(target, tree, touched)
         if warnings and before is None:  # which of them are the series' own?
             progress(f"{target.name}: compiling KVM without the series")
             before = _warnings(compile_kvm(target, "plain", tree.with_name("pristine")))
@@ -96,6 +94,13 @@ def _compile(
             first = ": ".join(min(warnings))
             raise SimlibError(f"{target.name}-{kernel}: {len(warnings)} new warnings, the first: {first}")
     return compiled
+
+
+def _compiled(target: Target, tree: Path, touched: Sequence[str]) -> set[str]:
+    """Which of the series' files there is an object of: the same name, or for arm64's EL2 one that begins so."""
+    objects = check_objects(target, tree)
+    sources = [name for name in touched if name.endswith(".c")]
+    return {name for name in sources if any((objects / name).parent.glob(f"{Path(name).stem}*.o"))}
 
 
 def _all_compiled(targets: Sequence[Target], series: Series, compiled: set[str]) -> str:
