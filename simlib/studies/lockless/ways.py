@@ -65,8 +65,9 @@ def _cases(guest: str, point: Mapping[str, Any], walk: Walk, seed: int) -> dict[
     ratios = [walk.ratio[0], *random.uniform(walk.ratio[1], walk.ratio[2], DRAWS).tolist()]
     cases = {way: [estimate.apply(best, some).changed({"policy": policy}) for some in logs]
              for way, policy in WAYS.items()}  # fmt: skip
-    cases[LAB] = [case.with_costs(lockless_page=(case.costs.clear_page or 0) * ratio)
-                  for case, ratio in zip(cases[LAB], ratios, strict=True)]  # fmt: skip
+    for way, times in ((DEAR, [1.0] * len(ratios)), (LAB, ratios)):
+        cases[way] = [case.with_costs(lockless_page=(case.costs.clear_page or 0) * ratio)
+                      for case, ratio in zip(cases[way], times, strict=True)]  # fmt: skip
     return cases
 
 

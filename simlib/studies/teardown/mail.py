@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from simlib.measurements import load
-from simlib.model.costs import Costs
+from simlib.model.costs import UNUSED, Costs
 from simlib.model.pagetable import LINE_BYTES, PageTable
 from simlib.model.policy import Policy
 from simlib.model.quantities import format_size, parse_size
@@ -162,7 +162,8 @@ def predictions(
         low, high = ([does.time_ps(_costs(fit, end, line[end])) * 1e-12 for fit in found.values()] for end in (1, 2))
         estimate = does.time_ps(costs) * 1e-12
         if engine:
-            case = teardown_scenario(memory, page, leaf, WAYS[way]).with_costs(**costs.given())
+            counted = dict.fromkeys(UNUSED, 0) | costs.given()  # what is counted, and nothing else
+            case = teardown_scenario(memory, page, leaf, WAYS[way]).with_costs(**counted)
             estimate = float(run_scenario(case).metrics["teardown_time"])
         rows.append((format_size(memory), format_size(page), mapping, way, estimate, min(low), max(high)))
     return pd.DataFrame(rows, columns=["memory", "page_size", "mapping", "way", "estimate_s", "low_s", "high_s"])
