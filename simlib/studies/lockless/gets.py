@@ -253,6 +253,7 @@ def rewalks(scenario: Scenario) -> dict[str, float]:
     Returns: ``walked``: pages; ``faults``: while GET walked; ``counted``: those on its word, over 64; ``expected``:
     docs/model.md (2.6).
     """
+    scenario = complete(scenario)
     raw = compiled.run(build(scenario), 1, ledger=8_000_000)
     time, _, kind, page, found = raw.ledger.T
     costs = scenario.costs
@@ -276,7 +277,7 @@ def rewalk_table() -> pd.DataFrame:
         case = get_scenario("EPT off", memory, "1us", "100us", rounds=rounds)
         case = published_costs().apply(case).changed({"policy": {"clear_lock": "lockless"}})
         case = case.with_costs(lockless_page=case.costs.clear_page or 0)  # as dear as with the lock
-        rows.append({"memory": memory, "gets": rounds, **rewalks(complete(case))})
+        rows.append({"memory": memory, "gets": rounds, **rewalks(case)})
     return pd.DataFrame(rows)
 
 
