@@ -36,13 +36,13 @@ def test_the_published_design_has_the_rows_that_were_fitted():
 
 
 def test_the_polynomials_are_close_to_the_engine(surrogate):
-    """Well below the deviations that are put on them; counts of two vCPUs are the roughest."""
+    """They add, in squares, less than a fifth to any row's deviation, and 2 % in the median of the times."""
     _, errors = surrogate
     times = errors[errors["metric"] == "dirty_memory_time"]
     assert len(times) >= 15
-    assert np.median(times["rms"]) < 0.002
-    assert times["rms"].max() < 0.006
-    assert errors[errors["metric"] == "contentions"]["rms"].max() < 0.01
+    assert np.median(times["rms"]) < 0.2 * UNLIKE.deviations["dirty_memory_time"]
+    for metric, rows in errors.groupby("metric"):
+        assert np.hypot(1.0, rows["rms"].max() / UNLIKE.deviations[metric]) < 1.2
 
 
 def test_intervals_cover(surrogate):
