@@ -165,10 +165,9 @@ def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
 
     - `progress`: called with (what, share done).
     """
-    problem, parked = fault_problem(), parked_costs()
-    flush = float(parked.set_index("name").loc["flush_per_vcpu", "value"])  # of a fault that splits a block
-    faults = calibrate(problem.with_cost("flush_per_vcpu", flush), progress=progress)
+    faults = calibrate(fault_problem(), progress=progress)
     quantile = student(faults.estimate.dof)
+    parked = parked_costs()
     first = _joined(faults, parked, quantile)
     parked = pd.concat([parked, pd.DataFrame([reacquire(first)])], ignore_index=True)
     estimate = _joined(faults, parked, quantile)
@@ -185,4 +184,4 @@ def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
         "valid": faults.valid,
         "how": dict(zip(parked["name"], parked["how"], strict=True)),
     }
-    return Fit(problem.scenario, estimate, parameters, faults.observations, meta)
+    return Fit(faults.scenario, estimate, parameters, faults.observations, meta)
