@@ -96,7 +96,6 @@ def compare(
     replications: int = REPLICATIONS,
     pages_per_vcpu: int = PAGES_PER_VCPU,
     costs: Known = "drawn",
-    announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Set policies side by side over vCPUs.
@@ -107,8 +106,7 @@ def compare(
     - `policies`: names of `simlib.model.policies.POLICIES`, ``"every-512"`` and the like for batches, several
       joined by ``+``, or ``"own"`` for what the scenario says itself. The others are compared with the first.
     - `variant`: only this one, if the scenario has variants; by default all.
-    - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `costs`, `announce`, `progress`: see
-      `simlib.predict`.
+    - `fit`, `metrics`, `level`, `seed`, `replications`, `pages_per_vcpu`, `costs`, `progress`: see `simlib.predict`.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"}, "policy": {"architecture": "x86-shadow-paging"},
     ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
@@ -124,6 +122,6 @@ def compare(
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     named = {name: subject if name == OWN else apply(subject, name) for name in names}
-    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, announce, progress)
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
     frame, costs_used, flags = curves_of(named, vcpus, asked)
     return Comparison(frame, names, level, costs_used, flags)

@@ -182,7 +182,6 @@ def predict(
     replications: int = REPLICATIONS,
     pages_per_vcpu: int = PAGES_PER_VCPU,
     costs: Known = "drawn",
-    announce: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> PredictionResult:
     """Curves over vCPUs, for a scenario or each of its variants.
@@ -200,8 +199,7 @@ def predict(
     - `level`: probability that the intervals are to cover.
     - `costs`: a cost that the programs spend and that neither the scenario nor a fit has is ``"drawn"`` from its prior,
       which widens the intervals; ``"median"``: taken for its median; ``"exact"``: refused.
-    - `announce`: told in words, before it begins, if it will take long.
-    - `progress`: called with (what, share done).
+    - `progress`: called with (what, share done), and before a long run with how long it takes at least.
 
     >>> s = Scenario.parse({"guest": {"memory_per_vcpu": "2M"},
     ...                     "costs": {"fault_exit": "700ns", "fault_hold": "600ns", "line_transfer": "50ns"}})
@@ -211,7 +209,7 @@ def predict(
     subject = as_scenario(scenario)
     subject = subject.variant(variant) if variant else subject
     subject = apply(subject, policy) if policy else subject
-    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, announce, progress)
+    asked = Asked(fit, metrics, level, seed, replications, pages_per_vcpu, costs, progress)
     frame, costs_used, flags = curves_of({"": subject}, vcpus, asked)
     return PredictionResult(frame.drop(columns=["policy", *CHANGES]), level, costs_used, flags)
 
@@ -227,7 +225,6 @@ class Asked:
     replications: int
     pages_per_vcpu: int
     costs: Known
-    announce: Callable[[str], None] | None
     progress: Progress | None
 
 
@@ -357,10 +354,9 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
             keys[-1].append(key)
     order = list(jobs.values())
     whole = [job[0] for job in order if job[1] is None and job[3] is None and not by_windows(job[0], metrics)]
-    if asked.announce is not None and whole:
-        largest = max(whole, key=least_accesses)
-        if long := how_long(largest, len(whole), parallel.cpus()):
-            asked.announce(long)
+    long = how_long(max(whole, key=least_accesses), len(whole), parallel.cpus()) if whole else ""
+    if long and asked.progress is not None:
+        asked.progress(long, 0.0)
     found = dict(zip(jobs, _evaluate_each(order, partial(_read, metrics=metrics), asked.progress), strict=True))
     flags = {flag for case in cases for flag in flags_of(case.known.central())}
     scales = sorted({scale for _, scale in found.values() if scale > 1})

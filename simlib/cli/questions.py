@@ -231,7 +231,7 @@ class Curves:
         with progress_bar() as progress, self.elsewhere.in_use():
             result = compute(
                 scenario=self.scenario, vcpus=vcpus, variant=self.variant, fit=self.fit, metrics=metrics,
-                costs=self.unknown.costs.value, announce=say, progress=progress, **asdict(self.intervals), **more,
+                costs=self.unknown.costs.value, progress=progress, **asdict(self.intervals), **more,
             )  # fmt: skip
         for flag in result.flags:
             say(flag)

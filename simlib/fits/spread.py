@@ -121,10 +121,11 @@ def decisive(shares: pd.Series[float]) -> str:
     """Which costs make nearly all of the spread, in words; empty if nothing moves.
 
     >>> decisive(pd.Series({"clear_page": 0.93, "reacquire": 0.05, "kick": 0.02}))
-    'what is not known matters here by clear_page (93 % of the spread), reacquire (5 %)'
+    'of what is not known, clear_page makes 93 % of the spread, reacquire 5 %'
     """
     told = shares[(shares.cumsum().shift(fill_value=0.0) < TOLD) & (shares > 0)].head(MOST)
     if told.empty:
         return ""
-    parts = [f"{name} ({share:.0%}{' of the spread' if not n else ''})" for n, (name, share) in enumerate(told.items())]
-    return f"what is not known matters here by {', '.join(parts)}".replace("%", " %")
+    (first, most), *others = ((name, f"{share * 100:.0f} %") for name, share in told.items())
+    rest = "".join(f", {name} {share}" for name, share in others)
+    return f"of what is not known, {first} makes {most} of the spread{rest}"

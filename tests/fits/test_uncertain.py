@@ -31,12 +31,13 @@ def differs(one: Job, other: Job) -> bool:
     return any(not np.array_equal(getattr(one, name), getattr(other, name)) for name in fields)
 
 
-def built(kind: str, architecture: str, name: str = OWN, **tables: object) -> Scenario:
+def built(kind: str, architecture: str, name: str = OWN, **changes: dict[str, object]) -> Scenario:
     """A small guest; raises `InputError` where this workload, architecture and policy do not go together."""
-    guest = {"vcpus": 2, "memory": "8M"} | dict(tables.pop("guest", {}))  # type: ignore[call-overload]
-    workload = {"kind": kind} | dict(tables.pop("workload", {}))  # type: ignore[call-overload]
-    ways = {"architecture": architecture} | dict(tables.pop("policy", {}))  # type: ignore[call-overload]
-    scenario = apply(Scenario.parse({"guest": guest, "workload": workload, "policy": ways} | tables), name)
+    tables: dict[str, dict[str, object]] = {
+        "guest": {"vcpus": 2, "memory": "8M"}, "workload": {"kind": kind}, "policy": {"architecture": architecture},
+    }  # fmt: skip
+    small = {section: tables.get(section, {}) | changes.get(section, {}) for section in {**tables, **changes}}
+    scenario = apply(Scenario.parse(small), name)
     build(scenario)
     return scenario
 

@@ -182,6 +182,7 @@ def x86_fit(progress: Callable[[str, float], None] | None = None) -> Fit:
         "pages_per_vcpu": PAGES_PER_VCPU,
         "level": LEVEL,
         "valid": faults.valid,
+        "held_at_medians": faults.meta["held_at_medians"],
         "how": dict(zip(parked["name"], parked["how"], strict=True)),
     }
     return Fit(faults.scenario, estimate, parameters, faults.observations, meta)
