@@ -102,8 +102,10 @@ env: .venv/.simlib
 	@$(PIP_INSTALL) --require-hashes -r requirements/$*.txt
 	@touch $@
 
+# Of the two kinds of machine code one is compiled beside the other.
 reproduce: .venv/.simlib
-	@.venv/bin/simlib reproduce --out build/report
+	@.venv/bin/python -m simlib.engine.compiled recorded & recorded=$$!; \
+	.venv/bin/simlib reproduce --out build/report; wait $$recorded
 
 # All of them, each computing what it needs; ONLY="04 08" makes those whose names have such a part.
 ONLY ?=

@@ -165,6 +165,27 @@ def portion(progress: Progress | None, begin: float, end: float) -> Progress | N
     return lambda what, share: progress(what, begin + (end - begin) * share)
 
 
+def portions(progress: Progress | None, number: int) -> list[Progress | None]:
+    """The progress of each of so many tasks that run side by side: all are equal parts of the work.
+
+    >>> told = []
+    >>> first, second = portions(lambda what, share: told.append((what, share)), 2)
+    >>> first("drawing", 0.5), second("writing", 1.0), told
+    (None, None, [('drawing', 0.25), ('writing', 0.75)])
+    """
+    shares = [0.0] * number
+
+    def of_one(mine: int) -> Progress | None:
+        def told(what: str, share: float) -> None:
+            shares[mine] = share
+            if progress is not None:
+                progress(what, sum(shares) / number)
+
+        return progress and told
+
+    return [of_one(mine) for mine in range(number)]
+
+
 def each(
     tasks: Sequence[Callable[[Check], Result]],
     what: str | Sequence[str] = "",

@@ -255,15 +255,16 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
         began = last_time = time.monotonic()
-        last_stage, last, last_share = "", "working", 0.0
+        last, last_share, stages = "working", 0.0, set[str]()
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
             """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage."""
-            nonlocal last_stage, last_time, last, last_share
+            nonlocal last_time, last, last_share
             stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
-            if stage != last_stage or now - last_time > QUIET_S:
-                last_stage, last_time = stage, now
+            if stage not in stages or now - last_time > QUIET_S:
+                stages.add(stage)
+                last_time = now
                 say(f"{what} …{time_left(now - began, share)}")
 
         def remind() -> None:

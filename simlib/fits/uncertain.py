@@ -228,21 +228,16 @@ def told(known: UncertainCosts) -> tuple[str, ...]:
 
 def at_medians(scenario: Scenario, priors: Mapping[str, Prior]) -> Scenario:
     """The scenario with some costs at the medians of their priors."""
-    return scenario.with_costs(**{name: float(np.round(prior.median, 6)) for name, prior in priors.items()})
+    return scenario.with_costs(**{name: prior.median for name, prior in priors.items()})
 
 
 def complete(scenario: Scenario) -> Scenario:
-    """The scenario with each cost that its programs spend at the median of its prior, if it has no value.
+    """The scenario with each cost that has no value at the median of its prior, but those that others contain.
 
     >>> complete(Scenario.parse({"costs": {"fault_exit": "0ns"}})).costs.fault_hold
     600000
     """
-    given = scenario.costs.given()
-    missing = [name for name in build(scenario).costs if name not in given]
-    if not missing:
-        return scenario
-    priors = load_priors(scenario.policy.architecture)
-    return at_medians(scenario, {name: priors[name] for name in missing})
+    return UncertainCosts.of(scenario).central()
 
 
 def factor_of(estimate: CostEstimate, cost: str, group: str) -> float:

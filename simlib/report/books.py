@@ -77,26 +77,28 @@ def gallery(out: str | Path, only: Sequence[str] = ("",), progress: Progress | N
     chosen = notebooks(only)
     with tempfile.TemporaryDirectory(prefix="simlib-") as private:
         pages = Pages(Path(out), {KEPT: private})
-        books = each([partial(pages.run, path) for path in chosen], [path.name for path in chosen], progress)
+        each([partial(pages.run, path) for path in chosen], [path.name for path in chosen], progress)
     pages.linked()
-    return pages.index(books)
+    return pages.index()
 
 
 @dataclass
 class Pages:
     """Pages in a folder, and the files that they link to, each of them once.
 
+    - `cards`: of the notebooks that were run, by their names.
     - `wanted`: files of the source tree that some page links to, with their place in the folder.
     """
 
     out: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    cards: dict[str, Card] = field(default_factory=dict)
     wanted: dict[Path, str] = field(default_factory=dict)
 
-    def run(self, path: Path, check: Check = lambda: None) -> Card:
+    def run(self, path: Path, check: Check = lambda: None) -> None:
         """Run a notebook, and write its page and the notebook with its outputs beside it.
 
-        Returns: its heading, the question and picture of its first cell, and the sentence that its last cell shows.
+        Its card has its heading, the question and picture of its first cell, and the sentence that its last cell shows.
         """
         check()
         began = time.monotonic()
@@ -111,7 +113,7 @@ class Pages:
         target = self.out / f"{path.stem}.html"
         self.write(target, title, body, charts=bool(figures))
         place = self.place(path.parent / picture, self.out) if picture else ""
-        return Card(target.name, title, question, _closing(notebook), place or "", seconds)
+        self.cards[path.stem] = Card(target.name, title, question, _closing(notebook), place or "", seconds)
 
     def body(self, notebook: nbformat.NotebookNode, path: Path, place: str) -> str:
         """Cells as HTML, with headings that can be linked to as on a forge, and links to where the files are now."""
@@ -158,9 +160,13 @@ class Pages:
         script = str(PurePosixPath(up) / PLOTLY_JS) if charts else ""
         write_text(target, _page(title, body, home=str(home), script=script))
 
-    def index(self, books: Sequence[Card]) -> Path:
+    def in_order(self) -> list[Card]:
+        """The cards, in the order of the notebooks' names."""
+        return [card for _, card in sorted(self.cards.items())]
+
+    def index(self) -> Path:
         """Write an index of nothing but notebooks: each with its question, its answer and its picture."""
-        report = Report("simlib: the notebooks", sections=[Section("Notebooks", [Cards(books)])])
+        report = Report("simlib: the notebooks", sections=[Section("Notebooks", [Cards(self.in_order())])])
         return report.write(self.out / "index.html")
 
 

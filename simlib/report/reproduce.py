@@ -7,11 +7,11 @@ import datetime
 import hashlib
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,15 +21,18 @@ from simlib import figures
 from simlib.files import check_writable, write_together
 from simlib.fits.file import fit_text
 from simlib.measurements import load
-from simlib.parallel import Progress, each, portion
+from simlib.parallel import Check, Progress, each, portion, portions
 from simlib.report.block import Card, Cards, Chart, Note, Prose, Table
 from simlib.report.books import Pages, notebooks
 from simlib.report.checks import checks
 from simlib.report.page import Report, Section
 from simlib.studies import every
 from simlib.studies.published import FAR, answer, finding, published_table, short_summary, source_of
-from simlib.studies.study import KEPT, Found
+from simlib.studies.study import KEPT, Found, Study
 from simlib.version import __version__
+
+LAST = "12-validation-and-limits"
+"""The notebook that reads what every study found. Others read what their own study found, or nothing."""
 
 
 def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> Path:
@@ -41,32 +44,46 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
     - `out`: folder for ``index.html``, a page of each notebook, the fits and the tables behind the figures.
     - `progress`: called with (what, share done of all).
     """
-    out = Path(out)
+    out, studies = Path(out), every()
     check_writable(out, folder=True)
     with tempfile.TemporaryDirectory(prefix="simlib-") as private:
-        founds = _computed(Path(private), seed, portion(progress, 0.0, 0.7))
+        pages = Pages(out, {KEPT: private})
+        told = {name for study in studies for name in (*study.notebooks, LAST)}
+        others = [path for path in notebooks() if path.stem not in told]
+        parts = portions(portion(progress, 0.0, 0.95), len(studies) + len(others))
+        # Several at a time: one calibrates in Python while another's runs do without it, and notebooks have their own.
+        tasks: list[Callable[[Check], Any]] = [
+            *(partial(_computed, study, pages, seed, part) for study, part in zip(studies, parts, strict=False)),
+            *(partial(_run, path, pages, part) for path, part in zip(others, parts[len(studies) :], strict=True)),
+        ]
+        founds: dict[str, Found] = dict(zip([study.name for study in studies], each(tasks, wide=True), strict=False))
         checked = checks(seed)
-        pages, books = Pages(out, {KEPT: private}), notebooks()
-        told = [f"running {path.name}" for path in books]
-        cards = each([partial(pages.run, path) for path in books], told, portion(progress, 0.7, 1.0))
+        for path in notebooks([LAST]):
+            _run(path, pages, portion(progress, 0.95, 1.0))
     pages.linked()
     numbers = published_table(found.numbers for found in founds.values())
     texts = {"published.csv": numbers.to_csv(index=False)}
     for name, found in founds.items():
         texts |= _files(name.replace("_", "-"), found)
-    texts["index.html"] = _index(numbers, cards, checked, seed).to_html()
+    texts["index.html"] = _index(numbers, pages.in_order(), checked, seed).to_html()
     write_together(out, texts)
     return (out / "index.html").resolve()
 
 
-def _computed(private: Path, seed: int, progress: Progress | None) -> dict[str, Found]:
-    """What every study found, by its name; each is kept in a folder for the notebooks."""
-    studies = every()
-    ends = pairwise(np.linspace(0.0, 1.0, len(studies) + 1).tolist())
-    return {
-        study.name: study.found(seed=seed, progress=portion(progress, *share), folder=private)
-        for study, share in zip(studies, ends, strict=True)
-    }
+def _computed(study: Study[Found], pages: Pages, seed: int, progress: Progress | None, check: Check) -> Found:
+    """What a study found, kept for its notebooks, which are run on it."""
+    found = study.found(seed=seed, progress=portion(progress, 0.0, 0.8), folder=Path(pages.environment[KEPT]))
+    for path in notebooks(study.notebooks):
+        _run(path, pages, portion(progress, 0.8, 1.0), check)
+    return found
+
+
+def _run(path: Path, pages: Pages, progress: Progress | None, check: Check = lambda: None) -> None:
+    """A notebook's page."""
+    tell = progress or (lambda what, share: None)
+    tell(f"running {path.name}", 0.0)
+    pages.run(path, check)
+    tell(f"running {path.name}", 1.0)
 
 
 def _files(name: str, found: Found) -> dict[str, str]:

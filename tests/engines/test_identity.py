@@ -8,7 +8,7 @@ from hypothesis import given
 from simlib.engine import compiled, reference
 from simlib.engine.result import EVENTS
 from simlib.model.job import Job
-from simlib.model.program import Program
+from simlib.model.program import REGION, Program
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Scan
 from simlib.workloads import build
@@ -62,6 +62,24 @@ def test_vcpus_run_on_until_clear_comes_to_their_memory():
     job = build(scenario)
     slow, fast = reference.run(job), compiled.run(job)
     assert slow == fast, f"running ahead changes {slow.differences(fast)}"
+
+
+def test_nobody_sends_pages_before_another_thread_has_looked_for_them():
+    """One thread collects a page at 0 and sends it at 1 us; the other finds it at 500 ns, and is busy for 2 us."""
+    p = Program()
+    with p.thread() as sender:
+        p.map(Map.PAGE, logging=True)
+        p.scan(Scan.COLLECT)
+        p.run(1_000_000)
+        p.scan(Scan.SEND)
+    with p.thread() as other:
+        p.run(500_000)
+        with p.when(REGION.collected()):
+            p.run(2_000_000)
+    none, entry = np.zeros(2, int), np.array([sender.first, other.first])
+    job = Job(p.steps(), entry, np.array([[0, 64]] * 2), none, 0, 0, 0, none)
+    for engine in (reference, compiled):
+        assert engine.run(job).end_ps == 2_500_000, engine.__name__
 
 
 def test_write_protecting_keeps_the_dirty_bit():

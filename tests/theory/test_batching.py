@@ -64,6 +64,13 @@ def test_the_square_root_is_the_laws_limit(weight):
     assert exact == pytest.approx(square_root_batch(case, weight), rel=0.06)
 
 
+def test_candidates_are_eight_to_the_octave_up_to_all_pages():
+    pages = 64 * 4390  # 12.1 octaves, so that an eighth of one is left over
+    _, costs = best_batch(Batching(pages=pages, work=10e-9, reacquire=1e-6, vcpus=8, think=1e-3, service=1e-6))
+    assert costs.batch[-1] == pages
+    assert 0.12 < np.log2(costs.batch[-1] / costs.batch[-2]) < 0.1255
+
+
 def test_length_of_a_fault_and_number_of_pages_do_not_matter():
     base = {"work": 10e-9, "reacquire": 1e-6, "vcpus": 8, "think": 0.1}
     found = {best_batch(Batching(pages=p, service=s, **base))[0] for p in (2**21, 2**22) for s in (0.0, 2e-6)}

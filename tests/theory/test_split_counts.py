@@ -58,6 +58,12 @@ def test_fewer_address_bits_save_a_level():
     assert deep - flat == 2 * 2 * 2**12
 
 
+def test_each_ioctl_pays_for_its_own():
+    slot = EagerSplit(GIB, "thp")
+    assert slot.pays("enable", "skip_levels") == slot.enable("skip_levels")
+    assert slot.pays("clear", "skip_levels") == slot.clear("skip_levels")
+
+
 def test_a_cost_without_a_value_takes_nothing():
     counts = EagerSplit(GIB, "thp").enable()
     assert time(counts, {"split_block": 7.0, "walk_entry": None}) == 512 * 7
