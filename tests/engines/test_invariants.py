@@ -305,4 +305,4 @@ def test_a_loop_in_which_no_time_passes_is_named(engine, monkeypatch):
     if engine is reference:
         monkeypatch.setattr(limits, "OWN_STEPS", 1000)  # a constant of compiled code, which is quick enough
     with pytest.raises(HorizonError, match=r"more than \d+ steps at 2e-09 s of simulated time .* it loops for ever"):
-        engine.run(job_of([(Step.RUN, 2000), (Step.STAMP, 0), (Step.JUMP, 1)], stamps=(Stamp("s"),)))
+        engine.run(job_of([(Step.RUN, 2000), (Step.KICK, 0), (Step.JUMP, 1)]))
