@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.decision.closed_form import batching, chunk_pages
+from simlib.decision.evidence import fit_of, grounds
 from simlib.decision.objectives import METRICS, OBJECTIVES
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
@@ -19,6 +20,7 @@ from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
 from simlib.fits import UncertainCosts, choose_fit, find_fit, told
+from simlib.fits.spread import Spread, decisive, variations
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Guest, Scenario
@@ -51,7 +53,7 @@ class Theory(NamedTuple):
     """What is known of a state at once, without simulating its migration."""
 
     evidence: str
-    """What the costs rest on, in words."""
+    """What the costs rest on, in a sentence (`simlib.decision.evidence.grounds`)."""
     flags: tuple[str, ...]
     """What to know before believing a number."""
     bound: pd.DataFrame
@@ -68,7 +70,13 @@ def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
 def theory(state: State) -> Theory:
     """All that theory and measurements say of a state."""
     case, costs = costed(state.case())
-    return Theory(costs.evidence, (*told(costs), *flags_of(case)), bound(case), published(case), law(case))
+    return Theory(
+        grounds(costs.evidence, fit_of(case, None)),
+        (*told(costs), *flags_of(case)),
+        bound(case),
+        published(case),
+        law(case),
+    )
 
 
 def selftest(scenario: Scenario) -> Scenario:
@@ -207,6 +215,39 @@ def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
     return each([partial(one, name) for name in strategies])
 
 
+class Ranges(NamedTuple):
+    """What the costs that are drawn from priors leave open of the strategy that is asked about.
+
+    - `frame`: quantity (a column of `Trip.row`), low, high: each drawn cost at the ends of its 90 % interval, joined as
+      squares; empty if none is drawn.
+    - `decisive`: which costs make nearly all of it, in words.
+    """
+
+    frame: pd.DataFrame
+    decisive: str
+
+
+def ranges(state: State, check: Check) -> Ranges:
+    """The same walk with each drawn cost at both ends of its prior."""
+    known = costed(state.case())[1]
+    if not known.drawn:
+        return Ranges(pd.DataFrame(columns=["quantity", "low", "high"]), "")
+
+    def one(case: Scenario, inner: Check) -> dict[str, float | str]:
+        walked = Trip(state.strategy, travel(case, SEED, 0.5, _both(check, inner)))
+        return walked.row(case.guest.vcpus)
+
+    rows = pd.DataFrame(each([partial(one, case) for case in (known.central(), *variations(known))]))
+    values = rows.drop(columns="strategy").to_numpy(dtype=float)
+    spread = Spread.of(known.drawn, values[0], values[1:])
+    ends = np.array([spread.interval(number, centre) for number, centre in enumerate(values[0])])
+    frame = pd.DataFrame({"quantity": rows.columns.drop("strategy"), "low": ends[:, 0], "high": ends[:, 1]})
+    shares = frame["quantity"] == "guest_throughput"
+    return Ranges(
+        frame.assign(high=frame["high"].where(~shares, frame["high"].clip(upper=1.0))), decisive(spread.shares())
+    )
+
+
 def batches(scenario: Scenario) -> list[int]:
     """The batches that a CLEAR of this migration can have."""
     pages = chunk_pages(scenario)
@@ -276,8 +317,8 @@ def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
     """Everything that is simulated, part by part, what answers the question first.
 
     Yields a name and what was found: ``trips``, a list of `Trip` (the strategy's, then the pins'); ``glimpse``, a
-    `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of `Trip` by batch; or ``reason``, why there is none of
-    the first two and the last.
+    `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of `Trip` by batch; ``ranges``, `Ranges`; or ``reason``,
+    why there is none of these but the curve.
     """
     reason = why_not(state.case())
     if reason:
@@ -297,3 +338,4 @@ def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
     rest = [f"every-{batch}" if batch else "whole-ioctl" for batch in batches(state.scenario)]
     found |= {trip.strategy: trip for trip in trips(state, [name for name in rest if name not in found], check)}
     yield "batches", [found[name] for name in rest]
+    yield "ranges", ranges(state, check)

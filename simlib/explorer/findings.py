@@ -72,6 +72,9 @@ class Findings:
             yield rows.assign(figure="guest", quantity="guest throughput", unit="share", kind="simulated")
         if "trips" in self.parts:
             long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
+            if "ranges" in self.parts:
+                open_ = self.parts["ranges"].frame.assign(series=self.state.strategy)
+                long = long.merge(open_, on=["series", "quantity"], how="left")
             unit = np.where(long["quantity"] == "guest_throughput", "share", "s")
             yield long.assign(figure="strategies", unit=unit, kind="simulated")
 

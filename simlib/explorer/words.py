@@ -22,13 +22,13 @@ def first_words(state: State, evidence: str) -> str:
     guest, workload = case.guest, case.workload
     size = format_size(guest.pages * guest.page_size)
     chunk = format_size(workload.clear_chunk) if workload.clear_chunk else size
-    return Markup(
-        "<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. Evidence for the costs: <b>{}</b>."
-    ).format(case.policy.facts.title, guest.vcpus, size, chunk, state.strategy, case.policy.lets_go, evidence)
+    return Markup("<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. The costs are <b>{}</b>.").format(
+        case.policy.facts.title, guest.vcpus, size, chunk, state.strategy, case.policy.lets_go, evidence
+    )
 
 
 def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.DataFrame | None) -> list[str]:
-    """What was simulated, a sentence a strategy, and the cheapest batch."""
+    """What was simulated, a sentence a strategy, what unknown costs leave open of the first, and the cheapest batch."""
     lines: list[str] = []
     if "reason" in parts:
         lines.append(f"The migration is not simulated: {parts['reason']}.")
@@ -39,6 +39,14 @@ def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.Dat
         f"{seconds(row['longest_stall_s'])}, and CLEAR takes {seconds(row['clear_cpu_time_s'])} of CPU time."
         for row in trips.to_dict("records")
     ]
+    if "ranges" in parts and len(parts["ranges"].frame):
+        low, high = (parts["ranges"].frame.set_index("quantity")[end] for end in ("low", "high"))
+        lines.append(
+            "Costs that are drawn from priors leave open (90 %): throughput "
+            f"{100 * low['guest_throughput']:.2f} to {100 * high['guest_throughput']:.2f} %, longest stall "
+            f"{seconds(low['longest_stall_s'])} to {seconds(high['longest_stall_s'])}, CLEAR's CPU time "
+            f"{seconds(low['clear_cpu_time_s'])} to {seconds(high['clear_cpu_time_s'])}; {parts['ranges'].decisive}."
+        )
     if batches is not None and len(batches):
         near = batches[batches["cost_s"] <= 1.02 * batches["cost_s"].min()].to_dict("records")
         names = ", ".join(f"{batch_text(row['batch_pages'])} ({seconds(row['stall_s'])})" for row in near)

@@ -48,6 +48,16 @@ def test_theory_simulation_and_measurement_are_told_apart(page):
     assert (curve["value"].to_numpy() >= 0.97 * bound["value"].to_numpy()).all()  # a bound: the faults' jitter aside
 
 
+def test_what_drawn_costs_leave_open_stands_beside_the_strategy_that_is_asked_about(page):
+    table = page.findings.table().query("figure == 'strategies'").set_index(["series", "quantity"])
+    asked, pinned = table.loc["every-512"], table.loc["whole-ioctl"]
+    assert (asked["low"] <= asked["value"]).all()
+    assert (asked["value"] <= asked["high"]).all()
+    assert asked.loc["clear_cpu_time_s", "high"] > 1.2 * asked.loc["clear_cpu_time_s", "low"]
+    assert pinned[["low", "high"]].isna().all().all()
+    assert "Costs that are drawn from priors leave open (90 %)" in page._words.value
+
+
 def test_the_calls_that_a_page_shows_give_its_table(page, tmp_path):
     python, command = page.calls().split("\n\n")
     scope: dict[str, object] = {}
