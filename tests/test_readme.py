@@ -1,31 +1,53 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The README's own scenario gives the numbers that the README says, from Python and from the command line."""
+"""README and tutorial say what simlib says, from Python and from the command line."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
 
 import simlib
+from simlib.measurements import load
 from simlib.model.scenario import Scenario
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-TABLES = tomllib.loads(re.sub(r"(?m)^    ", "", re.search(r"<<'EOF'\n(.*?)\n    EOF", README, re.DOTALL)[1]))
+README, TUTORIAL = (
+    (Path(__file__).parents[1] / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tutorial.md")
+)
+TABLES = tomllib.loads(re.sub(r"(?m)^    ", "", re.search(r"<<'EOF'\n(.*?)\n    EOF", TUTORIAL, re.DOTALL)[1]))
 
 
 def said(pattern):
-    """The seconds that the README says behind some words."""
-    found = re.search(pattern.replace(" ", r"\s+"), README)
-    assert found, f"the README no longer says {pattern!r}"
+    """The seconds that the tutorial says behind some words."""
+    found = re.search(pattern.replace(" ", r"\s+"), TUTORIAL)
+    assert found, f"the tutorial no longer says {pattern!r}"
     return float(found[1])
 
 
+def test_the_readme_is_one_screen():
+    assert len(README.splitlines()) <= 80
+    assert len(README.split()) <= 700
+
+
+def test_a_comparison_prints_what_the_readme_shows(ask):
+    line, shown = re.search(r"    simlib (compare .*)\n\n((?:    .*\n)+)", README).groups()
+    code, out, _ = ask(*shlex.split(line))
+    assert code == 0
+    assert [row.split() for row in out.splitlines()] == [row.split() for row in shown.splitlines()]
+
+
+def test_the_readme_has_the_published_times():
+    table = load("arm64-dirty-memory-time").frame.query("series == 'rwlock-fixed-test'")
+    times = table.set_index("vcpus")["dirty_memory_time_ms"] / 1e3
+    assert f"published times are {times[8]:.4g} s and {times[64]:.4g} s" in README
+
+
 CHANGES = {
-    r"the ([0-9.]+) s of 16 vCPUs become": {},
-    r"16 vCPUs become ([0-9.]+) s": {"write_protect_fault": "write"},
-    r'`lock = "ticket"` ([0-9.]+) s': {"lock": "ticket"},
-    r'\(`architecture = "loongarch"`: ([0-9.]+) s\)': {"architecture": "loongarch"},
+    r"\| none \| ([0-9.]+) s": {},
+    r'`write_protect_fault = "write"` \| ([0-9.]+) s': {"write_protect_fault": "write"},
+    r'`lock = "ticket"` \| ([0-9.]+) s': {"lock": "ticket"},
+    r'`architecture = "loongarch"` \| ([0-9.]+) s': {"architecture": "loongarch"},
 }
 
 

@@ -73,7 +73,8 @@ def rewritten(text: str, folder: str) -> str:
 def navigation(index: str) -> dict[str, list[tuple[str, str]]]:
     """The order of pages in docs/index.md: heading to (title, link within the repository) of each entry of its list."""
     sections = (part.partition("\n") for part in index.split("\n## ")[1:])
-    return {heading: re.findall(r"^- \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE) for heading, _, body in sections}
+    found = {heading: re.findall(r"^- \[([^\]]+)\]\(([^)]+)\)", body, re.MULTILINE) for heading, _, body in sections}
+    return {heading: entries for heading, entries in found.items() if entries}
 
 
 def with_navigation(index: str) -> str:

@@ -168,7 +168,7 @@ def choose(
     ] = None,
     chunks: Annotated[
         bool,
-        typer.Option("--chunks", help="Compare how much memory one CLEAR covers (QEMU's clear-bitmap-shift), beside "
+        typer.Option("--chunks", help="Compare how much memory one CLEAR covers (QEMU's x-clear-bitmap-shift), beside "
                      "what --among names."),
     ] = False,
     question: Question,

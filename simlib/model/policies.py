@@ -165,7 +165,7 @@ def policy(name: str) -> NamedPolicy:
     >>> policy("held > 50us or waiters >= 2").changes["policy"]["lets_go"]
     'held >= 50.000001us or waiters >= 2'
     >>> policy("chunk-64M").title
-    'CLEAR covers 64M at a time (QEMU, pages of 4 KiB: -global migration.clear-bitmap-shift=14)'
+    'CLEAR covers 64M at a time (QEMU, pages of 4 KiB: -global migration.x-clear-bitmap-shift=14)'
     >>> policy("every-forty")
     Traceback (most recent call last):
     ...
@@ -191,7 +191,7 @@ def policy(name: str) -> NamedPolicy:
 def _chunk(name: str, size: int) -> NamedPolicy:
     """CLEAR of so much memory at a time: what userspace asks for, whatever the kernel does."""
     pages = size // 4096
-    shift = f"-global migration.clear-bitmap-shift={pages.bit_length() - 1}"
+    shift = f"-global migration.x-clear-bitmap-shift={pages.bit_length() - 1}"
     how = f" (QEMU, pages of 4 KiB: {shift})" if size % 4096 == 0 and pages.bit_count() == 1 else ""
     changes = {"workload": {"clear_chunk": size}}
     source = "QEMU migration/ram.c migration_clear_memory_region_dirty_bitmap"

@@ -9,6 +9,7 @@ import math
 import re
 import tomllib
 from collections import defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from simlib.decision import (
     closed_form,
     comparison,
     comparison_of_batches,
+    grid,
     guests,
     information,
     standard_architectures,
@@ -671,6 +673,23 @@ def test_the_law_sees_the_scenario_as_documented():
     assert (exclusive.service, exclusive.drain) == pytest.approx((580e-9, 0))
     slow = closed_form.batching(scenario({"translation_fault": "read"}, slow_fault_every=100, access_interval="1us"))
     assert slow.think == pytest.approx(100.5e-6)
+
+
+def test_chunks_that_are_not_cleared_yet_are_protected():
+    """The guest writes so seldom that of four chunks only half of the one that is being cleared can be written to."""
+    case = closed_form.batching(scenario(READ, access_interval="1s", clear_chunk="1M"))
+    assert case.think == pytest.approx(1 / (7 / 8), rel=1e-3)
+
+
+@pytest.mark.parametrize(("more", "sure"), [(0.80, False), (0.88, True)])
+def test_a_cell_of_the_map_allows_for_as_many_comparisons_as_it_makes(monkeypatch, more, sure):
+    """Two strategies beside the best one, over 8 runs: t at 1 - 0.05 / 2 over the root of 8 is 0.836."""
+    noise = np.sqrt(7 / 8) * np.array([1, -1] * 4)
+    values = 100 + np.stack([np.zeros(8), more + noise, more + noise], axis=1)
+    monkeypatch.setattr(grid, "OBJECTIVES", {"cost": SimpleNamespace(value=lambda *_: values)})
+    among = ["whole-ioctl", "every-64", "every-128"]
+    cells = grid.best_strategy_grid(vague(), [2], [1e5], among=among, runs=8)
+    assert cells["distinguished"].tolist() == [sure]
 
 
 def test_a_loongarch_fault_of_a_write_protected_page_takes_the_lock_once():

@@ -56,9 +56,9 @@ def test_question_picture_links_and_answer(path):
                 assert (path.parent / target).is_file(), target
 
 
-def test_every_notebook_is_in_the_readme_and_in_the_tour():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_notebook_is_in_the_list_of_pages_and_in_the_tour():
+    pages = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     tour = (ROOT / "notebooks" / "00-tour.ipynb").read_text(encoding="utf-8")
     for path in BOOKS:
-        assert path.name in readme, path.name
+        assert path.name in pages, path.name
         assert path.stem == "00-tour" or path.name in tour, path.name

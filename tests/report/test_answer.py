@@ -147,9 +147,9 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(ask, small, tm
     assert [file.name for file in tmp_path.iterdir()] == ["small.toml"]
 
 
-def test_the_readme_names_the_commands_that_write_a_page(ask):
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    named = re.search(r"With `--plot page.html` the commands (.*?) write", readme, re.DOTALL)
+def test_a_page_names_the_commands_that_write_one(ask):
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    named = re.search(r"With `--plot page.html` the commands (.*?) write", page, re.DOTALL)
     assert named
     listed = set(re.findall(r"`([\w-]+)`", named[1]))
     for command in ("calibrate", "predict", "compare", "simulate", "choose", "choose-batch", "reproduce", "policies"):

@@ -53,6 +53,11 @@ def test_the_calibration_saw_nothing_beyond_eight(fit):
     assert fit.valid["starts_agree"]
 
 
+def test_the_readme_has_the_furthest_of_them(times):
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"Held-out times of the picture are off by at most {times['error_percent'].abs().max():.1f} %" in readme
+
+
 def test_every_published_number_is_there_once_by_what_the_calibration_saw(found, table):
     rows = found.numbers
     assert len(rows) == table.frame[["dirty_memory_time_ms", "contentions"]].notna().to_numpy().sum()

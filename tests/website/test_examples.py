@@ -55,19 +55,19 @@ def test_examples_print_what_they_say(name):
     assert (found.failed, found.attempted) == (0, expected)
 
 
-def test_readme_s_python(tmp_path, monkeypatch):
-    """On less memory than the README's own scenario, whose numbers test_readme.py holds against a run of its size."""
+def test_the_tutorial_s_python(tmp_path, monkeypatch):
+    """On less memory than the tutorial's own scenario, whose numbers test_readme.py holds against a run of its size."""
     monkeypatch.chdir(tmp_path)
-    readme = PAGES["tour"].read_text(encoding="utf-8")
-    scenario = re.sub(r"(?m)^    ", "", re.search(r"<<'EOF'\n(.*?)\n    EOF", readme, re.DOTALL)[1])
+    page = PAGES["tutorial"].read_text(encoding="utf-8")
+    scenario = re.sub(r"(?m)^    ", "", re.search(r"<<'EOF'\n(.*?)\n    EOF", page, re.DOTALL)[1])
     tables = tomllib.loads(scenario.replace('"4G"', '"2M"'))
     added = next(block.text for _, block in of_kind("toml") if "[calibration]" in block.text)
     Path("mine.toml").write_text(Scenario.parse(tables | tomllib.loads(added)).to_toml(), encoding="utf-8")
     times = {1: 0.8e-3, 2: 1.0e-3, 4: 1.5e-3, 8: 2.9e-3, 16: 5.9e-3}
     pd.DataFrame({"vcpus": times.keys(), "dirty_memory_time_s": times.values()}).to_csv("mine.csv", index=False)
-    [(_, block)] = [found for found in of_kind("python") if found[0] == "tour"]
+    [(_, block)] = [found for found in of_kind("python") if found[0] == "tutorial"]
     names: dict[str, object] = {}
-    exec(compile(block.text, "README.md", "exec"), names)  # noqa: S102  # the page's own example
+    exec(compile(block.text, "tutorial.md", "exec"), names)  # noqa: S102  # the page's own example
     assert names["curves"].frame["vcpus"].unique().tolist() == [16, 32, 48]
     assert names["fit"].observations.query("train")["vcpus"].tolist() == [1, 2, 4, 8]
 
@@ -118,7 +118,7 @@ def test_the_python_of_sweeps(tmp_path, monkeypatch):
 
 
 def test_every_other_block_of_python_is_run_above():
-    assert {name for name, _ in of_kind("python")} == {"tour", "explorer", "write-a-strategy", "sweeps"}
+    assert {name for name, _ in of_kind("python")} == {"tutorial", "explorer", "write-a-strategy", "sweeps"}
 
 
 @pytest.mark.parametrize(("name", "block"), of_kind("toml"), ids=named(of_kind("toml")))

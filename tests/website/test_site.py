@@ -49,7 +49,7 @@ def test_every_page_stands_in_the_navigation_once(made):
     assert set(targets) == {name for name in made if "/" not in name} - {"index.md"} | {"api/index.rst"}
     front = pages.with_navigation(SOURCES["index"].read_text(encoding="utf-8"))
     assert front.count("{toctree}") == len(navigation) > 4
-    assert "\nsimlib in ten minutes <tour>\n" in front
+    assert "\nsimlib on one screen <tour>\n" in front
 
 
 def test_every_link_leads_to_a_page_and_an_anchor(made):
