@@ -20,7 +20,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 # The tests start simlib hundreds of times: its bytecode is kept, even where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help env python reproduce notebooks test test-studies docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
+.PHONY: help env python reproduce notebooks test test-studies wheel docs conservation mutations mutants same-results endurance interruptions kills sweep-faults fuzz audit
 .PHONY: strategy-map sampling coverage bench picture pins clean
 .PHONY: check-patches check-each-patch claims statistics-cost dirty-log-stress lab-smoke lab
 
@@ -29,6 +29,7 @@ help:
 	@echo "make notebooks   execute notebooks alone: writes build/notebooks (ONLY=\"04 08\" for those with such a part in their name)"
 	@echo "make test        format, lint, types, tests, doctests and the first notebook (3 to 5 minutes)"
 	@echo "make test-studies  compute the long notebooks and calibrations, and check what is said of them (5 to 10 minutes)"
+	@echo "make wheel       build the wheel, install it where nothing else is, and run commands (1 minute)"
 	@echo "make docs        build the documentation site, build/docs (installs requirements/docs.txt)"
 	@echo "make conservation  hold $(SCENARIOS) random migrations to a witness: no page lost, none sent twice (3 minutes)"
 	@echo "make mutations   break the simulator in one place at a time, and see that a test notices (12 minutes)"
@@ -127,6 +128,9 @@ test: .venv/.simlib
 
 test-studies: .venv/.simlib
 	@.venv/bin/python -m pytest -n 2 $(BY_FILE) -m study $(PYTEST_ARGS) tests
+
+wheel: .venv/.simlib
+	@.venv/bin/python checks/wheel.py build/wheel
 
 # Sphinx's warnings are errors, and so is a page that fetches anything or links to nothing.
 docs: .venv/.simlib .venv/.docs
@@ -246,13 +250,13 @@ endef
 
 pins:
 	@command -v $(UV) >/dev/null || { echo "make pins needs uv; name it: make pins UV=/path/to/uv" >&2; exit 1; }
-	@$(call compile,dev,--extra dev)
+	@$(call compile,dev,--extra all --extra dev)
 	@$(call compile,run,--constraints requirements/dev.txt)
-	@$(call compile,bench,--extra bench --constraints requirements/dev.txt)
-	@$(call compile,audit,--extra audit --constraints requirements/dev.txt)
-	@$(call compile,docs,--extra docs --constraints requirements/dev.txt)
-	@$(call compile,mutants,--extra mutants --constraints requirements/dev.txt)
-	@$(call compile,lowest,--resolution lowest-direct)
+	@$(call compile,bench,--extra all --extra bench --constraints requirements/dev.txt)
+	@$(call compile,audit,--extra all --extra audit --constraints requirements/dev.txt)
+	@$(call compile,docs,--extra all --extra docs --constraints requirements/dev.txt)
+	@$(call compile,mutants,--extra all --extra mutants --constraints requirements/dev.txt)
+	@$(call compile,lowest,--extra all --resolution lowest-direct)
 
 clean:
 	@rm -rf .venv build dist .hypothesis .pytest_cache .ruff_cache .mypy_cache

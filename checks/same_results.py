@@ -111,7 +111,7 @@ def environment(python: str, pins: str) -> str:
 def main(*pythons: str) -> int:
     """Print a line for each command and environment; return how many are not the same."""
     bad, expected = 0, dict[str, str]()
-    for python, pins in [*((python, "run") for python in pythons), (pythons[0], "lowest")]:
+    for python, pins in [*((python, "dev") for python in pythons), (pythons[0], "lowest")]:
         mine = environment(python, pins)
         versions = subprocess.run([mine, "-c", VERSIONS], capture_output=True, text=True, check=True).stdout
         print(versions.strip(), flush=True)

@@ -4,6 +4,7 @@
 import fnmatch
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,17 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from simlib.extras import MODULES
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
 PINS = {
     "run": [],
-    "dev": ["dev"],
-    "bench": ["bench"],
-    "docs": ["docs"],
-    "audit": ["audit"],
+    "dev": ["all", "dev"],
+    "bench": ["all", "bench"],
+    "docs": ["all", "docs"],
+    "audit": ["all", "audit"],
 }  # file: the extras it holds
 
 # Where the pins may be installed. 3.11.2 (Debian 12) stands for the older patch versions of 3.11.
@@ -81,11 +84,12 @@ def versions(name: str, environment: dict[str, str]) -> dict[str, str]:
 
 def direct(name: str, environment: dict[str, str]) -> list[Requirement]:
     """What pyproject.toml asks for there: the dependencies, and the extras of requirements/NAME.txt."""
-    asked = [
-        *PROJECT["dependencies"],
-        *(r for extra in PINS[name] for r in PROJECT["optional-dependencies"][extra]),
-    ]
-    requirements = [Requirement(text) for text in asked]
+    requirements = [Requirement(text) for text in PROJECT["dependencies"]]
+    extras = list(PINS[name])
+    for extra in extras:  # an extra that names others adds them
+        found = [Requirement(text) for text in PROJECT["optional-dependencies"][extra]]
+        extras += [other for one in found if one.name == PROJECT["name"] for other in one.extras]
+        requirements += [one for one in found if one.name != PROJECT["name"]]
     return [r for r in requirements if r.marker is None or r.marker.evaluate(environment)]
 
 
@@ -133,6 +137,24 @@ def test_other_pins_agree_with_dev(name, environment):
 
 def test_run_is_a_part_of_dev(environment):
     assert versions("run", environment).items() <= versions("dev", environment).items()
+
+
+def test_each_package_of_an_extra_is_told_as_missing_by_that_extra():
+    assert len(PROJECT["dependencies"]) <= 12
+    for extra, modules in MODULES.items():
+        found = [Requirement(text) for text in PROJECT["optional-dependencies"][extra]]
+        names = {one.name for one in found if one.name != PROJECT["name"]}
+        assert names <= set(modules), extra
+    assert not {Requirement(text).name.lower() for text in PROJECT["dependencies"]} & set(sum(MODULES.values(), ()))
+
+
+def test_a_command_whose_extra_is_missing_says_which(monkeypatch, ask, tmp_path):
+    (tmp_path / "grid.toml").write_text("", encoding="utf-8")
+    for name in [name for name in sys.modules if name.partition(".")[:1] == ("pyarrow",) or "simlib.sweep" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    code, _, said = ask("sweep", tmp_path / "grid.toml", "--out", tmp_path / "out")
+    assert (code, said) == (1, "simlib: pyarrow is not installed: it comes with pip install 'simlib[sweep]'\n")
 
 
 def test_dev_holds_what_an_install_without_build_isolation_needs(environment):

@@ -53,6 +53,7 @@ from simlib.cli.questions import (
     grouped,
 )
 from simlib.errors import SimlibError
+from simlib.extras import missing
 from simlib.files import write_text, write_together
 from simlib.parallel import MOST_WORKERS
 
@@ -389,6 +390,11 @@ def main(arguments: list[str] | None = None) -> None:
         say(error.on_command_line())
         interruption.state.told |= bool(interruption.state.asked)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if not (sentence := missing(error.name)):
+            raise
+        say(sentence)
+        sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

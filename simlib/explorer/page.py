@@ -264,4 +264,6 @@ def as_pdf(figure: go.Figure) -> bytes:
         return bytes(figure.to_image(format="pdf", width=1000, height=560))
     except (ImportError, RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0]
-        raise SimlibError(f"a PDF needs kaleido and a Chrome or Chromium; SVG needs neither ({first})") from None
+        raise SimlibError(
+            f"a PDF needs kaleido (simlib[plot-files]) and a Chrome or Chromium; SVG needs neither ({first})"
+        ) from None

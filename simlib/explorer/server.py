@@ -24,6 +24,7 @@ from typing import Any
 from simlib import interruption
 from simlib.errors import InputError, SimlibError
 from simlib.explorer.launch import started_by
+from simlib.extras import missing
 from simlib.files import write_bytes
 from simlib.interruption import Held
 from simlib.reading import exists
@@ -64,7 +65,7 @@ def explore(port: int = 0, browser: bool = True, query: str = "", lab: bool = Fa
     """
     for package in ("jupyterlab", "voila"):
         if importlib.util.find_spec(package) is None:
-            raise SimlibError(f"{package} is not installed: run {sys.executable} -m pip install {package}")
+            raise SimlibError(missing(package))
     folder = served_folder()
     port = free_port(port)
     page = f"/voila/render/notebooks/{PAGE}"

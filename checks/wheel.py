@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The wheel in an environment that has nothing else: how large it is, and that simulating and deciding work.
+
+    python checks/wheel.py FOLDER
+
+(`make wheel`) builds the wheel, installs it with the pins of requirements/run.txt, and runs commands far from the
+source tree. A command that needs an extra must say which.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+MOST_MB = 620
+"""What an environment with the wheel may take on the disk, 10⁶ bytes."""
+
+SMALL = """
+[guest]
+vcpus = 2
+memory = "8M"
+
+[workload]
+kind = "migration"
+pass_limit = 2
+downtime = "0s"
+"""
+
+COMMANDS = (
+    ("--version",),
+    ("policies",),
+    ("data", "show", "arm64-dirty-memory-time"),
+    ("simulate", "small.toml"),
+    ("predict", "small.toml", "--vcpus", "1,2"),
+    ("compare", "small.toml", "own", "every-64", "--vcpus", "2"),
+    ("choose", "small.toml", "--among", "own", "--among", "every-64", "--plot", "page.html"),
+)
+
+REFUSED = {("sweep", "small.toml", "--out", "out"): "sweep", ("explore",): "notebook", ("reproduce",): "notebook"}
+"""Commands by the extra that they must ask for."""
+
+
+def size_of(folder: Path) -> float:
+    """Of all files, 10⁶ bytes on the disk; a file with several names counts once."""
+    blocks = {stat.st_ino: stat.st_blocks for path in folder.rglob("*") if (stat := path.lstat())}
+    return sum(blocks.values()) * 512 / 1e6
+
+
+def installed(folder: Path) -> Path:
+    """A new environment with the wheel; its Python."""
+    shutil.rmtree(folder, ignore_errors=True)
+    python = folder / "venv" / "bin" / "python"
+    pip = (str(python), "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check")
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "wheel"))
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run((sys.executable, "-m", "venv", str(folder / "venv")), check=True)
+    empty, began = size_of(folder / "venv"), time.monotonic()
+    pins = str(ROOT / "requirements" / "run.txt")
+    subprocess.run((*pip, "install", "--no-compile", "--require-hashes", "-r", pins), check=True)
+    [wheel] = (folder / "wheel").glob("*.whl")
+    subprocess.run((*pip, "install", "--no-compile", "--no-deps", str(wheel)), check=True)
+    grown = size_of(folder / "venv") - empty
+    print(f"installed in {time.monotonic() - began:.0f} s: {grown:.0f} MB")
+    if grown > MOST_MB:
+        raise SystemExit(f"an install takes {grown:.0f} MB, more than {MOST_MB}")
+    return python
+
+
+def main(folder: Path) -> None:
+    """Install, and run every command."""
+    python, place = installed(folder), folder / "place"
+    place.mkdir()
+    (place / "small.toml").write_text(SMALL, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for words in (*COMMANDS, *REFUSED):
+        done = subprocess.run((str(python), "-P", "-m", "simlib", *words), cwd=place, env=environment, check=False,
+                              capture_output=True, text=True)  # fmt: skip
+        extra = REFUSED.get(words)
+        wanted = f"pip install 'simlib[{extra}]'" if extra else ""
+        if done.returncode != bool(extra) or wanted not in done.stderr:
+            raise SystemExit(f"simlib {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        print(f"simlib {' '.join(words)}: {f'asks for {extra}' if extra else 'runs'}", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
