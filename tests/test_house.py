@@ -13,7 +13,7 @@ from make_map import drawing, imported_parts
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "simlib"
 ORDER = [
-    "interruption", "later", "errors", "version", "parallel", "files", "reading", "machine_code", "model", "figures",
+    "interruption", "later", "errors", "extras", "version", "parallel", "files", "reading", "machine_code", "model", "figures",
     "results", "engine", "workloads", "sampling", "measurements", "fits", "simulation", "theory", "lab", "prediction",
     "comparison", "calibration", "host", "decision", "sweep", "studies", "explorer", "report", "cli",
 ]  # fmt: skip
