@@ -22,7 +22,7 @@ def first_words(state: State, evidence: str) -> str:
     guest, workload = case.guest, case.workload
     size = format_size(guest.pages * guest.page_size)
     chunk = format_size(workload.clear_chunk) if workload.clear_chunk else size
-    return Markup("<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. The costs are <b>{}</b>.").format(
+    return Markup("<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. The costs are {}.").format(
         case.policy.facts.title, guest.vcpus, size, chunk, state.strategy, case.policy.lets_go, evidence
     )
 

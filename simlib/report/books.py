@@ -55,6 +55,7 @@ _EXPORTER: Any = HTMLExporter(template_name="basic")
 _LINK = re.compile(r'(?<![-\w])(href|src)="(?![a-z]+:|#|//)([^"#]+)(#[^"]*)?"')
 _HEADING = re.compile(r'<h([1-6]) id="[^"]*">(.*?)<a class="anchor-link".*?</a></h\1>', re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
+_LICENCE = re.compile(r"<p>SPDX-License-Identifier: [^<]*</p>\n?")
 
 
 def notebooks(only: Sequence[str] = ("",)) -> list[Path]:
@@ -118,6 +119,7 @@ class Pages:
     def body(self, notebook: nbformat.NotebookNode, path: Path, place: str) -> str:
         """Cells as HTML, with headings that can be linked to as on a forge, and links to where the files are now."""
         text, _ = _EXPORTER.from_notebook_node(notebook)
+        text = _LICENCE.sub("", text)
         text = _HEADING.sub(lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', text)
         folder = (self.out / place).parent
 

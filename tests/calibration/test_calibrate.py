@@ -7,6 +7,8 @@ import pytest
 
 from simlib import calibrate, measurements, predict
 from simlib.calibration import build_problem, sobol_indices, strongest_correlations
+from simlib.calibration import fit as fitting
+from simlib.calibration.search import first_guess
 from simlib.errors import CalibrationError, InputError
 from simlib.model.scenario import Scenario
 from simlib.simulation import run_scenario
@@ -68,6 +70,27 @@ def test_known_costs_come_back(fit):
         assert row["low"] < row["value"] < row["high"]
     assert all(fit.valid.values()), fit.valid
     assert fit.estimate.discrepancy < 0.02
+
+
+def test_a_guess_lies_within_the_physical_bounds_however_long_the_measured_times(scenario, tmp_path):
+    rows = "".join(f"new,{n},{1e6 * n},{n}\nold,{n},{1e-9 * n},{n}\n" for n in (1, 2, 4))
+    problem = build_problem(
+        scenario, measured(tmp_path, f"series,vcpus,dirty_memory_time_s,contentions\n{rows}", "far")
+    )
+    guess, (low, high) = first_guess(problem), problem.bounds.T
+    assert (low < guess).all()
+    assert (guess < high).all()
+    assert guess.max() == pytest.approx(high.max() - 0.01)
+
+
+@pytest.mark.parametrize(("pages", "coarse"), [(1024, 512), (8192, 1024)])
+def test_starts_are_tried_on_an_eighth_of_the_pages(scenario, table, monkeypatch, pages, coarse):
+    def stop(objective, _):
+        raise CalibrationError(f"{objective.pages} pages")
+
+    monkeypatch.setattr(fitting, "explore", stop)
+    with pytest.raises(CalibrationError, match=f"^{coarse} pages$"):
+        calibrate(scenario, table, pages_per_vcpu=pages)
 
 
 def test_what_was_held_out_lies_in_the_predicted_intervals(fit, scenario):
