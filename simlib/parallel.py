@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from simlib.errors import RunInterruptedError, SimlibError
@@ -173,17 +174,15 @@ def portions(progress: Progress | None, number: int) -> list[Progress | None]:
     >>> first("drawing", 0.5), second("writing", 1.0), told
     (None, None, [('drawing', 0.25), ('writing', 0.75)])
     """
+    if progress is None:
+        return [None] * number
     shares = [0.0] * number
 
-    def of_one(mine: int) -> Progress | None:
-        def told(what: str, share: float) -> None:
-            shares[mine] = share
-            if progress is not None:
-                progress(what, sum(shares) / number)
+    def told(mine: int, what: str, share: float) -> None:
+        shares[mine] = share
+        progress(what, sum(shares) / number)
 
-        return progress and told
-
-    return [of_one(mine) for mine in range(number)]
+    return [partial(told, mine) for mine in range(number)]
 
 
 def each(

@@ -48,15 +48,16 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
     check_writable(out, folder=True)
     with tempfile.TemporaryDirectory(prefix="simlib-") as private:
         pages = Pages(out, {KEPT: private})
-        told = {name for study in studies for name in (*study.notebooks, LAST)}
-        others = [path for path in notebooks() if path.stem not in told]
+        elsewhere = {name for study in studies for name in (*study.notebooks, LAST)}
+        others = [path for path in notebooks() if path.stem not in elsewhere]
         parts = portions(portion(progress, 0.0, 0.95), len(studies) + len(others))
         # Several at a time: one calibrates in Python while another's runs do without it, and notebooks have their own.
         tasks: list[Callable[[Check], Any]] = [
             *(partial(_computed, study, pages, seed, part) for study, part in zip(studies, parts, strict=False)),
             *(partial(_run, path, pages, part) for path, part in zip(others, parts[len(studies) :], strict=True)),
         ]
-        founds: dict[str, Found] = dict(zip([study.name for study in studies], each(tasks, wide=True), strict=False))
+        ended = each(tasks, wide=True)
+        founds: dict[str, Found] = {study.name: found for study, found in zip(studies, ended, strict=False)}
         checked = checks(seed)
         for path in notebooks([LAST]):
             _run(path, pages, portion(progress, 0.95, 1.0))
