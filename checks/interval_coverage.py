@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How often the intervals of calibrated costs and of predictions cover: the table of docs/statistics.md.
 
-The costs of seed 000's fit are the truth. A synthetic data set is the model's values at them times lognormal
+The costs fitted to the January 2022 series are the truth. A synthetic data set is the model's values times lognormal
 deviations, each metric's own: noise and what the model lacks are not told apart in a calibration, and so not here.
 Calibrations run on polynomials in place of the engine (surrogate.py); all else is `simlib.calibration` as it is.
 ``--write`` puts the table into docs/statistics.md. Ends with status 1 if a coverage lies outside 85 to 95 %.
@@ -101,7 +101,7 @@ class Design:
 
 
 def published_design(fit: Fit) -> Design:
-    """Seed 000's rows, deviating as its fit found them to."""
+    """The January 2022 series' rows, deviating as its fit found them to."""
     vcpus = {"dirty_memory_time": (1, 2, 4, 8, 16, 32, 64), "contentions of spinlock-old-test": (2, 4, 8, 16, 32, 64)}
     time = fit.estimate.discrepancy
     return Design(vcpus, 8, {"dirty_memory_time": time, "contentions": time * fit.estimate.spread["contentions"]})
@@ -222,7 +222,7 @@ def main() -> None:
     fit = load_fit(data_dir() / "fits" / "ampere-altra.json")
     deviations = np.sqrt(np.diag(fit.estimate.covariance))
     designs = {
-        "rows of seed 000": (published_design(fit), HALF_WIDTH),
+        "rows of the January 2022 series": (published_design(fit), HALF_WIDTH),
         "the same, wide box": (published_design(fit), WIDE),
         "more rows, counts 5 times as noisy": (UNLIKE, HALF_WIDTH),
     }

@@ -104,10 +104,10 @@ def data_growth(
 
 @app.command("settings")
 def data_settings(
-    out: Annotated[Path, into_file("FILE", "Where to write the table.")] = Path("data/fits/seed-001-settings.csv"),
+    out: Annotated[Path, into_file("FILE", "Where to write the table.")] = Path("data/fits/april-2024-settings.csv"),
     how: FormatOption = Format.TABLE,
 ) -> None:
-    """Simulate every setting of seed 001's workload that its mail does not state. Some twenty minutes on two cores."""
+    """Simulate every setting of its workload that the April 2024 mail does not state. Twenty minutes on two cores."""
     from simlib.files import write_text
     from simlib.studies.migrations import settings
 

@@ -46,8 +46,8 @@ class Subject:
     ] = False  # fmt: skip
     guest: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, seed-001-mysql-1g, "
-                     "seed-001-mysql-8g, seed-001-write-heavy; docs/choose.md says what each stands for."),
+        typer.Option(metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, mysql-1g, "
+                     "mysql-8g, three-setups; docs/choose.md says what each stands for."),
     ] = ""  # fmt: skip
     from_qemu: Annotated[
         str,
@@ -184,7 +184,7 @@ def choose(
 
     Examples: simlib choose --architecture arm64
 
-    simlib choose --architecture x86-tdp --guest seed-001-mysql-8g
+    simlib choose --architecture x86-tdp --guest mysql-8g
 
     simlib choose mine.toml --among whole-ioctl --among every-64 --among "held >= 50us" --max-stall 1ms
 

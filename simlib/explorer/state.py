@@ -62,7 +62,7 @@ class State:
     def of(cls, architecture: str, guest: str = "") -> State:
         """The standard guest of an architecture, or a guest that has a name.
 
-        >>> State.of("x86-tdp", "seed-001-mysql-8g").scenario.guest.vcpus
+        >>> State.of("x86-tdp", "mysql-8g").scenario.guest.vcpus
         160
         """
         scenario = standard(architecture)

@@ -125,14 +125,14 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
     - `table`: columns ``study``, ``variant``, ``metric``, ``vcpus`` (or NaN), ``role``, ``error_percent`` (NaN: not
       drawn).
 
-    >>> rows = pd.DataFrame({"study": "seed 000", "variant": "a", "metric": "m", "vcpus": [1, 64],
+    >>> rows = pd.DataFrame({"study": "the January 2022 series", "variant": "a", "metric": "m", "vcpus": [1, 64],
     ...                      "role": ["fitted", "held out"], "error_percent": [1.0, -7.5]})
     >>> [(trace.name, trace.x.tolist()) for trace in published_errors(rows).data]
     [('fitted', [1.0]), ('held out', [-7.5])]
     """
     rows = table[np.isfinite(table["error_percent"]) & table["role"].isin(ROLE_LOOKS)]
     rows = checked(rows, _PUBLISHED_COLUMNS, "table").sort_values("study", kind="stable")
-    rows = rows.sort_values("study", key=lambda names: ~names.str.startswith("seed "), kind="stable")
+    rows = rows.sort_values("study", key=lambda names: ~names.str.contains(": "), kind="stable")
     rows["line"] = rows["study"] + "<br>" + rows["metric"]
     lines = in_order(rows["line"])
     figure = go.Figure()

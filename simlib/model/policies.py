@@ -135,7 +135,7 @@ POLICIES: dict[str, NamedPolicy] = {
                     ("20230602160914.4011728-1-vipinsh@google.com",)),
         NamedPolicy("lockless-write-protect", "CLEAR, GET and the ring's reset write-protect without mmu_lock",
                     "posted", _split(clear_lock="lockless"),
-                    ("seed 002 (Xiao Guangrong, 2013)", "kernel-patches/ 0016 and 0017")),
+                    ("Xiao Guangrong's 2013 series", "kernel-patches/ 0016 and 0017")),
         NamedPolicy("fast-path-read-lock", "the fault of a write-protected page takes the lock for read", "posted",
                     _split(write_protect_fault="read"), (_reply("15 April 2024"),)),
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",

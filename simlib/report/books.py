@@ -220,8 +220,8 @@ def placed(name: str) -> str:
 def slug(heading: str) -> str:
     """The address of a heading, as forges make it.
 
-    >>> slug("2.3 Teardown (seed 003)"), slug("When a <code>hold</code> ends")
-    ('23-teardown-seed-003', 'when-a-hold-ends')
+    >>> slug("2.3 Teardown, by hand"), slug("When a <code>hold</code> ends")
+    ('23-teardown-by-hand', 'when-a-hold-ends')
     """
     words = re.sub(r"[^\w\- ]", "", html.unescape(_TAG.sub("", heading)).lower())
     return words.strip().replace(" ", "-")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""GET_DIRTY_LOG without manual protection while the guest writes, as programs: seed 002's benchmark, as far as known.
+"""GET_DIRTY_LOG without manual protection while the guest writes, as programs: the benchmark of 2013, as far as known.
 
 The memory is mapped when the run begins. After a while the log is enabled; then userspace sleeps and does GET, round
 after round. Each GET collects what was written since the last one and write-protects it: under mmu_lock, in one hold or

@@ -65,7 +65,7 @@ def test_the_page_has_all_guests_as_they_are():
     assert found == expected
     assert f"`{DEFAULT_GUEST}` (default)" in PAGE
     slow = [name for name, guest in guests().items() if guest.in_place_of(base).workload.slow_fault_every]
-    assert slow == ["seed-001-mysql-1g", "seed-001-mysql-8g"]  # those on a host with NX huge pages
+    assert slow == ["mysql-1g", "mysql-8g"]  # those on a host with NX huge pages
     assert (base.guest.backing, base.workload.shared, base.workload.pass_limit) == ("hugetlb_2mb", True, 3)
     assert "three passes at most" in WORDS
     assert f"sent in {base.workload.downtime // 10**9} ms" in WORDS

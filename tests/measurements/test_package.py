@@ -71,7 +71,7 @@ def test_the_tables_are_listed_with_their_source() -> None:
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        # seed 000 and the mail that completes it
+        # the January 2022 series and the mail that completes it
         ("arm64-dirty-memory-time", "spinlock-old-test,1,926,0"),
         ("arm64-dirty-memory-time", "spinlock-old-test,2,1189,4732558"),
         ("arm64-dirty-memory-time", "spinlock-old-test,64,40994,201442478"),
@@ -81,7 +81,7 @@ def test_the_tables_are_listed_with_their_source() -> None:
         ("arm64-migration-degradation", "arm64-before,99,about,105"),
         ("arm64-migration-degradation", "x86-reference,10,equal,27"),
         ("arm64-migration-degradation", "arm64-after,50,equal,58"),
-        # seed 001
+        # the April 2024 mail
         ("x86-clear-lock-drop-configurations", "1,Y,N,Y,x86,-1,-1,6"),
         ("x86-clear-lock-drop-configurations", "2,Y,Y,Y,arm64,-1,1,123"),
         (
@@ -89,17 +89,17 @@ def test_the_tables_are_listed_with_their_source() -> None:
             "3,N,N,N,loongarch-lockless-write-protect,32,158,5200",
         ),
         ("x86-clear-dips-64-page-drop", "160,8,before,dips"),
-        # seed 002
+        # the 2013 series
         ("x86-get-dirty-log-lockless", "before,10,9009483"),
         ("x86-get-dirty-log-lockless", "after,10,4807343"),
         ("x86-kernbench-lockless", "before,Y,1,85.58"),
         ("x86-kernbench-lockless", "after,Y,1,83.40"),
         ("x86-kernbench-lockless", "after,N,3,138.94"),
-        # seed 003
+        # the December 2019 mail
         ("arm64-teardown-64gb", "before,64,up-to,12"),
         ("arm64-teardown-64gb", "after,64,below,1"),
         ("arm64-teardown-cost-share", "cache-maintenance-on-unmap,99"),
-        # seed 004
+        # the June 2026 mail
         ("arm64-split-walk-skip-levels", "enable,4k-already-split,-35.47,5.63"),
         ("arm64-split-walk-skip-levels", "clear,thp,-12.05,0.37"),
         ("arm64-split-walk-skip-levels", "clear,hugetlb-1gb,-13.87,0.86"),

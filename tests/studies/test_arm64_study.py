@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 000: calibrated on at most 8 vCPUs of an Ampere Altra, the model predicts the published 16, 32 and 64."""
+"""The January 2022 series: calibrated on at most 8 vCPUs of an Ampere Altra, the model predicts 16, 32 and 64."""
 
 import numpy as np
 import pytest

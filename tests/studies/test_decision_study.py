@@ -30,7 +30,7 @@ def test_arm64_stalls_for_its_whole_chunk_unless_it_lets_go(run):
     assert len(run["found"].tables["map"]) == 9
 
 
-def test_splitting_under_the_lock_stops_seed_001_s_guest_for_longest(run):
+def test_splitting_under_the_lock_stops_the_mysql_guest_for_longest(run):
     stalls = run["found"].seed_guest.table.set_index("strategy")["stall_s"]
     assert stalls["eager-split-under-lock"] > 0.05  # CLEARs of 8 GiB: 4096 splits in one hold
     assert stalls["every-64+eager-split-under-lock"] < 1e-3

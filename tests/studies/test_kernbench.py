@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 002's numbers as statistics: against SciPy's own tests, and against experiments drawn at random."""
+"""The 2013 series' numbers as statistics: against SciPy's own tests, and against experiments drawn at random."""
 
 import numpy as np
 import pytest

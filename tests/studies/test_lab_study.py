@@ -282,7 +282,7 @@ def test_the_pages_say_the_errors_as_they_are(found):
 
 @pytest.mark.study
 def test_the_notebook_says_what_its_cells_compute(ran):
-    """Seed 001: the batch matters where faults take the lock, and only there. Seed 000: readers do not contend."""
+    """April 2024: the batch matters where faults take the lock, and only there. January 2022: readers do not."""
     run = ran(ROOT / "notebooks" / "02-contention-lab.ipynb")
     assert_ran_without_complaint(run)
     drawn = figures_of(run)

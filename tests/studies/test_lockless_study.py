@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 002 beside the model: the lab's walk, what two means can be made of, ways of GET."""
+"""The 2013 series beside the model: the lab's walk, what two means can be made of, ways of GET."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -72,7 +72,7 @@ def test_a_mechanism_that_needs_more_than_there_is_is_far_from_it():
 
 @pytest.mark.study
 def test_neither_waiting_nor_flushing_halves_a_get_of_the_same_pages():
-    """Over all settings: after seed 002 a GET of as many pages takes as long, if a page does."""
+    """Over all settings: after the 2013 series a GET of as many pages takes as long, if a page does."""
     table = gets.witness(WALK)
     assert len(table) == len(gets.GUESTS) * len(gets.SETTINGS)
     assert table["wait_s"].max() < gets.budget(WALK).means.saved / 100

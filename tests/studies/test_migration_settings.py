@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What seed 001 does not state: the kept grid against simulations and against Bayes's rule by hand."""
+"""What the April 2024 mail does not state: the kept grid against simulations and against Bayes's rule by hand."""
 
 import numpy as np
 import pandas as pd

@@ -90,7 +90,7 @@ def test_costs_without_an_interval_are_named_and_times_are_nanoseconds():
     assert rows.set_index("name").loc["fault_jitter", "value"] == value["fault_jitter"]
 
 
-def test_seed_001s_numbers_are_sorted_by_what_predicts_them():
+def test_the_april_2024_mail_s_numbers_are_sorted_by_what_predicts_them():
     nine = settings.predictive(settings.load_grid())
     said = told.settings_told(nine, 480)
     assert said.count("'s ") == 9

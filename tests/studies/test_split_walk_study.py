@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 004 by five costs: the published changes, what is left open, and what fails."""
+"""The June 2026 mail by five costs: the published changes, what is left open, and what fails."""
 
 from dataclasses import replace
 

@@ -87,7 +87,7 @@ def test_neither_table_s_costs_are_the_other_s(every):
         assert costs.loc[("2M blocks", cost), "low_us"] > costs.loc[("4K pages", cost), "high_us"]
 
 
-def test_seed_003_contradicts_the_4k_table_if_pages_mapped_its_vm(every):
+def test_the_mail_contradicts_the_4k_table_if_pages_mapped_its_vm(every):
     """The invalidations alone take longer than all of its 12 s; with blocks both agree."""
     found = mail.readings(every).set_index("mapping")
     pages, blocks = found.loc["4K pages"], found.loc["2M blocks"]
@@ -115,7 +115,7 @@ def test_no_broadcast_is_as_fast_as_pages_would_need(every):
     assert mail.readings(every)["mail_high_ns"].iloc[0] < least
 
 
-def test_seed_003_s_statements_as_costs():
+def test_the_mail_s_statements_as_costs():
     said = mail.seed()
     value, low, high = said.clean_line
     assert value * said.lines == pytest.approx(0.99 * 12)

@@ -90,7 +90,7 @@ def test_a_page_has_what_clear_costs_in_the_three_configurations():
 
 
 def test_a_quarter_of_the_memory_gives_the_same():
-    """Seed 001's third configuration, where everything is decided by waiting for the lock."""
+    """The April 2024 mail's third configuration, where everything is decided by waiting for the lock."""
     estimate = find_fit(hosts.configurations()).estimate
     more, less = (
         unscaled(hosts.configuration_metrics(estimate, "config-3", 64, f), f) for f in (hosts.FACTOR, 4 * hosts.FACTOR)

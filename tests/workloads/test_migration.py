@@ -126,7 +126,7 @@ def test_no_write_is_lost(policy, workload, monkeypatch):
 
 
 def test_letting_go_costs_most_where_every_fault_takes_the_lock_for_write():
-    """Seed 001: the same batch, three ways of handling faults."""
+    """The April 2024 mail: the same batch, three ways of handling faults."""
 
     def price(policy):
         whole, batch = (

@@ -12,7 +12,7 @@ from simlib.workloads.scaled import scaled
 
 
 def test_a_sixteenth_of_the_memory_gives_the_same_after_scaling():
-    """Seed 001's second configuration, 16 vCPUs with 2 GiB, and with 128 MiB, in all."""
+    """The April 2024 mail's second configuration, 16 vCPUs with 2 GiB, and with 128 MiB, in all."""
     estimate = find_fit(hosts.configurations()).estimate
     part, whole = (unscaled(hosts.configuration_metrics(estimate, "config-2", 64, f), f) for f in (512, 32))
     for metric in ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""arm64's rwlock (seed 000): dirty memory time over vCPUs, from at most 8 to 64."""
+"""arm64's rwlock (the January 2022 series): dirty memory time over vCPUs, from at most 8 to 64."""
 
 from __future__ import annotations
 

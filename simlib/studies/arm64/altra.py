@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 000's table of an Ampere Altra: calibrated on few vCPUs, predicted for many, and read in other ways."""
+"""The January 2022 table of an Ampere Altra: calibrated on few vCPUs, predicted for many, and read in other ways."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def calibrated(seed: int = 1, progress: Progress | None = None) -> Fit:
 
 
 def shipped_fit() -> Fit:
-    """The fit that simlib brings along for the machine of seed 000."""
+    """The fit that simlib brings along for the machine of the January 2022 series."""
     return load_fit(data_dir() / "fits" / "ampere-altra.json")
 
 

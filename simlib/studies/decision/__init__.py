@@ -25,9 +25,9 @@ STRATEGIES = ("whole-ioctl", "every-64", "every-4096", "bounded-hold", "eager-sp
 ZONE = 0.05
 """Share of an objective that is taken not to matter here; ``simlib choose`` takes 0.02, and twice as long."""
 
-SEED_GUEST, SEED_ARCHITECTURE = "seed-001-mysql-8g", "x86-tdp"
+MYSQL_GUEST, MYSQL_ARCHITECTURE = "mysql-8g", "x86-tdp"
 SEED_STRATEGIES = ("eager-split-under-lock", "every-64+eager-split-under-lock", "eager-split-drop", "no-eager-split")
-"""Seed 001's guest, and what its mails propose."""
+"""The April 2024 mail's guest, and what the mails propose."""
 
 MAP_ARCHITECTURE = "arm64"
 MAP_STRATEGIES = ("whole-ioctl", "every-64", "every-1024", "every-16384")
@@ -38,7 +38,7 @@ RATES = (1e3, 1e4, 5e4)
 
 @dataclass(frozen=True)
 class Decision(Found):
-    """What the study found: choices by architecture, for the default guest, and for seed 001's with CLEARs of 8 GiB."""
+    """What the study found: choices by architecture for the default guest; for the mail's with CLEARs of 8 GiB."""
 
     choices: Mapping[str, Choice]
     seed_guest: Choice
@@ -60,8 +60,8 @@ class Decision(Found):
 
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
-    """Choose a strategy for each architecture and for seed 001's guest, and draw the map."""
-    steps = [*(f"a strategy for {name}" for name in ARCHITECTURES), f"the guest {SEED_GUEST}", "the map of strategies"]
+    """Choose a strategy for each architecture and for the April 2024 mail's guest, and draw the map."""
+    steps = [*(f"a strategy for {name}" for name in ARCHITECTURES), f"the guest {MYSQL_GUEST}", "the map of strategies"]
 
     def told(number: int) -> Progress | None:
         own = portion(progress, number / len(steps), (number + 1) / len(steps))
@@ -71,11 +71,11 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Decision:
         return choose(case, among=among, zone=ZONE, seed=seed, progress=told(number))
 
     choices = {name: take(standard_scenario(name), STRATEGIES, number) for number, name in enumerate(ARCHITECTURES)}
-    guest = named_guest(SEED_GUEST).in_place_of(standard_scenario(SEED_ARCHITECTURE))
+    guest = named_guest(MYSQL_GUEST).in_place_of(standard_scenario(MYSQL_ARCHITECTURE))
     stalled = take(guest, SEED_STRATEGIES, len(ARCHITECTURES))
     case = standard_scenario(MAP_ARCHITECTURE)
     cells = best_strategy_grid(case, VCPUS, RATES, among=MAP_STRATEGIES, seed=seed, progress=told(len(steps) - 1))
-    tables = {"strategies": comparison(choices), "seed-001": stalled.table, "map": cells}
+    tables = {"strategies": comparison(choices), "mysql": stalled.table, "map": cells}
     return Decision(pd.DataFrame(columns=list(COLUMNS)), tables, choices, stalled)
 
 

@@ -72,13 +72,13 @@ def times() -> pd.DataFrame:
     shadow, tdp, arm64 = ("x86-shadow-paging", "x86-shadow"), ("x86-tdp", "x86-npt"), ("arm64", "arm64-write")
     rows = [
         ("exit", *shadow, paging["fault_exit"], "calibrated, ept=N"),
-        ("exit", *arm64, ampere["fault_exit[fixed test]"], "calibrated, seed 000"),
+        ("exit", *arm64, ampere["fault_exit[fixed test]"], "calibrated, the January 2022 series"),
         ("hold", *shadow, hold, f"calibrated, ept=N, with its growth at {_WAITERS_AT} vCPUs"),
-        ("hold", *arm64, ampere["fault_hold"], "calibrated, seed 000"),
+        ("hold", *arm64, ampere["fault_hold"], "calibrated, the January 2022 series"),
         ("clear", *shadow, x86["clear_page[shadow]"], "CLEAR with parked vCPUs"),
         ("clear", *tdp, x86["clear_page[tdp]"], "CLEAR with parked vCPUs"),
         ("clear", *arm64, enabling, "write-protecting at enable, Kunpeng 920: not CLEAR"),
-        ("letting go", *tdp, x86["reacquire"], "seed 001, configuration 1"),
+        ("letting go", *tdp, x86["reacquire"], "the April 2024 mail, configuration 1"),
     ]
     return pd.DataFrame(rows, columns=["kind", "architecture", "machine", "time_ns", "source"])
 

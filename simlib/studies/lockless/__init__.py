@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Getting the dirty log without mmu_lock (seed 002): what was measured, what it can mean, what would follow today."""
+"""Getting the dirty log without mmu_lock (the 2013 series): measured, what it can mean, what would follow today."""
 
 from __future__ import annotations
 

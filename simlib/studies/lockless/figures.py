@@ -78,7 +78,7 @@ def get_ratios(rows: pd.DataFrame, published: float) -> go.Figure:
     figure.update_xaxes(log_axis(rows["dirty_ratio"], "pages that a GET found: after over before"))
     figure.update_yaxes(log_axis([*rows["ratio"], *rows["ratio_lab"], published], "time of a GET: after over before"))
     seen = f"points: simulated, a point a setting; dotted: published, {published:.3f}"
-    return titled(figure, "GET after seed 002 over before", seen, rows_of=3)
+    return titled(figure, "GET after the 2013 series over before", seen, rows_of=3)
 
 
 @reads("table", GET_COLUMNS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 002's time of GET beside the model: what it can be made of, and what the lab's prototype says of the walk.
+"""The 2013 series' time of GET beside the model: what it can be made of, and what the lab's prototype says of the walk.
 
 The lab counts instructions (docs/lab.md), and nothing here takes them for time: of its two walks, with the lock and
 without, only the ratio of instructions a page is used. The walk without the lock is determined from cells under load,
@@ -39,7 +39,7 @@ SEEDS = range(1, 4)
 """Seeds of the simulator, of whose results the median counts."""
 
 VCPUS = 12
-"""CPUs of seed 002's host, and vCPUs of the guest of its kernbench; GET's guest is not stated."""
+"""CPUs of the 2013 series' host, and vCPUs of the guest of its kernbench; GET's guest is not stated."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ BEFORE = {"lock": "ticket", "get_flush": "under_lock", "enable_blocks": "drop"}
 """x86 in 2013 (read in 3.11): kvm_vm_ioctl_get_dirty_log and spte_write_protect; spinlocks were ticket locks."""
 
 AFTER = {"lock": "ticket", "clear_lock": "lockless", "enable_blocks": "protect"}
-"""The series of seed 002."""
+"""The 2013 series."""
 
 SETTINGS = tuple(itertools.product(("3G", "12G"), ("200ns", "2us"), ("5ms", "50ms")))
 """Memory, a vCPU's time between two accesses, userspace's pause: the mail states none of them."""
@@ -183,7 +183,7 @@ _GET = ("get_dirty_log_time", "get_wait_time", "dirty_pages")
 
 
 def witness(walk: Walk) -> pd.DataFrame:
-    """GET before and after seed 002 in the model, over `SETTINGS`: does any of them save what the mail says?
+    """GET before and after the 2013 series in the model, over `SETTINGS`: does any of them save what the mail says?
 
     Returns: ``guest``, ``memory``, ``interval``, ``pause``; ``before_s`` and ``after_s``: mean time of a GET, if a page
     takes as long without the lock as with it; ``after_lab_s``: if it takes the lab's ratio of it; ``ratio``,
@@ -209,7 +209,7 @@ def witness(walk: Walk) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Budget:
-    """What seed 002's two means ask of a mechanism, by arithmetic.
+    """What the 2013 series' two means ask of a mechanism, by arithmetic.
 
     - `page`: write-protecting a page under the lock: the published host's cost and its interval, s.
     - `flush`: flushing the TLBs of `VCPUS` vCPUs there, s.
@@ -233,7 +233,7 @@ class Budget:
 
 
 def budget(walk: Walk) -> Budget:
-    """The arithmetic of seed 002's means."""
+    """The arithmetic of the 2013 series' means."""
     estimate = published_costs()
     costs = estimate.apply(get_scenario("EPT off", "3G", "1us", "5ms")).costs
     index = estimate.names.index("clear_page[shadow]")

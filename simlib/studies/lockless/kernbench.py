@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 002's two comparisons as statistics: twelve runs of kernbench, and two means of ten GETs.
+"""The 2013 series' two comparisons as statistics: twelve runs of kernbench, and two means of ten GETs.
 
 Times are compared as logarithms, so that a difference is a relative one. Cells have variances of their own: every
 comparison is a contrast of cell means with the degrees of freedom of Welch (1947) and Satterthwaite (1946); for one
@@ -173,7 +173,7 @@ class Means:
 
 
 def get_means() -> Means:
-    """Seed 002's means of GET."""
+    """The 2013 series' means of GET."""
     frame = load("x86-get-dirty-log-lockless").frame.set_index("variant")
     times = frame["get_dirty_log_time_ns"] * 1e-9
     return Means(float(times["before"]), float(times["after"]), int(frame["runs"].iloc[0]))

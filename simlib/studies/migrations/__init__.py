@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Published migrations: seed 001's 64-page drop in three configurations, and guests that stand still meanwhile."""
+"""Published migrations: the 64-page drop of April 2024 in three setups, and guests that stand still meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRAWS = 15
 """Draws of the costs for the intervals of the changes; the seconds of degradation have a third of it."""
 
 CHOSEN = len(settings.SETTINGS) + 4
-"""What was chosen of the workloads: seed 001's settings that no source states; the other migration's access, interval,
+"""What was chosen of the workloads: settings that the April 2024 mail does not state; the other's access, interval,
 link, passes."""
 
 
@@ -34,7 +34,7 @@ class Migrations(Found):
 
     @property
     def changes(self) -> pd.DataFrame:
-        """Seed 001's nine changes."""
+        """The April 2024 mail's nine changes."""
         return self.numbers[self.numbers["table"] == drops.TABLE]
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Seed 001: what letting go of mmu_lock every 64 pages changes, in three configurations of x86 and on LoongArch.
+"""The April 2024 mail: what the 64-page drop changes, in three configurations of x86 and on LoongArch.
 
 The costs come from fits that saw no migration but one number (configuration 1's CLEAR CPU). What the mail does not
 state of the guest, the link and userspace stands in the scenario file, and was chosen on the nine numbers.
@@ -27,7 +27,7 @@ from simlib.workloads.migration import unscaled
 from simlib.workloads.scaled import scaled
 
 TABLE = "x86-clear-lock-drop-configurations"
-"""The published table of seed 001."""
+"""The published table of the April 2024 mail."""
 
 EMULATES = {1: "x86", 2: "arm64", 3: "LoongArch, if lockless"}
 """What the configurations stand for."""
@@ -63,7 +63,7 @@ def change_by_drop(
         estimate, random = shipped_fit(case).estimate, np.random.default_rng(seed)
         points = [(estimate.logs, FACTOR), *((estimate.draw(random), 4 * FACTOR) for _ in range(draws))]
         jobs += [partial(run, case, logs, batch, factor) for logs, factor in points for batch in (0, WORD_PAGES)]
-    runs = iter(parallel.each(jobs, "seed 001", progress))
+    runs = iter(parallel.each(jobs, "the April 2024 mail", progress))
     rows = []
     for name in cases:
         pairs = [(next(runs), next(runs)) for _ in range(draws + 1)]

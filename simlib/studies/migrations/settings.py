@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a published workload does not state, as a distribution: seed 001's six settings, and what follows from each.
+"""What a published workload does not state, as a distribution: six settings of the April 2024 mail, and what follows.
 
 The mail gives 16 vCPUs, 64 GB and nine changes by the 64-page drop, and says of the workload that it writes
 aggressively. Every combination of what sources allow is simulated in all three configurations, and the nine numbers
 weigh the combinations (Bayes's rule on a grid). A number is a prediction as far as the other eight determine it. What
-was simulated is kept in ``data/fits/seed-001-settings.csv``, written by ``simlib data settings``.
+was simulated is kept in ``data/fits/april-2024-settings.csv``, written by ``simlib data settings``.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def simulate_grid(progress: parallel.Progress | None = None) -> pd.DataFrame:
     """
     fit = shipped_fit(configurations())
     tasks = [partial(changes, settings, fit.estimate) for settings in grid()]
-    found = parallel.each(tasks, "seed 001's settings", progress)
+    found = parallel.each(tasks, "the April 2024 mail's settings", progress)
     return pd.concat([pd.DataFrame(grid()), pd.DataFrame(found, columns=[*map(column, NUMBERS)])], axis=1)
 
 
@@ -103,7 +103,7 @@ def column(number: tuple[int, str]) -> str:
 
 def load_grid() -> pd.DataFrame:
     """What is kept, as `simulate_grid` gives it."""
-    table = pd.read_csv(data_dir() / "fits" / "seed-001-settings.csv")
+    table = pd.read_csv(data_dir() / "fits" / "april-2024-settings.csv")
     for name, (values, _) in SETTINGS.items():
         table[name] = table[name].astype(type(values[0]))
     return table

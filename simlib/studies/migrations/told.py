@@ -18,7 +18,7 @@ from simlib.workloads.degradation import LEVELS
 METRIC_NAMES = {
     "precopy_duration": "pre-copy", "dirty_left": "dirty memory left", "clear_cpu_time": "CPU time of CLEAR"
 }  # fmt: skip
-"""Metrics of seed 001's table, as a person calls them."""
+"""Metrics of the April 2024 mail's table, as a person calls them."""
 
 WIDE = 2.0
 """An interval whose ends are further apart than this factor is called wide."""
@@ -51,7 +51,7 @@ def costs_told(rows: pd.DataFrame) -> str:
 
 
 def workload_told() -> str:
-    """What was chosen of seed 001's workload."""
+    """What was chosen of the April 2024 mail's workload."""
     chosen = configurations().workload
     return (
         f"What the mail does not state was chosen: an access every {format_duration(chosen.access_interval)}, each to "
@@ -90,7 +90,7 @@ def reacquisition_told(each: pd.DataFrame) -> str:
 
 
 def settings_told(nine: pd.DataFrame, combinations: int) -> str:
-    """Which of seed 001's nine numbers the other eight predict."""
+    """Which of the April 2024 mail's nine numbers the other eight predict."""
 
     def named(role: str) -> str:
         rows = nine[nine["role"] == role].to_dict("records")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What it changes that arm64's eager split skips the last level (seed 004), and what the costs foretell elsewhere."""
+"""arm64's eager split skips the last level (the June 2026 mail): what changes, what the costs foretell elsewhere."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The eager-split walk that skips levels (seed 004): costs from relative changes, and what they say elsewhere.
+"""The eager-split walk that skips levels (the June 2026 mail): costs from relative changes.
 
 Relative changes determine ratios of costs only: `walk_entry` is the unit, and the scale is free.
 """

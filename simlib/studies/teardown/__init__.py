@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tearing a VM down on arm64 (seed 003), beside published times of unmapping, and for other sizes."""
+"""Tearing a VM down on arm64 (the December 2019 mail), beside published times of unmapping, and for other sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The mail of December 2019 on tearing a VM down (seed 003), read beside the tables' costs, and what both predict.
+"""The December 2019 mail on tearing a VM down, read beside the tables' costs, and what both predict.
 
 Its D05 shares no cost with the tables' hosts by anything that the sources say.
 """
@@ -42,7 +42,7 @@ SEVERAL_S = 2.0
 
 @dataclass(frozen=True)
 class Seed:
-    """What seed 003 says, as numbers.
+    """What the December 2019 mail says, as numbers.
 
     - `memory`: bytes of the VM.
     - `before_s`, `after_s`: the longest time seen before, and an upper limit after.
@@ -74,7 +74,7 @@ class Seed:
 
 
 def seed() -> Seed:
-    """Seed 003's three statements."""
+    """The December 2019 mail's three statements."""
     bounds = load(BOUNDS).frame
     times, memory = bounds.set_index("variant")["teardown_time_s"].to_dict(), bounds["memory_gb"].iloc[0]
     percent = float(load("arm64-teardown-cost-share").frame["share_percent"].iloc[0])
@@ -95,7 +95,7 @@ def walk_entry() -> float:
 
 
 def readings(found: dict[str, UnmapFit]) -> pd.DataFrame:
-    """Seed 003 read with either mapping, beside what the costs of the tables make of the same work.
+    """The December 2019 mail read with either mapping, beside what the costs of the tables make of the same work.
 
     Returns: ``mapping``; ``entries``; ``mail_ns``, with ``mail_low_ns`` and ``mail_high_ns``: what the mail leaves for
     each entry; ``table_ns``: what the table of that mapping has for it; ``ratio`` of the two, with ``ratio_low`` and
@@ -122,7 +122,7 @@ def readings(found: dict[str, UnmapFit]) -> pd.DataFrame:
 
 
 def largest_page_share(found: dict[str, UnmapFit]) -> float:
-    """Largest share of seed 003's memory that pages of 4 KiB can map, if invalidations cost what the tables have.
+    """Largest share of the mail's memory that pages of 4 KiB can map, if invalidations cost what the tables have.
 
     The rest is then mapped by blocks of 2 MiB, and all of it must fit into what cache maintenance leaves, at most.
     """
@@ -144,7 +144,7 @@ def predictions(
 ) -> pd.DataFrame:
     """Teardown by page size, mapping and way, simulated, with ranges.
 
-    Cleaning a line costs what seed 003 says, an entry what the table of pages or that of blocks says. The range's ends
+    Cleaning a line costs what the mail says, an entry what the table of pages or that of blocks says. The range's ends
     take every cost at an end: of cleaning, the seed's; of an invalidation, the least and the most that either table
     has, as nothing says which of the two another machine or page size would be like; of taking an entry out,
     `walk_entry` and the most of either table. So it is a range of readings, no confidence interval.

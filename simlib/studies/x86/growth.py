@@ -136,7 +136,7 @@ def _written(share: float) -> str:
 
 
 def arm64_problem(grows: bool) -> Problem:
-    """Seed 000's table, all rows, with a hand-over that may grow, or not."""
+    """The January 2022 series' table, all rows, with a hand-over that may grow, or not."""
     scenario = load_scenario(data_dir() / "scenarios" / "arm64-ampere-altra.toml")
     if grows:
         costs = [*scenario.calibration.costs, "crowding"]

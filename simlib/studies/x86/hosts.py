@@ -111,7 +111,7 @@ def split_access_bound() -> int:
 
 
 def configurations() -> Scenario:
-    """The three configurations of seed 001 as variants; their costs are in the fit."""
+    """The three configurations of the April 2024 mail as variants; their costs are in the fit."""
     return load_scenario(data_dir() / "scenarios" / "x86-three-configurations.toml")
 
 
