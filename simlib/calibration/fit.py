@@ -212,7 +212,7 @@ def _where_one(function: Callable[[float], float], start: float, farthest: float
             continue
         share = 0.5 if turn % 2 else (1 - inside[1]) / (outside[1] - inside[1])
         reach = inside[0] + float(np.clip(share, 0.05, 0.95)) * (outside[0] - inside[0])
-    return max(inside[0], reach)
+    return reach
 
 
 def _least_others(

@@ -56,8 +56,16 @@ def table(scenario, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def fit(scenario, table):
-    return calibrate(scenario, table, "vcpus <= 8", pages_per_vcpu=PAGES, level=LEVEL)
+def told():
+    """What progress said while `fit` was calibrated."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def fit(scenario, table, told):
+    return calibrate(
+        scenario, table, "vcpus <= 8", pages_per_vcpu=PAGES, level=LEVEL, progress=lambda *said: told.append(said)
+    )
 
 
 def test_known_costs_come_back(fit):
@@ -70,6 +78,12 @@ def test_known_costs_come_back(fit):
         assert row["low"] < row["value"] < row["high"]
     assert all(fit.valid.values()), fit.valid
     assert fit.estimate.discrepancy < 0.02
+
+
+def test_progress_rises_to_the_end(fit, told):
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert [share for what, share in told if what == "profile intervals"][-1] == told[-1][1] == 1
 
 
 def test_a_guess_lies_within_the_physical_bounds_however_long_the_measured_times(scenario, tmp_path):

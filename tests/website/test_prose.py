@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The pages of docs/ are short, and their prose is readable: by words, and by the grade of Flesch and Kincaid (1975)."""
+"""The pages of docs/ are short, and their prose is readable: by words, and by Flesch and Kincaid's grade (1975)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGES = {name: path.read_text(encoding="utf-8") for name, path in sources().item
 def prose(text: str) -> str:
     """A page's paragraphs and items as sentences, without headings, tables and blocks of code; code is one word.
 
-    >>> prose("# Title\\n\\nA *hold* of `mmu_lock`\\nis [long](x.md)\\n\\n- one\\n\\n    code\\n\\n| a |\\n|---|\\n| b |")
+    >>> prose("# Title\\n\\nA *hold* of `mmu_lock`\\nis [long](x.md)\\n\\n- one\\n\\n```\\ncode\\n```\\n| a |\\n|---|\\n| b |")
     'A hold of code is long.\\none.'
     """
     tokens = MarkdownIt().enable("table").parse(text)
