@@ -9,6 +9,7 @@ import os
 import pty
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -110,6 +111,18 @@ show([{"na\\x1b[2Jme": "\\x1b[31mred", "µ": 1.5}], Format(sys.argv[1]))
     assert b"\x9b" not in (seen + error).replace("\x9b".encode(), b"")
     assert b"\\x1b[31mred" in error
     assert b"[2J" in seen
+
+
+def test_what_is_left_is_told_from_where_shares_are_known(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("simlib.cli.output.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with progress_bar() as progress:
+        for at, what, share in ((100.0, "building", 0.0), (160.0, "linking", 0.0), (170.0, "running", 0.25)):
+            now[0] = at
+            progress(what, share)
+    assert [line.removeprefix("simlib: ") for line in capsys.readouterr().err.splitlines()] == [
+        "building …", "linking …", "running …, about 30 s left",
+    ]  # fmt: skip
 
 
 def test_a_progress_bar_takes_names_as_they_are(capsys):

@@ -285,7 +285,7 @@ def simulate(
             **case.arguments(), engine=run.engine.value, seed=run.seed, trace=TRACE_EVENTS if files.trace else 0,
             pages_per_vcpu=run.pages or None, costs=unknown.costs.value, announce=_offer_sample(case),
             progress=lambda events, now: progress(
-                f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.5
+                f"simulating: {events / 1e6:.0f} M events, {now * 1e-12:.2f} s", 0.0
             ),
         )  # fmt: skip
         result.spread(progress)

@@ -225,9 +225,9 @@ def lab_costs(
 
 @contextmanager
 def _steps() -> Iterator[Callable[[str], None]]:
-    """A progress display of steps whose share of the whole nobody knows."""
+    """A progress display of steps whose share of the whole nobody knows: it foretells nothing."""
     with progress_bar() as progress:
-        yield lambda step: progress(step, 0.5)
+        yield lambda step: progress(step, 0.0)
 
 
 def _collect(experiment: Path, runs: Runs) -> lab.Collected:

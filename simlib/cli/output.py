@@ -254,18 +254,22 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 @contextmanager
 def _display() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
-        began = last_time = time.monotonic()
+        began = timed = last_time = time.monotonic()
         last, last_share, stages = "working", 0.0, set[str]()
         ended = threading.Event()
 
         def line(what: str, share: float) -> None:
-            """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage."""
-            nonlocal last_time, last, last_share
+            """One line for each stage, and one now and then while it lasts; what stands before ``:`` is the stage.
+
+            A share of 0 says that nobody knows it, or that the work begins: what is left is told from there.
+            """
+            nonlocal timed, last_time, last, last_share
             stage, now, last, last_share = what.partition(":")[0], time.monotonic(), what, share
+            timed = timed if share else now
             if stage not in stages or now - last_time > QUIET_S:
                 stages.add(stage)
                 last_time = now
-                say(f"{what} …{time_left(now - began, share)}")
+                say(f"{what} …{time_left(now - timed, share)}")
 
         def remind() -> None:
             """Say the same again, with the time since the beginning, while nothing else is said."""
@@ -274,7 +278,7 @@ def _display() -> Iterator[Callable[[str, float], None]]:
                 now = time.monotonic()
                 if now - last_time > QUIET_S:
                     last_time = now
-                    say(f"{last} … {now - began:.0f} s{time_left(now - began, last_share)}")
+                    say(f"{last} … {now - began:.0f} s{time_left(now - timed, last_share)}")
 
         reminder = threading.Thread(target=remind, daemon=True)
         reminder.start()

@@ -140,8 +140,10 @@ def _build(what: Target, kernel: str, tree: Source, key: str, progress: Callable
     objects = lab_dir() / "objects" / f"{target}-{kernel}"
     make = _make(what, tree.tree, objects)
     _configure(make, objects, _fragment(what, kernel), progress)
-    progress(f"{target}-{kernel}: compiling the kernel (minutes the first time)")
-    run_logged([*make, os.path.basename(what.image)], objects / "build.log")
+    compiling = f"{target}-{kernel}: compiling the kernel (minutes the first time)"
+    progress(compiling)
+    run_logged([*make, os.path.basename(what.image)], objects / "build.log",
+               lambda lines: progress(f"{compiling}, {lines} files so far"))  # fmt: skip
     progress(f"{target}: compiling the selftests")
     programs = build_selftests(what, tree.tree, lab_dir() / "objects")
     init = _compile_init(what, objects)
@@ -338,11 +340,15 @@ def compiler_version(target: Target) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def run_logged(command: Sequence[str], log: Path) -> None:
-    """Run a step; on failure show the error lines of its log."""
+def run_logged(command: Sequence[str], log: Path, progress: Callable[[int], None] = lambda lines: None) -> None:
+    """Run a step; on failure show the error lines of its log.
+
+    `progress`: told every second how many lines the log has; make writes one for each file that it makes.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
-        done = run(command, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"})
+        done = run(command, lambda seconds: progress(log.read_bytes().count(b"\n")), stdout=stream,
+                   stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"})  # fmt: skip
     if done.returncode:
         text = log.read_text("utf-8", errors="replace")
         refuse_full(text)

@@ -100,7 +100,7 @@ class Lines:
             if len(tail) > _LONGEST:
                 raise self.fault("more than 16 MiB", "a line must be shorter", "is this a text?", self.number + 1)
             if self._progress is not None:
-                self._progress(f"reading {self.where}", done / self._size if self._size else 0.5)
+                self._progress(f"reading {self.where}", done / self._size if self._size else 0.0)
         if blank:
             raise InputError(self.where, "empty", "must hold what was measured", "save it again")
         if tail.strip():
