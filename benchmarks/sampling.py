@@ -2,7 +2,8 @@
 """Sampled migrations beside whole ones: the table of docs/sampling.md.
 
 Each case is simulated page by page once and sampled with several walks. Cases that are done already are read from
-build/sampling; ``--quick`` takes the small ones only, ``--write`` puts the table into docs/sampling.md.
+build/sampling; ``--quick`` takes the small ones only. A row a case is printed; ``--write`` puts the worst of each way
+that faults take the lock into docs/sampling.md.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import numpy as np
 import pandas as pd
 
 from simlib import Scenario, parallel
-from simlib.decision.grid import central
 from simlib.decision.standard import standard_scenario
 from simlib.files import write_text
+from simlib.fits import UncertainCosts, choose_fit
 from simlib.sampling import sample_migration
 from simlib.simulation import run_scenario
 
@@ -99,7 +100,8 @@ def scenario_of(vcpus: int, memory: str, chunk: str, density: str, way: str) -> 
         "warm_up": "100us",
     }
     changes = {"guest": {"memory": memory}, "policy": policy, "workload": workload | GUESTS[density]}
-    return central(standard_scenario(architecture, vcpus).changed(changes))
+    scenario = standard_scenario(architecture, vcpus).changed(changes)
+    return UncertainCosts.of(scenario, choose_fit(scenario)[0]).central()
 
 
 def with_lost(metrics: dict[str, float]) -> dict[str, float]:
@@ -140,36 +142,47 @@ def inside(one: dict[str, Any]) -> list[bool]:
     return [one["low"][name] <= one["whole"][name] <= one["high"][name] for name in names]
 
 
+def error(one: dict[str, Any], name: str) -> float:
+    """How far the sample is off, relative; nothing where the whole has nothing."""
+    whole, sampled = with_lost(one["whole"]), with_lost(one["sampled"])
+    return sampled[name] / whole[name] - 1 if whole[name] else 0.0
+
+
 def table(found: list[dict[str, Any]]) -> pd.DataFrame:
-    """One row a case: what was compared, how far the sample is off, and what both took."""
-    rows = []
-    for one in found:
-        whole, sampled = with_lost(one["whole"]), with_lost(one["sampled"])
-        row = dict(zip(("vCPUs", "memory", "chunk", "guest", "faults take the lock"), one["case"], strict=True))
-        for name, title in SHOWN.items():
-            row[title] = f"{sampled[name] / whole[name] - 1:+.1%}" if whole[name] else ""
-        within = inside(one)
-        row["inside"] = f"{sum(within)}/{len(within)}"
-        row["whole, s"], row["sample, s"] = f"{one['seconds']:.0f}", f"{one['sampled_s']:.1f}"
-        rows.append(row)
+    """One row a case: what was compared, and the columns of `worst`."""
+    names = ("vCPUs", "memory", "chunk", "guest", "faults take the lock")
+    return pd.DataFrame([dict(zip(names, one["case"], strict=True)) | worst([one]) for one in found])
+
+
+def by_way(found: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each way that faults take the lock, over its cases."""
+    cases = {way: [one for one in found if one["case"][-1] == way] for way in WAYS}
+    rows = [{"faults take the lock": way, "cases": len(of)} | worst(of) for way, of in cases.items() if of]
     return pd.DataFrame(rows)
+
+
+def worst(found: list[dict[str, Any]]) -> dict[str, str]:
+    """The largest error of each metric in some cases, how many values lie within their intervals, and CPU time."""
+    row = {title: f"{max((error(one, name) for one in found), key=abs):+.1%}" for name, title in SHOWN.items()}
+    within = [good for one in found for good in inside(one)]
+    row["inside"] = f"{sum(within)}/{len(within)}"
+    row["whole, s"] = f"{sum(one['seconds'] for one in found):.0f}"
+    row["sample, s"] = f"{sum(one['sampled_s'] for one in found):.1f}"
+    return row
 
 
 def summary(found: list[dict[str, Any]]) -> str:
     """The worst of all cases, in words."""
-    means = ("precopy_duration", "dirty_left", "clear_cpu_time", "guest_throughput")
-    errors = {name: [abs(one["sampled"][name] / one["whole"][name] - 1) for one in found] for name in means}
-    lost = [abs(with_lost(one["sampled"])["lost"] / with_lost(one["whole"])["lost"] - 1) for one in found]
-    stalls = [(one["whole"]["longest_stall"], abs(one["sampled"]["longest_stall"] / one["whole"]["longest_stall"] - 1))
-              for one in found]  # fmt: skip
-    long = [error for stall, error in stalls if stall >= LONG_STALL]
-    short = [error for stall, error in stalls if stall < LONG_STALL]
+    means = {"precopy_duration": "pre-copy", "dirty_left": "dirty memory left", "clear_cpu_time": "CLEAR's CPU time",
+             "guest_throughput": "throughput", "lost": "guest time lost"}  # fmt: skip
+    largest = [f"{max(abs(error(one, name)) for one in found):.1%} ({title})" for name, title in means.items()]
+    stalls = [(one["whole"]["longest_stall"], abs(error(one, "longest_stall"))) for one in found]
+    long = max(off for stall, off in stalls if stall >= LONG_STALL)
+    short = max(off for stall, off in stalls if stall < LONG_STALL)
     within = [good for one in found for good in inside(one)]
     return (
-        f"In {len(found)} cases pre-copy is off by {max(errors['precopy_duration']):.1%} at most, memory left dirty by "
-        f"{max(errors['dirty_left']):.1%}, CLEAR's CPU time by {max(errors['clear_cpu_time']):.1%}, throughput by "
-        f"{max(errors['guest_throughput']):.1%}, guest time lost by {max(lost):.1%}; the longest stall by "
-        f"{max(long):.1%} where it is {LONG_STALL * 1e6:.0f} us or longer, by {max(short):.1%} where it is shorter. "
+        f"The largest errors in {len(found)} cases: {', '.join(largest)}. The longest stall is off by up to {long:.1%} "
+        f"if it is {LONG_STALL * 1e6:.0f} µs or longer, and by up to {short:.1%} if it is shorter. "
         f"{sum(within)} of {len(within)} values ({np.mean(within):.0%}) lie within their 90 % intervals."
     )
 
@@ -193,8 +206,8 @@ def main() -> None:
     told = [str(case) for case in cases]
     parallel.each(tasks, told, lambda what, share: print(f"{share:.0%} {what}", flush=True), workers=arguments.workers)
     found = [sampled(case) for case in cases]  # each alone, which itself uses all CPUs
-    page = f"{BEGIN}\n{summary(found)}\n\n{markdown(table(found))}\n{END}"
-    print(page)
+    page = f"{BEGIN}\n{summary(found)}\n\n{markdown(by_way(found))}\n{END}"
+    print(markdown(table(found)), page, sep="\n\n")
     if arguments.write:
         text = PAGE.read_text(encoding="utf-8")
         write_text(PAGE, text[: text.index(BEGIN)] + page + text[text.index(END) + len(END) :])
