@@ -121,10 +121,11 @@ test: .venv/.simlib
 	@echo "Format and lint."
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
-	@echo "Types; meanwhile the simulator is compiled, if it is not yet."
-	@.venv/bin/mypy & types=$$!; .venv/bin/python -m simlib.engine.compiled; wait $$types
-	@echo "Tests, doctests and notebooks: several minutes."
-	@.venv/bin/python -m pytest -n 4 $(BY_FILE) -m "not study" $(PYTEST_ARGS)
+	@echo "Tests, doctests and notebooks: several minutes; beside them the types."
+	@mkdir -p build; .venv/bin/mypy >build/types.txt 2>&1 & types=$$!; \
+	.venv/bin/python -m simlib.engine.compiled && \
+	.venv/bin/python -m pytest -n 4 $(BY_FILE) -m "not study" $(PYTEST_ARGS); tests=$$?; \
+	wait $$types || { cat build/types.txt; exit 1; }; exit $$tests
 
 test-studies: .venv/.simlib
 	@.venv/bin/python -m pytest -n 2 $(BY_FILE) -m study $(PYTEST_ARGS) tests

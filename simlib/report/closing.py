@@ -14,20 +14,22 @@ from simlib.studies.study import Answer
 
 
 def _changes_of(compared: Comparison, policy: str, vcpus: int) -> str:
-    """How a policy changes stalls and CLEAR against the first one, with intervals, in words."""
+    """How a policy changes stalls and CLEAR against the first one, with intervals, as a sentence."""
     rows = compared.frame.query("policy == @policy and vcpus == @vcpus").drop_duplicates("metric").set_index("metric")
-    ends = rows[["change_percent", "change_low", "change_high"]].map(signed)
-    said = "by " + ends["change_percent"] + " % (" + ends["change_low"] + " to " + ends["change_high"] + " %)"
+    said = {}
+    for metric, more in (("longest_stall", "longer"), ("clear_cpu_time", "more")):
+        change, low, high = rows.loc[metric, ["change_percent", "change_low", "change_high"]]
+        less = "shorter" if more == "longer" else "less"
+        said[metric] = (f"{abs(change):.2g} % {more if change > 0 else less} "
+                        f"({compared.level:.0%}: {signed(low)} to {signed(high)} %)")  # fmt: skip
     stall, clear = said["longest_stall"], said["clear_cpu_time"]
-    return f"`{policy}` changes the longest stall {stall} and the CPU time of CLEAR {clear}"
+    return f"With `{policy}` the longest stall is {stall}, and CLEAR takes {clear} CPU time"
 
 
 def tour(compared: Comparison, policy: str, vcpus: int, decision: BatchChoice) -> Answer:
     """Of 00: what the strategy changes for both sides, and what is to be chosen."""
     said = _changes_of(compared, policy, vcpus)
-    return Answer(
-        f"In this guest, with {vcpus} vCPUs and costs that were assumed, {said}; of batches: {decision.sentence}."
-    )
+    return Answer(f"This guest has {vcpus} vCPUs and assumed costs. {said}. Of batches: {decision.sentence}.")
 
 
 def own_host(fit: Fit) -> Answer:
@@ -37,20 +39,21 @@ def own_host(fit: Fit) -> Answer:
 
 def own_strategy(compared: Comparison, idea: str, beside: str, vcpus: int) -> Answer:
     """Of 11: what the idea changes, and what the strategy beside it."""
-    said = "; ".join(_changes_of(compared, policy, vcpus) for policy in (idea, beside))
-    return Answer(f"Against `{compared.policies[0]}`, with {vcpus} vCPUs: {said}.")
+    said = ". ".join(_changes_of(compared, policy, vcpus) for policy in (idea, beside))
+    return Answer(f"`{compared.policies[0]}` is compared with two others, on {vcpus} vCPUs. {said}.")
 
 
 def swept(table: pd.DataFrame) -> Answer:
     """Of 13: at which share of the places it matters, by mode of the lock, and what is best there."""
     shares = 100 * table.groupby("clear_lock")["matters"].mean()
-    modes = ", ".join(f"{shares[name]:.0f} % with the lock held for {name}" for name in ("write", "read"))
+    modes = ", ".join(f"{shares[name]:.0f} % where it holds the lock for {name}" for name in ("write", "read"))
     there = table[table["matters"]]
     best = there["policy"].value_counts(normalize=True)
-    first = ", ".join(f"`{name}` at {100 * share:.0f} %" for name, share in best.head(3).items())
+    first = ", ".join(f"`{name}` in {100 * share:.0f} %" for name, share in best.head(3).items())
     where = 100 * there.groupby("variant").size() / table.groupby("variant").size()
     most = str(where.idxmax())
     return Answer(
-        f"Of {len(table):,} places it matters at {modes} and {shares['lockless']:.0f} % without it, most often on "
-        f"{most} ({where[most]:.0f} %); of the places where it does, {first} have the best one."
+        f"The sweep has {len(table):,} places. When CLEAR lets go matters in {modes} and {shares['lockless']:.0f} % "
+        f"where it takes no lock; most often on {most} ({where[most]:.0f} %). Where it matters, the best policy "
+        f"is {first}."
     )

@@ -110,9 +110,9 @@ def host_answer(fit: Fit) -> str:
                 told += f" and {chunk_name(int(row[column]))} pages a {what}"
         cells.append(f"{told} (predicted over measured {row['ratio']:.2f})")
     return (
-        f"The costs of one vCPU predict {len(seen) - len(missed)} of {len(seen)} held-out cells within what is asked "
-        f"(times ±{CLEAR_BAR:.0%}, longest stalls a factor {STALL_BAR:g})"
-        f"{'; missed: ' * bool(cells)}{', '.join(dict.fromkeys(cells))}."
+        f"From costs of one vCPU, {len(seen) - len(missed)} of {len(seen)} held-out cells are predicted as asked: "
+        f"times to ±{CLEAR_BAR:.0%}, longest stalls to a factor of {STALL_BAR:g}."
+        f"{' Missed: ' * bool(cells)}{', '.join(dict.fromkeys(cells))}{'.' * bool(cells)}"
     )
 
 

@@ -186,8 +186,8 @@ def answer(table: pd.DataFrame) -> Answer:
     errors, missed = held["error_percent"].abs(), misses(table)
     counts = " and ".join(f"{int((errors <= near).sum())} within {near} %" for near in (10, 20))
     return Answer(
-        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}. {len(missed)}, in "
-        f"{missed['table'].nunique()} tables, are missed: outside of their interval, and off by more than {FAR:g} %. "
-        "Where no table stands beside a workload, machine or strategy, trust the order of strategies before their "
-        "distance, and neither where a cost that was never measured decides."
+        f"Of {len(held)} published numbers that the model did not see, it predicts {counts}. It misses {len(missed)}, "
+        f"in {missed['table'].nunique()} tables: they are off by more than {FAR:g} % and outside of their interval. "
+        "If no table covers your machine, workload or strategy, trust the order of strategies more than the distance "
+        "between them. Trust neither if the answer depends on a cost that nobody measured."
     )

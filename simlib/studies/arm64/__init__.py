@@ -39,8 +39,8 @@ def answer(found: Found) -> Answer:
     means = {name: float(found.tables["held-out"][column].abs().mean()) for name, column in errors.items()}
     each = ", ".join(f"{plain_number(float(f'{mean:.2g}'))} % by {name}" for name, mean in means.items())
     return Answer(
-        "The rwlock lets the work under the lock overlap, and stops where something serial, read here as the broadcast "
-        f"TLB invalidation, does not; from at most 8 vCPUs the rest is predicted with a mean error of {each}."
+        "With the rwlock, faults work side by side. What stays serial limits them: the model reads it as the broadcast "
+        f"TLB invalidation. From at most 8 vCPUs, 16 to 64 are predicted with a mean error of {each}."
     )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from simlib.decision import OBJECTIVES, Choice, choose, comparison, named_guest, standard_scenario
 from simlib.decision.grid import best_strategy_grid
-from simlib.model.quantities import format_seconds
+from simlib.model.quantities import format_seconds, format_size
 from simlib.model.scenario import Scenario
 from simlib.parallel import Progress, portion
 from simlib.studies.study import COLUMNS, Answer, Found, Study
@@ -94,12 +94,16 @@ def map_told(cells: pd.DataFrame) -> str:
 
 def answer(found: Decision) -> Answer:
     """What to take for two objectives, by architecture."""
-    each = "; ".join(
-        f"{name}: `{choice.take('cost')}` for the least CPU time in all, `{choice.take('stall')}` for the shortest "
-        f"longest stall (evidence: {choice.evidence_shown})"
-        for name, choice in found.choices.items()
+    said = []
+    for name, choice in found.choices.items():
+        cost, stall = choice.take("cost"), choice.take("stall")
+        both = f"`{cost}` for both" if cost == stall else f"`{cost}` for CPU time, `{stall}` for the stall"
+        said.append(f"{name}: {both} ({choice.evidence_shown})")
+    guest = next(iter(found.choices.values())).scenario.guest
+    return Answer(
+        f"For the least CPU time in all and the shortest longest stall of {guest.vcpus} vCPUs with "
+        f"{format_size(guest.pages * guest.page_size)}, take on {'; on '.join(said)}."
     )
-    return Answer(f"For {next(iter(found.choices.values())).guest}: {each}.")
 
 
 STUDY = Study("decision", "A strategy for CLEAR", ("05-choose-a-batch",), (), compute, answer)

@@ -42,9 +42,9 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Lockless:
 def answer(found: Lockless) -> Answer:
     """What the halving can be, and whether it is worth it."""
     return Answer(
-        f"GET fell to {found.budget.means.ratio:.2f} of its time by a faster walk, by finding fewer pages, or by one "
-        "slow run, which the mail cannot tell apart; for the guest a batch gives nearly as much, and GET's own time is "
-        f"what only going without the lock keeps short ({len(found.tables['verdicts'])} cases compared)."
+        f"GET took {found.budget.means.ratio:.2f} of its time. A faster walk, fewer pages found, or one slow run "
+        "explain that, and the mail cannot tell which. The guest gains nearly as much from a batch. GET itself stays "
+        f"short only without the lock ({len(found.tables['verdicts'])} cases compared)."
     )
 
 

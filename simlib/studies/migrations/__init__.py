@@ -76,13 +76,13 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Migrations:
 def answer(found: Migrations) -> Answer:
     """Why the same 64 pages cost so different shares: of notebook 03."""
     rows = found.changes[found.changes["metric"] == "clear_cpu_time"]
-    each = ", ".join(
-        f"{signed(row['predicted'])} % where {signed(row['published'])} % was published"
-        for row in rows.to_dict("records")
-    )
+    changes = {
+        source: ", ".join(f"{signed(value)} %" for value in rows[source]) for source in ("published", "predicted")
+    }
     return Answer(
-        "Letting go costs what CLEAR then waits for before it has the lock again: nobody, one round of readers, or one "
-        f"writer after another, beside more work or less; the model has {each}."
+        "Each time that CLEAR drops the lock, it waits to get it back: for nobody, for one round of readers, or for "
+        f"one writer after another. Published are {changes['published']} of CLEAR's CPU time; the model has "
+        f"{changes['predicted']}."
     )
 
 
@@ -95,8 +95,8 @@ def standstill(found: Migrations) -> Answer:
         for role in dict.fromkeys(rows["role"])
     )
     return Answer(
-        "While all vCPUs fault, the guest goes only as fast as faults are served one after another, one for each page "
-        f"and pass; of the published seconds {counts} lie in the model's interval."
+        "While every vCPU faults, the guest is only as fast as KVM serves one fault after another, one for each page "
+        f"and pass. Of the published times of degradation, {counts} lie in the model's interval."
     )
 
 

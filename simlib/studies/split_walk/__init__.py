@@ -66,9 +66,9 @@ def answer(found: SplitWalk) -> Answer:
     """How many of the changes follow from counting visits."""
     errors = (found.numbers["fitted"] - found.numbers["published"]).abs()
     return Answer(
-        f"{int(found.within.sum())} of {len(found.within)} published changes follow from counted visits and four "
-        f"ratios of costs a machine, none further off than {errors.max():.2g} points; neither the lab's change "
-        "in instructions nor the barrier moved in 2024 is predicted by them."
+        f"{int(found.within.sum())} of {len(found.within)} published changes follow from the entries that a walk "
+        f"visits, with four ratios of costs for each machine; the worst is off by {errors.max():.2g} points. They "
+        "predict neither the lab's change in instructions nor what moving a barrier changed in 2024."
     )
 
 

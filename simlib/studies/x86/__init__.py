@@ -47,9 +47,10 @@ def answer(found: X86) -> Answer:
     """What grows, and that it is empirical."""
     cost = found.tables["hand-over"].set_index("machine").loc["x86"]
     return Answer(
-        "Sockets and clusters of cores explain a part; the rest is one empirical cost of handing over the lock, "
-        f"{cost['value_ns']:.3g} ns ({cost['low_ns']:.3g} to {cost['high_ns']:.3g}) for each doubling of the threads "
-        f"that wait, for which no source has a mechanism ({len(found.tables['readings'])} readings were tried)."
+        "Sockets and clusters of cores explain a part. For the rest the model has one empirical cost: whenever the "
+        f"number of waiting threads doubles, handing over the lock takes {cost['value_ns']:.3g} ns longer "
+        f"({cost['low_ns']:.3g} to {cost['high_ns']:.3g}). No source names a mechanism "
+        f"({len(found.tables['readings'])} readings were tried)."
     )
 
 
