@@ -21,8 +21,7 @@ SAMPLES = Path(__file__).parents[1] / "measurements" / "samples"
 TEXT = PAGE.read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?m)^    (simlib (?:host watch|data).*?)(?:   .*)?$", TEXT)
 LOGS = {
-    "exits.txt": "perf-kvm.txt", "ioctls.txt": "perf-trace.txt", "calls.txt": "perf-trace.txt",
-    "once.txt": "kvm_stat-1.txt", "log.csv": "kvm_stat-log.csv", "trace.txt": "trace-cmd.txt",
+    "exits.txt": "perf-kvm.txt", "ioctls.txt": "perf-trace.txt", "trace.txt": "trace-cmd.txt",
     "contention.txt": "perf-lock-x.txt",
 }  # fmt: skip
 """Of what the page calls a recorded file: a sample of that kind."""
@@ -65,7 +64,7 @@ def test_a_watch(command, tmp_path, monkeypatch, ask):
 
 
 def test_the_page_names_every_log_and_every_table(tmp_path):
-    assert len(COMMANDS) == 4 + len(LOGS)
+    assert len(COMMANDS) == 3 + len(LOGS)
     with serving(tmp_path / "q", Guest()):
         tables = watch_guest(tmp_path / "q", interval=0.05, events=()).imported.tables
     for name in list(tables)[1:]:
