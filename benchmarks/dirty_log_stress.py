@@ -3,7 +3,13 @@
 
 Each boot of the lab's plain x86-64 kernel (``simlib lab build --kernel plain``) does some runs, with shadow paging and
 ``lockless_write_protect`` on or off. A run harvests in both modes. No run of a good kernel may report a lost write;
-``--image`` takes another kernel, such as one with the second dirty mark taken out (docs/lab.md).
+``--image`` takes another kernel. The test must fail on one without the second dirty mark of 0017; the next
+``simlib lab build`` puts the file back::
+
+    sed -i '/smp_mb__before_atomic();/{n;d}' build/lab/source/arch/x86/kvm/mmu/mmu.c
+    make -C build/lab/source O=$PWD/build/lab/objects/x86_64-plain CC=x86_64-linux-gnu-gcc bzImage
+    .venv/bin/python benchmarks/dirty_log_stress.py --runs 20 --per-boot 1 --seconds 10 \\
+        --image build/lab/objects/x86_64-plain/arch/x86/boot/bzImage
 """
 
 from __future__ import annotations

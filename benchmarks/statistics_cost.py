@@ -5,7 +5,7 @@
 kernel primitives that it uses (``mmu_lock_stat/shim.h`` says what each is). Two threads on two CPUs take and release
 locks, with the statistics and without in turns. A second build, in which every store of the accessors is seen, shows
 where they write. Needs x86-64, a compiler, and the kernel's source package. ``--write`` puts what it prints into
-docs/lab.md.
+kernel-patches/README.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from simlib.lab.patches import read_series
 from simlib.lab.source import prepare_source
 
 HERE = Path(__file__).parent / "mmu_lock_stat"
-PAGE = Path(__file__).parents[1] / "docs" / "lab.md"
+PAGE = Path(__file__).parents[1] / "kernel-patches" / "README.md"
 BEGIN, END = "<!-- statistics cost: begin -->", "<!-- statistics cost: end -->"
 ACCESSORS = "virt/kvm/mmu_lock_stat.c"
 HEADERS = ("linux/kvm_types.h", "linux/kvm_mmu_lock.h")
@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=31, help="how often each case is measured (default: 31)")
     parser.add_argument("--acquisitions", type=int, default=500_000, help="of each thread (default: 500000)")
     parser.add_argument("--tree", type=Path, help="a patched kernel tree (default: the lab's)")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/lab.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into kernel-patches/README.md")
     given = parser.parse_args()
     try:
         tree = given.tree or lab_tree()

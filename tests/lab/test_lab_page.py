@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""docs/lab.md: its sentences on the cost of the statistics, against the table that the benchmark wrote above them."""
+"""kernel-patches/README.md: its sentences on what the statistics cost, against the table above them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "kernel-patches" / "README.md").read_text("utf-8")
 
 
 def test_the_sentences_on_the_statistics_cost_say_what_the_table_says():
