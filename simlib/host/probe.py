@@ -29,7 +29,7 @@ RESOLVED = 0.01
 
 COUNTED = 0.02
 """The same of a hold that the kernel's statistics timed, in which half of their two reads of the clock are: some 10 ns
-of one that is at least as many times as long as a fault's (docs/lab.md)."""
+of one that is at least as many times as long as a fault's (kernel-patches/README.md)."""
 
 _DEVIATIONS = np.array([RESOLVED, RESOLVED, np.log(TRANSFER[1]) / stats.norm.ppf(0.5 + LEVEL / 2), COUNTED])
 """Of what `_wanted` gives."""

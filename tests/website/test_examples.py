@@ -19,6 +19,7 @@ from website.pages import ROOT, sources
 
 import simlib
 from simlib.cli import app
+from simlib.lab.experiment import parse_experiment
 from simlib.measurements import check
 from simlib.model.costs import Costs
 from simlib.model.job import Job
@@ -126,6 +127,8 @@ def test_a_scenario_or_grid_is_read(name, block):
     tables = tomllib.loads(block.text)
     if name == "sweeps":
         assert read_grid(tables).points == 120
+    elif name == "lab":
+        assert parse_experiment(tables).size == 2
     else:
         assert Scenario.parse(tables).to_toml() != Scenario.parse({}).to_toml()
 
