@@ -256,7 +256,7 @@ class Step(IntEnum):
     SLEEP = 19, "Fall asleep for `time_ps` of the clock. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep on until that time, then awake."
     KICK = 21, "Every vCPU in the guest leaves and enters it once before its next ACCESS. `stalls` 1: its stopwatch " \
-        "starts when it leaves, and is read at once if the ACCESS does not fault.", \
+        "starts when it leaves, and is read at once without a fault.", \
         Argument("time_ps"), Argument("stalls", 0, 2)  # fmt: skip
     TOUCH = 22, "Change a cache line that threads share. Locks change their own.", Argument("line", 0, "lines")
     END = 23, "The thread is done."
