@@ -179,25 +179,25 @@ class Quantity(IntEnum):
     """What `Step.TEST` may ask for. Those from `WAITERS` on are shared: other threads change them.
 
     >>> Quantity.HELD.meaning
-    'time since the thread got the lock that it took last, ps'
+    'time since the thread got its last lock, ps'
     """
 
     meaning: str
     argument: Argument | None
 
-    DONE = 0, "1 if all pages of the extent are done", _ANY_EXTENT
+    DONE = 0, "1: all pages of the extent are done", _ANY_EXTENT
     PAGES = 1, "pages done since the extent began", _ANY_EXTENT
-    BEYOND = 2, "pages done since the extent began, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
-    COLLECTED = 3, "pages from here to the extent's end that stand in the bitmap", _ANY_EXTENT
-    BITMAP = 4, "pages that stand in the thread's bitmap", None
-    HELD = 5, "time since the thread got the lock that it took last, ps", None
-    WAITERS = 6, "threads that wait for the lock; -1: for the region's that was taken last", _LOCK._replace(least=-1)
-    VCPUS = 7, "vCPUs that wait for the lock; -1: for the region's that was taken last", _LOCK._replace(least=-1)
+    BEYOND = 2, "the same, less the thread's adaptive batch (ADAPT)", _ANY_EXTENT
+    COLLECTED = 3, "pages in the bitmap from here to the extent's end", _ANY_EXTENT
+    BITMAP = 4, "pages in the thread's bitmap", None
+    HELD = 5, "time since the thread got its last lock, ps", None
+    WAITERS = 6, "threads that wait for the lock; -1: for the region's lock taken last", _LOCK._replace(least=-1)
+    VCPUS = 7, "vCPUs among them", _LOCK._replace(least=-1)
     CLOCK = 8, "what the clock shows, ps", None
-    FLAG = 9, "1 if the flag was raised", _FLAG
-    BLOCK = 10, "1 if the current page is mapped by a block", None
-    DIRTY = 11, "pages from here to the extent's end that stand in KVM's dirty log", _ANY_EXTENT
-    GUESTS = 12, "vCPUs in the guest: awake, and not between an ACCESS that faults and its MAP", None
+    FLAG = 9, "1: the flag was raised", _FLAG
+    BLOCK = 10, "1: a block maps the current page", None
+    DIRTY = 11, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
+    GUESTS = 12, "vCPUs in the guest: awake, and in no fault", None
 
     def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
         """A number that knows what it means."""
@@ -225,40 +225,40 @@ class Step(IntEnum):
     RUN = 0, "Spend time outside any lock; distribution 0: always the mean.", Argument("mean_ps"), _DISTRIBUTION
     HOLD = 1, "Spend time with a lock held.", Argument("mean_ps"), _DISTRIBUTION
     JUMP = 2, "Go to the target.", _TARGET
-    REPEAT = 3, "Go to the target until so many rounds are done.", _TARGET, Argument("times", 1), \
+    REPEAT = 3, "Go to the target until `times` rounds are done.", _TARGET, Argument("times", 1), \
         Argument("counter", 0, COUNTERS)  # fmt: skip
     TEST = 4, "Go to the target unless the quantity is at least the threshold.", _TARGET, \
         Argument("quantity", words=Quantity), Argument("argument", -1), Argument("threshold", 0)  # fmt: skip
-    OPEN = 5, "An extent begins at the current page: so many pages, or up to the next multiple of so many, and never " \
-        "beyond the extent around it.", _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
-    ADVANCE = 6, "Go on by so many pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
-    BACK = 7, "Back to the extent's first page.", _ANY_EXTENT
-    SEEK = 8, "Go to a page of the region at random, whose number in it is a multiple; distribution 0: uniform.", \
+    OPEN = 5, "Begin an extent of `pages` pages at the current page; `aligned` 1: up to a multiple of `pages`.", \
+        _EXTENT, Argument("pages", 1), Argument("aligned", 0, 2)  # fmt: skip
+    ADVANCE = 6, "Go on by `pages` pages, at most to the extent's end.", Argument("pages", 1), _ANY_EXTENT
+    BACK = 7, "Go to the extent's first page.", _ANY_EXTENT
+    SEEK = 8, "Go to a random page of the region, a multiple of `multiple`; distribution 0: uniform.", \
         Argument("multiple", 1), Argument("distribution", 0, "places")  # fmt: skip
     ADAPT = 9, "Halve or double the thread's adaptive batch, within bounds.", Argument("action", words=Adapt), \
         Argument("least", 1), Argument("most", 1)  # fmt: skip
     TAKE = 10, "Take a lock.", _LOCK, _MODE, _WHOSE
-    DROP = 11, "Let the lock go (of a lock by region: the one taken last); where a lockless update lost its race, go " \
-        "to the target.", _LOCK, _MODE, _WHOSE, _TARGET  # fmt: skip
-    ACCESS = 12, "The guest touches its current page: on a fault go to the target of its kind, else on.", \
+    DROP = 11, "Let the lock go; by region: the one taken last. A lockless update that lost its race goes to the " \
+        "target.", _LOCK, _MODE, _WHOSE, _TARGET  # fmt: skip
+    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind.", \
         Argument("page_translation", 0, "steps"), Argument("page_permission", 0, "steps"), \
         Argument("block_permission", 0, "steps"), Argument("block_translation", 0, "steps")  # fmt: skip
-    MAP = 13, "Change the page table entry of the current page; logging: put it into the dirty log if written.", \
+    MAP = 13, "Change the page table entry of the current page; `logging` 1: a written page goes into the dirty log.", \
         Argument("action", words=Map), Argument("logging", 0, 2)  # fmt: skip
-    BARRIER = 14, "Wait until so many threads have come.", Argument("barrier", 0, "barriers"), Argument("parties", 1)
-    SCAN = 15, "Walk the 64 pages of the current bitmap word; each page acted on takes page_ps, a word with any " \
-        "word_ps, each page cleared in a block that is not split unsplit_ps.", Argument("action", words=Scan), \
+    BARRIER = 14, "Wait until `parties` threads have come.", Argument("barrier", 0, "barriers"), Argument("parties", 1)
+    SCAN = 15, "Walk the 64 pages of the current bitmap word. Each page acted on takes `page_ps`, a word with any " \
+        "`word_ps`, each page cleared in an unsplit block `unsplit_ps`.", Argument("action", words=Scan), \
         Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
     STAMP = 16, "Write down the time and all counters.", Argument("stamp", 0, "stamps")
-    LAP = 17, "Start the thread's stopwatch (0), unless a KICK did so before this fault; or write down the time " \
-        "since it was last looked at, and go on (1).", Argument("reads", 0, 2)  # fmt: skip
-    SIGNAL = 18, "Raise a flag, for good.", _FLAG
-    SLEEP = 19, "Fall asleep until the clock shows so much more; WAKE must follow.", Argument("time_ps")
-    WAKE = 20, "Sleep on until the clock shows that time; then awake."
-    KICK = 21, "Make every vCPU in the guest leave and enter it before its next ACCESS, unless it is about to; " \
-        "stalls 1: its stopwatch starts when it leaves, and is read at once if the ACCESS gives no fault.", \
+    LAP = 17, "`reads` 0: start the thread's stopwatch, unless a KICK before this fault did. 1: write down its time, " \
+        "and start it anew.", Argument("reads", 0, 2)  # fmt: skip
+    SIGNAL = 18, "Raise a flag for good.", _FLAG
+    SLEEP = 19, "Fall asleep for `time_ps` of the clock. WAKE must follow.", Argument("time_ps")
+    WAKE = 20, "Sleep on until that time, then awake."
+    KICK = 21, "Every vCPU in the guest leaves and enters it once before its next ACCESS. `stalls` 1: its stopwatch " \
+        "starts when it leaves, and is read at once without a fault.", \
         Argument("time_ps"), Argument("stalls", 0, 2)  # fmt: skip
-    TOUCH = 22, "Change a cache line that threads share, beside the locks' own.", Argument("line", 0, "lines")
+    TOUCH = 22, "Change a cache line that threads share. Locks change their own.", Argument("line", 0, "lines")
     END = 23, "The thread is done."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:

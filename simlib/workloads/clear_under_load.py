@@ -112,10 +112,9 @@ def _helper(kernel: DirtyLog) -> Thread:
 
 
 METRICS = (
-    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the guest writes, summed "
-           "over all iterations.", rounds=True),
-    Metric("longest_stall", "s", "Longest time that one access of any vCPU took once the first GET began.", "whole"),
-    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once."),
+    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot while the guest writes.", rounds=True),
+    Metric("longest_stall", "s", "Longest time that one access took after the first GET began.", "whole"),
+    Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once."),
     *cpu_metrics("the end of populating", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip

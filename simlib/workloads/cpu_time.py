@@ -19,23 +19,20 @@ AWAKE = slice(0, ACTIVITIES.index("idle"))
 ENABLED = Stamp("enabled")
 
 
-def cpu_metrics(begin: str, end: str, memory: str = "same", clear: str = "") -> tuple[Metric, ...]:
+def cpu_metrics(begin: str, end: str, memory: str = "same") -> tuple[Metric, ...]:
     """The metrics of `cpu_times`, the sum first.
 
     - `begin`, `end`: the span over which all of them are counted, in words.
     - `memory`: as `Metric` has it.
-    - `clear`: the definition of ``clear_cpu_time``, if it is another.
     """
-    clear = clear or ("Of it, that of all threads that do GET, CLEAR or the ring's reset: work, waiting for locks, "
-                      "flushing TLBs.")  # fmt: skip
     return (
-        Metric("logging_cpu_time", "s", f"Dirty logging, CPU time in all, from {begin} to {end}: enable_cpu_time, "
-               "clear_cpu_time and fault_cpu_time.", memory),
-        Metric("enable_cpu_time", "s", "Of it, that of the thread that enables the log: work, waiting for locks, "
-               "flushing TLBs.", memory),
-        Metric("clear_cpu_time", "s", clear, memory),
-        Metric("fault_cpu_time", "s", "Of it, what the vCPUs together spend beyond what their accesses take "
-               "undisturbed: exits, holds, waiting for locks, cache lines, invalidations, kicks.", memory),
+        Metric("logging_cpu_time", "s", f"CPU time of dirty logging, from {begin} to {end}.", memory),
+        Metric("enable_cpu_time", "s", "The thread that enables the log: work, waiting for locks, TLB flushes.",
+               memory),
+        Metric("clear_cpu_time", "s", "The threads that do GET, CLEAR or the ring's reset: work, waiting for locks, "
+               "TLB flushes.", memory),
+        Metric("fault_cpu_time", "s", "The vCPUs, beyond what their accesses take undisturbed: exits, holds, waiting "
+               "for locks, cache lines, invalidations, kicks.", memory),
     )  # fmt: skip
 
 

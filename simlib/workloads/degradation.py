@@ -18,12 +18,12 @@ LEVELS = (99, 50, 10)
 """Degradations, percent, of which the time above is a metric."""
 
 GUEST = (
-    Metric("guest_throughput", "share", "Accesses of all vCPUs over those of the same time undisturbed, from the end "
-           "of the warm-up to the end of the work."),
-    Metric("longest_stall", "s", "Longest time that one access of any vCPU took, with the interrupt before it if there "
-           "was one.", "whole"),
-    Metric("stall_p999", "s", "Time that 99.9 % of the vCPUs' stalls (faults and interrupts) do not exceed, at most "
-           "12.5 % too long.", "whole"),
+    Metric("guest_throughput", "share", "Accesses of all vCPUs over those of an undisturbed guest, from the end of the "
+           "warm-up to the end of the work."),
+    Metric("longest_stall", "s", "Longest time that one access took, with the interrupt before it if there was one.",
+           "whole"),
+    Metric("stall_p999", "s", "99.9 % of the stalls (faults and interrupts) are no longer; the value is at most 12.5 % "
+           "too long.", "whole"),
 )  # fmt: skip
 """Metrics of every guest that works on."""
 

@@ -68,13 +68,12 @@ def _main(kernel: DirtyLog) -> Thread:
 
 
 METRICS = (
-    Metric("dirty_memory_time", "s", "From letting the vCPUs go to the last of them having accessed all its memory, "
-           "the populating left out, summed over all iterations.", "proportional", rounds=True),
-    Metric("populate_time", "s", "From the start until every vCPU has touched its memory once.", "proportional"),
-    Metric("enable_time", "s", "Time of enabling the log, in which every page is write-protected unless it begins with "
-           "all of them dirty.", "proportional"),
-    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot while the vCPUs are parked, summed "
-           "over all iterations.", "proportional", rounds=True),
+    Metric("dirty_memory_time", "s", "From releasing the vCPUs until the last of them has accessed all its memory. "
+           "Populating is not in it.", "proportional", rounds=True),
+    Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once.", "proportional"),
+    Metric("enable_time", "s", "Time of enabling the log.", "proportional"),
+    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot while the vCPUs are parked.",
+           "proportional", rounds=True),
     *cpu_metrics("the end of populating", "the last CLEAR", "proportional"),
     *LOCKS,
 )  # fmt: skip

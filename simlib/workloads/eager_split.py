@@ -262,9 +262,8 @@ class EagerSplit(DirtyLog):
 
 METRICS = (
     Metric("enable_time", "s", "Time of enabling the log."),
-    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over all of the slot, summed over all iterations.",
-           rounds=True),
-    Metric("longest_stall", "s", "Longest time that one access of any vCPU took; 0 if they are parked.", "whole"),
+    Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot.", rounds=True),
+    Metric("longest_stall", "s", "Longest time that one access took; 0 if the vCPUs are parked.", "whole"),
     *cpu_metrics("the beginning of enabling", "the last CLEAR"),
     *LOCKS,
 )  # fmt: skip

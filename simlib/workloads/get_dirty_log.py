@@ -55,10 +55,9 @@ def _main(kernel: DirtyLog) -> Thread:
 
 
 METRICS = (
-    Metric("get_dirty_log_time", "s", "Time of GET while the guest writes, summed over all iterations.",
-           rounds=True),
-    Metric("get_wait_time", "s", "Of it, time waiting for mmu_lock and its cache line.", rounds=True),
-    Metric("dirty_pages", "count", "Pages that GET found dirty, summed over all iterations.", rounds=True),
+    Metric("get_dirty_log_time", "s", "Time of GET while the guest writes.", rounds=True),
+    Metric("get_wait_time", "s", "Part of it: waiting for mmu_lock and its cache line.", rounds=True),
+    Metric("dirty_pages", "count", "Pages that GET found dirty.", rounds=True),
     *cpu_metrics("the end of the warm-up", "the last GET"),
     *GUEST,
     *LOCKS,

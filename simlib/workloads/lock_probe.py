@@ -81,10 +81,9 @@ def _main(kernel: DirtyLog) -> Thread:
 
 
 METRICS = (
-    Metric("dirty_memory_time", "s", "From letting the vCPUs go to the end of the probe in which the last of them has "
-           "accessed all its memory, summed over all iterations.", "proportional", rounds=True),
-    Metric("lock_probes", "count", "Empty CLEARs for which there was time meanwhile, summed over all iterations.",
-           "proportional", rounds=True),
+    Metric("dirty_memory_time", "s", "From releasing the vCPUs until the end of the probe in which the last of them "
+           "has accessed all its memory.", "proportional", rounds=True),
+    Metric("lock_probes", "count", "Empty CLEARs made meanwhile.", "proportional", rounds=True),
     *LOCKS,
 )  # fmt: skip
 """What the probe measures."""

@@ -30,7 +30,7 @@ _NAME = re.compile(r"(\w+)(?:\[([0-9]{1,4})\])?", re.ASCII)
 class Metric:
     """One quantity that a run of a workload gives.
 
-    - `definition`: one sentence: exactly what is measured, and over what it is summed.
+    - `definition`: what exactly is measured, as docs/metrics.md has it.
     - `memory`: what a run of a part of the memory tells of it: ``proportional``, ``same``, or ``whole``: nothing.
     - `rounds`: whether it is the sum over rounds, of which one can be asked for.
     - `whole`: whether it comes in whole numbers only, so that nothing lies between two of them.
@@ -53,10 +53,10 @@ class Metric:
 
 
 LOCKS = (
-    Metric("contentions", "count", "Acquisitions of mmu_lock by anyone in the whole run that had to wait, times the "
-           "runs over which the published counters were added up (workload.counted_runs).", "proportional"),
-    Metric("lock_acquisitions", "count", "Acquisitions of mmu_lock by anyone in the whole run.", "proportional"),
-    Metric("mmu_lock_utilisation", "share", "Share of the whole run in which anyone held mmu_lock."),
+    Metric("contentions", "count", "Acquisitions of mmu_lock that had to wait, times `workload.counted_runs`.",
+           "proportional"),
+    Metric("lock_acquisitions", "count", "Acquisitions of mmu_lock.", "proportional"),
+    Metric("mmu_lock_utilisation", "share", "Share of the run in which somebody held mmu_lock."),
 )  # fmt: skip
 """Metrics that every workload has."""
 

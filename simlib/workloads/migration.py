@@ -138,30 +138,22 @@ def _helper(kernel: DirtyLog, number: int) -> Thread:
     return helper
 
 
-_CLEAR = (
-    "Of it, CPU time of all threads that clear, sending left out: clear_work_time, clear_wait_time and "
-    "clear_flush_time, summed over all passes."
-)
-
 METRICS = (
-    *cpu_metrics("the end of the warm-up", "the switchover", "proportional", _CLEAR),
-    Metric("clear_work_time", "s", "Of clear_cpu_time, time under the lock, summed over all passes.",
+    *cpu_metrics("the end of the warm-up", "the switchover", "proportional"),
+    Metric("clear_work_time", "s", "Part of `clear_cpu_time`: holding the lock.", "proportional"),
+    Metric("clear_wait_time", "s", "Part of `clear_cpu_time`: waiting for the lock and its cache line.",
            "proportional"),
-    Metric("clear_wait_time", "s", "Of clear_cpu_time, time waiting for the lock and its cache line, summed over all "
-           "passes.", "proportional"),
-    Metric("clear_flush_time", "s", "Of clear_cpu_time, the rest, summed over all passes: TLB flushes, the ioctl "
-           "itself, allocating without the lock, asking for it again.", "proportional"),
-    Metric("enable_time", "s", "Time of enabling the log, in which every page is write-protected unless it begins with "
-           "all of them dirty.", "proportional"),
+    Metric("clear_flush_time", "s", "The rest of `clear_cpu_time`: TLB flushes, the ioctl, allocating without the "
+           "lock, asking for it again.", "proportional"),
+    Metric("enable_time", "s", "Time of enabling the log.", "proportional"),
     Metric("precopy_duration", "s", "From the end of the warm-up to the switchover.", "proportional"),
-    Metric("passes", "count", "Passes over the memory that were made before the switchover.", whole=True),
-    Metric("converged", "0 or 1", "Whether what was dirty at the switchover can be sent within the downtime.",
+    Metric("passes", "count", "Passes before the switchover.", whole=True),
+    Metric("converged", "0 or 1", "1 if the dirty memory left could be sent within the allowed downtime, else 0.",
            whole=True),
     Metric("dirty_left", "bytes", "Memory that is dirty at the switchover.", "proportional"),
-    Metric("downtime", "s", "What follows the switchover: the last GET, and what is dirty then over the link.",
-           "proportional"),
-    *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover in which the guest was degraded by more than "
-             f"{level} %.", "proportional") for level in LEVELS),
+    Metric("downtime", "s", "After the switchover: the last GET, and sending the dirty memory left.", "proportional"),
+    *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover with more than {level} % degradation.",
+             "proportional") for level in LEVELS),
     *GUEST,
     *LOCKS,
 )  # fmt: skip

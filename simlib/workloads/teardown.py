@@ -117,9 +117,9 @@ def _entries(kernel: Kernel, entries: int, tables: int, pages: int = 0, ranges: 
 
 
 METRICS = (
-    Metric("teardown_time", "s", "From the end of the warm-up, if the guest runs, until all memory is unmapped.",
+    Metric("teardown_time", "s", "Until all memory is unmapped; it begins after the warm-up if the guest runs.",
            "proportional"),
-    Metric("longest_stall", "s", "Longest time that one access of any vCPU took; 0 if the guest has ended.", "whole"),
+    Metric("longest_stall", "s", "Longest time that one access took; 0 if the guest has ended.", "whole"),
     *LOCKS,
 )  # fmt: skip
 """What a teardown measures."""

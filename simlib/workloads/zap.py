@@ -72,7 +72,7 @@ def _zap(kernel: Kernel) -> None:
 
 
 METRICS = (
-    Metric("zap_time", "s", "From the end of the warm-up until all memory is unmapped and its tables given back."),
+    Metric("zap_time", "s", "From the end of the warm-up until all memory is unmapped and its tables are freed."),
     *GUEST,
     *LOCKS,
 )

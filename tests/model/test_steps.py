@@ -26,12 +26,20 @@ def job_of(rows, **fields):
 def test_the_manual_has_every_step_and_quantity_as_it_is_declared():
     page = (DOCS / "steps.md").read_text(encoding="utf-8")
     for step in Step:
-        arguments = ", ".join(f"`{a.name}` ({a.range()})" for a in step.arguments) or "none"
-        assert f"| `{step.name}` | {step.meaning} | {arguments} | {'yes' if step.shared else ''} |" in page
+        arguments = ", ".join(map(documented, step.arguments)) or "none"
+        assert f"| `{step.name}` | {step.meaning} | {arguments} |" in page
     for quantity in Quantity:
-        argument = f"`{quantity.argument.name}`" if quantity.argument else ""
-        row = f"| `{quantity.name}` | {quantity.meaning} | {argument} | {'yes' if quantity.shared else ''} |"
-        assert row in page
+        name = " ".join(f"`{one.name}`" for one in (quantity, quantity.argument) if one is not None)
+        assert f"| {name} | {quantity.meaning} |" in page
+    first = [next(one.name for one in kind if one.shared) for kind in (Step, Quantity)]
+    assert "Those from `{}` on are *shared*, and so are quantities from `{}` on.".format(*first) in page
+
+
+def documented(argument):
+    """An argument as the manual has it; it says in a sentence what those are that have no range beside them."""
+    plain = ("at least 0", "a step", f"one of the job's {argument.name}s")
+    told = argument.range().removeprefix("one of the job's ").replace("at least", "from")
+    return f"`{argument.name}`" + ("" if argument.range() in plain or argument.words is Quantity else f" ({told})")
 
 
 def worst(argument):

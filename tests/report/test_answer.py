@@ -156,6 +156,15 @@ def test_a_page_names_the_commands_that_write_one(ask):
         assert ("--plot" in ask(command, "--help")[1]) is (command in listed), command
 
 
+def test_a_page_has_the_sentence_of_a_wrong_input(ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, said = ask("simulate", "mine.toml")
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert code == 2
+    assert said.startswith("simlib: mine.toml")
+    assert f"    {said}" in page
+
+
 def test_a_place_is_checked_without_making_anything(tmp_path):
     check_writable(tmp_path / "new" / "folder" / "page.html")
     assert list(tmp_path.iterdir()) == []

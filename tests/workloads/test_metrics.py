@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from simlib.model import workload
 from simlib.model.scenario import Scenario
 from simlib.simulation import SimulationResult, run_scenario
 from simlib.workloads import KINDS, find_metric
-from simlib.workloads.metrics import Metric
+from simlib.workloads.cpu_time import cpu_metrics
+from simlib.workloads.degradation import GUEST
+from simlib.workloads.metrics import LOCKS, Metric
 
 COSTS = {"fault_exit": "1us", "fault_hold": "500ns", "line_transfer": "20ns", "guest_access": "5ns",
          "clear_page": "10ns", "populate_block": "1us", "walk_entry": "5ns", "split_hold": "500ns",
@@ -103,17 +106,28 @@ def test_a_sampled_migration_says_nothing_of_a_single_stall(monkeypatch):
 
 
 def test_the_documentation_has_every_definition():
+    """Those of several workloads stand in a section of their own, to which the others link."""
     text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
+    parts = [dataclasses.replace(metric, memory="") for metric in cpu_metrics("", "")[1:]]
+    shared = {"Every workload": [*LOCKS], "Dirty logging": parts, "A guest that runs": [*GUEST]}
+    assert set(sections) == {*shared, *KINDS}
+    found = {title: [line for line in part.splitlines() if line.startswith("| `")] for title, part in sections.items()}
+    for title, metrics in shared.items():
+        assert found[title] == [documented(metric) for metric in metrics], title
     for name, kind in KINDS.items():
-        section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
-        rows = [line for line in section.splitlines() if line.startswith("| `")]
-        assert rows == [documented(metric, metric.name in kind.default) for metric in kind.metrics]
+        assert f"Default: {', '.join(f'`{metric}`' for metric in kind.default)}." in " ".join(sections[name].split())
+        links = {title for title in shared if f"(#{title.lower().replace(' ', '-')})" in sections[name]}
+        links |= {"Every workload"}
+        theirs = [row for title in links for row in found[title]]
+        rows = [documented(dataclasses.replace(one, memory="") if one.name in PARTS else one) for one in kind.metrics]
+        assert sorted(rows) == sorted(found[name] + theirs), name
 
 
-def documented(metric: Metric, default: bool) -> str:
+def documented(metric: Metric) -> str:
     """The row of docs/metrics.md."""
-    name = f"`{metric.name}`" + (", `[i]`" if metric.rounds else "") + (" *" if default else "")
-    return f"| {name} | {metric.unit} | {metric.definition} | {metric.memory} |"
+    name = f"`{metric.name}`" + (" `[i]`" if metric.rounds else "")
+    return f"| {name} | {metric.unit} | {metric.definition} |" + (f" {metric.memory} |" if metric.memory else "")
 
 
 PARTS = ("enable_cpu_time", "clear_cpu_time", "fault_cpu_time")
