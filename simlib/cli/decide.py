@@ -350,7 +350,7 @@ def _print_batch(choice: BatchChoice, verbose: bool) -> None:
     table, rules = choice.readable(), choice.readable_regrets()
     few = ["pages a hold", choice.objective, "worse by", "as good", "longest stall", "stall, 90 %", "CLEAR"]
     show(table if verbose else table[few], Format.TABLE)
-    shares = ", ".join(f"{rule} {share}" for rule, share in zip(rules["rule"], rules["share"], strict=True))
+    shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
     for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law):
         write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")

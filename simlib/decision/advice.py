@@ -159,16 +159,15 @@ class Choice(Result):
         - `main`: the objective that counts most: what is taken for it first, and only columns that decide.
         """
         table, marks, shown = self.table, {"as_it_is": "as it is", "knee": "knee"}, list(OBJECTIVES)
+        lines = table[table["strategy"] == table["line_of"]]
         if main:
             marks = {"taken": "recommended", "as_it_is": "as it is"}
             table = table.assign(taken=table["strategy"] == self.take(main))
-            whole = table.groupby("line_of")
-            first = [~whole[key].transform("any") for key in marks] + [table[f"{main}_s"]]
-            table = table.iloc[np.lexsort(first[::-1])]
+            first = [~table.groupby("line_of")[key].any()[lines["line_of"]] for key in marks]
+            lines = lines.iloc[np.lexsort([lines[f"{main}_s"], *first[::-1]])]
             alike = self.answers.loc[self.answers["any_is_as_good"].astype(bool), "objective"]
             shown = [main, "stall", *(name for name in _MAIN if name not in {main, *alike})]
         found: dict[str, list[str]] = {"strategy": []}
-        lines = table[table["strategy"] == table["line_of"]]
         for row in lines.to_dict("records"):
             others = table[table["line_of"] == row["line_of"]]
             words = [word for key, word in marks.items() if others[key].any()]
