@@ -20,7 +20,7 @@ from simlib.errors import InputError
 from simlib.fits import AnyFit, Spread, UncertainCosts, choose_fit, complete, decisive, told, variations
 from simlib.model.job import Job
 from simlib.model.policies import apply
-from simlib.model.quantities import format_size
+from simlib.model.quantities import say_size
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, result_html, text_of
 from simlib.sampling import WALKS, SampleResult, sample_migration, walk_several
@@ -186,7 +186,7 @@ class SimulationResult(Result):
         """What was simulated, its metrics, its locks, and what to know of it."""
         scenario = self.scenario
         guest, policy = scenario.guest, scenario.policy.resolved()
-        memory = format_size(guest.pages * guest.page_size)
+        memory = say_size(guest.pages * guest.page_size)
         return "\n".join(
             [f"Simulated: {scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
              f"({policy.lock} lock); seed {self.seed}, {self.raw.events:,} events",

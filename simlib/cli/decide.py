@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import simlib
-from simlib.cli.output import Format, into_folder, progress_bar, read_file, say, show, write
+from simlib.cli.output import Format, into_folder, paragraph, progress_bar, read_file, say, show, write
 from simlib.cli.questions import Elsewhere, FitOption, Output, grouped
 from simlib.errors import InputError
 from simlib.files import write_together
@@ -115,6 +115,7 @@ class Question:
     criteria: Criteria
     out: OutOption = None
     elsewhere: Elsewhere
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print all that was found.")] = False
     output: Output
 
     def answers(self, command: str, choose_one: Callable[..., Found]) -> dict[str, Found]:
@@ -134,7 +135,7 @@ class Question:
         return choices
 
     def give(
-        self, name: str, choices: Mapping[str, Found], for_people: Callable[[Found], None],
+        self, name: str, choices: Mapping[str, Found], for_people: Callable[[Found, bool], None],
         joined: Callable[[Mapping[str, Found]], pd.DataFrame], readable: Callable[[Mapping[str, Found]], pd.DataFrame],
         title: str,
     ) -> None:  # fmt: skip
@@ -151,7 +152,7 @@ class Question:
         if self.subject.everything:
             show(readable(choices) if how is Format.TABLE else tables[title], how)
         elif how is Format.TABLE:
-            for_people(choice)
+            for_people(choice, self.verbose)
         elif how is Format.CSV:
             show(choice.table, how)
         else:
@@ -296,28 +297,31 @@ def _running(source: str, numbers: Numbers) -> Any:
     return replace(running, **given)
 
 
-def _print(choice: Choice) -> None:
-    """A choice for people to read: what to do first, and no more than that where there is nothing to do."""
-    runs = f"{choice.runs[0]} + {choice.runs[1]} replications, {choice.how}"
-    write(f"{choice.headline}\n\n{choice.scenario.policy.architecture}: {choice.guest}\n")
-    write(f"evidence: {choice.grounds}; {runs}\n\n")
-    if choice.nothing_to_do:
-        show(choice.readable(), Format.TABLE)
-        write(f"\n{choice.guarantee}\n")
+def _advise(choice: Choice, objective: str) -> None:
+    """What to do, how, how sure that is, and why."""
+    for label, text in choice.advice(objective).items():
+        write(paragraph(f"{label}: {text}." if label else f"{text}.") + "\n")
+    write("\n")
+
+
+def _print(choice: Choice, verbose: bool) -> None:
+    """A choice for people to read: what to do first, and no more than decides unless all is asked for."""
+    _advise(choice, "cost")
+    show(choice.readable("" if verbose else "cost"), Format.TABLE)
+    write("\n")
+    for note in choice.notes:
+        write(paragraph(f"{note}.") + "\n")
+    if not verbose:
         return
+    runs = f"{choice.runs[0]} + {choice.runs[1]} replications, {choice.how}"
+    write("\n" + paragraph(f"{choice.guarantee}; {runs}") + "\n\n")
     show(choice.readable_answers(), Format.TABLE)
-    write(f"\n{choice.guarantee}\n\n")
-    show(choice.readable(), Format.TABLE)
-    if choice.table["line_of"].duplicated().any():
-        write("\nstrategies share a line, that of the first, if they differ in nothing by more than does not matter\n")
     write("\nlongest stall that may be, and what keeping to it costs\n\n")
     show(choice.readable_budgets(), Format.TABLE)
     known = choice.readable_information()
-    if known.empty:
-        write("\nknowing any one cost better would not change the answer by more than does not matter\n")
-        return
-    write("\nwhat would change the answer, and what it would save on average over all that the cost may be\n\n")
-    show(known, Format.TABLE)
+    if not known.empty:
+        write("\nwhat would change the answer, and what it would save on average over all that the cost may be\n\n")
+        show(known, Format.TABLE)
 
 
 _MAIN = ("lost", "stall", "clear", "cost")
@@ -341,11 +345,18 @@ def _by_architecture(choices: Mapping[str, Choice]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _print_batch(choice: BatchChoice) -> None:
-    write(f"{choice.sentence}\n{choice.law}\nevidence: {choice.grounds}\n\n")
-    show(choice.readable(), Format.TABLE)
+def _print_batch(choice: BatchChoice, verbose: bool) -> None:
+    _advise(choice.choice, choice.objective)
+    table, rules = choice.readable(), choice.readable_regrets()
+    few = ["pages a hold", choice.objective, "worse by", "as good", "longest stall", "stall, 90 %", "CLEAR"]
+    show(table if verbose else table[few], Format.TABLE)
+    shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
-    show(choice.readable_regrets(), Format.TABLE)
+    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law):
+        write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")
+    if verbose:
+        write(f"\n{paragraph(choice.choice.guarantee)}\n\n")
+        show(rules, Format.TABLE)
 
 
 def _readable_batches(choices: Mapping[str, BatchChoice]) -> pd.DataFrame:

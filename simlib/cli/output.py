@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -38,6 +39,9 @@ PATIENCE_S = 2.0
 
 WIDTH = 120
 """Columns of text where stdout is no terminal."""
+
+PROSE = 80
+"""Columns of sentences, at most."""
 
 NARROWEST, LONGEST_WORD = 14, 30
 """A column of text is not wrapped to less than this, its heading, or its longest word; longer words are cut."""
@@ -128,8 +132,17 @@ def show(rows: pd.DataFrame | list[dict[str, Any]], how: Format) -> None:
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; `WIDTH` where there is none."""
-    return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    """``COLUMNS``, or the columns of the terminal; `WIDTH` where there is neither."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size((WIDTH, 24)).columns if known else WIDTH
+
+
+def paragraph(text: str) -> str:
+    """A text as lines of at most `PROSE` columns."""
+    kept = re.sub(r"(?<=[0-9]) (?=%|[nµm]?s\b|[GM]iB)", "\0", text)  # a number stays with its unit
+    lines = textwrap.wrap(kept, min(PROSE, terminal_width()), subsequent_indent=GAP, break_long_words=False,
+                          break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines).replace("\0", " ")
 
 
 def fitted(

@@ -8,15 +8,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
 from simlib.decision.evidence import UNSTATED_HOST
-from simlib.decision.headline import headline, nothing_matters, shared_line
+from simlib.decision.headline import advice, headline, joined, nothing_matters, shared_line
 from simlib.decision.objectives import OBJECTIVES
 from simlib.decision.strategies import Strategy
-from simlib.model.quantities import format_duration, format_seconds, format_size
+from simlib.model.quantities import format_duration, format_seconds, say_size
 from simlib.model.scenario import Scenario
 from simlib.results import Result, result_html, text_of
+
+_MAIN = ("lost", "clear", "precopy")
+"""Objectives for which a terminal has room beside the longest stall; a file has all."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,8 +101,12 @@ class Choice(Result):
 
     @property
     def headline(self) -> str:
-        """What to do, in a sentence."""
-        return headline(self.table, self.pairs, self.answers, self.confidence)
+        """What to do for every objective, in words."""
+        return headline(self)
+
+    def advice(self, objective: str = "cost") -> dict[str, str]:
+        """What to do where an objective counts most, how, how sure that is, and why: sentences by their labels."""
+        return advice(self, objective)
 
     @property
     def nothing_to_do(self) -> bool:
@@ -109,11 +117,12 @@ class Choice(Result):
     def guest(self) -> str:
         """The guest in words."""
         guest, work = self.scenario.guest, self.scenario.workload
-        memory = format_size(guest.pages * guest.page_size)
-        chunk = format_size(work.clear_chunk) if work.clear_chunk else memory
+        memory = say_size(guest.pages * guest.page_size)
+        chunk = say_size(work.clear_chunk) if work.clear_chunk else memory
         return (
-            f"{guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; each vCPU accesses another page "
-            f"every {format_duration(work.access_interval)} ({work.access}), {work.write_percent} % of them written"
+            f"{self.scenario.policy.architecture}, {guest.vcpus} vCPUs, {memory} ({guest.backing}), CLEARs of {chunk}; "
+            f"each vCPU accesses another page every {format_duration(work.access_interval)} ({work.access}), "
+            f"{work.write_percent} % of them written"
         )
 
     def readable_answers(self) -> pd.DataFrame:
@@ -144,25 +153,45 @@ class Choice(Result):
         shown = "all" if answer["any_is_as_good"] else shown
         return f"{shown} ({least if least == most else f'{least} to {most}'})"
 
-    def readable(self) -> pd.DataFrame:
-        """Every strategy, for people to read; those that nobody needs to tell apart share the line of the first."""
-        table = self.table
-        marks = {"as_it_is": "as it is", "knee": "knee"}
-        lines = table.drop_duplicates("line_of")
-        names = []
+    def readable(self, main: str = "") -> pd.DataFrame:
+        """Every strategy, for people to read; those that nobody needs to tell apart share the line of the first.
+
+        - `main`: the objective that counts most: what is taken for it first, and only columns that decide.
+        """
+        table, marks, shown = self.table, {"as_it_is": "as it is", "knee": "knee"}, list(OBJECTIVES)
+        lines = table[table["strategy"] == table["line_of"]]
+        if main:
+            marks = {"taken": "recommended", "as_it_is": "as it is"}
+            table = table.assign(taken=table["strategy"] == self.take(main))
+            first = [~table.groupby("line_of")[key].any()[lines["line_of"]] for key in marks]
+            lines = lines.iloc[np.lexsort([lines[f"{main}_s"], *first[::-1]])]
+            alike = self.answers.loc[self.answers["any_is_as_good"].astype(bool), "objective"]
+            shown = [main, "stall", *(name for name in _MAIN if name not in {main, *alike})]
+        found: dict[str, list[str]] = {"strategy": []}
         for row in lines.to_dict("records"):
             others = table[table["line_of"] == row["line_of"]]
             words = [word for key, word in marks.items() if others[key].any()]
             words += ["stalls too long"] * (not row["allowed"])
             rest = [name for name in others["strategy"] if name != row["line_of"]]
-            names.append(shared_line(row["line_of"], rest) + (f" ({', '.join(words)})" if words else ""))
-        shown: dict[str, Any] = {"strategy": names}
-        first_rows = table.set_index("strategy", drop=False).loc[lines["line_of"]]
-        for one in OBJECTIVES.values():
-            shown[one.short] = [format_seconds(value) for value in first_rows[f"{one.name}_s"]]
-            if one.name == "stall":
-                shown["90 %"] = [format_seconds(value) for value in first_rows["stall_bound_s"]]
-        return pd.DataFrame(shown)
+            found["strategy"].append(shared_line(row["line_of"], rest) + (f" ({', '.join(words)})" if words else ""))
+        for name in dict.fromkeys(shown):
+            found[OBJECTIVES[name].short] = lines[f"{name}_s"].map(format_seconds).tolist()
+            if name == "stall" and not main:
+                found["90 %"] = lines["stall_bound_s"].map(format_seconds).tolist()
+        return pd.DataFrame(found)
+
+    @property
+    def notes(self) -> list[str]:
+        """What stands below the table of strategies: shared lines, budgets, and what would change the answer."""
+        said = [f"Not told apart from {first}: {', '.join(rows['strategy'][rows['strategy'] != first])}"
+                for first, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
+        budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("if one knew").head(2)
+        more = budgets["more"].map(lambda share: f" ({share} CPU time in all)" if share else "")
+        said.append(f"If no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + budgets['take'] + more)}")
+        rows = known.iloc[:, :5].itertuples(index=False, name=None)
+        costs = [f"{cost} ({saved} of {title}, with {other})" for title, cost, saved, _, other in rows]
+        return [*said, f"Would change the answer, if known: {joined(costs, 'and')}" if costs else
+                "To know any one cost better would not change the answer"]  # fmt: skip
 
     def readable_budgets(self) -> pd.DataFrame:
         """What keeping the longest stall short costs, for people to read, up to the first that costs nothing more."""
@@ -172,7 +201,7 @@ class Choice(Result):
             if row["take"]:
                 found = {"take": row["take"], "its longest stall, 90 %": format_seconds(row["stall_bound_s"]),
                          "CPU time in all": format_seconds(row["cost_s"]),
-                         "more": f"{row['share_more']:+.1%}"}  # fmt: skip
+                         "more": f"{row['share_more']:+.1%}" * (abs(row["share_more"]) >= 5e-4)}  # fmt: skip
             rows.append({"no stall above": format_seconds(row["stall_budget_s"])} | found)
             if row["take"] == self.take("cost"):
                 break
@@ -204,7 +233,7 @@ class Choice(Result):
 
     def summary(self) -> str:
         """The guest, the answers, and what to know of them."""
-        lines = [self.headline, f"{self.scenario.policy.architecture}: {self.guest}",
+        lines = [self.headline, self.guest,
                  f"evidence: {self.grounds}; {self.guarantee}"]  # fmt: skip
         for answer in self.answers.to_dict("records"):
             title, value = OBJECTIVES[answer["objective"]].title, format_seconds(answer["value_s"])
@@ -214,8 +243,8 @@ class Choice(Result):
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it; tables are lists of rows."""
         plain = {
-            "headline": self.headline, "evidence": self.evidence, "grounds": self.grounds, "guarantee": self.guarantee,
-            "flags": list(self.flags), "knee": self.knee,
+            "headline": self.headline, "advice": self.advice(), "evidence": self.evidence, "grounds": self.grounds,
+            "guarantee": self.guarantee, "flags": list(self.flags), "knee": self.knee,
             "weight": self.weight, "zone_share": self.zone, "confidence": self.confidence, "seed": self.seed,
             "simulated": self.how, "replications": list(self.runs), "scenario": self.scenario.to_toml(),
         }  # fmt: skip

@@ -22,7 +22,7 @@ from simlib.decision.ranking import Terms
 from simlib.errors import InputError
 from simlib.fits import AnyFit
 from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.quantities import format_seconds, format_size
+from simlib.model.quantities import format_seconds, say_size
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, text_of
 
@@ -159,7 +159,7 @@ class BatchChoice(Result):
         stall = f"longest stall {least}" + (f" to {most}" if most != least else "")
         wider = at_qemu_chunk(self.scenario)
         if wider != self.scenario:
-            own, qemu = (format_size(one.workload.clear_chunk or 0) for one in (self.scenario, wider))
+            own, qemu = (say_size(one.workload.clear_chunk or 0) for one in (self.scenario, wider))
             stall += f" with CLEARs of {own}, up to {format_seconds(float(good['stall_bound_s'].max()), 2)} with {qemu}"
         best = self._pages(self.recommended)
         if (self.table["difference_s"] < 0)[self.table["allowed"]].any():
@@ -206,7 +206,7 @@ class BatchChoice(Result):
         law = self.closed_form
         plain = {
             "sentence": self.sentence, "recommended": self.recommended, "as_good": list(self.as_good),
-            "objective": self.objective, "certain": self.certain,
+            "objective": self.objective, "certain": self.certain, "advice": self.choice.advice(self.objective),
             "closed_form": {"batch_pages": law.batch, "confirmed": self.law_confirmed, "sentence": self.law,
                             "square_root_pages": law.square_root if math.isfinite(law.square_root) else None},
         }  # fmt: skip

@@ -30,7 +30,7 @@ from simlib.decision.strategies import Strategy, strategies_of
 from simlib.decision.trials import Trials
 from simlib.errors import InputError
 from simlib.fits import AnyFit, UncertainCosts, choose_fit
-from simlib.model.quantities import format_duration, format_size
+from simlib.model.quantities import format_duration, say_size
 from simlib.model.scenario import Scenario, as_scenario
 
 Floats = NDArray[np.float64]
@@ -258,18 +258,13 @@ def _flags(scenario: Scenario, wider: Scenario, costs: UncertainCosts) -> list[s
     """What a reader should know before believing the choice."""
     flags = []
     if wider != scenario:
-        own, qemu = (format_size(one.workload.clear_chunk or 0) for one in (scenario, wider))
+        own, qemu = (say_size(one.workload.clear_chunk or 0) for one in (scenario, wider))
         flags.append(
             f"bounds of the longest stall are those of CLEARs of {qemu}, which QEMU makes unless told otherwise, where "
             f"they are larger than those of this scenario's {own}; all else is of {own}"
         )
     policy, facts = scenario.policy, scenario.policy.facts
-    if costs.evidence == "facts alone":
-        flags.append(
-            f"{policy.architecture} rests on facts alone: no cost that decides was calibrated; all were drawn from "
-            "what is published, or assumed (data/priors/costs.toml)"
-        )
-    elif costs.evidence.startswith("partly"):
+    if costs.evidence.startswith("partly"):
         guessed = ", ".join(name for name, kind in costs.sources().items() if kind == "prior")
         flags.append(f"not calibrated, so drawn from what is published or assumed: {guessed}")
     flags += [

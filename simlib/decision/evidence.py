@@ -12,7 +12,7 @@ from simlib.model.scenario import Scenario
 UNSTATED_HOST = "whose hardware no source states"
 """Words of every sentence on what was calibrated on such hosts."""
 
-_REST = "drawn from what is published, or assumed (data/priors/costs.toml)"
+_REST = "published or assumed (data/priors/costs.toml)"
 
 
 def fit_of(scenario: Scenario, fit: AnyFit | None) -> Fit | None:
@@ -41,9 +41,9 @@ def grounds(evidence: str, fit: Fit | None) -> str:
     where = origin(fit)
     return {
         "calibrated": f"calibrated on {where}",
-        "partly calibrated: faults only": f"partly calibrated: faults on {where}; what CLEAR costs is {_REST}",
-        "partly calibrated": f"partly calibrated on {where}; what is not, is {_REST}",
-        "facts alone": f"facts alone: no cost that decides was calibrated; all are {_REST}",
-        "costs given by hand": "given by hand: the scenario has every cost that decides; none was calibrated",
-        "partly given by hand": f"partly given by hand, none was calibrated; what is not given, is {_REST}",
+        "partly calibrated: faults only": f"costs of faults calibrated on {where}; those of CLEAR {_REST}",
+        "partly calibrated": f"partly calibrated on {where}; the rest {_REST}",
+        "facts alone": f"no cost that decides was calibrated; all are {_REST}",
+        "costs given by hand": "the scenario gives every cost that decides; none was calibrated",
+        "partly given by hand": f"the scenario gives some costs, none was calibrated; the rest {_REST}",
     }[evidence]

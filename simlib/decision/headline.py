@@ -1,62 +1,169 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The first sentence of a choice: nothing to do, leave it as it is, or what to take for what."""
+"""What is said first of a choice: what to do, how to do it, how sure that is, and what it rests on."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from simlib.decision.objectives import OBJECTIVES
-from simlib.model.quantities import format_seconds
+from simlib.model.policies import OWN, policy
+from simlib.model.quantities import say_seconds
+
+Choice = Any
+"""`simlib.Choice`, which imports this module."""
 
 ROUNDED_UP = 1e-4
 """The least share that is said."""
 
-
-def headline(table: pd.DataFrame, pairs: pd.DataFrame, answers: pd.DataFrame, confidence: float) -> str:
-    """What to do, in a sentence; the arguments are those of `simlib.Choice`."""
-    allowed = table[table["allowed"]]
-    now = allowed.loc[allowed["as_it_is"], "strategy"].tolist()
-    sure = f"with {confidence * 100:.6g} %"
-    if nothing_matters(answers):
-        what = "Nothing to do" if now else "It does not matter"
-        share, left_out = _most(pairs)
-        return f"{what}: of {len(allowed)} ways none differs by more than {share} ({sure}{left_out})"
-    matter = answers[~answers["any_is_as_good"].astype(bool)]
-    told = {
-        str(take): joined([OBJECTIVES[name].title for name in rows["objective"]], "or")
-        for take, rows in matter.groupby("take", sort=False)
-    }
-    others = [(take, titles) for take, titles in told.items() if take not in now]
-    if not others:
-        text = f"Leave it as it is ({now[0]})" if now else "Take any"
-        text += f": none of {len(allowed)} ways is better by what matters"
-    elif now and now[0] in told and _as_good_in_all(answers, now[0]):
-        text = f"Leave it as it is ({now[0]}), unless you care most about {others[0][1]}: then {others[0][0]}"
-        text += "".join(f"; or about {titles}: {take}" for take, titles in others[1:])
-    else:
-        ways = [*others, *((f"{take} (as it is)", told[take]) for take in now if take in told)]
-        text = "Take " + "; ".join(f"{take} for {titles}" for take, titles in ways)
-        text += "; for all else any is as good" * (len(matter) < len(answers))
-    unsure = answers[~answers["certain"].astype(bool)]
-    if unsure.empty:
-        return f"{text} ({sure})"
-    titles = joined([OBJECTIVES[name].title for name in unsure["objective"]], "and")
-    return f"{text} ({sure}, but for {titles}: there another may be better)"
+_IMPERATIVE = re.compile(r"(CLEAR|an eager split) (let|hold|cover|allocate)s ([^(]*[^( ])")
 
 
-def _as_good_in_all(answers: pd.DataFrame, now: str) -> bool:
-    """Whether what is done now takes no more CPU time in all: then it is other objectives that ask for a change."""
-    whole = answers[answers["objective"] == "cost"]
-    return bool((whole["any_is_as_good"].astype(bool) | (whole["take"] == now)).all())
+def advice(choice: Choice, objective: str = "cost") -> dict[str, str]:
+    """Sentences by their labels, in the order in which they are read; the first has none.
+
+    - `objective`: what counts most.
+    """
+    take = choice.take(objective)
+    changes = not choice.table.set_index("strategy").loc[take, "as_it_is"]
+    said = {"": _first(choice, objective)}
+    if changes and not choice.nothing_to_do:
+        said |= _to_do(choice, take)
+    said |= {"How sure": _sure(choice, objective), "Evidence": choice.grounds, "Other goals": _others(choice, take)}
+    return {label: text for label, text in said.items() if text} | {"Guest": choice.guest}
+
+
+def headline(choice: Choice) -> str:
+    """What to do for every objective, as one text."""
+    said = advice(choice)
+    return ". ".join(
+        f"{label}: {said[label]}" if label else said[label]
+        for label in ("", "Other goals", "How sure")
+        if label in said
+    )
 
 
 def nothing_matters(answers: pd.DataFrame) -> bool:
     """Whether any strategy is as good for every objective, and none may be better by what matters."""
     return bool(answers["any_is_as_good"].astype(bool).all() and answers["certain"].astype(bool).all())
+
+
+def _first(choice: Choice, objective: str) -> str:
+    """What to do."""
+    table, what, take = choice.table.set_index("strategy"), OBJECTIVES[objective], choice.take(objective)
+    answer = choice.answers.set_index("objective").loc[objective]
+    keep = f"Leave KVM as it is ({take})" if table.loc[take, "as_it_is"] else f"Take any, such as {take}"
+    ways, sure = f"of {table['allowed'].sum()} ways that were simulated", _percent(choice.confidence)
+    if choice.nothing_to_do:
+        share, left_out = _most(choice.pairs)
+        return f"{keep}: {ways} none changes anything by more than {share} ({sure} sure{left_out})"
+    if table.loc[take, "as_it_is"] or answer["any_is_as_good"]:
+        value = f"{what.title}, {say_seconds(answer['value_s'])},"
+        if not answer["certain"]:
+            return f"{keep}: {ways} none is sure to lower {value} by what matters"
+        most = _share(answer["regret_at_most_s"], answer["value_s"])
+        return f"{keep}: {ways} none lowers {value} by more than {most} ({sure} sure)"
+    text = f"{_imperative(take)}: {_effects(choice, take, objective)}"
+    return text if answer["certain"] else f"Best on average, if not for sure: {text[0].lower()}{text[1:]}"
+
+
+def _imperative(name: str) -> str:
+    """A strategy as one tells a colleague to take it.
+
+    >>> _imperative("every-512"), _imperative("no-eager-split")
+    ('Let CLEAR drop mmu_lock after every 512 pages (every-512)', 'Use no-eager-split')
+    """
+    found = [_IMPERATIVE.match(policy(part.strip()).title) for part in name.split("+")]
+    if not all(found):
+        return f"Use {name}"
+    told = [f"let {one[1]} {one[2]} {one[3]}" for one in found if one]
+    text = joined(told, "and").replace("let go", "drop mmu_lock").replace("the lock", "mmu_lock")
+    return f"L{text[1:]} ({name})"
+
+
+def _effects(choice: Choice, take: str, objective: str) -> str:
+    """What becomes of the objective and of the longest stall, and what must be paid for it."""
+    table = choice.table.set_index("strategy")
+    now = table[table["as_it_is"]]
+    if now.empty:
+        ends = (
+            f"{OBJECTIVES[name].title} is {say_seconds(table.loc[take, f'{name}_s'])}" for name in (objective, "stall")
+        )
+        return joined(list(dict.fromkeys(ends)), "and")
+    better, worse = list[str](), list[str]()
+    for name in dict.fromkeys(("stall", objective, "clear", "lost", "precopy")):
+        old, new = float(now[f"{name}_s"].iloc[0]), float(table.loc[take, f"{name}_s"])
+        if abs(new - old) > max(OBJECTIVES[name].floor, choice.zone * min(old, new)):
+            verb, told = ("rises", worse) if new > old else ("falls", better)
+            if told is worse or name in ("stall", objective):
+                title = f"the {OBJECTIVES[name].title}{'' if told else f' {verb}'}"
+                told.append(f"{title} from {say_seconds(old)} to {say_seconds(new)}")
+    better = better or [f"the {OBJECTIVES[objective].title} falls by little"]
+    return "; but ".join(", ".join(told) for told in (better, worse) if told)
+
+
+def _to_do(choice: Choice, take: str) -> dict[str, str]:
+    """What to set or patch, and what is left to those who do not patch."""
+    text, shipped = _means(choice, take)
+    more = "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
+    return {"To do so": text} | ({} if shipped else {"Without a patch": more})
+
+
+def _means(choice: Choice, take: str) -> tuple[str, bool]:
+    """What to set or to patch for a strategy, and whether shipped software has all of it."""
+    names = [part.strip() for part in take.split("+")]
+    found = {name: policy(name).to_do(choice.scenario.policy.architecture) for name in names if name != OWN}
+    texts = [f"{name}: {text}" if len(names) > 1 else text for name, (text, _) in found.items()]
+    return "; ".join(texts), all(shipped for _, shipped in found.values())
+
+
+def _sure(choice: Choice, objective: str) -> str:
+    """By how much another strategy may be better, and for what else that is open."""
+    answers, title = choice.answers.set_index("objective"), OBJECTIVES[objective].title
+    mine, said = answers.loc[objective], []
+    if not mine["certain"]:
+        rows = choice.pairs[(choice.pairs["objective"] == objective) & choice.pairs["allowed"].astype(bool)]
+        may = rows.sort_values("difference_low_s").loc[rows["difference_low_s"] < -rows["zone_s"], "strategy"].tolist()
+        most = say_seconds(mine["regret_at_most_s"])
+        said.append(f"that {title} may be up to {most} less with {shared_line(may[0], may[1:])}")
+    rest = [
+        OBJECTIVES[str(name)].title for name in answers.index[~answers["certain"].astype(bool)] if name != objective
+    ]
+    said += [f"for {joined(rest, 'and')}"] if rest else []
+    sure = _percent(choice.confidence)
+    if said:
+        return f"{sure}, except {joined(said, 'and except')}"
+    if choice.table.set_index("strategy").loc[mine["take"], "as_it_is"] or mine["any_is_as_good"]:
+        return ""  # the first sentence has it
+    most = f" by more than {_share(mine['regret_at_most_s'], mine['value_s'])}" * bool(mine["regret_at_most_s"])
+    return f"{sure} that no other way needs less {title}{most}"
+
+
+def _others(choice: Choice, take: str) -> str:
+    """What to take for the objectives that ask for something else, with what to set if a patch is not needed."""
+    rows = choice.answers[~choice.answers["any_is_as_good"].astype(bool) & (choice.answers["take"] != take)]
+    now, said = set(choice.table.loc[choice.table["as_it_is"], "strategy"]), []
+    for name, mine in rows.groupby("take", sort=False):
+        text, shipped = _means(choice, str(name))
+        how = " (as it is)" if name in now else f" ({text})" if shipped else ""
+        said.append(f"for {joined([OBJECTIVES[one].title for one in mine['objective']], 'or')} take {name}{how}")
+    return "; ".join(said)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.6g} %"
+
+
+def _share(part: float, whole: float) -> str:
+    """A share, rounded up."""
+    share = max(part / whole if whole else 0.0, ROUNDED_UP)
+    digits = 1 - math.floor(math.log10(share))
+    return f"{max(ROUNDED_UP, math.ceil(share * 10**digits) / 10**digits) * 100:.2g} %"
 
 
 def _most(pairs: pd.DataFrame) -> tuple[str, str]:
@@ -67,12 +174,10 @@ def _most(pairs: pd.DataFrame) -> tuple[str, str]:
         value = float(rows.loc[rows["picked"].astype(bool), "value_s"].iloc[0])
         end = float(np.abs(rows[["difference_low_s", "difference_high_s"]].to_numpy(dtype=float)).max())
         if 0 < what.floor >= end > ROUNDED_UP * value:
-            small.append(f"{format_seconds(what.floor)} of {what.title}")
+            small.append(f"{say_seconds(what.floor)} of {what.title}")
         elif value:
             share = max(share, end / value)
-    digits = 1 - math.floor(math.log10(max(share, ROUNDED_UP)))
-    percent = max(ROUNDED_UP, math.ceil(share * 10**digits) / 10**digits) * 100
-    return f"{percent:.2g} %", f"; less than {joined(small, 'and')} left out" if small else ""
+    return _share(share, 1.0), f"; less than {joined(small, 'and')} left out" if small else ""
 
 
 def joined(words: Sequence[str], last: str) -> str:

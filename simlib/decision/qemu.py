@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import brentq
 
-from simlib.decision.replies import ASK, DIRTY_RATE, MIGRATE, QUERIES, numbers_in, query_of, replies_in, shown
+from simlib.decision.replies import ASK, DIRTY_RATE, MIGRATE, QUERIES, numbers_in, query_of, replies_in
 from simlib.errors import InputError
 from simlib.host.qmp import TIMEOUT, Monitor, one_line, refusal
 from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.quantities import PS_PER_S
+from simlib.model.quantities import PS_PER_S, say_size
 from simlib.model.scenario import Scenario
 from simlib.sampling.course import touches_of
 
@@ -191,7 +191,7 @@ def _sized(guest: RunningGuest, scenario: Scenario) -> Scenario:
 def _interval(scenario: Scenario, rate: float, seconds: float) -> int:
     """Picoseconds between two accesses of a vCPU with which so much is dirtied in this time."""
     guest, workload = scenario.guest, scenario.workload
-    said = f"{shown(rate)}/s over {seconds:g} s"
+    said = f"{say_size(rate)}/s over {seconds:g} s"
     wanted = rate * seconds / guest.page_size
     if wanted <= 0:
         raise InputError(
@@ -203,8 +203,8 @@ def _interval(scenario: Scenario, rate: float, seconds: float) -> int:
     if wanted > most - 0.5:
         raise InputError(
             "dirty_bytes_per_s", said,
-            f"is {shown(wanted * guest.page_size)} of distinct pages, and the guest must write more than that: it "
-            f"writes {workload.write_percent} % of {shown(guest.pages * guest.page_size)}",
+            f"is {say_size(wanted * guest.page_size)} of distinct pages, and the guest must write more than that: it "
+            f"writes {workload.write_percent} % of {say_size(guest.pages * guest.page_size)}",
             f"{shorter}, or set guest.memory and workload.write_percent as they are",
             f"{shorter}, or set --memory and the scenario's write_percent as they are",
         )  # fmt: skip

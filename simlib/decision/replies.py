@@ -13,7 +13,7 @@ from typing import Any
 
 from simlib.errors import InputError
 from simlib.host.qmp import one_line, refusal
-from simlib.model.quantities import format_bandwidth
+from simlib.model.quantities import format_bandwidth, say_size
 
 MIGRATE, DIRTY_RATE, CPUS = QUERIES = ("query-migrate", "query-dirty-rate", "query-cpus-fast")
 """What is asked over a socket; none of them changes anything."""
@@ -193,7 +193,9 @@ def _memory(replies: Sequence[Any], notes: list[str]) -> dict[str, Any]:
         notes.append(f"memory not known: {f'{MIGRATE} has no ram' if replies else f'no reply of {MIGRATE}'}")
         return {}
     total, page_size = found.pop()
-    notes.append(f"memory {shown(total)}: ram.total of {MIGRATE}, all that is sent, the display's and firmware's too")
+    notes.append(
+        f"memory {say_size(total)}: ram.total of {MIGRATE}, all that is sent, the display's and firmware's too"
+    )
     if page_size is not None:
         notes.append(f"QEMU counts pages of {page_size} bytes: ram.page-size; the scenario's guest.page_size stands")
     return {"memory_bytes": total, "page_size": page_size}
@@ -255,8 +257,3 @@ def _number(row: dict[str, Any], key: str, query: str, prefix: str = "", *, whol
         rule = f"must be a {'whole ' if whole else ''}number, at least 0 and below 2**62"
         raise InputError(f"{query} {prefix}{key}", one_line(value), rule, _AS_IT_CAME)
     return value
-
-
-def shown(size: float) -> str:
-    """Bytes for people."""
-    return f"{size / 2**30:.4g} GiB" if size >= 2**30 else f"{size / _MIB:.4g} MiB"

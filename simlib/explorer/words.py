@@ -13,15 +13,15 @@ from simlib.explorer.findings import Findings
 from simlib.explorer.state import State, differing
 from simlib.figures.decision import batch_text
 from simlib.figures.style import seconds, signed
-from simlib.model.quantities import format_size
+from simlib.model.quantities import say_size
 
 
 def first_words(state: State, evidence: str) -> str:
     """What is asked, and what rests on what."""
     case = state.case()
     guest, workload = case.guest, case.workload
-    size = format_size(guest.pages * guest.page_size)
-    chunk = format_size(workload.clear_chunk) if workload.clear_chunk else size
+    size = say_size(guest.pages * guest.page_size)
+    chunk = say_size(workload.clear_chunk) if workload.clear_chunk else size
     return Markup("<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. The costs are {}.").format(
         case.policy.facts.title, guest.vcpus, size, chunk, state.strategy, case.policy.lets_go, evidence
     )

@@ -35,6 +35,8 @@ class NamedPolicy:
     - `sources`: kernel file and function, commit, or Message-ID.
     - `architectures`: those that it changes so; empty: all.
     - `elsewhere`: what it changes on the others.
+    - `settings`: what to set where shipped software has it, by the architecture's family; "": on every other.
+    - `patch`: what else has it; empty: nothing.
     """
 
     name: str
@@ -44,6 +46,20 @@ class NamedPolicy:
     sources: tuple[str, ...]
     architectures: tuple[str, ...] = ()
     elsewhere: Tables = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    patch: str = ""
+
+    def to_do(self, architecture: str) -> tuple[str, bool]:
+        """What to set or to patch, in words, and whether shipped software has it.
+
+        >>> POLICIES["no-eager-split"].to_do("x86-tdp"), POLICIES["bounded-hold"].to_do("arm64")
+        (('load kvm with eager_page_split=N', True), ('no kernel has this yet, nor is there a patch', False))
+        """
+        always = "" if self.settings or self.exists != "upstream" else "nothing: this is what Linux does"
+        known = self.settings.get(architecture.partition("-")[0], self.settings.get("", always))
+        if known:
+            return known, True
+        return (self.patch or "no kernel has this yet, nor is there a patch"), False
 
     def tables(self, architecture: str) -> Tables:
         """What it changes on one architecture.
@@ -61,6 +77,7 @@ _SPLIT_DROP = "20240509181133.837001-1-dmatlack@google.com"
 _SPLIT = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root"
 _RESCHED = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_iter_cond_resched"
 _NEEDBREAK = "include/linux/spinlock.h rwlock_needbreak (commit c793a62823d1)"
+_LAB = "no kernel has this yet; the patch is kernel-patches/"
 _X86 = tuple(name for name in ARCHITECTURES if name.startswith("x86"))
 
 
@@ -83,16 +100,19 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("whole-ioctl", "CLEAR holds the lock for the whole ioctl", "upstream",
                     _clear("never"), (_CLEAR,)),
         NamedPolicy("every-64", "CLEAR lets go after each word with anything set", "posted",
-                    _clear("pages >= 64"), (_DROP_64,)),
+                    _clear("pages >= 64"), (_DROP_64,),
+                    patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch=64 (posted in April 2024, not merged)"),
         NamedPolicy("arch-opt-in", "x86 takes the lock for each word of CLEAR and GET, others for the whole ioctl",
                     "posted", _clear("pages >= 64", get_lets_go="pages >= 64"), (_reply("4 April 2024"),), _X86,
                     _clear("never", get_lets_go="never")),
         NamedPolicy("needbreak-preemptible", "CLEAR lets go if anyone waits, as walks of a preemptible kernel do",
-                    "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024"))),
+                    "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024")),
+                    patch=f"{_LAB}0011, with kvm.mmu_lock_yield=contended"),
         NamedPolicy("needbreak-voluntary", "the same where the kernel is not preemptible: never",
                     "upstream", _clear("never"), (_NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
         NamedPolicy("yield-after-progress", "CLEAR lets go if anyone waits, after 512 pages at least", "what-if",
-                    _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),)),
+                    _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),),
+                    patch=f"{_LAB}0011, with kvm.mmu_lock_yield=contended and kvm.mmu_lock_yield_pages=512"),
         NamedPolicy("never-yield", "CLEAR never looks whether anyone waits", "what-if",
                     _clear("never"), (_reply("18 April 2024"),)),
         NamedPolicy("yield-to-vcpus", "CLEAR lets go if a vCPU waits, not for other threads", "what-if",
@@ -107,14 +127,19 @@ POLICIES: dict[str, NamedPolicy] = {
                     "what-if", _clear("pages >= adaptive(64, 32768)"), ("no kernel",)),
         NamedPolicy("eager-split-under-lock", "an eager split allocates its table with the lock held", "upstream",
                     _split(eager_split=True, split_alloc="under_lock"),
-                    (f"{_SPLIT} (before commit cf3ff0ee24d6, 6.11)", _reply("15 April 2024"))),
+                    (f"{_SPLIT} (before commit cf3ff0ee24d6, 6.11)", _reply("15 April 2024")),
+                    settings={"x86": "run a kernel older than Linux 6.11, with eager_page_split=Y"}),
         NamedPolicy("eager-split-drop", "an eager split lets go to allocate its table", "upstream",
-                    _split(eager_split=True, split_alloc="drop"), (f"{_SPLIT} (commit cf3ff0ee24d6)", _SPLIT_DROP)),
+                    _split(eager_split=True, split_alloc="drop"), (f"{_SPLIT} (commit cf3ff0ee24d6)", _SPLIT_DROP),
+                    settings={"x86": "run Linux 6.11 or newer, with eager_page_split=Y",
+                              "arm64": "start QEMU with -accel kvm,eager-split-size=2M"}),
         NamedPolicy("eager-split-shared-only", "the same unless it holds the lock for read", "posted",
                     _split(eager_split=True, split_alloc="under_read_lock"), (_reply("15 April 2024"),)),
         NamedPolicy("no-eager-split", "a block is split by the guest's first write to it", "upstream",
                     _split(eager_split=False),
-                    ("arch/x86/kvm/mmu/mmu.c kvm_mmu_try_split_huge_pages (tdp_mmu=N or eager_page_split=N)",)),
+                    ("arch/x86/kvm/mmu/mmu.c kvm_mmu_try_split_huge_pages (tdp_mmu=N or eager_page_split=N)",),
+                    settings={"x86": "load kvm with eager_page_split=N", "riscv": "load kvm with eager_page_split=N",
+                              "": "nothing, unless QEMU has eager-split-size"}),
         NamedPolicy("nx-faults", "NX huge pages: one access in 1000 takes a slow fault (the mail gives no rate)",
                     "upstream", {"workload": {"slow_fault_every": 1000}},
                     ("arch/x86/kvm/mmu/mmu.c kvm_recover_nx_huge_pages", _reply("15 April 2024"))),
@@ -128,19 +153,24 @@ POLICIES: dict[str, NamedPolicy] = {
                            eager_split=False, fault_lock_sections=0),
                     ("arch/loongarch/kvm/mmu.c kvm_map_page and kvm_map_page_fast", _reply("4 April 2024"))),
         NamedPolicy("read-lock-clear", "CLEAR holds the lock for read", "posted", _split(clear_lock="read"),
-                    ("20230602160914.4011728-1-vipinsh@google.com",)),
+                    ("20230602160914.4011728-1-vipinsh@google.com",),
+                    patch="no kernel has this yet; patches for arm64 were posted in June 2023, but not merged"),
         NamedPolicy("lockless-write-protect", "CLEAR, GET and the ring's reset write-protect without mmu_lock",
                     "posted", _split(clear_lock="lockless"),
-                    ("Xiao Guangrong's 2013 series", "kernel-patches/ 0016 and 0017")),
+                    ("Xiao Guangrong's 2013 series", "kernel-patches/ 0016 and 0017"),
+                    patch=f"{_LAB}0017, for x86's shadow MMU, with kvm.lockless_write_protect=Y"),
         NamedPolicy("fast-path-read-lock", "the fault of a write-protected page takes the lock for read", "posted",
                     _split(write_protect_fault="read"), (_reply("15 April 2024"),)),
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
-                    {"workload": {"clear_when": "at_get"}, "policy": {"get_lets_go": "never"}}, (_GET,)),
+                    {"workload": {"clear_when": "at_get"}, "policy": {"get_lets_go": "never"}}, (_GET,),
+                    settings={"": "have userspace leave KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 off"}),
         NamedPolicy("not-initially-set", "without INITIALLY_SET: enabling the log write-protects", "upstream",
-                    {"workload": {"initially_set": False}}, ("arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags",)),
+                    {"workload": {"initially_set": False}}, ("arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags",),
+                    settings={"": "have userspace enable the log without KVM_DIRTY_LOG_INITIALLY_SET"}),
         NamedPolicy("dirty-ring", "the dirty ring's reset takes the lock for each run of neighbouring pages",
                     "upstream", {"workload": {"clear_when": "ring"}},
-                    ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",)),
+                    ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",),
+                    settings={"": "start QEMU with -accel kvm,dirty-ring-size=4096"}),
         NamedPolicy("lock-regions", "a lock for each sixteenth of the memory", "what-if", _split(lock_regions=16),
                     ("no kernel",)),
         NamedPolicy("clear-threads-2", "two threads clear", "what-if", {"workload": {"clear_threads": 2}},
@@ -181,17 +211,21 @@ def policy(name: str) -> NamedPolicy:
     if not pages or pages % WORD_PAGES:
         raise InputError("policy", name, "must let go after a multiple of 64 pages", "such as every-512")
     return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(every(pages)),
-                       ("kernel-patches/ 0007", _reply("3 April 2024")))  # fmt: skip
+                       ("kernel-patches/ 0007", _reply("3 April 2024")),
+                       patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch={pages}")  # fmt: skip
 
 
 def _chunk(name: str, size: int) -> NamedPolicy:
     """CLEAR of so much memory at a time: what userspace asks for, whatever the kernel does."""
     pages = size // 4096
     shift = f"-global migration.x-clear-bitmap-shift={pages.bit_length() - 1}"
-    how = f" (QEMU, pages of 4 KiB: {shift})" if size % 4096 == 0 and pages.bit_count() == 1 else ""
+    exact = size % 4096 == 0 and pages.bit_count() == 1
+    how = f" (QEMU, pages of 4 KiB: {shift})" if exact else ""
     changes = {"workload": {"clear_chunk": size}}
     source = "QEMU migration/ram.c migration_clear_memory_region_dirty_bitmap"
-    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{how}", "upstream", changes, (source,))
+    set_it = f"start QEMU with {shift}" if exact else "have userspace clear so much at a time"
+    return NamedPolicy(name, f"CLEAR covers {format_size(size)} at a time{how}", "upstream", changes, (source,),
+                       settings={"": set_it})  # fmt: skip
 
 
 def apply(scenario: Scenario, name: str) -> Scenario:

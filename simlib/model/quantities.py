@@ -165,3 +165,21 @@ def format_size(size: int) -> str:
         if size >= _SIZE_BYTES[unit] and size % _SIZE_BYTES[unit] == 0:
             return f"{size // _SIZE_BYTES[unit]}{unit}"
     return str(size)
+
+
+def say_size(size: float) -> str:
+    """A size in a sentence.
+
+    >>> say_size(262176 * 2**20), say_size(600 * 2**20)
+    ('256 GiB', '600 MiB')
+    """
+    return f"{size / 2**30:.4g} GiB" if size >= 2**30 else f"{size / 2**20:.4g} MiB"
+
+
+def say_seconds(seconds: float, digits: int = 3) -> str:
+    """A duration in a sentence.
+
+    >>> say_seconds(3.4712e-6), say_seconds(67.08), say_seconds(0.0)
+    ('3.47 µs', '67.1 s', '0 s')
+    """
+    return re.sub(r"(?<=[0-9])(?=[a-z])", " ", format_seconds(seconds, digits)).replace("us", "µs")

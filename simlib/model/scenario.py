@@ -24,7 +24,7 @@ from simlib.model.costs import Calibration, Costs, named
 from simlib.model.machine import MACHINES, Machine
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
-from simlib.model.quantities import format_duration, format_size
+from simlib.model.quantities import format_duration, format_size, say_size
 from simlib.model.steps import FLAGS
 from simlib.model.topology import far_share
 from simlib.model.workload import KINDS, Workload
@@ -320,7 +320,7 @@ class Scenario:
 
     def __repr__(self) -> str:
         guest = self.guest
-        memory = format_size(guest.pages * guest.page_size)
+        memory = say_size(guest.pages * guest.page_size)
         variants = f", variants {', '.join(self.variants)}" if self.variants else ""
         return (
             f"<Scenario {self.workload.kind} on {self.machine.name}: {guest.vcpus} vCPUs, {memory}, "

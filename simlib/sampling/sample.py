@@ -14,7 +14,7 @@ import pandas as pd
 from simlib import parallel
 from simlib.errors import InputError
 from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.quantities import format_size
+from simlib.model.quantities import format_size, say_size
 from simlib.model.scenario import Scenario
 from simlib.results import Result, text_of
 from simlib.sampling.table import flags_of_walks, table_of
@@ -88,7 +88,7 @@ class SampleResult(Result):
     def summary(self) -> str:
         """What was sampled, its metrics, and what to know of it."""
         guest, policy = self.scenario.guest, self.scenario.policy.resolved()
-        memory = format_size(guest.pages * guest.page_size)
+        memory = say_size(guest.pages * guest.page_size)
         return "\n".join(
             [f"Sampled: {self.scenario.workload.kind}, {guest.vcpus} vCPUs, {memory}, {policy.architecture} "
              f"({policy.lock} lock); {self.windows} windows of {self.walks} walks, seed {self.seed}, "

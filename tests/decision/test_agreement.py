@@ -54,7 +54,7 @@ def made_up(seed, count=None):
     changes = random.integers(1, 4, count)
     if random.random() < 0.8:
         changes[random.integers(count)] = 0
-    strategies = tuple(Strategy(f"way-{s}", int(changes[s])) for s in range(count))
+    strategies = tuple(Strategy(f"every-{64 << s}", int(changes[s])) for s in range(count))
     bounds = simulated[:, :, list(OBJECTIVES).index("stall")].max(axis=0) * random.uniform(0.8, 2)
     allowed = [s for s in range(count) if random.random() < 0.8] or [0]
     zone = float(random.choice([1e-6, 0.02, 0.3]))
@@ -138,10 +138,9 @@ def check_words(found):
         assert answers["any_is_as_good"].all()
         assert answers["certain"].all()
         kept = (found.table["as_it_is"] & found.table["allowed"]).any()
-        said = re.match(
-            r"(Nothing to do|It does not matter): of (\d+) ways none differs by more than (\S+) %", headline
-        )
-        assert said[1] == ("Nothing to do" if kept else "It does not matter")
+        ways = r"of (\d+) ways that were simulated none changes anything by more than (\S+) %"
+        said = re.match(rf"(Leave KVM as it is|Take any, such as) .*: {ways}", headline)
+        assert said[1] == ("Leave KVM as it is" if kept else "Take any, such as")
         assert int(said[2]) == found.table["allowed"].sum()
         value = allowed["objective"].map(answers.set_index("objective")["value_s"])
         floor = allowed["objective"].map({name: one.floor for name, one in OBJECTIVES.items()})
@@ -152,14 +151,17 @@ def check_words(found):
     now = found.table.loc[found.table["as_it_is"] & found.table["allowed"], "strategy"].tolist()
     mattering = answers[~answers["any_is_as_good"]]
     assert all(take in headline for take in mattering["take"])
-    whole = mattering[mattering["objective"] == "cost"]["take"]  # CPU time in all, if it matters what is taken for it
-    assert headline.startswith("Leave it as it is") == bool(
-        now and (mattering.empty or (now[0] in set(mattering["take"]) and set(whole) <= set(now)))
+    assert headline.startswith("Leave KVM as it is") == (found.take("cost") in now)
+    assert headline.startswith("Best on average, if not for sure") == (
+        not answers["certain"].iloc[0] and not answers["any_is_as_good"].iloc[0] and found.take("cost") not in now
     )
+    advice = found.advice()
+    assert next(iter(advice)) == ""
+    assert ("To do so" in advice) == (found.take("cost") not in now)
     for title, certain in zip(
         answers["objective"].map(lambda name: OBJECTIVES[name].title), answers["certain"], strict=True
     ):
-        assert (title in headline.partition("but for")[2]) == (not certain)
+        assert (title in advice.get("How sure", "").partition("except")[2]) == (not certain)
 
 
 def check_lines(found):
@@ -188,7 +190,7 @@ def what_comes_up(found):
         "better, but left out": (better & ~pairs["allowed"]).any(),
         "an answer that is not certain": not answers["certain"].all(),
         "nothing to do": found.nothing_to_do,
-        "as it is": found.headline.startswith("Leave it as it is"),
+        "as it is": found.headline.startswith("Leave KVM as it is"),
         "a line that is shared": found.table["line_of"].duplicated().any(),
         "worth knowing": found.information["matters"].any(),
     }

@@ -356,7 +356,7 @@ def test_the_seed_alone_decides(monkeypatch):
 
 def test_a_result_says_what_was_sampled():
     found = sample_migration(CASES["write, every 64"], walks=2)
-    assert found.summary().startswith("Sampled: migration, 16 vCPUs, 1G, loongarch (spin")
+    assert found.summary().startswith("Sampled: migration, 16 vCPUs, 1 GiB, loongarch (spin")
     assert found.frame.columns.tolist() == ["metric", "value", "standard_error", "low", "high", "unit"]
     assert (found.frame["low"] <= found.frame["value"]).all()
     assert (found.frame["value"] <= found.frame["high"] + 1e-12).all()
