@@ -18,7 +18,7 @@ def _changes_of(compared: Comparison, policy: str, vcpus: int) -> str:
     rows = compared.frame.query("policy == @policy and vcpus == @vcpus").drop_duplicates("metric").set_index("metric")
     said = {}
     for metric, more in (("longest_stall", "longer"), ("clear_cpu_time", "more")):
-        change, low, high = rows.loc[metric, ["change_percent", "change_low", "change_high"]]
+        change, low, high = rows.loc[[metric], ["change_percent", "change_low", "change_high"]].iloc[0].astype(float)
         less = "shorter" if more == "longer" else "less"
         said[metric] = (f"{abs(change):.2g} % {more if change > 0 else less} "
                         f"({compared.level:.0%}: {signed(low)} to {signed(high)} %)")  # fmt: skip
