@@ -3,6 +3,7 @@
 
 import re
 import shlex
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -41,6 +42,18 @@ def test_the_readme_has_the_published_times():
     table = load("arm64-dirty-memory-time").frame.query("series == 'rwlock-fixed-test'")
     times = table.set_index("vcpus")["dirty_memory_time_ms"] / 1e3
     assert f"published times are {times[8]:.4g} s and {times[64]:.4g} s" in README
+
+
+@pytest.mark.study
+def test_the_operator_s_question_is_answered_as_shown(ask, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    line, shown = re.search(r"    simlib (choose .*)\n\n((?:    .*\n)+)", README).groups()
+    page = (Path(__file__).parents[1] / "docs" / "choose.md").read_text(encoding="utf-8")
+    printed = re.search(rf"    simlib {line}\n\nprints\n\n(.*?)\n\n[^ ]", page, re.DOTALL)[1]
+    code, out, _ = ask(*shlex.split(line))
+    assert code == 0
+    assert textwrap.dedent(printed).split() == out.split()
+    assert printed.split()[: len(shown.split())] == shown.split()
 
 
 CHANGES = {
