@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 
 from simlib.errors import InputError
@@ -53,14 +52,15 @@ class Comparison(Result):
             frame[name].map("{:.4g}".format).mask(time, frame[name].map(lambda value: format_seconds(value, 4)))
             for name in ("estimate", "low", "high")
         )
+        changes = (
+            frame[["change_percent", "change_low", "change_high"]].abs().max(axis=1) >= 0.05
+        )  # not if it is unknown
+        points = frame[["change_low", "change_high"]].map("{:+.1f}".format)
         shown = frame[["policy", "variant", "vcpus", "metric"]].assign(
-            estimate=estimate,
-            interval=low + " … " + high,
-            unit=frame["unit"].mask(time, ""),
-            change=["" if np.isnan(value) else f"{value:+.1f} %" for value in frame["change_percent"]],
-        )
-        ends = zip(frame["change_low"], frame["change_high"], strict=True)
-        shown["of the change"] = ["" if np.isnan(low + high) else f"{low:+.1f} … {high:+.1f}" for low, high in ends]
+            estimate=estimate, interval=low + " … " + high, unit=frame["unit"].mask(time, ""),
+            change=frame["change_percent"].map("{:+.1f} %".format).where(changes, ""),
+        )  # fmt: skip
+        shown["of the change"] = (points["change_low"] + " … " + points["change_high"]).where(changes, "")
         return shown if (frame["variant"] != "").any() else shown.drop(columns="variant")
 
     def summary(self) -> str:

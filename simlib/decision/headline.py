@@ -30,10 +30,11 @@ def advice(choice: Choice, objective: str = "cost") -> dict[str, str]:
     - `objective`: what counts most.
     """
     take = choice.take(objective)
-    changes = not choice.table.set_index("strategy").loc[take, "as_it_is"]
     said = {"": _first(choice, objective)}
-    if changes and not choice.nothing_to_do:
-        said |= _to_do(choice, take)
+    if not choice.nothing_to_do and not choice.table.set_index("strategy").loc[take, "as_it_is"]:
+        said["To do so"], shipped = _means(choice, take)
+        chunks = "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
+        said["Without a patch"] = "" if shipped else chunks
     said |= {"How sure": _sure(choice, objective), "Evidence": choice.grounds, "Other goals": _others(choice, take)}
     return {label: text for label, text in said.items() if text} | {"Guest": choice.guest}
 
@@ -41,11 +42,7 @@ def advice(choice: Choice, objective: str = "cost") -> dict[str, str]:
 def headline(choice: Choice) -> str:
     """What to do for every objective, as one text."""
     said = advice(choice)
-    return ". ".join(
-        f"{label}: {said[label]}" if label else said[label]
-        for label in ("", "Other goals", "How sure")
-        if label in said
-    )
+    return ". ".join([said[""], *(f"{label}: {said[label]}" for label in ("Other goals", "How sure") if label in said)])
 
 
 def nothing_matters(answers: pd.DataFrame) -> bool:
@@ -91,10 +88,8 @@ def _effects(choice: Choice, take: str, objective: str) -> str:
     table = choice.table.set_index("strategy")
     now = table[table["as_it_is"]]
     if now.empty:
-        ends = (
-            f"{OBJECTIVES[name].title} is {say_seconds(table.loc[take, f'{name}_s'])}" for name in (objective, "stall")
-        )
-        return joined(list(dict.fromkeys(ends)), "and")
+        names = dict.fromkeys((objective, "stall"))
+        return joined([f"the {OBJECTIVES[n].title} is {say_seconds(table.loc[take, f'{n}_s'])}" for n in names], "and")
     better, worse = list[str](), list[str]()
     for name in dict.fromkeys(("stall", objective, "clear", "lost", "precopy")):
         old, new = float(now[f"{name}_s"].iloc[0]), float(table.loc[take, f"{name}_s"])
@@ -105,13 +100,6 @@ def _effects(choice: Choice, take: str, objective: str) -> str:
                 told.append(f"{title} from {say_seconds(old)} to {say_seconds(new)}")
     better = better or [f"the {OBJECTIVES[objective].title} falls by little"]
     return "; but ".join(", ".join(told) for told in (better, worse) if told)
-
-
-def _to_do(choice: Choice, take: str) -> dict[str, str]:
-    """What to set or patch, and what is left to those who do not patch."""
-    text, shipped = _means(choice, take)
-    more = "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
-    return {"To do so": text} | ({} if shipped else {"Without a patch": more})
 
 
 def _means(choice: Choice, take: str) -> tuple[str, bool]:

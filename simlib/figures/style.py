@@ -16,6 +16,7 @@ from plotly.colors import hex_to_rgb
 from plotly.subplots import make_subplots
 
 from simlib.figures.frame import in_order
+from simlib.model.quantities import say_seconds
 
 TEMPLATE = "simlib"
 """Name under which the template is registered with plotly."""
@@ -72,6 +73,9 @@ MODEBAR: dict[str, Any] = {
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 """Units that a person reads, in seconds."""
 
+seconds = say_seconds
+"""A time for a tick."""
+
 _STILL = {"itemclick": False, "itemdoubleclick": False}
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -121,16 +125,6 @@ def signed(value: float) -> str:
         return "0"
     text = f"{value:+.0f}" if abs(value) >= 10 else f"{value:+.1f}".removesuffix(".0")
     return text.replace("-", "−")
-
-
-def seconds(value: float) -> str:
-    """A time for a tick, in the unit that keeps it short.
-
-    >>> [seconds(v) for v in (2e-10, 2e-9, 5e-6, 0.1, 20.0, 1000.0, 0.0)]
-    ['0.2 ns', '2 ns', '5 µs', '100 ms', '20 s', '1000 s', '0 s']
-    """
-    factor, unit = time_unit([abs(value)])
-    return f"{float(f'{value / factor:.3g}'):g} {unit}"
 
 
 def time_unit(values: Iterable[float]) -> tuple[float, str]:

@@ -53,13 +53,13 @@ class NamedPolicy:
         """What to set or to patch, in words, and whether shipped software has it.
 
         >>> POLICIES["no-eager-split"].to_do("x86-tdp"), POLICIES["bounded-hold"].to_do("arm64")
-        (('load kvm with eager_page_split=N', True), ('no kernel has this yet, nor is there a patch', False))
+        (('load kvm with eager_page_split=N', True), ('no kernel does this on arm64, nor is there a patch', False))
         """
+        family = architecture.partition("-")[0]
         always = "" if self.settings or self.exists != "upstream" else "nothing: this is what Linux does"
-        known = self.settings.get(architecture.partition("-")[0], self.settings.get("", always))
-        if known:
-            return known, True
-        return (self.patch or "no kernel has this yet, nor is there a patch"), False
+        posted = "posted, but not merged; simlib policies names the mail" if self.exists == "posted" else ""
+        known = self.settings.get(family, self.settings.get("", always))
+        return known or self.patch or posted or f"no kernel does this on {family}, nor is there a patch", bool(known)
 
     def tables(self, architecture: str) -> Tables:
         """What it changes on one architecture.
