@@ -3,7 +3,6 @@
 
 import re
 import shlex
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -44,16 +43,11 @@ def test_the_readme_has_the_published_times():
     assert f"published times are {times[8]:.4g} s and {times[64]:.4g} s" in README
 
 
-@pytest.mark.study
-def test_the_operator_s_question_is_answered_as_shown(ask, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    line, shown = re.search(r"    simlib (choose .*)\n\n((?:    .*\n)+)", README).groups()
+def test_the_answer_for_an_operator_is_that_of_the_page_on_choosing():
+    """test_choice_page.py holds that one against what the command prints."""
+    asked = re.search(r"    simlib choose .*\n\n(?:    .*\n)+", README)[0].split()
     page = (Path(__file__).parents[1] / "docs" / "choose.md").read_text(encoding="utf-8")
-    printed = re.search(rf"    simlib {line}\n\nprints\n\n(.*?)\n\n[^ ]", page, re.DOTALL)[1]
-    code, out, _ = ask(*shlex.split(line))
-    assert code == 0
-    assert textwrap.dedent(printed).split() == out.split()
-    assert printed.split()[: len(shown.split())] == shown.split()
+    assert " ".join(asked) in " ".join(page.replace("prints\n", "").split())
 
 
 CHANGES = {
