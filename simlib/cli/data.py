@@ -13,14 +13,11 @@ import simlib
 from simlib.cli.output import (
     Format,
     FormatOption,
-    into_file,
     into_folder,
     patient_progress,
-    progress_bar,
     read_file,
     say,
     show,
-    show_fit,
     write,
 )
 from simlib.errors import InputError, nearest
@@ -64,58 +61,6 @@ def data_show(
     for caveat in table.caveats:
         say(f"caveat: {caveat}")
     show(table.rows(where), how)
-
-
-@app.command("costs")
-def data_costs(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write the fit.")] = Path("data/fits"),
-    how: FormatOption = Format.TABLE,
-) -> None:
-    """Determine the costs of the published x86 hosts, which rest on several tables: writes x86-published.json."""
-    from simlib.studies.x86.hosts import x86_fit
-    from simlib.studies.x86.parked import MACHINE
-
-    with progress_bar() as progress:
-        fit = x86_fit(progress)
-    path = out / f"{MACHINE}.json"
-    simlib.fits.save_fit(fit, path)
-    say(f"written to {path}")
-    show_fit(fit, how)
-
-
-@app.command("growth")
-def data_growth(
-    out: Annotated[Path, into_folder("FOLDER", "Where to write the fits.")] = Path("data/fits/x86-growth"),
-    how: FormatOption = Format.TABLE,
-) -> None:
-    """Calibrate each reading of why x86's faults take longer with more vCPUs: a fit file each. Minutes."""
-    from simlib.files import write_together
-    from simlib.fits.file import fit_text
-    from simlib.studies.x86.growth import growth_fits, reading_table
-
-    with progress_bar() as progress:
-        fits = growth_fits(progress)
-    few = {"train": "vcpus <= 16"}
-    texts = {f"{name}.json": fit_text(fit.with_meta(**few) if "-few" in name else fit) for name, fit in fits.items()}
-    write_together(out, texts)
-    say(f"{len(fits)} fits written to {out}")
-    show(reading_table(), how)
-
-
-@app.command("settings")
-def data_settings(
-    out: Annotated[Path, into_file("FILE", "Where to write the table.")] = Path("data/fits/april-2024-settings.csv"),
-    how: FormatOption = Format.TABLE,
-) -> None:
-    """Simulate every setting of its workload that the April 2024 mail does not state. Twenty minutes on two cores."""
-    from simlib.files import write_text
-    from simlib.studies.migrations import settings
-
-    with progress_bar() as progress:
-        table = settings.simulate_grid(progress)
-    write_text(out, table.to_csv(index=False, float_format="%.6g"))
-    say(f"{len(table)} combinations written to {out}")
-    show(settings.predictive(table), how)
 
 
 @app.command("check")

@@ -22,7 +22,7 @@ def table():
 
 @pytest.mark.parametrize("row", [31, 127, 443])
 def test_the_kept_grid_is_what_a_simulation_gives(table, row):
-    """``simlib data settings`` writes it."""
+    """``checks/shipped.py`` writes it."""
     chosen = {name: table.iloc[row][name] for name in settings.SETTINGS}
     chosen = {name: value.item() if hasattr(value, "item") else value for name, value in chosen.items()}
     assert chosen == settings.grid()[row]

@@ -44,7 +44,7 @@ def found():
 
 @pytest.mark.study
 def test_the_shipped_fit_is_what_the_tables_give():
-    """``simlib data costs`` writes it."""
+    """``checks/shipped.py`` writes it."""
     shipped, again = find_fit(hosts.configurations()), hosts.x86_fit()
     assert shipped.estimate.names == again.estimate.names
     assert shipped.estimate.logs == pytest.approx(again.estimate.logs, abs=1e-4)
@@ -128,7 +128,7 @@ def test_no_fit_is_kept_that_no_reading_has():
 @pytest.mark.study
 @pytest.mark.parametrize(("name", "followed"), [(growth.CHOSEN, 1), ("constant", search.FOLLOWED)])
 def test_a_kept_fit_is_what_the_tables_give(name, followed, monkeypatch):
-    """``simlib data growth`` writes it; without profile intervals, and with fewer starts, the values are equal."""
+    """``checks/shipped.py`` writes it; without profile intervals, and with fewer starts, the values are equal."""
     monkeypatch.setattr(search, "FOLLOWED", followed)
     kept = growth.growth_fit(f"{name}-few")
     again = calibrate(growth.reading_problem(growth.readings()[name]), profile=False)

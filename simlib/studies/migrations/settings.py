@@ -4,7 +4,7 @@
 The mail gives 16 vCPUs, 64 GB and nine changes by the 64-page drop, and says of the workload that it writes
 aggressively. Every combination of what sources allow is simulated in all three configurations, and the nine numbers
 weigh the combinations (Bayes's rule on a grid). A number is a prediction as far as the other eight determine it. What
-was simulated is kept in ``data/fits/april-2024-settings.csv``, written by ``simlib data settings``.
+was simulated is kept in ``data/fits/april-2024-settings.csv``, written by ``checks/shipped.py``.
 """
 
 from __future__ import annotations

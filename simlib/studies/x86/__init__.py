@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """x86: why a fault in the saturated lock takes longer with more vCPUs, and what one thread does while they are parked.
 
-`hosts` has the costs of the published hosts, which ``simlib data costs`` writes and other studies use.
+`hosts` has the costs of the published hosts, which ``checks/shipped.py`` writes and other studies use.
 """
 
 from __future__ import annotations

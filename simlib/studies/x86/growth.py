@@ -3,7 +3,7 @@
 
 Each reading changes the machine of the published x86 hosts, or what is calibrated, and nothing else. What a reading
 explains, it explains with costs from few vCPUs; the others are held out. The fits are kept in
-``data/fits/x86-growth``, written by ``simlib data growth``.
+``data/fits/x86-growth``, written by ``checks/shipped.py``.
 """
 
 from __future__ import annotations
