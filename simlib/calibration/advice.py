@@ -64,10 +64,10 @@ def _at_bound(fit: Fit) -> str:
 
 
 def _few_data(fit: Fit) -> str:
-    rows, dof = len(fit.train), fit.estimate.dof
+    settings = len(fit.train.drop_duplicates(["table", "variant", "vcpus", "metric"]))
     return (
-        f"{rows} observations for {len(fit.estimate.names)} costs leave {dof} degree{'s' if dof > 1 else ''} of "
-        "freedom, so that intervals are wide: add rows, or ask for fewer costs"
+        f"{len(fit.train)} observations of {settings} different things are few for {len(fit.estimate.names)} costs, "
+        "which may then not be told apart: measure at other vCPUs or other metrics, or ask for fewer costs"
     )
 
 

@@ -159,7 +159,7 @@ class Fit(Result):
         """The named flags, in words: those that hold, then those that do not."""
         words = {said: [name.replace("_", " ") for name, good in self.valid.items() if good is said]
                  for said in (True, False)}  # fmt: skip
-        lines = {True: "checks that hold: ", False: "checks that do not hold: "}
+        lines = {True: "checks that hold: ", False: "failed: not "}
         return tuple(lines[said] + ", ".join(names) for said, names in words.items() if names)
 
     @property

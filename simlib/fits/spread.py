@@ -121,11 +121,11 @@ def decisive(shares: pd.Series[float]) -> str:
     """Which costs make nearly all of the spread, in words; empty if nothing moves.
 
     >>> decisive(pd.Series({"clear_page": 0.93, "reacquire": 0.05, "kick": 0.02}))
-    'of what is not known, clear_page makes 93 % of the spread, reacquire 5 %'
+    'of the spread from priors, clear_page makes 93 %, reacquire 5 %'
     """
     told = shares[(shares.cumsum().shift(fill_value=0.0) < TOLD) & (shares > 0)].head(MOST)
     if told.empty:
         return ""
     (first, most), *others = ((name, f"{share * 100:.0f} %") for name, share in told.items())
     rest = "".join(f", {name} {share}" for name, share in others)
-    return f"of what is not known, {first} makes {most} of the spread{rest}"
+    return f"of the spread from priors, {first} makes {most}{rest}"
