@@ -60,7 +60,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         Key("workload", "clear_chunk", "chunk of a CLEAR", help="memory of one ioctl; QEMU's is 1G at most",
             steps=_SIZES[:13]),
         Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "of the guest's memory"),
-        Key("workload", "access", "accesses", ("uniform", "zipf"), "all pages alike, or some far more often"),
+        Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "some pages more often, or in order"),
         Key("workload", "slow_fault_every", "slow fault every", help="so many accesses; 0: never",
             steps=(0, *(digit * 10**power for power in range(6, 1, -1) for digit in (5, 2, 1)))),
         Key("workload", "link", "link", help="what the migration can send, such as 25Gbit/s",

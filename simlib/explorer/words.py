@@ -25,9 +25,9 @@ def answer(found: Findings) -> str:
     """What the strategy gains and costs, what halves the longest stall for least, and a table with the pins."""
     rows = []
     if "trips" in found.parts:
-        table = found.compared().set_index(["series", "quantity"], drop=False)
+        table = found.compared().set_index(["series", "quantity"], drop=False).to_dict("index")
         for name, colour in strategy_colours(found.trips()["strategy"].tolist()).items():
-            cells = [table.loc[(name, quantity)].to_dict() for quantity in TERMS]
+            cells = [table[name, quantity] for quantity in TERMS]
             rows.append({"name": name, "colour": colour, "cells": cells})
     return rendered(
         "simlib.explorer", "answer.html.j2", rows=rows, least=_least(found) if rows else None, terms=TERMS.values(),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -113,29 +114,41 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
     ['batches, pages', 'own']
     """
     traces: Traces = []
-    looks = {"mode": "lines+markers+text", "textposition": "top right", "textfont": {"size": 10, "color": style.MUTED}}
+    looks = {"textposition": "top right", "textfont": {"size": 10, "color": style.MUTED}}
     shown = [(batches.assign(strategy="batches, pages"), style.MUTED, 6)] if batches is not None else []
-    shown += [(rows, colour, 13) for (_, rows), colour in zip(strategies.groupby("strategy", sort=False),
-                                                              (style.INK, *PINNED), strict=False)]  # fmt: skip
+    colours = strategy_colours(strategies["strategy"].tolist())
+    shown += [(strategies[strategies["strategy"] == name], colour, 13) for name, colour in colours.items()]
     for rows, colour, size in shown:
-        times = rows[["longest_stall_s", "clear_cpu_time_s"]].map(style.seconds).agg(" stall, CLEAR ".join, axis=1)
-        texts = {"text": rows["batch_pages"].map(batch_text)} if "batch_pages" in rows else {"mode": "markers"}
-        said = {"customdata": times, "hovertemplate": "%{customdata}<extra>%{fullData.name} %{text}</extra>"}
-        look = looks | {"marker": {"size": size, "color": colour}} | texts | said
+        said = rows[["longest_stall_s", "clear_cpu_time_s"]].map(style.seconds).agg(" stall, CLEAR ".join, axis=1)
+        look = looks | {"marker": {"size": size, "color": colour}, "mode": "markers"}
+        if "batch_pages" in rows:
+            look |= {"text": _labels(rows), "mode": "lines+markers+text"}
+            said = rows["batch_pages"].map(batch_text) + " pages: " + said
+        look |= {"customdata": said, "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>"}
         line = {"color": colour, "width": 1.5}
         traces.append(_line(rows["clear_cpu_time_s"], rows["longest_stall_s"], rows["strategy"].iloc[0], line, **look))
     every = pd.concat([rows for rows, _, _ in shown])
-    times = every["clear_cpu_time_s"]
     place = {"xref": "x domain", "x": 1, "xanchor": "right", "yref": "y", "y": math.log10(own / 2), "yanchor": "bottom"}
     across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y", "y0": own / 2, "y1": own / 2}
     return _small(
         traces,
         "What a shorter stall costs",
-        xaxis=style.time_axis(times, "CPU time of CLEAR"),
+        xaxis=style.time_axis(every["clear_cpu_time_s"], "CPU time of CLEAR"),
         yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", style.seconds),
         shapes=[across | {"line": _THEORY}],
         annotations=[place | {"text": "half of now", "font": {"size": 11}, "showarrow": False}],
     )
+
+
+def _labels(batches: pd.DataFrame) -> list[str]:
+    """The batch of each point, but of those that lie together only the first's."""
+    logs = np.log(batches[["clear_cpu_time_s", "longest_stall_s"]].to_numpy(dtype=float))
+    near = 0.1 * (np.ptp(logs, axis=0) + 0.5)
+    shown: list[int] = []
+    for row in range(len(logs)):
+        if all((abs(logs[row] - logs[one]) > near).any() for one in shown):
+            shown.append(row)
+    return [batch_text(batch) if row in shown else "" for row, batch in enumerate(batches["batch_pages"])]
 
 
 def time_by_class(table: pd.DataFrame) -> go.Figure:

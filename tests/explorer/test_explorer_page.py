@@ -17,7 +17,7 @@ from simlib.cli import app
 from simlib.errors import RunInterruptedError
 from simlib.explorer import answers, drawing
 from simlib.explorer.controls import KEYS, NAMED, nearest_step
-from simlib.explorer.findings import Findings, find
+from simlib.explorer.findings import Findings
 from simlib.explorer.page import Explorer
 from simlib.explorer.state import State
 from simlib.explorer.words import percent
@@ -255,9 +255,9 @@ def test_a_simulation_that_is_not_wanted_raises_within_a_part():
 
 
 def test_what_cannot_be_sampled_says_why():
-    found = find(State.of("arm64").changed({"workload": {"access": "sequential"}}))
-    assert "not sampled (workload.access)" in found.parts["reason"]
-    assert set(found.table()["figure"]) == {"curve"}
+    page = Explorer(State.of("arm64").changed({"workload": {"access": "sequential"}}), background=False)
+    assert "is not sampled (workload.access)" in visible(page)
+    assert set(page.findings.table()["figure"]) == {"curve"}
 
 
 def test_a_bad_address_is_told_and_the_standard_guest_shown():
