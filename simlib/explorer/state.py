@@ -22,9 +22,6 @@ MOST_PINS = 4
 KIND = "migration"
 """The one workload that the explorer is about."""
 
-FIRST = ("every-512", ("whole-ioctl", "every-64", "held >= 20us"))
-"""Strategy and pins of a first visit."""
-
 _OWN = ("architecture", "preset", "group", "strategy")
 """Parameters of a URL beside the keys of a scenario and the pins."""
 
@@ -74,7 +71,7 @@ class State:
     @classmethod
     def first(cls) -> State:
         """What a first visit shows: arm64's standard guest, with strategies that differ on it."""
-        return cls(standard("arm64"), *FIRST)
+        return cls(standard("arm64"), "every-512", ("whole-ioctl", "every-64", "held >= 20us"))
 
     @property
     def architecture(self) -> str:
