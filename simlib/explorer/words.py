@@ -11,7 +11,7 @@ from simlib.explorer.findings import Findings
 from simlib.figures.explorer import strategy_colours
 from simlib.figures.style import seconds, signed
 from simlib.model.policies import OWN
-from simlib.model.quantities import format_size
+from simlib.model.quantities import say_size
 from simlib.results import rendered
 
 TERMS = {
@@ -64,7 +64,7 @@ def grounds_in_words(found: Findings) -> str:
     case = found.state.case()
     memory = case.guest.pages * case.guest.page_size
     return rendered(
-        "simlib.explorer", "grounds.html.j2", case=case, theory=found.theory, memory=format_size(memory),
-        chunk=format_size(case.workload.clear_chunk or memory),
+        "simlib.explorer", "grounds.html.j2", case=case, theory=found.theory, memory=say_size(memory),
+        chunk=say_size(case.workload.clear_chunk or memory),
         decisive=found.parts["ranges"].decisive if "ranges" in found.parts else "",
     )  # fmt: skip
