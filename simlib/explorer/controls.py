@@ -354,8 +354,8 @@ def _readable(picoseconds: float) -> str:
 def meaning(strategy: str) -> str:
     """What a strategy does, in words.
 
-    >>> meaning("every-64+no-eager-split")
-    "CLEAR lets go after every word that has anything set; a block is split by the guest's first write to it"
+    >>> meaning("every-512+held >= 20us")
+    'CLEAR lets go after every 512 pages; CLEAR lets go when held >= 20us'
     """
     if strategy == OWN:
         return "as the kernel does it, and as set under Lock"

@@ -134,7 +134,7 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
         traces,
         "What a shorter stall costs",
         xaxis=style.time_axis(every["clear_cpu_time_s"], "CPU time of CLEAR"),
-        yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", style.seconds),
+        yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", style.seconds, 2.0),
         shapes=[across | {"line": _THEORY}],
         annotations=[place | {"text": "half of now", "font": {"size": 11}, "showarrow": False}],
     )
@@ -143,7 +143,7 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
 def _labels(batches: pd.DataFrame) -> list[str]:
     """The batch of each point, but of those that lie together only the first's."""
     logs = np.log(batches[["clear_cpu_time_s", "longest_stall_s"]].to_numpy(dtype=float))
-    near = 0.1 * (np.ptp(logs, axis=0) + 0.5)
+    near = 0.12 * (np.ptp(logs, axis=0) + 0.9)  # about a label's height
     shown: list[int] = []
     for row in range(len(logs)):
         if all((abs(logs[row] - logs[one]) > near).any() for one in shown):
