@@ -66,8 +66,8 @@ class Result:
         return Markup("<pre>{}</pre>").format(self.summary())
 
 
-def rendered(package: str, template: str, **values: Any) -> str:
-    """A Jinja2 template of a package with its values, of which all text is escaped.
+def rendered(package: str, template: str, *, filters: Mapping[str, Any] | None = None, **values: Any) -> str:
+    """A Jinja2 template of a package with its values, of which all text is escaped, and functions that it may name.
 
     >>> print(rendered("simlib", "result.html.j2", kind="Simulated", what=": <b>", notes=(), tables=()).strip())
     <p><b>Simulated</b>: &lt;b&gt;</p>
@@ -75,6 +75,7 @@ def rendered(package: str, template: str, **values: Any) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters.update(filters or {})
     text = resources.files(package).joinpath(template).read_text(encoding="utf-8")
     return environment.from_string(text).render(**values)
 

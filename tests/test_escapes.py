@@ -16,8 +16,10 @@ import pandas as pd
 import pytest
 
 from simlib.cli.output import Format, progress_bar, say, show
+from simlib.explorer import answers
+from simlib.explorer.findings import Findings
 from simlib.explorer.state import State
-from simlib.explorer.words import comparison_in_words, first_words, refined_words
+from simlib.explorer.words import answer, grounds_in_words
 from simlib.fits import CostEstimate, load_fit
 from simlib.measurements import data_dir, read
 from simlib.model.scenario import Scenario
@@ -67,21 +69,15 @@ def test_scenarios_and_widgets_escape_names(monkeypatch):
 
 
 def test_the_explorer_s_sentences_are_escaped():
-    state = State.of("arm64")
-    assert escaped(first_words(state, BAD))
-    trips = pd.DataFrame({"strategy": [BAD], "guest_throughput": [0.5], "precopy_s": [1.0], "longest_stall_s": [1.0],
-                          "clear_cpu_time_s": [1.0]})  # fmt: skip
-    assert escaped(refined_words({}, trips, None)[0])
-
-    class Found:
-        def __init__(self, group: str) -> None:
-            self.state = State(dataclasses.replace(state.scenario, group=group))
-
-        def trips(self) -> pd.DataFrame:
-            return trips
-
-    (line,) = comparison_in_words(Found("x"), Found(BAD))
-    assert not hasattr(line, "__html__")  # a plain text, which the page escapes
+    state = State.of("arm64").changed(strategy="held <1us")
+    walks = answers.trips(state, [state.strategy], lambda *_: None)
+    found = Findings(state, parts={"own": walks, "trips": walks})
+    assert "held &lt;" in answer(found)
+    assert "held <" not in answer(found)
+    found.parts["reason"] = BAD
+    found.theory = found.theory._replace(evidence=BAD)
+    assert escaped(answer(found))
+    assert escaped(grounds_in_words(found))
 
 
 @pytest.mark.parametrize("how", Format)

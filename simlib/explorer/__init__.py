@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interactive what-ifs: widgets over `simlib.sampling`, `simlib.theory` and `simlib.figures`.
+"""The interactive what-ifs: widgets over `simlib.sampling` and `simlib.figures`.
 
 `page` is the explorer, in a page without code (`server` shows it) or in a cell: `controls`, the `canvas` of figures,
 and `words`. `state` is what it asks, as an address and as a file; `answers` computes, `findings` keeps what is known so

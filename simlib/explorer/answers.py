@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from simlib.decision.closed_form import batching, chunk_pages
+from simlib.decision.closed_form import chunk_pages
 from simlib.decision.evidence import fit_of, grounds
 from simlib.decision.objectives import METRICS, OBJECTIVES
 from simlib.engine import compiled
@@ -20,16 +20,17 @@ from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
 from simlib.fits import UncertainCosts, choose_fit, find_fit, told
-from simlib.fits.spread import Spread, decisive, variations
+from simlib.fits.priors import LEVEL
+from simlib.fits.spread import Spread, decisive
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
+from simlib.model.policies import OWN
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
 from simlib.parallel import Check, each
 from simlib.sampling import why_not
 from simlib.sampling.travel import Journey, job_of_clear, travel
 from simlib.simulation import flags_of, run_scenario
-from simlib.theory import batch_costs
 
 BATCHES = (64, 512, 4096, 32768, 0)
 """Pages of a hold in the trade-off; 0: the whole ioctl."""
@@ -46,6 +47,9 @@ DRAWS = 12
 TRACE = 2_000_000
 """Events of a window whose lock ownership is drawn."""
 
+RANGED = ["series", "quantity", "low", "high", "change_low", "change_high"]
+"""Columns of what drawn costs leave open."""
+
 MOST_VCPUS, SEED = 1023, 1
 
 
@@ -58,7 +62,6 @@ class Theory(NamedTuple):
     """What to know before believing a number."""
     bound: pd.DataFrame
     published: pd.DataFrame
-    law: pd.DataFrame
 
 
 def costed(scenario: Scenario) -> tuple[Scenario, UncertainCosts]:
@@ -75,7 +78,6 @@ def theory(state: State) -> Theory:
         (*told(costs), *flags_of(case)),
         bound(case),
         published(case),
-        law(case),
     )
 
 
@@ -216,60 +218,54 @@ def trips(state: State, strategies: Sequence[str], check: Check) -> list[Trip]:
 
 
 class Ranges(NamedTuple):
-    """What the costs that are drawn from priors leave open of the strategy that is asked about.
+    """What the costs that are drawn from priors leave open.
 
-    - `frame`: quantity (a column of `Trip.row`), low, high: each drawn cost at the ends of its 90 % interval, joined as
-      squares; empty if none is drawn.
-    - `decisive`: which costs make nearly all of it, in words.
+    - `frame`: series (a strategy), quantity (a column of `Trip.row`), its low and high, and change_low and change_high
+      of its ratio to the migration as it is: each drawn cost at the ends of its 90 % interval, joined as squares.
+    - `decisive`: which costs make nearly all of it for the strategy that is asked about, in words; empty if none is
+      drawn.
     """
 
     frame: pd.DataFrame
     decisive: str
 
 
-def ranges(state: State, check: Check) -> Ranges:
-    """The same walk with each drawn cost at both ends of its prior."""
-    known = costed(state.case())[1]
-    if not known.drawn:
-        return Ranges(pd.DataFrame(columns=["quantity", "low", "high"]), "")
+def ranges(state: State, strategies: Sequence[str], check: Check) -> Ranges:
+    """The same walks with each drawn cost at both ends of its prior; a change compares two walks at the same end."""
+    known = {name: costed(state.case(name))[1] for name in dict.fromkeys((*strategies, OWN))}
+    drawn = {cost: one for one in known.values() for cost in one.drawn}
+    if not drawn:
+        return Ranges(pd.DataFrame(columns=RANGED), "")
+    ends = [(cost, end) for cost, one in drawn.items() for end in one.ends(cost, LEVEL)]
+    cases: dict[str, list[Scenario]] = {}
+    for name, one in known.items():
+        best = one.central()
+        cases[name] = [best, *(best.with_costs(**{cost: end}) if cost in one.drawn else best for cost, end in ends)]
+    apart: list[Scenario] = []
+    apart.extend(case for rows in cases.values() for case in rows if case not in apart)
 
-    def one(case: Scenario, inner: Check) -> dict[str, float | str]:
-        walked = Trip(state.strategy, travel(case, SEED, 0.5, _both(check, inner)))
-        return walked.row(case.guest.vcpus)
+    def one_walk(case: Scenario, inner: Check) -> dict[str, float | str]:
+        return Trip("", travel(case, SEED, 0.5, _both(check, inner))).row(case.guest.vcpus)
 
-    rows = pd.DataFrame(each([partial(one, case) for case in (known.central(), *variations(known))]))
-    values = rows.drop(columns="strategy").to_numpy(dtype=float)
-    spread = Spread.of(known.drawn, values[0], values[1:])
-    ends = np.array([spread.interval(number, centre) for number, centre in enumerate(values[0])])
-    frame = pd.DataFrame({"quantity": rows.columns.drop("strategy"), "low": ends[:, 0], "high": ends[:, 1]})
-    shares = frame["quantity"] == "guest_throughput"
-    return Ranges(
-        frame.assign(high=frame["high"].where(~shares, frame["high"].clip(upper=1.0))), decisive(spread.shares())
-    )
+    walked = pd.DataFrame(each([partial(one_walk, case) for case in apart])).drop(columns="strategy")
+    values = {name: walked.to_numpy(dtype=float)[[apart.index(case) for case in rows]] for name, rows in cases.items()}
+    parts, shares, half = [], [], len(walked.columns)
+    most = np.where(walked.columns == "guest_throughput", 1.0, np.inf)
+    for name in strategies:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            both = np.hstack([values[name], values[name] / values[OWN]])
+        spread = Spread.of(tuple(drawn), both[0], both[1:])
+        shares.append(spread._replace(moved=spread.moved[:, :, :half]).shares())
+        low, high = np.array([spread.interval(column, centre) for column, centre in enumerate(both[0])]).T
+        rows = (name, walked.columns, low[:half], np.minimum(high[:half], most), low[half:], high[half:])
+        parts.append(pd.DataFrame(dict(zip(RANGED, rows, strict=True))))
+    return Ranges(pd.concat(parts, ignore_index=True), decisive(shares[0]))
 
 
 def batches(scenario: Scenario) -> list[int]:
     """The batches that a CLEAR of this migration can have."""
     pages = chunk_pages(scenario)
     return [batch for batch in BATCHES if batch < pages]
-
-
-def law(case: Scenario) -> pd.DataFrame:
-    """What the batching law says of each batch, at once; empty where no fault takes the lock.
-
-    Returns: batch_pages, cost_s (of one ioctl: its time, and what the guest loses meanwhile), throughput (of the guest
-    meanwhile), stall_s (mean of who is served last after a hold).
-
-    - `case`: a migration all of whose costs have values.
-    """
-    one = batching(case)
-    columns = ["batch_pages", "cost_s", "throughput", "stall_s"]
-    if one is None:
-        return pd.DataFrame(columns=columns)
-    asked = batches(case)
-    found = batch_costs(one, [batch or one.pages for batch in asked])
-    values = (asked, found.objective(), found.throughput, found.stall)
-    return pd.DataFrame(dict(zip(columns, values, strict=True)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,9 +312,9 @@ def glimpse(state: State, check: Check) -> Glimpse:
 def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
     """Everything that is simulated, part by part, what answers the question first.
 
-    Yields a name and what was found: ``trips``, a list of `Trip` (the strategy's, then the pins'); ``glimpse``, a
-    `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of `Trip` by batch; ``ranges``, `Ranges`; or ``reason``,
-    why there is none of these but the curve.
+    Yields a name and what was found: ``own``, a list of the migration's `Trip` as it is; ``trips``, a list of those of
+    the strategy and the pins; ``glimpse``, a `Glimpse`; ``curve``, `curve`'s table; ``batches``, a list of `Trip` by
+    batch; ``ranges``, `Ranges`; or ``reason``, why there is none of these but the curve.
     """
     reason = why_not(state.case())
     if reason:
@@ -326,7 +322,8 @@ def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
         yield "curve", curve(state, check)
         return
     names = list(dict.fromkeys((state.strategy, *state.pins)))
-    found = {trip.strategy: trip for trip in trips(state, names, check)}
+    found = {trip.strategy: trip for trip in trips(state, list(dict.fromkeys((*names, OWN))), check)}
+    yield "own", [found[OWN]]
     yield "trips", [found[name] for name in names]
     try:
         yield "glimpse", glimpse(state, check)
@@ -338,4 +335,4 @@ def stages(state: State, check: Check) -> Iterator[tuple[str, object]]:
     rest = [f"every-{batch}" if batch else "whole-ioctl" for batch in batches(state.scenario)]
     found |= {trip.strategy: trip for trip in trips(state, [name for name in rest if name not in found], check)}
     yield "batches", [found[name] for name in rest]
-    yield "ranges", ranges(state, check)
+    yield "ranges", ranges(state, names, check)

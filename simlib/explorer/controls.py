@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,18 +15,24 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from simlib.decision.standard import guests
+from simlib.decision.strategies import HOLDS, SPLITS
 from simlib.errors import InputError
-from simlib.explorer.state import State
+from simlib.explorer.state import State, read_value
 from simlib.fits import UncertainCosts, choose_fit
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.locks import LOCKS
-from simlib.model.policies import POLICIES
-from simlib.model.quantities import format_duration
+from simlib.model.policies import OWN, policy
+from simlib.model.quantities import format_duration, format_size
 from simlib.model.scenario import Scenario, differences
 
 _MODES = ("default", "lockless", "read", "write")
 _BELOW = "0 0 {} 122px"
 """Margins of what stands below a control."""
+
+_SIZES = tuple(format_size(2**k) for k in range(24, 45))
+
+SETTLED_S = 0.25
+"""How long a slider must rest before its value is asked about, s."""
 
 
 class Key(NamedTuple):
@@ -37,38 +44,51 @@ class Key(NamedTuple):
     words: tuple[Any, ...] = ()
     """What it may be; empty: a text as the file has it."""
     help: str = ""
+    steps: tuple[Any, ...] = ()
+    """Values that its slider has, as a file has them; empty: it has no slider."""
 
 
 KEYS: dict[str, tuple[Key, ...]] = {
     "Guest": (
-        Key("guest", "vcpus", "vCPUs", help="1 to 1023"),
-        Key("guest", "memory", "memory", help="such as 256G or 4T"),
-        Key("workload", "clear_chunk", "chunk of a CLEAR", help="what one ioctl clears; QEMU's is 1G at most"),
+        Key("guest", "vcpus", "vCPUs", help="1 to 1023", steps=tuple(2**k for k in range(10))),
+        Key("guest", "memory", "memory", help="such as 256G or 4T", steps=_SIZES[6:]),
+        Key("workload", "access_interval", "access every", help="from one access of a vCPU to the next",
+            steps=("100ns", "200ns", "500ns", "1us", "2us", "5us", "10us", "20us", "50us", "100us", "200us", "500us",
+                   "1ms", "2ms", "5ms", "10ms")),
+        Key("workload", "write_percent", "share written, %", help="of the pages that are accessed",
+            steps=(1, *range(5, 101, 5))),
+        Key("workload", "clear_chunk", "chunk of a CLEAR", help="memory of one ioctl; QEMU's is 1G at most",
+            steps=_SIZES[:13]),
         Key("guest", "backing", "backing", ("4k", "thp", "hugetlb_2mb", "hugetlb_1gb"), "of the guest's memory"),
-        Key("workload", "access_interval", "between accesses", help="from one access of a vCPU to the next"),
-        Key("workload", "write_percent", "share written, %", help="of the pages that are accessed"),
-        Key("workload", "access", "accesses", ("uniform", "zipf"), "all pages alike, or some far more often"),
-        Key("workload", "slow_fault_every", "slow fault every", help="accesses between two; 0: none"),
-        Key("workload", "link", "link", help="what the migration can send, such as 25Gbit/s"),
-        Key("workload", "pass_limit", "passes at most"),
+        Key("workload", "access", "accesses", ("uniform", "zipf", "sequential"), "some pages more often, or in order"),
+        Key("workload", "slow_fault_every", "slow fault every", help="so many accesses; 0: never",
+            steps=(0, *(digit * 10**power for power in range(6, 1, -1) for digit in (5, 2, 1)))),
+        Key("workload", "link", "link", help="what the migration can send, such as 25Gbit/s",
+            steps=tuple(f"{rate}Gbit/s" for rate in (1, 2, 5, 10, 25, 40, 50, 100, 200, 400))),
+        Key("workload", "pass_limit", "passes at most", steps=(1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)),
     ),
     "Lock": (
-        Key("policy", "lock", "discipline", ("default", *LOCKS), "default: the architecture's"),
-        Key("policy", "write_protect_fault", "write-protect fault", _MODES, "a write to a page that CLEAR protected"),
-        Key("policy", "translation_fault", "translation fault", _MODES, "a page that is not mapped"),
-        Key("policy", "split_fault", "split fault", ("default", "read", "write"), "the first write to a block"),
-        Key("policy", "clear_lock", "CLEAR", _MODES, "how CLEAR write-protects"),
+        Key("policy", "lock", "lock", ("default", *LOCKS), "default: the architecture's"),
+        Key("policy", "write_protect_fault", "protection fault", _MODES, "how a write to a protected page takes it"),
+        Key("policy", "translation_fault", "translation fault", _MODES, "how an access to an unmapped page does"),
+        Key("policy", "split_fault", "split fault", ("default", "read", "write"), "how the first write to a block"),
+        Key("policy", "clear_lock", "CLEAR", _MODES, "how CLEAR takes it to write-protect"),
         Key("policy", "eager_split", "eager split", ("default", True, False), "CLEAR splits blocks ahead of the guest"),
-        Key("policy", "split_alloc", "tables of splits", ("default", "under_lock", "drop", "under_read_lock"),
-            "how an eager split allocates"),
+        Key("policy", "split_alloc", "split's memory", ("default", "under_lock", "drop", "under_read_lock"),
+            "how an eager split allocates its page table"),
     ),
     "Machine": (
-        Key("machine", "cores", "cores"),
-        Key("machine", "sockets", "sockets"),
-        Key("machine", "remote_ratio", "remote line", help="times as long as within a socket, of a cache line"),
+        Key("machine", "cores", "cores", steps=(8, 16, 32, 64, 80, 96, 128, 192, 256, 512)),
+        Key("machine", "sockets", "sockets", steps=(1, 2, 4, 8)),
+        Key("machine", "remote_ratio", "far line transfer", help="times as long as within a socket",
+            steps=(1, 1.5, 2, 2.5, 3, 4, 5)),
     ),
 }  # fmt: skip
 """Controls by their heading."""
+
+
+NAMED = (*HOLDS, "read-lock-clear", "lockless-write-protect", *SPLITS)
+"""Strategies of the list; any other can be typed."""
 
 
 def architectures() -> list[tuple[str, str]]:
@@ -82,13 +102,17 @@ def architectures() -> list[tuple[str, str]]:
 
 def value_of(scenario: Scenario, key: Key) -> Any:
     """What a control shows of a scenario: the text or number that a file has."""
-    section = getattr(scenario, key.table)
-    value = getattr(section, key.name)
+    value, field = _of(scenario, key)
     if value is None:
         return "default" if "default" in key.words else ""
-    (field,) = (f for f in dataclasses.fields(section) if f.name == key.name)
     show = field.metadata["show"]
     return show(value) if show else value
+
+
+def _of(scenario: Scenario, key: Key) -> tuple[Any, dataclasses.Field[Any]]:
+    section = getattr(scenario, key.table)
+    (field,) = (one for one in dataclasses.fields(section) if one.name == key.name)
+    return getattr(section, key.name), field
 
 
 class Controls:
@@ -108,11 +132,13 @@ class Controls:
 
     def __init__(self, state: State, changed: Callable[[State], None]) -> None:
         self._state, self._changed, self._quiet = state, changed, False
+        self._sliders: dict[str, Any] = {}
+        self._moving: dict[str, asyncio.TimerHandle] = {}
         self.errors: dict[str, str] = {}
         self._notes: dict[str, widgets.HTML] = {}
         self._widgets: dict[str, Any] = {}
         self._keys = {f"{key.table}.{key.name}": key for keys in KEYS.values() for key in keys}
-        self.widget = self._build()
+        self.choice, self.folds = self._build()
         self.show(state)
 
     @property
@@ -131,10 +157,16 @@ class Controls:
         try:
             self._widgets["architecture"].value = state.architecture
             self._widgets["strategy"].value = state.strategy
+            self._widgets["named"].value = state.strategy if state.strategy in (OWN, *NAMED) else ""
+            self._meaning.value = Markup("<small>{}</small>").format(meaning(state.strategy))
             for name, key in self._keys.items():
                 value, widget = value_of(state.scenario, key), self._widgets[name]
                 widget.value = value if key.words else str(value)
-            self._show_pins(state)
+                if name in self._sliders:
+                    self._sliders[name].value = nearest_step(state.scenario, key)
+            self._pins.children = [
+                button(f"✕ {pin}", partial(self._unpin, pin), tooltip=f"unpin {pin}") for pin in state.pins
+            ]
             self._show_costs(state)
         finally:
             self._quiet = False
@@ -142,31 +174,54 @@ class Controls:
         for note in self._notes.values():
             note.value = ""
 
-    def _build(self) -> widgets.Widget:
+    def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
+        """What chooses guest and strategy, and the folds below it."""
         self._widgets = {
             "architecture": widgets.Dropdown(options=architectures(), description="architecture", **_wide()),
             "preset": widgets.Dropdown(
-                options=[("a guest by its name …", ""), *((name, name) for name in guests())],
-                description="preset", **_wide(),
+                options=[("choose one by name …", ""), *((name, name) for name in guests())],
+                description="guest", **_wide(),
             ),
-            "strategy": widgets.Combobox(
-                options=["own", *(f"every-{n}" for n in (64, 512, 4096, 32768)), *POLICIES],
-                description="strategy", continuous_update=False, placeholder="a name, or pages >= 512 and waiters >= 1",
-                tooltip="when CLEAR lets go: a named policy, or a condition", **_wide(),
+            "named": widgets.Dropdown(
+                options=[("as it is now (own)", OWN), *((name, name) for name in NAMED), ("the one typed below", "")],
+                description="strategy", tooltip="when CLEAR lets go of mmu_lock", **_wide(),
+            ),
+            "strategy": widgets.Text(
+                description="or type one", continuous_update=False, placeholder="held >= 20us",
+                tooltip="a named policy, or a condition such as held >= 20us and waiters >= 1", **_wide(),
             ),
         }  # fmt: skip
         self._widgets |= {name: _widget(key) for name, key in self._keys.items()}
         for name in self._widgets:
             self._observe(name)
-        self._notes["pins"] = note()
-        self._pins, self._costs = widgets.VBox(), widgets.VBox()
-        pin = button("Pin this strategy", self._pin)
-        heads = [*self._shown("architecture", "preset", "strategy"), pin, self._notes["pins"], self._pins]
+        for name, key in self._keys.items():
+            if key.steps:
+                self._sliders[name] = slider = widgets.IntSlider(
+                    max=len(key.steps) - 1, readout=False, tooltip=key.label, layout=widgets.Layout(flex="1 1 60px")
+                )
+                slider.observe(partial(self._slide, name), names="value")
+        self._notes["pins"], self._meaning = note(), widgets.HTML(layout=widgets.Layout(margin=_BELOW.format("4px")))
+        self._pins, self._costs = widgets.Box(layout=widgets.Layout(flex_flow="row wrap")), widgets.VBox()
+        heads = self._shown("architecture", "preset", "named", "strategy")
+        pin = button("Pin this strategy", self._pin, tooltip="keep it in the table and the pictures")
         parts = [widgets.VBox(self._shown(*(f"{key.table}.{key.name}" for key in keys))) for keys in KEYS.values()]
-        folds = widgets.Accordion([*parts, self._costs], selected_index=0)
-        for i, title in enumerate((*KEYS, "Costs")):
-            folds.set_title(i, title)
-        return widgets.VBox([*heads, folds])
+        folds = widgets.Accordion([*parts, self._costs], titles=(*KEYS, "Costs"), selected_index=0)
+        return widgets.VBox([*heads, self._meaning, pin, self._notes["pins"], self._pins]), folds
+
+    def _slide(self, name: str, change: Any) -> None:
+        """Show a slider's value beside it at once, and ask about it when the slider rests."""
+        if self._quiet:
+            return
+        value, self._quiet = str(self._keys[name].steps[change["new"]]), True
+        self._widgets[name].value, self._quiet = value, False
+        if name in self._moving:
+            self._moving.pop(name).cancel()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._heed(name, value)
+        else:
+            self._moving[name] = loop.call_later(SETTLED_S, self._heed, name, value)
 
     def _observe(self, name: str) -> None:
         """Heed a control, and have a place for what is wrong with it."""
@@ -174,7 +229,9 @@ class Controls:
         self._widgets[name].observe(lambda change: self._heed(name, change["new"]), names="value")
 
     def _shown(self, *names: str) -> list[widgets.Widget]:
-        return [part for name in names for part in (self._widgets[name], self._notes[name])]
+        rows = {name: self._widgets[name] for name in names}
+        rows |= {name: widgets.HBox([rows[name], self._sliders[name]]) for name in names if name in self._sliders}
+        return [part for name, row in rows.items() for part in (row, self._notes[name])]
 
     def _heed(self, name: str, value: Any) -> None:
         if self._quiet:
@@ -193,15 +250,16 @@ class Controls:
         if name == "architecture":
             return self._other_architecture(value)
         if name == "preset":
-            if not value:
-                return None
             fresh = State.of(self._state.architecture, value)
-            return self._state.changed(differences(fresh.scenario, self._state.scenario))
-        if name == "strategy":
-            return self._state.changed(strategy=value or "own")
+            return self._state.changed(differences(fresh.scenario, self._state.scenario)) if value else None
+        if name in ("strategy", "named"):
+            return self._state.changed(strategy=value or OWN) if value or name == "strategy" else None
+        if name == "pins":
+            return self._state.changed(pins=list(value))
         if name in self._keys:
             key = self._keys[name]
-            return self._state.changed({key.table: {key.name: _given(key, value)}})
+            given = read_value(value) if isinstance(value, str) and not key.words else value
+            return self._state.changed({key.table: {key.name: given}})
         return self._state.changed({"costs": {name.removeprefix("costs."): value}})
 
     def _other_architecture(self, name: str) -> State:
@@ -225,22 +283,10 @@ class Controls:
         self._changed(fresh)
 
     def _pin(self) -> None:
-        state = self._state
-        try:
-            fresh = state.changed(pins=list(dict.fromkeys((*state.pins, state.strategy))))
-        except InputError as error:
-            self._refuse("pins", str(error))
-            return
-        self._adopt(fresh)
-
-    def _show_pins(self, state: State) -> None:
-        self._pins.children = [
-            button(f"✕ {pin}", partial(self._unpin, pin), tooltip=f"unpin {pin}") for pin in state.pins
-        ]
+        self._heed("pins", dict.fromkeys((*self._state.pins, self._state.strategy)))
 
     def _unpin(self, pin: str) -> None:
-        self.errors.pop("pins", None)
-        self._adopt(self._state.changed(pins=[one for one in self._state.pins if one != pin]))
+        self._heed("pins", [one for one in self._state.pins if one != pin])
 
     def _show_costs(self, state: State) -> None:
         table = cost_table(state.case())
@@ -249,9 +295,7 @@ class Controls:
             for name in [name for name in self._widgets if name.startswith("costs.")]:
                 self._widgets.pop(name).close()
             for name in names:
-                self._widgets[name] = widgets.Text(
-                    description=name.removeprefix("costs."), continuous_update=False, **_wide()
-                )
+                self._widgets[name] = _widget(Key("costs", name, name.removeprefix("costs.")))
                 self._observe(name)
             self._hints = {name: widgets.HTML(layout=widgets.Layout(margin=_BELOW.format("4px"))) for name in names}
             self._costs.children = [
@@ -307,20 +351,34 @@ def _readable(picoseconds: float) -> str:
     return format_duration(round(float(f"{picoseconds:.3g}")))
 
 
+def meaning(strategy: str) -> str:
+    """What a strategy does, in words.
+
+    >>> meaning("every-512+held >= 20us")
+    'CLEAR lets go after every 512 pages; CLEAR lets go when held >= 20us'
+    """
+    if strategy == OWN:
+        return "as the kernel does it, and as set under Lock"
+    return "; ".join(policy(part).title for part in strategy.split("+"))
+
+
+def nearest_step(scenario: Scenario, key: Key) -> int:
+    """The step of a key's slider that is nearest to what a scenario has.
+
+    >>> key = KEYS["Guest"][0]
+    >>> key.steps[nearest_step(State.of("arm64").changed({"guest": {"vcpus": 60}}).scenario, key)]
+    64
+    """
+    value, field = _of(scenario, key)
+    away = [abs(math.log((1 + field.metadata["parse"](step, key.name)) / (1 + (value or 0)))) for step in key.steps]
+    return away.index(min(away))
+
+
 def _widget(key: Key) -> Any:
     name = {"description": key.label, "tooltip": key.help or key.label}
     if not key.words:
-        return widgets.Text(continuous_update=False, **name, **_wide())
+        wide = _wide() | ({"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {})
+        return widgets.Text(continuous_update=False, **name, **wide)
     labels = {True: "yes", False: "no"}
     options = [(labels.get(word, word) if isinstance(word, bool) else word, word) for word in key.words]
     return widgets.Dropdown(options=options, **name, **_wide())
-
-
-def _given(key: Key, value: Any) -> Any:
-    """A control's value as a scenario file has it: a number where it reads as one."""
-    if not isinstance(value, str) or key.words:
-        return value
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(value)
-    return value.strip()

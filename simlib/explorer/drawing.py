@@ -3,76 +3,60 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import plotly.graph_objects as go
 
 from simlib.engine.result import PS
 from simlib.explorer import answers
 from simlib.explorer.findings import Findings, over_time
-from simlib.explorer.state import State
+from simlib.explorer.state import standard
 from simlib.figures import explorer as figures
 
 WAITING = "being simulated …"
 
 TITLES = {
-    "curve": "When every write faults", "guest": "The guest while it migrates", "batch": "The batch: stall beside cost",
+    "batch": "What a shorter stall costs", "guest": "The guest while it migrates", "curve": "When every write faults",
     "time": "Where time goes", "lock": "Who owns mmu_lock",
 }  # fmt: skip
 """Figures, in their order, and what stands in one that has nothing to show yet."""
 
 
-CLOSELY = ("time", "lock")
-"""Figures of the window on one CLEAR, of which theory says nothing: they stay, pale, until it is simulated anew."""
+SIMULATED = {
+    "batch": ("trips", "batches"), "guest": ("trips",),
+    "time": ("glimpse", "no glimpse"), "lock": ("glimpse", "no glimpse"),
+}  # fmt: skip
+"""Figures of which theory says nothing, and their parts: they stay, pale, until one of these is there anew."""
 
 
-def draw(found: Findings, before: Findings | None, part: str) -> dict[str, go.Figure]:
-    """The figures that a part of the answers changes."""
-    state, parts = found.state, found.parts
-    old = before.parts if before is not None else {}
-    reason = parts.get("reason")
+def draw(found: Findings, part: str, others: bool = False) -> dict[str, go.Figure]:
+    """The figures that a part of the answers changes.
+
+    - `others`: whether to show what was measured with another kernel, or on another machine.
+    """
+    parts = found.parts
     drawn: dict[str, go.Figure] = {}
     if part in ("first", "curve"):
-        drawn["curve"] = figures.fault_curve(
-            found.theory.bound, parts.get("curve"), found.theory.published, old.get("curve"), state.scenario.guest.vcpus
-        )
-    if part in ("first", "trips", "reason"):
-        drawn["guest"] = _guest(found, old) if reason is None else figures.empty(TITLES["guest"], reason)
-    if part in ("first", "trips", "batches", "reason"):
-        drawn["batch"] = _batch(found, before) if reason is None else figures.empty(TITLES["batch"], reason)
-    if part in ("glimpse", "no glimpse", "reason") or (part == "first" and before is None):
-        seen, why = parts.get("glimpse"), parts.get("no glimpse", reason or WAITING)
-        for name in CLOSELY:
-            drawn[name] = figures.empty(TITLES[name], why)
-        if seen is not None:
-            _, opened, cleared, _ = (float(time) * PS for time in seen.raw.stamp_ps)
-            drawn["time"] = figures.time_by_class(seen.by_class())
-            drawn["lock"] = figures.lock_strip(seen.shares(), (opened, cleared))
+        shown, vcpus = measured(found, others), found.state.scenario.guest.vcpus
+        drawn["curve"] = figures.fault_curve(found.theory.bound, parts.get("curve"), shown, vcpus)
+    if part == "reason" or (part == "first" and found.generation == 1):
+        drawn |= {name: figures.empty(TITLES[name], parts.get("reason", WAITING)) for name in SIMULATED}
+    elif part in SIMULATED["batch"]:
+        own = float(found.trips("own")["longest_stall_s"].iloc[0])
+        drawn["batch"] = figures.tradeoff(found.trips(), found.batches(), own)
+        drawn["guest"] = figures.guest_over_time(pd.concat(map(over_time, parts["trips"]), ignore_index=True))
+    elif part == "no glimpse":
+        drawn |= {name: figures.empty(TITLES[name], parts[part]) for name in ("time", "lock")}
+    elif part == "glimpse":
+        seen = parts[part]
+        _, opened, cleared, _ = (float(time) * PS for time in seen.raw.stamp_ps)
+        drawn["time"] = figures.time_by_class(seen.by_class())
+        drawn["lock"] = figures.lock_strip(seen.shares(), (opened, cleared))
     return {name: drawn[name] for name in TITLES if name in drawn}
 
 
-def _guest(found: Findings, old: dict[str, Any]) -> go.Figure:
-    trips = found.parts.get("trips", ())
-    theory = None
-    if not trips:
-        law = found.theory.law
-        mine = law[law["batch_pages"] == _batch_of(found.state)]
-        theory = float(mine["throughput"].iloc[0]) if len(mine) else None
-    rows = [over_time(trip) for trip in trips]
-    table = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=["strategy", "time_s", "throughput"])
-    before = over_time(old["trips"][0]) if "trips" in old else None
-    return figures.guest_over_time(table, theory, before)
-
-
-def _batch_of(state: State) -> int:
-    """The batch of a state's strategy, pages; 0: the whole ioctl; -1: it is no batch."""
-    text = str(state.case().policy.lets_go)
-    known = {"never": 0} | {f"pages >= {batch}": batch for batch in answers.BATCHES if batch}
-    return known.get(text, -1)
-
-
-def _batch(found: Findings, before: Findings | None) -> go.Figure:
-    pins = found.trips().rename(columns={"longest_stall_s": "stall_s"}) if "batches" in found.parts else None
-    old = before.batches() if before is not None else None
-    return figures.tradeoff(found.theory.law, found.batches(), pins, old)
+def measured(found: Findings, others: bool) -> pd.DataFrame:
+    """The curves that were measured on the machine that is shown with its kernel; others only if they are wanted."""
+    table = found.theory.published
+    if others:
+        return table if len(table) else answers.published(standard("arm64"))
+    return table[table["kernel"] == found.state.architecture]

@@ -37,16 +37,31 @@ class Findings:
         return answers.theory(self.state)
 
     def trips(self, part: str = "trips") -> pd.DataFrame:
-        """A row a strategy: the one that is asked about, then the pins; empty until they are simulated."""
+        """A row a strategy: the one that is asked about, then the pins; of ``own``, the migration as it is.
+
+        Empty until they are simulated.
+        """
         vcpus = self.state.scenario.guest.vcpus
         return pd.DataFrame([trip.row(vcpus) for trip in self.parts.get(part, ())])
 
+    def compared(self) -> pd.DataFrame:
+        """What was simulated of each strategy beside the migration as it is.
+
+        Returns: series (the strategy), quantity, value, change (its ratio to the value as it is), known (whether costs
+        that are drawn leave a range), and low, high, change_low, change_high (`answers.Ranges`; NaN if not known).
+        """
+        long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
+        long["own"] = long["quantity"].map(self.trips("own").iloc[0])
+        long["change"] = (long["value"] / long["own"]).astype(float).fillna(1.0)
+        ranges = self.parts["ranges"].frame if "ranges" in self.parts else pd.DataFrame(columns=answers.RANGED)
+        long = long.merge(ranges, on=["series", "quantity"], how="left")
+        return long.assign(known=long["low"].notna())
+
     def batches(self) -> pd.DataFrame | None:
-        """A row a batch: batch_pages, stall_s, cost_s; None until they are simulated."""
+        """A row a batch: batch_pages and what `trips` has; None until they are simulated."""
         if "batches" not in self.parts:
             return None
-        rows = self.trips("batches").assign(batch_pages=answers.batches(self.state.scenario))
-        return rows.rename(columns={"longest_stall_s": "stall_s"})
+        return self.trips("batches").assign(batch_pages=answers.batches(self.state.scenario))
 
     def table(self) -> pd.DataFrame:
         """Everything that the figures show, tidy: figure, series, x, quantity, value, low, high, unit, kind.
@@ -71,19 +86,16 @@ class Findings:
             rows = over_time(trip).rename(columns={"strategy": "series", "time_s": "x", "throughput": "value"})
             yield rows.assign(figure="guest", quantity="guest throughput", unit="share", kind="simulated")
         if "trips" in self.parts:
-            long = self.trips().rename(columns={"strategy": "series"}).melt("series", var_name="quantity")
-            if "ranges" in self.parts:
-                open_ = self.parts["ranges"].frame.assign(series=self.state.strategy)
-                long = long.merge(open_, on=["series", "quantity"], how="left")
+            long = self.compared()
             unit = np.where(long["quantity"] == "guest_throughput", "share", "s")
             yield long.assign(figure="strategies", unit=unit, kind="simulated")
 
     def _batches(self) -> Iterator[pd.DataFrame]:
-        for kind, rows in (("theory", self.theory.law), ("simulated", self.batches())):
-            if rows is not None and len(rows):
-                named = rows[["batch_pages", "stall_s", "cost_s"]].rename(columns={"batch_pages": "x"})
-                long = named.melt("x", var_name="quantity")
-                yield long.assign(figure="batch", series=kind, unit="s", kind=kind)
+        rows = self.batches()
+        if rows is not None:
+            named = rows.rename(columns={"batch_pages": "x", "longest_stall_s": "stall_s"})
+            long = named.melt("x", ["stall_s", "clear_cpu_time_s", "cost_s"], "quantity")
+            yield long.assign(figure="batch", series="batches", unit="s", kind="simulated")
 
     def _closely(self) -> Iterator[pd.DataFrame]:
         """The window on one CLEAR."""

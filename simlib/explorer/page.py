@@ -22,10 +22,10 @@ from simlib.errors import InputError, RunInterruptedError, SimlibError
 from simlib.explorer import answers
 from simlib.explorer.canvas import IMAGES, Canvas
 from simlib.explorer.controls import Controls, auto, button, note
-from simlib.explorer.drawing import CLOSELY, TITLES, draw
+from simlib.explorer.drawing import SIMULATED, TITLES, draw
 from simlib.explorer.findings import Findings
 from simlib.explorer.state import State
-from simlib.explorer.words import comparison_in_words, first_words, refined_words
+from simlib.explorer.words import answer, grounds_in_words
 
 ASKED = "QUERY_STRING"
 """The environment variable in which Voilà gives a page its address."""
@@ -35,7 +35,11 @@ DRAWING_S, LOADING_S = 0.5, 5.0
 
 PICTURES = (*IMAGES, "pdf")
 PATIENCE_S = 5.0
-SLOW = "theory; still simulating … (after an installation the simulator is compiled once, for a minute or two)"
+TITLE = Markup(
+    "<h1>What does another way of taking mmu_lock cost?</h1><p>Choose a guest and a strategy for KVM's mmu_lock, and "
+    "read below what it does to the guest's longest stall while it migrates, and to CPU time.</p>"
+)
+SLOW = "Still simulating … (after an installation the simulator is compiled once, for a minute or two)"
 
 
 class Explorer:
@@ -44,13 +48,13 @@ class Explorer:
     Theory answers at once; simulation refines the answer in the background, part by part. A new question cancels what
     is still being simulated for the old one.
 
-    - `state`: what is asked first: a state, the query of a URL, or nothing for arm64's standard guest.
+    - `state`: what is asked first: a state, the query of a URL, or nothing for `State.first`.
     - `background`: False: simulate before returning, for scripts and tests.
 
     >>> page = Explorer(background=False)
     >>> page.change({"guest": {"vcpus": 32}})
     >>> sorted(page.findings.parts)
-    ['batches', 'curve', 'glimpse', 'ranges', 'trips']
+    ['batches', 'curve', 'glimpse', 'own', 'ranges', 'trips']
     """
 
     def __init__(self, state: State | str | None = None, *, background: bool = True) -> None:
@@ -60,7 +64,7 @@ class Explorer:
                 state = State.from_query(state)
             except InputError as error:
                 wrong, state = str(error), None
-        asked = state or State.of("arm64")
+        asked = state or State.first()
         self._background = background
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -70,12 +74,13 @@ class Explorer:
             self._loop = None
         self.canvas = Canvas()
         self.controls = Controls(asked, self._ask)
-        self._words = widgets.HTML()
+        self._words, self._grounds = widgets.HTML(), widgets.HTML()
         self._words.add_class("simlib-words")
         self._status = widgets.HTML()
+        self._others = widgets.ToggleButton(layout=auto(), tooltip="points in the picture of faults")
+        self._others.observe(lambda _change: self._show("curve"), names="value")
         self._cancel = button("Cancel", self.cancel, width="80px")
         self.findings = Findings(asked)
-        self._before: Findings | None = None
         self.widget = self._build()
         self._ask(asked)
         if wrong:
@@ -110,8 +115,6 @@ class Explorer:
 
     def _ask(self, state: State) -> None:
         self._cancelled.set()
-        if "trips" in self.findings.parts and self.findings.state != state:
-            self._before = self.findings
         self.findings = Findings(state, self.findings.generation + 1)
         self.canvas.query = state.query
         self._show("first")
@@ -168,35 +171,36 @@ class Explorer:
         self._show(name)
 
     def _end(self, asked: Findings) -> None:
-        self._say("; ".join(["simulated", *asked.theory.flags]))
+        self._say("Simulated.")
         self._cancel.disabled = True
         self.canvas.show({}, generation=asked.generation, part="done")
 
     def _show(self, part: str) -> None:
         found = self.findings
-        drawn = draw(found, self._before, part)
-        words = [
-            first_words(found.state, found.theory.evidence),
-            *refined_words(found.parts, found.trips(), found.batches()),
-        ]
-        if self._before is not None:
-            words += comparison_in_words(self._before, found)
-        self._words.value = Markup("").join(Markup("<p>{}</p>").format(line) for line in words)
+        drawn = draw(found, part, self._others.value)
+        known = bool({"trips", "reason"} & set(found.parts))
+        if known or not self._words.value:
+            self._words.value = answer(found)
+        (self._words.remove_class if known else self._words.add_class)("simlib-stale")
+        self._grounds.value = grounds_in_words(found)
         if part == "first":
             self._cancel.disabled = False
-            self._say("theory; simulating …")
-        stale = [name for name in CLOSELY if not {"glimpse", "no glimpse", "reason"} & set(found.parts)]
+            machine = found.state.scenario.machine.name if len(found.theory.published) else "ampere-altra"
+            self._others.description = f"Show measured curves ({machine})"
+            self._say("Simulating …")
+        stale = [name for name, needed in SIMULATED.items() if not {*needed, "reason"} & set(found.parts)]
         self.canvas.show(drawn, generation=found.generation, part=part, stale=stale)
 
     def _say(self, text: str, *, error: bool = False) -> None:
         self._status.value = Markup("<span class='simlib-error'>{}</span>").format(text) if error else escape(text)
 
     def _build(self) -> widgets.Widget:
-        side = widgets.VBox([self.controls.widget, self._exports()])
-        side.add_class("simlib-controls")
-        bar = widgets.HBox([self._cancel, self._status])
-        page = widgets.Box([side, widgets.VBox([self._words, bar, self.canvas])])
-        page.add_class("simlib-explorer")
+        side = widgets.VBox([self.controls.choice, self.controls.folds, self._exports()])
+        bar = widgets.Box([self._cancel, self._others, self._status], layout=widgets.Layout(flex_flow="row wrap"))
+        main = widgets.VBox([self._words, bar, self.canvas])
+        page = widgets.Box([widgets.HTML(TITLE), side, main])
+        for part, name in ((page.children[0], "head"), (side, "controls"), (main, "main"), (page, "explorer")):
+            part.add_class(f"simlib-{name}")
         return page
 
     def _exports(self) -> widgets.Widget:
@@ -214,9 +218,8 @@ class Explorer:
         images = [button(kind.upper(), partial(self._try, self._save_image, kind), width="60px") for kind in PICTURES]
         code = button("Python and command line", lambda: setattr(self._code, "value", self.calls()))
         parts = [upload, *saves, self._figure, widgets.HBox(images), code, self._code, self._note]
-        fold = widgets.Accordion([widgets.VBox(parts)], selected_index=None)
-        fold.set_title(0, "Open and save")
-        return fold
+        titles = ("Open and save", "What the numbers rest on")
+        return widgets.Accordion([widgets.VBox(parts), self._grounds], titles=titles, selected_index=None)
 
     def calls(self) -> str:
         """The Python call and the command that give the table of this page again."""

@@ -68,6 +68,11 @@ class State:
         scenario = standard(architecture)
         return cls(named_guest(guest).in_place_of(scenario) if guest else scenario)
 
+    @classmethod
+    def first(cls) -> State:
+        """What a first visit shows: arm64's standard guest, with strategies that differ on it."""
+        return cls(standard("arm64"), "every-512", ("whole-ioctl", "every-64", "held >= 20us"))
+
     @property
     def architecture(self) -> str:
         """Its name."""
@@ -115,7 +120,7 @@ class State:
 
     @classmethod
     def from_query(cls, query: str) -> State:
-        """The state that a URL's query says; what it does not say is the standard guest's.
+        """The state that a URL's query says; what it does not say is the standard guest's. Of nothing: `first`.
 
         Raises `InputError` if a key is unknown or a value breaks its rule.
 
@@ -124,6 +129,8 @@ class State:
         True
         """
         rows = [(key, text) for key, text in parse_qsl(query.removeprefix("?")) if key not in _OTHERS]
+        if not rows:
+            return cls.first()
         named = dict(rows)
         state = cls.of(named.get("architecture", "arm64"), named.get("preset", ""))
         tables: dict[str, dict[str, Any]] = {}
@@ -133,7 +140,7 @@ class State:
             if key == "pin":
                 pins.append(text)
             elif dot:
-                tables.setdefault(table, {})[name] = _value(text)
+                tables.setdefault(table, {})[name] = read_value(text)
             elif key not in _OWN:
                 raise InputError(key, text, "unknown parameter", nearest(key, (*_OWN, "pin")))
         scenario = dataclasses.replace(state.scenario.changed(tables), group=named.get("group", state.scenario.group))
@@ -179,10 +186,10 @@ def differing(scenario: Scenario, base: Scenario) -> dict[str, str]:
     }
 
 
-def _value(text: str) -> Any:
-    """A value of a URL as a scenario file has it: a number, a list or a truth where it reads as one, else the text."""
+def read_value(text: str) -> Any:
+    """A text as a scenario file has it: a number, a list or a truth where it reads as one, else the text."""
     try:
         (value,) = parse_toml(f"value = {text}", "value", "a value").values()
     except ValueError:
-        return text
+        return text.strip()
     return value if isinstance(value, bool | int | float | list) else text

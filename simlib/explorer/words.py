@@ -1,86 +1,70 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the explorer's figures say, in sentences; HTML, with every text of the user escaped."""
+"""What the explorer's figures say, in sentences and a table; HTML, with every text of the user escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from simlib.explorer.findings import Findings
-from simlib.explorer.state import State, differing
-from simlib.figures.decision import batch_text
+from simlib.figures.explorer import strategy_colours
 from simlib.figures.style import seconds, signed
+from simlib.model.policies import OWN
 from simlib.model.quantities import say_size
+from simlib.results import rendered
+
+TERMS = {
+    "longest_stall_s": "longest stall", "clear_cpu_time_s": "CPU time of CLEAR", "cost_s": "CPU time in all",
+    "guest_throughput": "guest throughput",
+}  # fmt: skip
+"""Quantities of the table of strategies, and their terms."""
 
 
-def first_words(state: State, evidence: str) -> str:
-    """What is asked, and what rests on what."""
-    case = state.case()
-    guest, workload = case.guest, case.workload
-    size = say_size(guest.pages * guest.page_size)
-    chunk = say_size(workload.clear_chunk) if workload.clear_chunk else size
-    return Markup("<b>{}</b>, {} vCPUs, {}, CLEARs of {}: {}. CLEAR lets go: {}. The costs are {}.").format(
-        case.policy.facts.title, guest.vcpus, size, chunk, state.strategy, case.policy.lets_go, evidence
-    )
+def answer(found: Findings) -> str:
+    """What the strategy gains and costs, what halves the longest stall for least, and a table with the pins."""
+    rows = []
+    if "trips" in found.parts:
+        table = found.compared().set_index(["series", "quantity"], drop=False).to_dict("index")
+        for name, colour in strategy_colours(found.trips()["strategy"].tolist()).items():
+            cells = [table[name, quantity] for quantity in TERMS]
+            rows.append({"name": name, "colour": colour, "cells": cells})
+    return rendered(
+        "simlib.explorer", "answer.html.j2", rows=rows, least=_least(found) if rows else None, terms=TERMS.values(),
+        reason=found.parts.get("reason"), as_it_is=found.state.case() == found.state.case(OWN),
+        filters={"seconds": seconds, "percent": percent, "shown": _shown},
+    )  # fmt: skip
 
 
-def refined_words(parts: Mapping[str, Any], trips: pd.DataFrame, batches: pd.DataFrame | None) -> list[str]:
-    """What was simulated, a sentence a strategy, what unknown costs leave open of the first, and the cheapest batch."""
-    lines: list[str] = []
-    if "reason" in parts:
-        lines.append(f"The migration is not simulated: {parts['reason']}.")
-    lines += [
-        Markup("<b>{}</b>, simulated: ").format(row["strategy"])
-        + f"the guest keeps {100 * row['guest_throughput']:.2f} % "
-        f"of its throughput over {seconds(row['precopy_s'])} of pre-copy, its longest stall is "
-        f"{seconds(row['longest_stall_s'])}, and CLEAR takes {seconds(row['clear_cpu_time_s'])} of CPU time."
-        for row in trips.to_dict("records")
-    ]
-    if "ranges" in parts and len(parts["ranges"].frame):
-        low, high = (parts["ranges"].frame.set_index("quantity")[end] for end in ("low", "high"))
-        lines.append(
-            "Costs that are drawn from priors leave open (90 %): throughput "
-            f"{100 * low['guest_throughput']:.2f} to {100 * high['guest_throughput']:.2f} %, longest stall "
-            f"{seconds(low['longest_stall_s'])} to {seconds(high['longest_stall_s'])}, CLEAR's CPU time "
-            f"{seconds(low['clear_cpu_time_s'])} to {seconds(high['clear_cpu_time_s'])}; {parts['ranges'].decisive}."
-        )
-    if batches is not None and len(batches):
-        near = batches[batches["cost_s"] <= 1.02 * batches["cost_s"].min()].to_dict("records")
-        names = ", ".join(f"{batch_text(row['batch_pages'])} ({seconds(row['stall_s'])})" for row in near)
-        lines.append(
-            f"Batches within 2 % of the least cost, with their longest stalls: {names}. One walk each, no interval."
-        )
-    return lines
+def percent(ratio: float) -> str:
+    """A ratio as a change.
+
+    >>> [percent(ratio) for ratio in (1.26, 0.00437, 0.0000001, 1.0)]
+    ['+26 %', '−99.6 %', '−99.9 %', '0 %']
+    """
+    change = 100 * (ratio - 1)
+    return f"−{min(-change, 99.9):.1f} %" if change < -90 else f"{signed(change)} %"
 
 
-def comparison_in_words(before: Findings, now: Findings) -> list[str]:
-    """What a change did to the strategy that is asked about; nothing until both are simulated."""
-    old, new = before.trips(), now.trips()
-    if old.empty or new.empty:
-        return []
-    one, other = old.iloc[0], new.iloc[0]
-    points = 100 * (other["guest_throughput"] - one["guest_throughput"])
-
-    def change(column: str) -> str:
-        if not one[column]:
-            return "0 %" if not other[column] else f"from none to {seconds(other[column])}"
-        return f"{signed(100 * (other[column] / one[column] - 1))} %"
-
-    return [
-        f"Against before ({changes(before.state, now.state)}): longest stall {change('longest_stall_s')}, guest "
-        f"throughput {signed(points)} points, CLEAR's CPU time {change('clear_cpu_time_s')}."
-    ]
+def _shown(value: float, quantity: str) -> str:
+    return f"{100 * value:.2f} %" if quantity == "guest_throughput" else seconds(value)
 
 
-def changes(before: State, now: State) -> str:
-    """What two states differ in, by the keys of a scenario file."""
-    old, new = differing(before.scenario, now.scenario), differing(now.scenario, before.scenario)
-    said = [f"{key} {old.get(key, 'not given')} → {new.get(key, 'not given')}" for key in sorted({*old, *new})]
-    if before.scenario.group != now.scenario.group:
-        said.append(f"group {before.scenario.group or 'none'} → {now.scenario.group or 'none'}")
-    if before.strategy != now.strategy:
-        said.append(f"strategy {before.strategy} → {now.strategy}")
-    return ", ".join(said) or "nothing that is asked differs"
+def _least(found: Findings) -> dict[Any, Any] | None:
+    """Of all that was simulated, what halves the longest stall for the least CPU time of CLEAR."""
+    own = found.trips("own").iloc[0]
+    every = pd.concat([found.trips(), found.trips("batches")], ignore_index=True)
+    halved = every[every["longest_stall_s"] <= own["longest_stall_s"] / 2].sort_values("clear_cpu_time_s")
+    rows = halved.assign(change=halved["clear_cpu_time_s"] / own["clear_cpu_time_s"]).to_dict("records")
+    return rows[0] if rows else None
+
+
+def grounds_in_words(found: Findings) -> str:
+    """What is asked, and what the numbers rest on."""
+    case = found.state.case()
+    memory = case.guest.pages * case.guest.page_size
+    return rendered(
+        "simlib.explorer", "grounds.html.j2", case=case, theory=found.theory, memory=say_size(memory),
+        chunk=say_size(case.workload.clear_chunk or memory),
+        decisive=found.parts["ranges"].decisive if "ranges" in found.parts else "",
+    )  # fmt: skip

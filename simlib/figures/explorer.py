@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The explorer's figures: small, one question each, theory dotted, simulation solid, what was asked before in grey.
+"""The explorer's figures: small, one question each, theory dotted, simulation solid.
 
 The strategy that is asked about is black in all of them, and what is pinned keeps its colour. Each is made from plain
 tables at once, not by calls that change it: Plotly checks and copies the template anew for each of these, and a page
@@ -8,9 +8,11 @@ that answers at once cannot wait for that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -22,15 +24,11 @@ from simlib.figures.ownership import ownership_bars
 HEIGHT = 340
 """Pixels; a row of them and the words above fit into 720."""
 
-BEFORE = "#9aa0a6"
 PINNED = style.PALETTE[3:7]
 """Colours of the strategies that are pinned, in their order."""
 
 _SIMULATED = {"color": style.INK, "width": 2.5}
 _THEORY = {"color": style.INK, "width": 1.5, "dash": "dot"}
-_BEFORE = {"color": BEFORE, "width": 1.5, "dash": "dash"}
-
-_ABOVE, _BELOW = {"xaxis": "x", "yaxis": "y"}, {"xaxis": "x2", "yaxis": "y2"}
 
 Traces = list[dict[str, Any]]
 
@@ -44,7 +42,6 @@ def fault_curve(
     theory: pd.DataFrame,
     simulated: pd.DataFrame | None = None,
     published: pd.DataFrame | None = None,
-    before: pd.DataFrame | None = None,
     vcpus: int = 0,
 ) -> go.Figure:
     """How many times as long as with one vCPU it takes n of them to write their pages, when every page faults.
@@ -52,7 +49,6 @@ def fault_curve(
     - `theory`: ``vcpus``, ``times``: a bound from below.
     - `simulated`: ``vcpus``, ``times``, ``low``, ``high``.
     - `published`: ``variant``, ``kernel``, ``vcpus``, ``times``; may be empty.
-    - `before`: what `simulated` was before the last change.
     - `vcpus`: of the guest; marked.
 
     >>> theory = pd.DataFrame({"vcpus": [1, 2, 4], "times": [1.0, 1.0, 1.5]})
@@ -61,8 +57,6 @@ def fault_curve(
     """
     traces: Traces = []
     values = [*theory["times"]]
-    if before is not None:
-        traces.append(_line(before["vcpus"], before["times"], "before", _BEFORE))
     traces.append(_line(theory["vcpus"], theory["times"], "bound: theory", _THEORY))
     if simulated is not None:
         area = style.band(simulated["vcpus"], simulated["low"], simulated["high"], style.translucent(style.INK, 0.12))
@@ -83,107 +77,78 @@ def fault_curve(
     return _small(traces, "When every write faults", **axes, shapes=marks)
 
 
-def guest_over_time(table: pd.DataFrame, theory: float | None = None, before: pd.DataFrame | None = None) -> go.Figure:
+def guest_over_time(table: pd.DataFrame) -> go.Figure:
     """The guest's throughput while it migrates, a line a strategy.
 
     - `table`: ``strategy``, ``time_s``, ``throughput`` (1: undisturbed); the first strategy is the one that is asked
-      about. May be empty, while nothing is simulated yet.
-    - `theory`: throughput while CLEAR works, by the batching law.
-    - `before`: ``time_s``, ``throughput`` before the last change.
+      about.
 
     >>> table = pd.DataFrame({"strategy": "own", "time_s": [0.0, 1.0], "throughput": [1.0, 0.5]})
     >>> guest_over_time(table).data[0].y
     array([100.,  50.])
     """
     traces: Traces = []
-    if before is not None:
-        traces.append(_line(before["time_s"], 100 * before["throughput"], "before", _BEFORE))
     for name, colour in strategy_colours(in_order(table["strategy"])).items():
         part = table[table["strategy"] == name]
         line = {"color": colour, "width": 2.5 if colour == style.INK else 2}
         said = "%{x:.4g} s: %{y:.3g} %<extra>%{fullData.name}</extra>"
         traces.append(_line(part["time_s"], 100 * part["throughput"], name, line, hovertemplate=said))
-    marks: dict[str, Any] = {}
-    if theory is not None:
-        across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y"}
-        place = {"xref": "x domain", "x": 1, "xanchor": "right", "yref": "y", "y": 100 * theory, "yanchor": "bottom"}
-        words = {"text": "while CLEAR works: theory", "font": {"size": 11}, "showarrow": False}
-        at = {"y0": 100 * theory, "y1": 100 * theory, "line": _THEORY}
-        marks = {"shapes": [across | at], "annotations": [place | words]}
+    lost = 100 - 100 * min([*table["throughput"], 0.995])
     return _small(
         traces,
         "The guest while it migrates",
         xaxis={"title": {"text": "time since the log was enabled, s"}, "rangemode": "tozero"},
-        yaxis={"title": {"text": "guest throughput, %"}, "range": [0, 104]},
-        **marks,
+        yaxis={"title": {"text": "guest throughput, %"}, "range": [100 - 1.3 * lost, 100 + 0.1 * lost]},
     )
 
 
-def tradeoff(
-    theory: pd.DataFrame,
-    simulated: pd.DataFrame | None = None,
-    pins: pd.DataFrame | None = None,
-    before: pd.DataFrame | None = None,
-) -> go.Figure:
-    """Longest stall over the batch, and below it what the batch costs more than the cheapest.
+def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float) -> go.Figure:
+    """Longest stall over the CPU time of CLEAR: a point a strategy, and a line through the batches.
 
-    - `theory`, `simulated`: ``batch_pages`` (0: the whole ioctl), ``stall_s``, and ``cost_s`` of what was simulated;
-      may be empty.
-    - `pins`: ``strategy``, ``stall_s``, ``cost_s`` of strategies that are no batch: lines across; the first is the one
-      that is asked about.
-    - `before`: what `simulated` was before the last change.
+    - `strategies`, `batches`: ``longest_stall_s``, ``clear_cpu_time_s``, and ``strategy`` or ``batch_pages`` (0: the
+      whole ioctl); the first strategy is the one that is asked about.
+    - `own`: longest stall of the migration as it is; half of it is marked.
 
-    >>> rows = pd.DataFrame({"batch_pages": [64, 0], "stall_s": [1e-5, 1e-2], "cost_s": [1.0, 2.0]})
-    >>> tradeoff(rows.iloc[:0], rows).data[1].y
-    array([  0., 100.])
+    >>> rows = pd.DataFrame({"strategy": ["own"], "longest_stall_s": [1e-2], "clear_cpu_time_s": [1.0]})
+    >>> [trace.name for trace in tradeoff(rows, rows.assign(batch_pages=0), 1e-2).data]
+    ['batches, pages', 'own']
     """
     traces: Traces = []
-    shown = {"before": (before, _BEFORE, 5), "theory": (theory, _THEORY, 5), "simulated": (simulated, _SIMULATED, 7)}
-    tables = [rows for rows, _, _ in shown.values() if rows is not None]
-    least = min([rows["cost_s"].min() for rows in (simulated, pins) if rows is not None and len(rows)], default=1.0)
-    for name, (rows, line, size) in shown.items():
-        if rows is None or rows.empty:
-            continue
-        batches, times = rows["batch_pages"].map(batch_text), rows["stall_s"]
-        looks = {"mode": "lines+markers", "marker": {"size": size}, "legendgroup": name}
-        said = {"text": times.map(style.seconds), "hovertemplate": "%{x} pages: %{text}<extra>%{fullData.name}</extra>"}
-        traces.append(_line(batches, times, name, line, **looks, **_ABOVE, **said))
-        if name != "theory":  # whose cost is that of one CLEAR, not of the migration
-            more = 100 * (rows["cost_s"] / (least if name == "simulated" else rows["cost_s"].min()) - 1)
-            said = {"showlegend": False, "hovertemplate": "%{x} pages: %{y:.3g} % more CPU time in all"}
-            traces.append(_line(batches, more, name, line, **looks, **_BELOW, **said))
-    if pins is not None and simulated is not None and not simulated.empty:
-        tables.append(pins)
-        traces += _pinned(pins, simulated["batch_pages"].map(batch_text), least)
-    pages = set[float]().union(*(rows["batch_pages"] for rows in tables if "batch_pages" in rows))
-    order = [batch_text(batch) for batch in sorted(pages, key=lambda batch: (batch == 0, batch))]
-    stalls = [time for rows in tables for time in rows["stall_s"]]
-    category = {"type": "category", "categoryorder": "array", "categoryarray": order}
+    looks = {"textposition": "top right", "textfont": {"size": 10, "color": style.MUTED}}
+    shown = [(batches.assign(strategy="batches, pages"), style.MUTED, 6)] if batches is not None else []
+    colours = strategy_colours(strategies["strategy"].tolist())
+    shown += [(strategies[strategies["strategy"] == name], colour, 13) for name, colour in colours.items()]
+    for rows, colour, size in shown:
+        said = rows[["longest_stall_s", "clear_cpu_time_s"]].map(style.seconds).agg(" stall, CLEAR ".join, axis=1)
+        look = looks | {"marker": {"size": size, "color": colour}, "mode": "markers"}
+        if "batch_pages" in rows:
+            look |= {"text": _labels(rows), "mode": "lines+markers+text"}
+            said = rows["batch_pages"].map(batch_text) + " pages: " + said
+        look |= {"customdata": said, "hovertemplate": "%{customdata}<extra>%{fullData.name}</extra>"}
+        line = {"color": colour, "width": 1.5}
+        traces.append(_line(rows["clear_cpu_time_s"], rows["longest_stall_s"], rows["strategy"].iloc[0], line, **look))
+    every = pd.concat([rows for rows, _, _ in shown])
+    place = {"xref": "x domain", "x": 1, "xanchor": "right", "yref": "y", "y": math.log10(own / 2), "yanchor": "bottom"}
+    across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "yref": "y", "y0": own / 2, "y1": own / 2}
     return _small(
         traces,
-        "The batch: stall beside cost",
-        xaxis=category | {"anchor": "y", "matches": "x2", "showticklabels": False},
-        xaxis2=category | {"anchor": "y2", "title": {"text": "batch, pages a hold"}},
-        yaxis=style.log_axis(stalls, "longest stall", style.seconds) | {"anchor": "x", "domain": [0.545, 1.0]},
-        yaxis2={
-            "anchor": "x2",
-            "domain": [0.0, 0.455],
-            "title": {"text": "CPU, % more"},
-            "rangemode": "tozero",
-        },
+        "What a shorter stall costs",
+        xaxis=style.time_axis(every["clear_cpu_time_s"], "CPU time of CLEAR"),
+        yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", style.seconds, 2.0),
+        shapes=[across | {"line": _THEORY}],
+        annotations=[place | {"text": "half of now", "font": {"size": 11}, "showarrow": False}],
     )
 
 
-def _pinned(pins: pd.DataFrame, batches: pd.Series, least: float) -> Traces:
-    """What is no batch, as lines across both panels of `tradeoff`."""
-    traces: Traces = []
-    for row, colour in zip(pins.to_dict("records"), strategy_colours(pins["strategy"].tolist()).values(), strict=True):
-        line = {"color": colour, "width": 2, "dash": "5px,3px"}
-        said = {"hovertemplate": "%{y:.3g}<extra>%{fullData.name}</extra>", "legendgroup": row["strategy"]}
-        for at, value in ((_ABOVE, row["stall_s"]), (_BELOW, 100 * (row["cost_s"] / least - 1))):
-            across = [value] * len(batches)
-            traces.append(_line(batches, across, row["strategy"], line, **said, **at, showlegend=at is _ABOVE))
-    return traces
+def _labels(batches: pd.DataFrame) -> list[str]:
+    """The batch of each point, but of those that lie together only the first's."""
+    logs = np.log(batches[["clear_cpu_time_s", "longest_stall_s"]].to_numpy(dtype=float))
+    near = 0.12 * (np.ptp(logs, axis=0) + 0.9)  # about a label's height
+    shown: list[int] = []
+    for row in range(len(logs)):
+        if all((abs(logs[row] - logs[one]) > near).any() for one in shown):
+            shown.append(row)
+    return [batch_text(batch) if row in shown else "" for row, batch in enumerate(batches["batch_pages"])]
 
 
 def time_by_class(table: pd.DataFrame) -> go.Figure:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shlex
 import threading
 
@@ -13,11 +15,13 @@ from typer.testing import CliRunner
 
 from simlib.cli import app
 from simlib.errors import RunInterruptedError
-from simlib.explorer import answers
-from simlib.explorer.findings import find
+from simlib.explorer import answers, drawing
+from simlib.explorer.controls import KEYS, Controls, nearest_step
+from simlib.explorer.findings import Findings
 from simlib.explorer.page import Explorer
 from simlib.explorer.state import State
-from simlib.explorer.words import changes
+from simlib.explorer.words import percent
+from simlib.figures.style import seconds
 
 SMALL = "architecture=arm64&guest.memory=2G&guest.vcpus=8&strategy=every-512&pin=whole-ioctl"
 
@@ -41,21 +45,57 @@ def test_theory_simulation_and_measurement_are_told_apart(page):
     table = page.findings.table()
     kinds = table.groupby("figure")["kind"].unique().map(set).to_dict()
     assert kinds["curve"] == {"theory", "simulated", "measured"}
-    assert kinds["batch"] == {"theory", "simulated"}
-    assert kinds["guest"] == kinds["lock"] == kinds["time"] == {"simulated"}
+    assert kinds["batch"] == kinds["guest"] == kinds["lock"] == kinds["time"] == {"simulated"}
     curve = table[(table["figure"] == "curve") & (table["kind"] == "simulated")]
     bound = table[(table["figure"] == "curve") & (table["kind"] == "theory")]
     assert (curve["value"].to_numpy() >= 0.97 * bound["value"].to_numpy()).all()  # a bound: the faults' jitter aside
 
 
-def test_what_drawn_costs_leave_open_stands_beside_the_strategy_that_is_asked_about(page):
-    table = page.findings.table().query("figure == 'strategies'").set_index(["series", "quantity"])
-    asked, pinned = table.loc["every-512"], table.loc["whole-ioctl"]
-    assert (asked["low"] <= asked["value"]).all()
-    assert (asked["value"] <= asked["high"]).all()
-    assert asked.loc["clear_cpu_time_s", "high"] > 1.2 * asked.loc["clear_cpu_time_s", "low"]
-    assert pinned[["low", "high"]].isna().all().all()
-    assert "Costs that are drawn from priors leave open (90 %)" in page._words.value
+def test_what_drawn_costs_leave_open_stands_beside_every_strategy_and_its_change(page):
+    table = page.findings.compared().set_index(["series", "quantity"])
+    assert table["value"].between(table["low"], table["high"]).all()
+    assert table["change"].between(table["change_low"], table["change_high"]).all()
+    rows = table.xs("clear_cpu_time_s", level="quantity")
+    assert (rows["high"] > 1.2 * rows["low"]).all()
+    same = table.loc["whole-ioctl"]  # what arm64 does: nothing changes, whatever the costs
+    assert (same[["change_low", "change", "change_high"]] == 1).all().all()
+
+
+def visible(page):
+    """The answer and the table of strategies as text."""
+    return " ".join(re.sub("<[^>]*>", " ", page._words.value).split())
+
+
+def test_the_answer_says_what_the_strategy_gains_and_costs(page):
+    rows = page.findings.compared().set_index(["series", "quantity"]).loc["every-512"]
+    said = visible(page)
+    for quantity, words in {"longest_stall_s": "stall falls", "clear_cpu_time_s": "CPU time of CLEAR rises"}.items():
+        one = rows.loc[quantity]
+        assert f"{words} from {seconds(one['own'])} to {seconds(one['value'])} ({percent(one['change'])}; 90 %" in said
+    assert re.search(r"Of all that halve the longest stall, every-\d+ needs the least CPU time of CLEAR", said)
+    assert "whole-ioctl" in said.partition("guest throughput")[2]
+
+
+def test_a_first_visit_shows_three_pins_that_differ():
+    state = State.from_query("token=secret")
+    assert (state, len(state.pins)) == (State.first(), 3)
+    found = answers.trips(state, [state.strategy, *state.pins], lambda *_: None)
+    stalls = sorted(trip.journey.metrics["longest_stall"] for trip in found)
+    assert all(later > 1.2 * one for one, later in itertools.pairwise(stalls))
+
+
+def test_measured_curves_are_of_the_kernel_that_is_shown_unless_others_are_wanted(page):
+    def measured(page):
+        names = [trace["name"] for trace in json.loads(page.canvas.figures["curve"])["data"]]
+        return [name for name in names if name.startswith("measured: ")]
+
+    assert measured(page) == []  # nobody measured 6.9
+    assert page._others.description == "Show measured curves (ampere-altra)"
+    page._others.value = True
+    assert len(measured(page)) == 3
+    dated, elsewhere = Findings(State.of("arm64-2022")), Findings(State.of("riscv"))
+    assert set(drawing.measured(dated, others=False)["variant"]) == {"rwlock-old-test", "rwlock-fixed-test"}
+    assert [len(drawing.measured(elsewhere, others=others)) > 0 for others in (False, True)] == [False, True]
 
 
 def test_the_calls_that_a_page_shows_give_its_table(page, tmp_path):
@@ -85,27 +125,26 @@ def test_a_shell_reads_the_command_as_one_query_whatever_a_name_has(monkeypatch)
     assert shlex.split(command)[2:4] == ["--query", "guest=it's mine; $HOME"]
 
 
-def test_what_differs_is_told_in_the_notation_of_a_scenario_file_both_ways():
-    """Of values that stand at their standard too, which an address leaves out."""
-    plain = State.of("arm64")
-    other = plain.changed(
-        {"workload": {"access_interval": "50us", "clear_chunk": "512M", "link": "10Gbit/s"},
-         "costs": {"fault_hold": "2us"}}
-    )  # fmt: skip
-    assert changes(plain, other) == (
-        "costs.fault_hold not given → 2us, workload.access_interval 20us → 50us, workload.clear_chunk 1G → 512M, "
-        "workload.link 25Gbit/s → 10Gbit/s"
-    )
-    assert "workload.access_interval 50us → 20us, workload.clear_chunk 512M → 1G" in changes(other, plain)
-    assert changes(plain, plain.changed({"policy": {"eager_split": False}})) == "policy.eager_split not given → false"
+def test_a_slider_and_the_list_of_strategies_ask_and_follow_what_is_typed():
+    controls = Controls(State.from_query(SMALL), lambda _state: None)
+    name = "workload.access_interval"
+    slider, steps, shown = controls._sliders[name], controls._keys[name].steps, controls._widgets
+    slider.value = steps.index("1ms")
+    assert f"{name}=1ms" in controls.state.query
+    controls.set(name, "90us")
+    assert (steps[slider.value], shown[name].value) == ("100us", "90us")  # the nearest
+    controls.set("named", "bounded-hold")
+    assert controls.state.strategy == shown["strategy"].value == "bounded-hold"
+    controls.set("strategy", "held >= 30us")
+    assert (controls.state.strategy, shown["named"].value) == ("held >= 30us", "")
+    assert "CLEAR lets go when held &gt;= 30us" in controls._meaning.value
 
 
-def test_a_change_is_told_in_words_and_leaves_a_ghost():
-    page = Explorer(SMALL, background=False)
-    page.controls.set("strategy", "own")
-    assert "strategy every-512 → own" in page._words.value
-    assert "longest stall +" in page._words.value
-    assert "before" in [trace["name"] for trace in json.loads(page.canvas.figures["batch"])["data"]]
+@pytest.mark.parametrize("key", [key for keys in KEYS.values() for key in keys if key.steps], ids=lambda key: key.name)
+def test_every_step_of_a_slider_is_a_value_that_a_file_may_have(key):
+    start = State.of("arm64").changed({"guest": {"memory": "16T", "backing": "hugetlb_2mb"}})
+    found = [nearest_step(start.changed({key.table: {key.name: step}}).scenario, key) for step in key.steps]
+    assert found == list(range(len(key.steps)))
 
 
 def test_nonsense_stays_beside_its_control_and_nothing_else_changes():
@@ -184,12 +223,12 @@ def test_a_simulation_that_is_not_wanted_raises_within_a_part():
 
 
 def test_what_cannot_be_sampled_says_why():
-    found = find(State.of("arm64").changed({"workload": {"access": "sequential"}}))
-    assert "not sampled (workload.access)" in found.parts["reason"]
-    assert set(found.table()["figure"]) == {"curve", "batch"}
+    page = Explorer(State.of("arm64").changed({"workload": {"access": "sequential"}}), background=False)
+    assert "is not sampled (workload.access)" in visible(page)
+    assert set(page.findings.table()["figure"]) == {"curve"}
 
 
 def test_a_bad_address_is_told_and_the_standard_guest_shown():
     page = Explorer("guest.vcpus=none", background=False)
     assert "guest.vcpus = none" in page._status.value or "guest.vcpus" in page._status.value
-    assert page.state == State.of("arm64")
+    assert page.state == State.first()

@@ -11,11 +11,10 @@ from hypothesis import strategies as some
 
 from simlib.decision import guests
 from simlib.errors import InputError
-from simlib.explorer.controls import KEYS, architectures
+from simlib.explorer.controls import KEYS, NAMED, architectures
 from simlib.explorer.state import MOST_PINS, State
 
-STRATEGIES = ("own", "every-64", "whole-ioctl", "bounded-hold", "pages >= 512 and waiters >= 1", "held >= 50us",
-              "every-64+read-lock-clear")  # fmt: skip
+STRATEGIES = (*NAMED, "own", "pages >= 512 and waiters >= 1", "held >= 50us", "every-64+read-lock-clear")
 
 LOCKS = some.fixed_dictionaries(
     {},
