@@ -43,6 +43,20 @@ def holder(lock, begin, time):
 
 
 @BOTH
+def test_behind_the_last_page_the_last_region_s_lock_is_meant(engine):
+    program = Program()
+    with program.thread():
+        with program.loop(until=REGION.done()):
+            program.advance(64)
+        with program.holding(Lock(0, Mode.WRITE, Whose.REGION)):
+            program.hold(1000)
+    none = np.zeros(1, int)
+    job = Job(program.steps(), none, np.array([[0, 256]]), np.zeros(4, int), 0, 0, 0, none, pages=256,
+              lock_names=tuple("abcd"))  # fmt: skip
+    assert np.flatnonzero(engine.run(job).busy_ps).tolist() == [3]
+
+
+@BOTH
 @pytest.mark.parametrize("vcpus", [0, 1, 2])
 def test_waiters_are_all_threads_that_wait_and_vcpus_the_vcpus_among_them(engine, vcpus):
     def asks(program):
