@@ -79,16 +79,6 @@ def test_one_set_of_costs_gives_the_three_configurations(number):
         assert low < 100 * (batch[metric] / whole[metric] - 1) < high, metric
 
 
-def test_a_page_has_what_clear_costs_in_the_three_configurations():
-    estimate = find_fit(hosts.configurations()).estimate
-    changes = []
-    for number in (1, 2, 3):
-        whole, batch = (hosts.configuration_metrics(estimate, f"config-{number}", n, hosts.FACTOR) for n in (0, 64))
-        changes.append(100 * (batch["clear_cpu_time"] / whole["clear_cpu_time"] - 1))
-    words = " ".join((Path(__file__).parents[2] / "docs" / "choose.md").read_text(encoding="utf-8").split())
-    assert f"has +{changes[0]:.0f}, +{changes[1]:.0f} and +{round(changes[2], -2):.0f} % (" in words
-
-
 def test_a_quarter_of_the_memory_gives_the_same():
     """The April 2024 mail's third configuration, where everything is decided by waiting for the lock."""
     estimate = find_fit(hosts.configurations()).estimate
