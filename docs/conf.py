@@ -17,6 +17,7 @@ copyright = author  # noqa: A001  # the name that Sphinx reads
 version = release = simlib.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+viewcode_follow_imported_members = False  # an object that is a value, such as a lock, has no page of source
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 add_module_names = False
 autodoc_member_order = "bysource"
