@@ -136,7 +136,7 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
         xaxis=style.time_axis(every["clear_cpu_time_s"], "CPU time of CLEAR"),
         yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", style.seconds, 2.0),
         shapes=[across | {"line": _THEORY}],
-        annotations=[place | {"text": "half of now", "font": {"size": 11}, "showarrow": False}],
+        annotations=[place | {"text": "half of the stall now", "font": {"size": 11}, "showarrow": False}],
     )
 
 
