@@ -10,16 +10,53 @@ setting of its workload that the April 2024 mail does not state (twenty minutes 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
+from simlib import parallel
+from simlib.calibration.fit import calibrate
+from simlib.calibration.problem import Problem
 from simlib.cli.output import progress_bar
 from simlib.files import write_text, write_together
+from simlib.fits import Fit
 from simlib.fits.file import fit_text
 from simlib.studies.migrations import settings
-from simlib.studies.x86.growth import growth_fits
-from simlib.studies.x86.hosts import x86_fit
+from simlib.studies.study import shipped_fit
+from simlib.studies.x86 import growth
+from simlib.studies.x86.hosts import configurations, x86_fit
 
 FITS = Path(__file__).parents[1] / "data" / "fits"
+
+
+def growth_fits(progress: parallel.Progress) -> dict[str, Fit]:
+    """Every reading by its file: on few vCPUs; those that make sense of them on all; shadow paging; arm64."""
+    known = growth.readings()
+    problems = {f"{name}-few": growth.reading_problem(reading) for name, reading in known.items()}
+    problems |= {f"{name}-all": growth.reading_problem(known[name], None) for name in growth.PLAUSIBLE}
+    problems |= {f"arm64-{'grows' if grows else 'constant'}": growth.arm64_problem(grows) for grows in (False, True)}
+    chosen = f"{growth.CHOSEN}-all"
+    tasks = [partial(_calibrated, problem, name in (chosen, "arm64-grows")) for name, problem in problems.items()]
+    fits = dict(zip(problems, parallel.each(tasks, "readings of the growth", progress), strict=True))
+    paging = calibrate(growth.paging_problem(fits[chosen].estimate), profile=False)
+    few = {"train": "vcpus <= 16"}
+    fits |= {"shadow-paging-few": paging}
+    return {name: fit.with_meta(**few) if "-few" in name else fit for name, fit in fits.items()}
+
+
+def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
+    return calibrate(problem, profile=profile, progress=lambda *_: check(0, 0))
+
+
+def april_2024_settings(progress: parallel.Progress) -> pd.DataFrame:
+    """Every combination of what the mail does not state, as `settings.load_grid` has it."""
+    fit, grid = shipped_fit(configurations()), settings.grid()
+    tasks = [partial(settings.changes, one, fit.estimate) for one in grid]
+    found = parallel.each(tasks, "the April 2024 mail's settings", progress)
+    return pd.concat(
+        [pd.DataFrame(grid), pd.DataFrame(found, columns=[*map(settings.column, settings.NUMBERS)])], axis=1
+    )
 
 
 def main(name: str) -> None:
@@ -28,12 +65,9 @@ def main(name: str) -> None:
         if name == "x86-published":
             write_text(FITS / f"{name}.json", fit_text(x86_fit(progress)))
         elif name == "x86-growth":
-            few = {"train": "vcpus <= 16"}
-            fits = {key: fit.with_meta(**few) if "-few" in key else fit for key, fit in growth_fits(progress).items()}
-            write_together(FITS / name, {f"{key}.json": fit_text(fit) for key, fit in fits.items()})
+            write_together(FITS / name, {f"{key}.json": fit_text(fit) for key, fit in growth_fits(progress).items()})
         elif name == "april-2024-settings":
-            table = settings.simulate_grid(progress)
-            write_text(FITS / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+            write_text(FITS / f"{name}.csv", april_2024_settings(progress).to_csv(index=False, float_format="%.6g"))
         else:
             sys.exit(__doc__)
 

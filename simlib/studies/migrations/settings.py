@@ -10,7 +10,6 @@ was simulated is kept in ``data/fits/april-2024-settings.csv``, written by ``che
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -27,7 +26,6 @@ from simlib.model.strategy import every
 from simlib.prediction import LEVEL
 from simlib.simulation import run_scenario
 from simlib.studies.migrations.drops import TABLE
-from simlib.studies.study import shipped_fit
 from simlib.studies.x86.hosts import FACTOR, PUBLISHED_CHANGE, configurations
 from simlib.workloads.scaled import scaled
 
@@ -84,25 +82,13 @@ def grid() -> list[dict[str, Any]]:
     return [dict(zip(SETTINGS, values, strict=True)) for values in product(*(tried for tried, _ in SETTINGS.values()))]
 
 
-def simulate_grid(progress: parallel.Progress | None = None) -> pd.DataFrame:
-    """Simulate every combination.
-
-    Returns: A column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before, named
-    ``metric[configuration]``.
-    """
-    fit = shipped_fit(configurations())
-    tasks = [partial(changes, settings, fit.estimate) for settings in grid()]
-    found = parallel.each(tasks, "the April 2024 mail's settings", progress)
-    return pd.concat([pd.DataFrame(grid()), pd.DataFrame(found, columns=[*map(column, NUMBERS)])], axis=1)
-
-
 def column(number: tuple[int, str]) -> str:
     """Name of one number's column."""
     return f"{number[1]}[{number[0]}]"
 
 
 def load_grid() -> pd.DataFrame:
-    """What is kept, as `simulate_grid` gives it."""
+    """A column for each of `SETTINGS`, and for each of `NUMBERS` the logarithm of after over before."""
     table = pd.read_csv(data_dir() / "fits" / "april-2024-settings.csv")
     for name, (values, _) in SETTINGS.items():
         table[name] = table[name].astype(type(values[0]))
@@ -114,7 +100,7 @@ def posterior(table: pd.DataFrame, without: int | None = None) -> pd.DataFrame:
 
     Returns: With a column ``weight``; they add up to 1.
 
-    - `table`: of `simulate_grid`.
+    - `table`: of `load_grid`.
     - `without`: index in `NUMBERS` of the number that does not count.
     """
     wanted = published()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +17,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib import parallel
-from simlib.calibration.fit import calibrate
 from simlib.calibration.problem import Problem, build_problem, parameters_of
 from simlib.fits import CostEstimate, Fit, load_fit
 from simlib.measurements import data_dir, load
@@ -142,26 +139,6 @@ def arm64_problem(grows: bool) -> Problem:
         costs = [*scenario.calibration.costs, "crowding"]
         scenario = scenario.everywhere({"calibration": {"costs": costs}})
     return build_problem(scenario, load("arm64-dirty-memory-time"))
-
-
-def growth_fits(progress: parallel.Progress | None = None) -> dict[str, Fit]:
-    """Calibrate every reading: on few vCPUs, and those that make sense of them on all; shadow paging; arm64.
-
-    Returns: By the name of its file in ``data/fits/x86-growth``.
-    """
-    known = readings()
-    problems = {f"{name}-few": reading_problem(reading) for name, reading in known.items()}
-    problems |= {f"{name}-all": reading_problem(known[name], None) for name in PLAUSIBLE}
-    problems |= {f"arm64-{'grows' if grows else 'constant'}": arm64_problem(grows) for grows in (False, True)}
-    names = list(problems)
-    tasks = [partial(_calibrated, problems[name], name in (f"{CHOSEN}-all", "arm64-grows")) for name in names]
-    fits = dict(zip(names, parallel.each(tasks, "readings of the growth", progress), strict=True))
-    paging = paging_problem(fits[f"{CHOSEN}-all"].estimate)
-    return fits | {"shadow-paging-few": calibrate(paging, profile=False)}
-
-
-def _calibrated(problem: Problem, profile: bool, check: parallel.Check) -> Fit:
-    return calibrate(problem, profile=profile, progress=lambda *_: check(0, 0))
 
 
 def folder() -> Path:
