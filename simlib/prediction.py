@@ -354,9 +354,9 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
             keys[-1].append(key)
     order = list(jobs.values())
     whole = [job[0] for job in order if job[1] is None and job[3] is None and not by_windows(job[0], metrics)]
-    long = how_long(max(whole, key=least_accesses), len(whole), parallel.cpus()) if whole else ""
-    if long and asked.progress is not None:
-        asked.progress(long, 0.0)
+    longest = max(whole, key=least_accesses, default=None)
+    if longest and asked.progress and (long := how_long(longest, len(whole), parallel.cpus())):
+        asked.progress(f"{long}; {_why_whole(longest, metrics)}", 0.0)
     found = dict(zip(jobs, _evaluate_each(order, partial(_read, metrics=metrics), asked.progress), strict=True))
     flags = {flag for case in cases for flag in flags_of(case.known.central())}
     scales = sorted({scale for _, scale in found.values() if scale > 1})
@@ -368,6 +368,13 @@ def _sampled(cases: Sequence[Case], metrics: Sequence[str], asked: Asked) -> tup
     if any(case.estimate is None and not (asked.costs == "drawn" and case.known.drawn) for case in cases):
         flags.add("intervals show the spread over seeds only: the costs were given, not calibrated")
     return [_values(case, its, found, asked) for case, its in zip(cases, keys, strict=True)], tuple(sorted(flags))
+
+
+def _why_whole(scenario: Scenario, metrics: Sequence[str]) -> str:
+    """Which metrics need all memory, why no windows tell them, and what to do about it."""
+    names = ", ".join(name for name in metrics if find_metric(scenario, name).memory == "whole")
+    reason = why_not(scenario) or f"windows do not tell {', '.join(sorted(set(metrics) - set(WINDOW_METRICS)))}"
+    return f"or ask without {names}, for which a part of the memory is not enough: {reason} (docs/sampling.md)"
 
 
 def _read(

@@ -62,6 +62,15 @@ def test_a_single_stall_is_asked_of_all_memory():
     assert not any("was simulated" in flag for flag in found.flags)
 
 
+def test_a_long_run_says_which_metric_makes_it_long(monkeypatch):
+    monkeypatch.setattr("simlib.workloads.horizon.LONG_S", 0.0)
+    scenario = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "costs": COSTS,
+                               "workload": {"kind": "migration", "pass_limit": 1, "clear_threads": 1}})  # fmt: skip
+    said: list[str] = []
+    simlib.predict(scenario, [2], metrics=["longest_stall"], progress=lambda what, share: said.append(what))
+    assert "or ask without longest_stall, for which a part of the memory is not enough: a guest that" in said[0]
+
+
 def test_a_policy_by_name():
     spin = simlib.predict(SMALL, [8], policy="loongarch-two-acquisitions", metrics=["lock_acquisitions"])
     own = simlib.predict(SMALL, [8], metrics=["lock_acquisitions"])
