@@ -36,7 +36,7 @@ class NamedPolicy:
     - `architectures`: those that it changes so; empty: all.
     - `elsewhere`: what it changes on the others.
     - `settings`: what to set where shipped software has it, by the architecture's family; "": on every other.
-    - `patch`: what else has it; empty: nothing.
+    - `patch`: what else has it; empty: nothing but what the kernel patches do for a condition of CLEAR.
     """
 
     name: str
@@ -59,7 +59,8 @@ class NamedPolicy:
         always = "" if self.settings or self.exists != "upstream" else "nothing: this is what Linux does"
         posted = "posted, but not merged; simlib policies names the mail" if self.exists == "posted" else ""
         known = self.settings.get(family, self.settings.get("", always))
-        return known or self.patch or posted or f"no kernel does this on {family}, nor is there a patch", bool(known)
+        patch = self.patch or _switches(str(self.changes.get("policy", {}).get("lets_go", "")))
+        return known or patch or posted or f"no kernel does this on {family}, nor is there a patch", bool(known)
 
     def tables(self, architecture: str) -> Tables:
         """What it changes on one architecture.
@@ -90,6 +91,20 @@ def _clear(lets_go: str, **others: Any) -> dict[str, dict[str, Any]]:
     return {"policy": {"lets_go": lets_go} | others}
 
 
+def _switches(lets_go: str) -> str:
+    """The kernel patch that lets CLEAR let go so, with its parameters; empty: none does.
+
+    >>> _switches("pages >= 512 and waiters >= 1")
+    'no kernel has this yet; the patch is kernel-patches/0011, with kvm.mmu_lock_yield=contended and ...pages=512'
+    """
+    if found := re.fullmatch(r"(?:pages >= ([0-9]+) and )?waiters >= 1", lets_go):
+        least = f" and kvm.mmu_lock_yield_pages={found[1]}" if found[1] else ""
+        return f"{_LAB}0011, with kvm.mmu_lock_yield=contended{least}"
+    found = re.fullmatch(r"pages >= ([0-9]+)", lets_go)
+    words = -(-int(found[1]) // WORD_PAGES) if found else 0
+    return f"{_LAB}0007, with kvm.dirty_log_clear_batch={words * WORD_PAGES}" if words else ""
+
+
 def _split(**values: Any) -> dict[str, dict[str, Any]]:
     return {"policy": values}
 
@@ -104,17 +119,15 @@ POLICIES: dict[str, NamedPolicy] = {
                     patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch=64 (posted in April 2024, not merged)"),
         NamedPolicy("arch-opt-in", "x86 takes the lock for each word of CLEAR and GET, others for the whole ioctl",
                     "posted", _clear("pages >= 64", get_lets_go="pages >= 64"), (_reply("4 April 2024"),), _X86,
-                    _clear("never", get_lets_go="never")),
+                    _clear("never", get_lets_go="never"), patch=f"{_LAB}0008, with kvm.dirty_log_arch_lock=Y on x86"),
         NamedPolicy("needbreak-preemptible", "CLEAR lets go if anyone waits, as walks of a preemptible kernel do",
-                    "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024")),
-                    patch=f"{_LAB}0011, with kvm.mmu_lock_yield=contended"),
+                    "what-if", _clear("waiters >= 1"), (_RESCHED, _NEEDBREAK, _reply("15 April 2024"))),
         NamedPolicy("needbreak-voluntary", "the same where the kernel is not preemptible: never",
                     "upstream", _clear("never"), (_NEEDBREAK, "20240312193911.1796717-3-seanjc@google.com")),
         NamedPolicy("yield-after-progress", "CLEAR lets go if anyone waits, after 512 pages at least", "what-if",
-                    _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),),
-                    patch=f"{_LAB}0011, with kvm.mmu_lock_yield=contended and kvm.mmu_lock_yield_pages=512"),
+                    _clear("pages >= 512 and waiters >= 1"), (_reply("15 April 2024"),)),
         NamedPolicy("never-yield", "CLEAR never looks whether anyone waits", "what-if",
-                    _clear("never"), (_reply("18 April 2024"),)),
+                    _clear("never"), (_reply("18 April 2024"),), patch=f"{_LAB}0011, with kvm.mmu_lock_yield=never"),
         NamedPolicy("yield-to-vcpus", "CLEAR lets go if a vCPU waits, not for other threads", "what-if",
                     _clear("vcpus >= 1"), (_reply("15 April 2024"),)),
         NamedPolicy("adaptive-batch", "CLEAR lets go once four threads wait", "what-if",
@@ -134,7 +147,8 @@ POLICIES: dict[str, NamedPolicy] = {
                     settings={"x86": "run Linux 6.11 or newer, with eager_page_split=Y",
                               "arm64": "start QEMU with -accel kvm,eager-split-size=2M"}),
         NamedPolicy("eager-split-shared-only", "the same unless it holds the lock for read", "posted",
-                    _split(eager_split=True, split_alloc="under_read_lock"), (_reply("15 April 2024"),)),
+                    _split(eager_split=True, split_alloc="under_read_lock"), (_reply("15 April 2024"),),
+                    patch=f"{_LAB}0012, with kvm.split_alloc=drop_write on x86"),
         NamedPolicy("no-eager-split", "a block is split by the guest's first write to it", "upstream",
                     _split(eager_split=False),
                     ("arch/x86/kvm/mmu/mmu.c kvm_mmu_try_split_huge_pages (tdp_mmu=N or eager_page_split=N)",),
@@ -160,7 +174,9 @@ POLICIES: dict[str, NamedPolicy] = {
                     ("Xiao Guangrong's 2013 series", "kernel-patches/ 0016 and 0017"),
                     patch=f"{_LAB}0017, for x86's shadow MMU, with kvm.lockless_write_protect=Y"),
         NamedPolicy("fast-path-read-lock", "the fault of a write-protected page takes the lock for read", "posted",
-                    _split(write_protect_fault="read"), (_reply("15 April 2024"),)),
+                    _split(write_protect_fault="read"), (_reply("15 April 2024"),),
+                    settings={"arm64": "run Linux 5.18 or newer", "riscv": "run a kernel of 2026 or newer"},
+                    patch=f"{_LAB}0009, with kvm.fast_page_fault=read on x86"),
         NamedPolicy("get-clears", "no manual protection: GET write-protects the whole slot in one hold", "upstream",
                     {"workload": {"clear_when": "at_get"}, "policy": {"get_lets_go": "never"}}, (_GET,),
                     settings={"": "have userspace leave KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2 off"}),
@@ -211,8 +227,7 @@ def policy(name: str) -> NamedPolicy:
     if not pages or pages % WORD_PAGES:
         raise InputError("policy", name, "must let go after a multiple of 64 pages", "such as every-512")
     return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(every(pages)),
-                       ("kernel-patches/ 0007", _reply("3 April 2024")),
-                       patch=f"{_LAB}0007, with kvm.dirty_log_clear_batch={pages}")  # fmt: skip
+                       ("kernel-patches/ 0007", _reply("3 April 2024")))  # fmt: skip
 
 
 def _chunk(name: str, size: int) -> NamedPolicy:

@@ -2,6 +2,7 @@
 """The named policies: each runs alike on both engines, says what it changes, and stands in the manual."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,24 @@ def test_the_manual_has_the_policies_as_they_are():
         whose = f"{row.exists}: {sources}".removesuffix(": no kernel")
         expected.append(f"| `{row.name}` | {row.title} | {changes} | {whose} |")
     assert rows == expected
+
+
+PARAMETERS = {
+    (name, path.name[:4])
+    for path in (Path(__file__).parents[2] / "kernel-patches").glob("*.patch")
+    for name in re.findall(r"^\+module_param(?:_cb|_named)?\((\w+),", path.read_text(encoding="utf-8"), re.M)
+}
+"""Module parameters, each with the patch that adds it."""
+
+
+def test_kernel_patches_have_the_parameters_that_policies_and_pages_name():
+    texts = [*POLICIES, "every-512", "pages >= 128 and waiters >= 1"]
+    told = "\n".join(policy(name).to_do(arch)[0] for name in texts for arch in ("x86-tdp", "arm64"))
+    named = re.findall(r"kernel-patches/([0-9]{4}).*?kvm\.(\w+)=", told)
+    assert len(set(named)) == 6
+    assert {(name, patch) for patch, name in named} <= PARAMETERS
+    page = (Path(__file__).parents[2] / "kernel-patches" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` .*\| ([0-9]{4}) \|", page, re.M)) == PARAMETERS
 
 
 def test_the_command_lists_and_applies_them(ask, tmp_path):
