@@ -94,15 +94,15 @@ def _clear(lets_go: str, **others: Any) -> dict[str, dict[str, Any]]:
 def _switches(lets_go: str) -> str:
     """The kernel patch that lets CLEAR let go so, with its parameters; empty: none does.
 
-    >>> _switches("pages >= 512 and waiters >= 1")
+    >>> _switches("waiters >= 1 and pages >= 512")
     'no kernel has this yet; the patch is kernel-patches/0011, with kvm.mmu_lock_yield=contended and ...pages=512'
     """
-    if found := re.fullmatch(r"(?:pages >= ([0-9]+) and )?waiters >= 1", lets_go):
+    both = " and ".join(sorted(lets_go.split(" and ")))
+    if found := re.fullmatch(r"(?:pages >= ([0-9]+) and )?waiters >= 1", both):
         least = f" and kvm.mmu_lock_yield_pages={found[1]}" if found[1] else ""
         return f"{_LAB}0011, with kvm.mmu_lock_yield=contended{least}"
-    found = re.fullmatch(r"pages >= ([0-9]+)", lets_go)
-    words = -(-int(found[1]) // WORD_PAGES) if found else 0
-    return f"{_LAB}0007, with kvm.dirty_log_clear_batch={words * WORD_PAGES}" if words else ""
+    pages = lets_go.removeprefix("pages >= ")
+    return f"{_LAB}0007, with kvm.dirty_log_clear_batch={pages}" if pages.isdecimal() else ""
 
 
 def _split(**values: Any) -> dict[str, dict[str, Any]]:
