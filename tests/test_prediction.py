@@ -52,23 +52,18 @@ def test_a_single_iteration_can_be_asked_for():
     assert found["estimate"].nunique() == 1  # the first iteration takes no fault
 
 
-def test_a_single_stall_is_asked_of_all_memory():
+def test_a_single_stall_is_asked_of_all_memory(monkeypatch):
+    monkeypatch.setattr("simlib.workloads.horizon.LONG_S", 0.0)
     scenario = Scenario.parse(
         {"guest": {"vcpus": 2, "memory": "8M"}, "costs": COSTS, "policy": {"architecture": "x86-shadow-paging"},
          "workload": {"kind": "migration", "pass_limit": 1, "downtime": "1us", "warm_up": "10us"}}
     )  # fmt: skip
-    found = simlib.predict(scenario, [2], metrics=["longest_stall"], replications=2)
+    said: list[str] = []
+    found = simlib.predict(scenario, [2], metrics=["longest_stall"], replications=2,
+                           progress=lambda what, share: said.append(what))  # fmt: skip
+    assert "or ask without longest_stall, for which a part of the memory is not enough: a guest that" in said[0]
     assert (found.frame["estimate"] > 0).all()
     assert not any("was simulated" in flag for flag in found.flags)
-
-
-def test_a_long_run_says_which_metric_makes_it_long(monkeypatch):
-    monkeypatch.setattr("simlib.workloads.horizon.LONG_S", 0.0)
-    scenario = Scenario.parse({"guest": {"vcpus": 2, "memory": "4M"}, "costs": COSTS,
-                               "workload": {"kind": "migration", "pass_limit": 1, "clear_threads": 1}})  # fmt: skip
-    said: list[str] = []
-    simlib.predict(scenario, [2], metrics=["longest_stall"], progress=lambda what, share: said.append(what))
-    assert "or ask without longest_stall, for which a part of the memory is not enough: a guest that" in said[0]
 
 
 def test_a_policy_by_name():

@@ -177,8 +177,6 @@ def shared_line(first: str, rest: Sequence[str]) -> str:
     """The names of strategies that share a line.
 
     >>> shared_line("a", []), shared_line("a", ["b"]), shared_line("a", ["b", "c", "d"])
-    ('a', 'a and b', 'a, b and 2 more')
+    ('a', 'a, b', 'a, b and 2 more')
     """
-    if len(rest) < 3:
-        return joined([first, *rest], "and")
-    return f"{first}, {rest[0]} and {len(rest) - 1} more"
+    return ", ".join([first, *rest]) if len(rest) < 3 else f"{first}, {rest[0]} and {len(rest) - 1} more"

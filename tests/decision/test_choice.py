@@ -937,7 +937,7 @@ def test_where_nothing_matters_the_command_says_so_and_no_more(ask, tmp_path):
     ways = "of 3 ways that were simulated none changes anything by more than"
     assert re.match(rf"Leave KVM as it is \(own\): {ways} [0-9.]+ % \(95 % sure", words)
     assert len(text.splitlines()) < 15
-    assert "own, every-256 and every-512 (recommended, as it is)" in words
+    assert "own, every-256, every-512 (recommended, as it is)" in words
 
 
 def test_a_parabola_below_nothing_saves_nothing():
