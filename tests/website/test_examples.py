@@ -83,7 +83,7 @@ def test_the_explorer_s_python():
 
 def test_the_whole_of_clear_is_a_program():
     """docs/write-a-strategy.md: the blocks that it shows, with the names that it takes for granted."""
-    [(_, block)] = [found for found in of_kind("python") if found[0] == "write-a-strategy"]
+    *_, (_, block) = [found for found in of_kind("python") if found[0] == "write-a-strategy"]
     program, lock = Program(), Lock(0, Mode.WRITE)
     names = {
         "program": program, "lock": lock, "region": REGION, "ends": lock.waiters(3), "ALL": ALL, "Scan": Scan,
