@@ -64,7 +64,7 @@ def _at_bound(fit: Fit) -> str:
 
 
 def _few_data(fit: Fit) -> str:
-    settings = len(fit.train.drop_duplicates(["table", "variant", "vcpus", "metric"]))
+    settings = int((~fit.train.duplicated(["table", "variant", "vcpus", "metric"])).sum())
     return (
         f"{len(fit.train)} observations of {settings} different things are few for {len(fit.estimate.names)} costs, "
         "which may then not be told apart: measure at other vCPUs or other metrics, or ask for fewer costs"

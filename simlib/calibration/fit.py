@@ -84,12 +84,11 @@ def calibrate(
     # minima apart that differ by no more than the simulation itself.
     least, rough = float(starts["last"].min()), _simulation_variance(coarse, logs)
     starts["agrees"] = starts["last"] <= least + t**2 * (least / dof + rough)
-    repeats = int(problem.train.duplicated(["table", "variant", "vcpus", "metric"]).sum())
     valid = {
         "converged": end.converged,
         "starts_agree": int(starts["agrees"].sum()) >= 2,
         "inside_bounds": not at_bound.any(),
-        "more_data_than_costs": dof - repeats >= len(logs),
+        "more_data_than_costs": dof - problem.repeats >= len(logs),
         "all_determined": bool(determined.all()),
     }
     tell("calibrated", 1.0)
