@@ -220,12 +220,7 @@ class Choice(Result):
         return found.assign(unit=found["unit"].mask(time, "ns").replace("dimensionless", "ratio"))
 
     def readable_information(self) -> pd.DataFrame:
-        """What would change the answer, for people to read.
-
-        A saving is what is taken now less what would be taken, once the cost is known, on average over all that the
-        cost may be. So it is no more than what is taken now costs, and the strategy that is named is better only where
-        the cost is such, though it may be worse on average, which is its row in `readable`.
-        """
+        """What would change the answer, for people to read: savings are averages over all that the cost may be."""
         found = self.information[self.information["matters"].astype(bool)]
         found = found.groupby("objective", sort=False).head(2)
         return pd.DataFrame(
