@@ -15,6 +15,7 @@ import typer
 import simlib
 from simlib.cli.output import Format, into_folder, paragraph, progress_bar, read_file, say, show, write
 from simlib.cli.questions import Elsewhere, FitOption, Output, grouped
+from simlib.decision.headline import TRUST
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
@@ -87,6 +88,11 @@ class Numbers:
 class Criteria:
     """What counts, and how sure the answer is to be."""
 
+    objective: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="What leads the answer. cost: CPU time of CLEAR + weight x guest time lost; "
+                     "lost; stall; p999; above10, above50, above99; clear; precopy."),
+    ] = "cost"  # fmt: skip
     weight: Annotated[float, typer.Option(help="CPU time in all: what a second of a vCPU is worth.")] = 1.0
     zone: Annotated[float, typer.Option(help="Share of an objective that does not matter.")] = 0.02
     confidence: Annotated[float, typer.Option(help="Probability that all differences hold.")] = 0.95
@@ -98,8 +104,8 @@ class Criteria:
     def arguments(self) -> dict[str, Any]:
         """The same for `simlib.choose` and `simlib.choose_batch`."""
         stall = parse_duration(self.max_stall, "--max-stall") * 1e-12 if self.max_stall else None
-        return {"weight": self.weight, "zone": self.zone, "confidence": self.confidence, "seed": self.seed,
-                "max_stall_s": stall}  # fmt: skip
+        return {"objective": self.objective, "weight": self.weight, "zone": self.zone, "confidence": self.confidence,
+                "seed": self.seed, "max_stall_s": stall}  # fmt: skip
 
 
 OutOption = Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")]
@@ -195,7 +201,7 @@ def choose(
 
     simlib choose --fit host/fit.json
     """
-    names = [*(among or []), *(simlib.decision.CHUNKS if chunks else [])]
+    names = [*(among or []), *(name for name in simlib.decision.CHUNKS if chunks and name not in (among or []))]
     choices = question.answers("choose", partial(simlib.choose, among=names or None))
     question.give("choose", choices, _print, simlib.decision.comparison, _by_architecture, "answers")
     if question.subject.everything:
@@ -205,13 +211,8 @@ def choose(
 @grouped
 def choose_batch(
     *,
-    objective: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="cost: CPU time of CLEAR + weight x guest time lost; "
-                     "lost; stall; p999; above10, above50, above99; clear; precopy."),
-    ] = "cost",
     question: Question,
-) -> None:  # fmt: skip
+) -> None:
     """Choose how many pages CLEAR_DIRTY_LOG should write-protect in one hold of mmu_lock.
 
     The same as simlib choose, but only among 64, 128, 256, ... pages and the whole ioctl, and for one objective. Then
@@ -225,7 +226,7 @@ def choose_batch(
 
     simlib choose-batch --all
     """
-    choices = question.answers("choose-batch", partial(simlib.choose_batch, objective=objective))
+    choices = question.answers("choose-batch", simlib.choose_batch)
     joined = simlib.decision.comparison_of_batches
     question.give("choose-batch", choices, _print_batch, joined, _readable_batches, "architectures")
 
@@ -306,8 +307,8 @@ def _advise(choice: Choice, objective: str) -> None:
 
 def _print(choice: Choice, verbose: bool) -> None:
     """A choice for people to read: what to do first, and no more than decides unless all is asked for."""
-    _advise(choice, "cost")
-    show(choice.readable("" if verbose else "cost"), Format.TABLE)
+    _advise(choice, choice.objective)
+    show(choice.readable("" if verbose else choice.objective), Format.TABLE)
     write("\n")
     for note in choice.notes:
         write(paragraph(f"{note}.") + "\n")
@@ -352,7 +353,7 @@ def _print_batch(choice: BatchChoice, verbose: bool) -> None:
     show(table if verbose else table[few], Format.TABLE)
     shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
-    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law):
+    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law, TRUST):
         write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")
     if verbose:
         write(f"\n{paragraph(choice.choice.guarantee)}\n\n")

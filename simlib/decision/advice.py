@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.decision.evidence import UNSTATED_HOST
-from simlib.decision.headline import advice, headline, joined, nothing_matters, shared_line
+from simlib.decision.headline import TRUST, advice, headline, joined, nothing_matters, shared_line
 from simlib.decision.objectives import OBJECTIVES
 from simlib.decision.strategies import Strategy
 from simlib.model.quantities import format_duration, format_seconds, say_size
@@ -54,6 +54,7 @@ class Choice(Result):
       given by hand``, or ``partly given by hand``.
     - `grounds`: the sentence behind that: what was calibrated, on what, and where the rest comes from.
     - `flags`: what to know before believing the result.
+    - `objective`: what counts most.
     """
 
     scenario: Scenario
@@ -73,6 +74,7 @@ class Choice(Result):
     evidence: str
     grounds: str
     flags: tuple[str, ...]
+    objective: str = "cost"
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"pareto": lambda choice: choice.table}
 
@@ -104,9 +106,9 @@ class Choice(Result):
         """What to do for every objective, in words."""
         return headline(self)
 
-    def advice(self, objective: str = "cost") -> dict[str, str]:
+    def advice(self, objective: str = "") -> dict[str, str]:
         """What to do where an objective counts most, how, how sure that is, and why: sentences by their labels."""
-        return advice(self, objective)
+        return advice(self, objective or self.objective)
 
     @property
     def nothing_to_do(self) -> bool:
@@ -187,11 +189,14 @@ class Choice(Result):
                 for first, rows in self.table.groupby("line_of", sort=False) if len(rows) > 3]  # fmt: skip
         budgets, known = self.readable_budgets(), self.readable_information().drop_duplicates("if one knew").head(2)
         more = budgets["more"].map(lambda share: f" ({share} CPU time in all)" if share else "")
+        least = format_seconds(float(self.table.loc[self.table["allowed"], "stall_bound_s"].min()))
+        budgets["take"] += np.where((budgets.index == 0) & (budgets["CPU time in all"] == ""),
+                                    f" (90 % bound of the least: {least})", "")  # fmt: skip
         said.append(f"If no stall may exceed {'; '.join(budgets['no stall above'] + ': ' + budgets['take'] + more)}")
         rows = known.iloc[:, :5].itertuples(index=False, name=None)
         costs = [f"{cost} ({saved} of {title}, with {other})" for title, cost, saved, _, other in rows]
         return [*said, f"Would change the answer, if known: {joined(costs, 'and')}" if costs else
-                "To know any one cost better would not change the answer"]  # fmt: skip
+                "To know any one cost better would not change the answer", TRUST]  # fmt: skip
 
     def readable_budgets(self) -> pd.DataFrame:
         """What keeping the longest stall short costs, for people to read, up to the first that costs nothing more."""
@@ -215,12 +220,7 @@ class Choice(Result):
         return found.assign(unit=found["unit"].mask(time, "ns").replace("dimensionless", "ratio"))
 
     def readable_information(self) -> pd.DataFrame:
-        """What would change the answer, for people to read.
-
-        A saving is what is taken now less what would be taken, once the cost is known, on average over all that the
-        cost may be. So it is no more than what is taken now costs, and the strategy that is named is better only where
-        the cost is such, though it may be worse on average, which is its row in `readable`.
-        """
+        """What would change the answer, for people to read: savings are averages over all that the cost may be."""
         found = self.information[self.information["matters"].astype(bool)]
         found = found.groupby("objective", sort=False).head(2)
         return pd.DataFrame(

@@ -16,13 +16,13 @@ import pandas as pd
 from simlib import parallel
 from simlib.decision.advice import Choice
 from simlib.decision.choice import check_scenario, chosen
-from simlib.decision.closed_form import ClosedForm, at_qemu_chunk, chunk_pages, closed_form
+from simlib.decision.closed_form import ClosedForm, chunk_pages, closed_form
 from simlib.decision.objectives import objective as objective_named
 from simlib.decision.ranking import Terms
 from simlib.errors import InputError
 from simlib.fits import AnyFit
 from simlib.model.pagetable import WORD_PAGES, PageTable
-from simlib.model.quantities import format_seconds, say_size
+from simlib.model.quantities import format_seconds
 from simlib.model.scenario import Scenario, as_scenario
 from simlib.results import Result, text_of
 
@@ -150,30 +150,17 @@ class BatchChoice(Result):
 
     @property
     def sentence(self) -> str:
-        """The recommendation, and the longest stalls of what is said to be as good."""
-        zone = format_seconds(float(self._answer["zone_s"]))
-        within = f"(within {zone} with {self.choice.confidence * 100:.6g} %)"
+        """Which batches are as good as the recommended one, and their longest stalls."""
         low, high = self.as_good
-        good = self.table[(self.table["effective_pages"] >= low) & (self.table["effective_pages"] <= high)]
-        least, most = (format_seconds(float(value), 2) for value in (good["stall_s"].min(), good["stall_s"].max()))
-        stall = f"longest stall {least}" + (f" to {most}" if most != least else "")
-        wider = at_qemu_chunk(self.scenario)
-        if wider != self.scenario:
-            own, qemu = (say_size(one.workload.clear_chunk or 0) for one in (self.scenario, wider))
-            stall += f" with CLEARs of {own}, up to {format_seconds(float(good['stall_bound_s'].max()), 2)} with {qemu}"
-        best = self._pages(self.recommended)
-        if (self.table["difference_s"] < 0)[self.table["allowed"]].any():
-            best += " (it changes least, and no other is better by what matters)"
-        if not self.matters:
-            text = f"it does not matter: any batch from {self._pages(low)} to {self._pages(high)} is as good {within}"
-        elif low == high:
-            text = f"recommended {best}; no other batch was found as good {within}"
-        else:
-            text = (
-                f"recommended {best}; any batch between {self._pages(low)} and {self._pages(high)} is as good {within}"
-            )
-        more = format_seconds(float(self._answer["regret_at_most_s"]), 2)
-        return f"{text}; {stall}" + ("" if self.certain else f"; another may be better by up to {more}")
+        stalls = self.table.loc[self.table["effective_pages"].between(low, high), "stall_s"]
+        least, most = (format_seconds(float(value), 2) for value in (stalls.min(), stalls.max()))
+        good = f"any batch from {self._pages(low)} to {self._pages(high)} is as good"
+        if low == high:
+            good = "no other batch was found as good"
+        zone, sure = format_seconds(float(self._answer["zone_s"])), f"{self.choice.confidence * 100:.6g} %"
+        stall = least if least == most else f"{least} to {most}"
+        best = f"recommended {self._pages(self.recommended)}" if self.matters else "it does not matter"
+        return f"{best}; {good} (within {zone} with {sure}); longest stall {stall}"
 
     @property
     def law_confirmed(self) -> bool:
@@ -247,7 +234,7 @@ def choose_batch(
     >>> found.table["effective_pages"].tolist(), found.evidence
     ([64, 128, 256], 'facts alone')
     >>> found.sentence
-    'it does not matter: any batch from 64 pages to the whole ioctl is as good (within ... with 95 %); longest ...'
+    'it does not matter; any batch from 64 pages to the whole ioctl is as good (within ... with 95 %); longest ...'
     """
     scenario, terms = as_scenario(scenario), Terms(weight, zone, confidence, max_stall_s, seed)
     check_scenario(scenario)

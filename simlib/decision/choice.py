@@ -25,6 +25,7 @@ from simlib.decision.closed_form import at_qemu_chunk
 from simlib.decision.evidence import fit_of, grounds
 from simlib.decision.information import value_of_information
 from simlib.decision.objectives import OBJECTIVES
+from simlib.decision.objectives import objective as objective_named
 from simlib.decision.ranking import Ranking, Terms
 from simlib.decision.strategies import Strategy, strategies_of
 from simlib.decision.trials import Trials
@@ -53,6 +54,7 @@ def choose(
     *,
     among: Sequence[str] | None = None,
     fit: AnyFit | None = None,
+    objective: str = "cost",
     weight: float = 1.0,
     zone: float = 0.02,
     confidence: float = 0.95,
@@ -71,6 +73,8 @@ def choose(
       By default those of `simlib.decision.strategies` that differ for the scenario.
     - `fit`: calibrated costs. By default the shipped fit of the scenario's machine, if there is one. Costs that neither
       has are drawn from the priors.
+    - `objective`: what counts most: a name of `simlib.decision.objectives.OBJECTIVES`. It leads the sentences and the
+      table; all are answered.
     - `weight`: for the CPU time in all: what a second of a vCPU is worth, in seconds of the clearing thread.
     - `zone`: differences below this share of an objective's best value do not matter, nor those below its
       `Objective.floor`.
@@ -88,8 +92,8 @@ def choose(
     >>> found.table["strategy"].tolist(), found.evidence
     (['whole-ioctl', 'every-64'], 'facts alone')
     """
-    terms = Terms(weight, zone, confidence, max_stall_s, seed)
-    return chosen(as_scenario(scenario), among, fit, terms, announce, progress)
+    leads, terms = objective_named(objective).name, Terms(weight, zone, confidence, max_stall_s, seed)
+    return dataclasses.replace(chosen(as_scenario(scenario), among, fit, terms, announce, progress), objective=leads)
 
 
 def chosen(
@@ -125,7 +129,8 @@ def chosen(
         scenario=scenario, strategies=strategies, weight=terms.weight, zone=terms.zone, confidence=terms.confidence,
         seed=terms.seed, how=trials.how, runs=(SELECTION_RUNS, fresh), table=ranking.table, pairs=ranking.pairs,
         answers=ranking.answers, budgets=ranking.budgets, information=_information(logs, ranking),
-        costs=costs.table(), evidence=costs.evidence, grounds=grounds(costs.evidence, fit_of(scenario, fit)),
+        costs=costs.table(), evidence=costs.evidence,
+        grounds=grounds(costs.evidence, fit_of(scenario, fit), given=fit is not None),
         flags=(*notes, *_flags(scenario, wider, costs)),
     )  # fmt: skip
 

@@ -36,10 +36,13 @@ def origin(fit: Fit | None) -> str:
     return f"{machine.name} ({fit.meta['dataset']})"
 
 
-def grounds(evidence: str, fit: Fit | None) -> str:
-    """The sentence behind a value of `UncertainCosts.evidence`; calibrated costs come from the fit."""
-    where = origin(fit)
-    return {
+def grounds(evidence: str, fit: Fit | None, *, given: bool = False) -> str:
+    """The sentence behind a value of `UncertainCosts.evidence`; calibrated costs come from the fit.
+
+    - `given`: whether somebody gave the fit, who is told what is bad about it.
+    """
+    where, doubt = origin(fit), fit.doubt if fit is not None and given else ""
+    said = {
         "calibrated": f"calibrated on {where}",
         "partly calibrated: faults only": f"costs of faults calibrated on {where}; those of CLEAR {_REST}",
         "partly calibrated": f"partly calibrated on {where}; the rest {_REST}",
@@ -47,3 +50,4 @@ def grounds(evidence: str, fit: Fit | None) -> str:
         "costs given by hand": "the scenario gives every cost that decides; none was calibrated",
         "partly given by hand": f"the scenario gives some costs, none was calibrated; the rest {_REST}",
     }[evidence]
+    return f"{said}; but {doubt}" if doubt else said

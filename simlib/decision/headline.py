@@ -24,7 +24,11 @@ ROUNDED_UP = 1e-4
 _IMPERATIVE = re.compile(r"(CLEAR|an eager split) (let|hold|cover|allocate)s ([^(]*[^( ])")
 
 
-def advice(choice: Choice, objective: str = "cost") -> dict[str, str]:
+TRUST = "Stalls are the model's: trust their order more than their size (docs/choose.md, If you see longer pauses)"
+"""What is said last, of all choices."""
+
+
+def advice(choice: Choice, objective: str) -> dict[str, str]:
     """Sentences by their labels, in the order in which they are read; the first has none.
 
     - `objective`: what counts most.
@@ -35,13 +39,14 @@ def advice(choice: Choice, objective: str = "cost") -> dict[str, str]:
         said["To do so"], shipped = _means(choice, take)
         chunks = "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
         said["Without a patch"] = "" if shipped else chunks
-    said |= {"How sure": _sure(choice, objective), "Evidence": choice.grounds, "Other goals": _others(choice, take)}
+    said |= {"Longest stall": _stalls(choice), "How sure": _sure(choice, objective), "Evidence": choice.grounds,
+             "Other goals": _others(choice, take)}  # fmt: skip
     return {label: text for label, text in said.items() if text} | {"Guest": choice.guest}
 
 
 def headline(choice: Choice) -> str:
     """What to do for every objective, as one text."""
-    said = advice(choice)
+    said = advice(choice, choice.objective)
     return ". ".join([said[""], *(f"{label}: {said[label]}" for label in ("Other goals", "How sure") if label in said)])
 
 
@@ -110,6 +115,21 @@ def _means(choice: Choice, take: str) -> tuple[str, bool]:
     return "; ".join(texts), all(shipped for _, shipped in found.values())
 
 
+def _stalls(choice: Choice) -> str:
+    """The longest stall as it is, and with what shortens it most, each with its bound."""
+    table, answer = choice.table.set_index("strategy"), choice.answers.set_index("objective").loc["stall"]
+    now, best = table[table["as_it_is"]], table.loc[answer["take"]]
+    often, bound = "in 90 % of migrations at most ", say_seconds(best["stall_bound_s"])
+    least = f"shortest with {answer['take']}, {say_seconds(best['stall_s'])} ({often * now.empty}{bound})"
+    if now.empty:
+        return least
+    if best["as_it_is"] or (answer["any_is_as_good"] and now["allowed"].iloc[0]):
+        shortens = "shortens" if answer["certain"] else "is sure to shorten"
+        least = f"nothing simulated {shortens} it by more than {say_seconds(answer['zone_s'])}"
+    old, bound = (say_seconds(now[column].iloc[0]) for column in ("stall_s", "stall_bound_s"))
+    return f"{old} as it is ({often}{bound}); {least}"
+
+
 def _sure(choice: Choice, objective: str) -> str:
     """By how much another strategy may be better, and for what else that is open."""
     answers, title = choice.answers.set_index("objective"), OBJECTIVES[objective].title
@@ -129,17 +149,19 @@ def _sure(choice: Choice, objective: str) -> str:
     if choice.table.set_index("strategy").loc[mine["take"], "as_it_is"] or mine["any_is_as_good"]:
         return ""  # the first sentence has it
     most = f" by more than {_share(mine['regret_at_most_s'], mine['value_s'])}" * bool(mine["regret_at_most_s"])
-    return f"{sure} that no other way needs less {title}{most}"
+    return f"{sure} that no other way {'needs less' if 'CPU' in title else 'further lowers the'} {title}{most}"
 
 
 def _others(choice: Choice, take: str) -> str:
-    """What to take for the objectives that ask for something else, with what to set if a patch is not needed."""
+    """What to take for the objectives that ask for something else, at which price, and what to set if no patch is."""
     rows = choice.answers[~choice.answers["any_is_as_good"].astype(bool) & (choice.answers["take"] != take)]
-    now, said = set(choice.table.loc[choice.table["as_it_is"], "strategy"]), []
+    table, said = choice.table.set_index("strategy"), []
     for name, mine in rows.groupby("take", sort=False):
         text, shipped = _means(choice, str(name))
-        how = " (as it is)" if name in now else f" ({text})" if shipped else ""
-        said.append(f"for {joined([OBJECTIVES[one].title for one in mine['objective']], 'or')} take {name}{how}")
+        how = "as it is; " if table.loc[name, "as_it_is"] else f"{text}; " if shipped else ""
+        stall = f"longest stall then {say_seconds(table.loc[name, 'stall_s'])}"
+        goals = joined([OBJECTIVES[one].title for one in mine["objective"]], "or")
+        said.append(f"for {goals} take {name} ({how}{stall})")
     return "; ".join(said)
 
 

@@ -17,7 +17,8 @@ AnyFit = Fit | CostEstimate | str | Path
 def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstimate | None, tuple[str, ...]]:
     """The costs to use, by default those of the shipped fit of the scenario's machine, and what to know of them.
 
-    The notes say where the costs come from, if nobody said so, and that they were calibrated on another architecture.
+    The notes say where the costs come from, if nobody said so, what a given fit does not determine, and that it was
+    calibrated on another architecture.
     The scenario has no variants. Without a fit, the costs are None.
 
     >>> estimate, notes = choose_fit(Scenario.parse({"machine": {"name": "ampere-altra"}}))
@@ -28,7 +29,7 @@ def choose_fit(scenario: Scenario, fit: AnyFit | None = None) -> tuple[CostEstim
         return fit, ()
     if isinstance(fit, str | Path):
         fit = load_fit(fit)
-    notes = []
+    notes = [f"warning: {fit.doubt}"] if fit is not None and fit.doubt else []
     if fit is None:
         fit = find_fit(scenario)
         if fit is None:

@@ -163,6 +163,21 @@ class Fit(Result):
         return tuple(lines[said] + ", ".join(names) for said, names in words.items() if names)
 
     @property
+    def doubt(self) -> str:
+        """Why not to trust what rests on this fit, of the flags that do not hold; empty if all do.
+
+        >>> from simlib.fits import load_fit
+        >>> load_fit("data/fits/x86-published.json").doubt
+        'your fit does not determine fault_jitter (0.05 to 1.5): do not trust this answer before it does'
+        """
+        said = [f"did not pass {name!r}" for name, good in self.valid.items() if not good and name != "all_determined"]
+        rows = self.costs()[~self.parameters["determined"].astype(bool)].query("low < high")
+        said += [f"does not determine {name} ({low:.5g} to {high:.5g}{' ns' * (unit == 'ns')})"
+                 for name, low, high, unit in rows[["name", "low", "high", "unit"]].to_numpy().tolist()
+                 if not self.valid.get("all_determined", True)]  # fmt: skip
+        return f"your fit {' and '.join(said)}: do not trust this answer before it does" if said else ""
+
+    @property
     def warnings(self) -> list[str]:
         """What is not good about a calibration, and what to do, one sentence each."""
         return [f"warning: not {name.replace('_', ' ')}: {text}" for name, text in self.advice.items()]
