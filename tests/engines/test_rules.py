@@ -57,6 +57,31 @@ def test_behind_the_last_page_the_last_region_s_lock_is_meant(engine):
 
 
 @BOTH
+def test_hits_are_counted_page_by_page_up_to_a_whole_word(engine):
+    """Pages 0 to 7 are mapped; from page 1 on there are seven hits before the next fault."""
+
+    def touch(program, pages):
+        for _ in range(pages):
+            program.run(1000)
+            program.access(*[lambda: program.map(Map.PAGE, logging=False)] * 4)
+            program.advance(1)
+
+    program = Program()
+    with program.thread() as first:
+        touch(program, 1)
+    with program.thread() as second:
+        program.run(2000)
+        touch(program, 7)
+        program.back(REGION)
+        with program.loop(until=REGION.done()):
+            touch(program, 1)
+    none = np.zeros(2, int)
+    job = Job(program.steps(), np.array([first.first, second.first]), np.array([[0, 1], [1, 16]]), none, 0, 0, 0, none,
+              pages=64, vcpus=2)  # fmt: skip
+    assert engine.run(job).faults.sum(axis=1).tolist() == [1, 15]
+
+
+@BOTH
 @pytest.mark.parametrize("vcpus", [0, 1, 2])
 def test_waiters_are_all_threads_that_wait_and_vcpus_the_vcpus_among_them(engine, vcpus):
     def asks(program):
