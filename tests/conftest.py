@@ -23,6 +23,9 @@ settings.load_profile("simlib")
 # A shell that starts a job in the background has it ignore Ctrl-C, and so would every process that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Readline tells the workers of xdist how wide a terminal is that they do not have.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def hangups_are_heard() -> Iterator[None]:

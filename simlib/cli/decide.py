@@ -15,7 +15,6 @@ import typer
 import simlib
 from simlib.cli.output import Format, into_folder, paragraph, progress_bar, read_file, say, show, write
 from simlib.cli.questions import Elsewhere, FitOption, Output, grouped
-from simlib.decision.headline import TRUST
 from simlib.errors import InputError
 from simlib.files import write_together
 from simlib.model.quantities import format_seconds, format_size, parse_bandwidth, parse_duration, parse_size
@@ -353,7 +352,7 @@ def _print_batch(choice: BatchChoice, verbose: bool) -> None:
     show(table if verbose else table[few], Format.TABLE)
     shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
-    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law, TRUST):
+    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law, choice.choice.notes[-1]):
         write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")
     if verbose:
         write(f"\n{paragraph(choice.choice.guarantee)}\n\n")

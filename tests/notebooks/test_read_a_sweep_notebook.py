@@ -28,7 +28,7 @@ def test_it_runs_and_draws_a_map_for_every_architecture(ran: Any) -> None:
     told = tell(run)
     assert told["sizes"] == {"architecture": 1, "vcpus": 3, "access_interval": 2, "policy": 3}
     assert len(told["best"]) == 6
-    assert f"Of {len(shipped()):,} places" in answer_of(run)
+    assert f"The sweep has {len(shipped()):,} places" in answer_of(run)
 
 
 def test_the_shipped_table_is_that_of_the_shipped_grid() -> None:
