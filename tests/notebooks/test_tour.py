@@ -48,7 +48,7 @@ def test_it_says_what_it_computes(run: Run) -> None:
     assert told["published"] == 21
     answer = answer_of(run)
     assert answer.startswith("**Answer.**")
-    assert f"−{-told['change']:.0f} %" in answer
+    assert f"{-told['change']:.0f} % shorter" in answer
     assert idea in answer
 
 

@@ -55,7 +55,7 @@ def test_it_says_what_it_computes(run: Run) -> None:
     answer = answer_of(run)
     for name in (idea, "every-64"):
         change = 100 * (clear[name] / clear["whole-ioctl"] - 1)
-        assert f"CLEAR by +{change:.0f} %" in answer
+        assert f"CLEAR takes {change:.0f} % more" in answer
 
 
 def test_the_words_of_the_errors(run: Run) -> None:
