@@ -20,7 +20,8 @@ def _changes_of(compared: Comparison, policy: str, vcpus: int) -> str:
     for metric, more in (("longest_stall", "longer"), ("clear_cpu_time", "more")):
         change, low, high = rows.loc[[metric], ["change_percent", "change_low", "change_high"]].iloc[0].astype(float)
         less = "shorter" if more == "longer" else "less"
-        said[metric] = (f"{signed(abs(change)).lstrip("+")} % {more if change > 0 else less} "
+        size = signed(abs(change)).removeprefix("+")
+        said[metric] = (f"{size} % {more if change > 0 else less} "
                         f"({compared.level:.0%}: {signed(low)} to {signed(high)} %)")  # fmt: skip
     stall, clear = said["longest_stall"], said["clear_cpu_time"]
     return f"With `{policy}` the longest stall is {stall}, and CLEAR takes {clear} CPU time"
