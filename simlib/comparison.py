@@ -52,9 +52,8 @@ class Comparison(Result):
             frame[name].map("{:.4g}".format).mask(time, frame[name].map(lambda value: format_seconds(value, 4)))
             for name in ("estimate", "low", "high")
         )
-        changes = (
-            frame[["change_percent", "change_low", "change_high"]].abs().max(axis=1) >= 0.05
-        )  # not if it is unknown
+        shares = frame[["change_percent", "change_low", "change_high"]]
+        changes = shares.abs().max(axis=1) >= 0.05  # false where it is unknown
         points = frame[["change_low", "change_high"]].map("{:+.1f}".format)
         shown = frame[["policy", "variant", "vcpus", "metric"]].assign(
             estimate=estimate, interval=low + " … " + high, unit=frame["unit"].mask(time, ""),

@@ -13,7 +13,7 @@ NOT_STATED = ("not stated", "not applicable")
 SOURCE_WORDS = {
     "message_id": "Message-ID", "commit": "commit", "cover": "cover letter", "base": "base", "base_commit": "base",
     "previous_version": "previous version", "in_reply_to": "in reply to", "reply": "reply", "merged": "merged as",
-    "quoted_in": "quoted in", "archive": "archive", "read_at": "read at", "index_id": "index id", "seed": "seed",
+    "quoted_in": "quoted in", "archive": "archive", "read_at": "read at", "index_id": "index id", "posting": "posting",
 }  # fmt: skip
 """Keys of a descriptor's source, beside author, subject and date, as they are read aloud."""
 KINDS = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from simlib.calibration.search import STEPS, Minimum
 from simlib.fits import BOUNDS, Fit
@@ -64,11 +65,16 @@ def _at_bound(fit: Fit) -> str:
 
 
 def _few_data(fit: Fit) -> str:
-    settings = int((~fit.train.duplicated(["table", "variant", "vcpus", "metric"])).sum())
+    rows, costs = len(fit.train), len(fit.estimate.names)
     return (
-        f"{len(fit.train)} observations of {settings} different things are few for {len(fit.estimate.names)} costs, "
-        "which may then not be told apart: measure at other vCPUs or other metrics, or ask for fewer costs"
+        f"{rows - repeats(fit.train)} different observations ({rows} with repeats) are few for {costs} costs, which "
+        "may then not be told apart: measure at other vCPUs or other metrics, or ask for fewer costs"
     )
+
+
+def repeats(observations: pd.DataFrame) -> int:
+    """How many observations measure again what another one does: they tell no further cost."""
+    return int(observations.duplicated(["table", "variant", "vcpus", "metric"]).sum())
 
 
 def _not_determined(fit: Fit) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from simlib.calibration.advice import advice
+from simlib.calibration.advice import advice, repeats
 from simlib.calibration.noise import ROUNDS, SETTLED, Noise, assumed_ratios, estimate_noise
 from simlib.calibration.problem import FloatArray, Problem
 from simlib.calibration.search import Minimum, Objective, explore, minimise
@@ -88,7 +88,7 @@ def calibrate(
         "converged": end.converged,
         "starts_agree": int(starts["agrees"].sum()) >= 2,
         "inside_bounds": not at_bound.any(),
-        "more_data_than_costs": dof - problem.repeats >= len(logs),
+        "more_data_than_costs": dof - repeats(problem.train) >= len(logs),
         "all_determined": bool(determined.all()),
     }
     tell("calibrated", 1.0)

@@ -63,11 +63,6 @@ class Problem:
         """The observations that the calibration may see."""
         return self.observations[self.observations["train"]]
 
-    @property
-    def repeats(self) -> int:
-        """How many of them measure again what another one does."""
-        return int(self.train.duplicated(["table", "variant", "vcpus", "metric"]).sum())
-
     @cached_property
     def measured(self) -> FloatArray:
         """Logarithms of their values, shape (observations,)."""

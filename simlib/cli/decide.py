@@ -352,7 +352,7 @@ def _print_batch(choice: BatchChoice, verbose: bool) -> None:
     show(table if verbose else table[few], Format.TABLE)
     shares = ", ".join(f"{rule} {share[:-1]} %" for rule, share in zip(rules["rule"], rules["share"], strict=True))
     write("\n")
-    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law, choice.choice.notes[-1]):
+    for text in (choice.sentence, f"simple rules, worse by: {shares}", choice.law):
         write(paragraph(f"{text[0].upper()}{text[1:]}.") + "\n")
     if verbose:
         write(f"\n{paragraph(choice.choice.guarantee)}\n\n")

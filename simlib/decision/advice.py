@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from simlib.decision.evidence import UNSTATED_HOST
-from simlib.decision.headline import TRUST, advice, headline, joined, nothing_matters, shared_line
+from simlib.decision.headline import advice, headline, joined, nothing_matters, shared_line
 from simlib.decision.objectives import OBJECTIVES
 from simlib.decision.strategies import Strategy
 from simlib.model.quantities import format_duration, format_seconds, say_size
@@ -196,7 +196,7 @@ class Choice(Result):
         rows = known.iloc[:, :5].itertuples(index=False, name=None)
         costs = [f"{cost} ({saved} of {title}, with {other})" for title, cost, saved, _, other in rows]
         return [*said, f"Would change the answer, if known: {joined(costs, 'and')}" if costs else
-                "To know any one cost better would not change the answer", TRUST]  # fmt: skip
+                "To know any one cost better would not change the answer"]  # fmt: skip
 
     def readable_budgets(self) -> pd.DataFrame:
         """What keeping the longest stall short costs, for people to read, up to the first that costs nothing more."""

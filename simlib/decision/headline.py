@@ -24,10 +24,6 @@ ROUNDED_UP = 1e-4
 _IMPERATIVE = re.compile(r"(CLEAR|an eager split) (let|hold|cover|allocate)s ([^(]*[^( ])")
 
 
-TRUST = "Stalls are the model's: trust their order more than their size (docs/choose.md, If you see longer pauses)"
-"""What is said last, of all choices."""
-
-
 def advice(choice: Choice, objective: str) -> dict[str, str]:
     """Sentences by their labels, in the order in which they are read; the first has none.
 
@@ -40,6 +36,7 @@ def advice(choice: Choice, objective: str) -> dict[str, str]:
         chunks = "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
         said["Without a patch"] = "" if shipped else chunks
     said |= {"Longest stall": _stalls(choice), "How sure": _sure(choice, objective), "Evidence": choice.grounds,
+             "Limits": "stalls are the model's: trust their order more than their size (docs/choose.md)",
              "Other goals": _others(choice, take)}  # fmt: skip
     return {label: text for label, text in said.items() if text} | {"Guest": choice.guest}
 

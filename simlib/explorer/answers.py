@@ -20,14 +20,14 @@ from simlib.engine.timeline import ownership_over_time, timeline
 from simlib.errors import RunInterruptedError, SimlibError
 from simlib.explorer.state import State
 from simlib.fits import UncertainCosts, choose_fit, find_fit, told
-from simlib.fits.priors import LEVEL
-from simlib.fits.spread import Spread, decisive
+from simlib.fits.spread import decisive, variations
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.policies import OWN
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.workload import Workload
 from simlib.parallel import Check, each
+from simlib.prediction import Values
 from simlib.sampling import why_not
 from simlib.sampling.travel import Journey, job_of_clear, travel
 from simlib.simulation import flags_of, run_scenario
@@ -233,33 +233,29 @@ class Ranges(NamedTuple):
 def ranges(state: State, strategies: Sequence[str], check: Check) -> Ranges:
     """The same walks with each drawn cost at both ends of its prior; a change compares two walks at the same end."""
     known = {name: costed(state.case(name))[1] for name in dict.fromkeys((*strategies, OWN))}
-    drawn = {cost: one for one in known.values() for cost in one.drawn}
-    if not drawn:
+    if not any(one.drawn for one in known.values()):
         return Ranges(pd.DataFrame(columns=RANGED), "")
-    ends = [(cost, end) for cost, one in drawn.items() for end in one.ends(cost, LEVEL)]
-    cases: dict[str, list[Scenario]] = {}
-    for name, one in known.items():
-        best = one.central()
-        cases[name] = [best, *(best.with_costs(**{cost: end}) if cost in one.drawn else best for cost, end in ends)]
-    apart: list[Scenario] = []
+    cases = {name: [one.central(), *variations(one)] for name, one in known.items()}
+    apart: list[Scenario] = []  # strategies that come to the same walk once
     apart.extend(case for rows in cases.values() for case in rows if case not in apart)
 
     def one_walk(case: Scenario, inner: Check) -> dict[str, float | str]:
         return Trip("", travel(case, SEED, 0.5, _both(check, inner))).row(case.guest.vcpus)
 
+    def values(name: str) -> Values:
+        rows = walked.to_numpy(dtype=float)[[apart.index(case) for case in cases[name]]]
+        return Values(rows[:1], rows[1:], known[name].drawn, np.empty(0))
+
     walked = pd.DataFrame(each([partial(one_walk, case) for case in apart])).drop(columns="strategy")
-    values = {name: walked.to_numpy(dtype=float)[[apart.index(case) for case in rows]] for name, rows in cases.items()}
-    parts, shares, half = [], [], len(walked.columns)
-    most = np.where(walked.columns == "guest_throughput", 1.0, np.inf)
+    most, parts = np.where(walked.columns == "guest_throughput", 1.0, np.inf), []
     for name in strategies:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            both = np.hstack([values[name], values[name] / values[OWN]])
-        spread = Spread.of(tuple(drawn), both[0], both[1:])
-        shares.append(spread._replace(moved=spread.moved[:, :, :half]).shares())
-        low, high = np.array([spread.interval(column, centre) for column, centre in enumerate(both[0])]).T
-        rows = (name, walked.columns, low[:half], np.minimum(high[:half], most), low[half:], high[half:])
+        low, high, change_low, change_high = (
+            ends for one in (values(name), values(name).over(values(OWN)))
+            for ends in np.array([one.spread().interval(*each_one) for each_one in enumerate(one.points[0])]).T
+        )  # fmt: skip
+        rows = (name, walked.columns, low, np.minimum(high, most), change_low, change_high)
         parts.append(pd.DataFrame(dict(zip(RANGED, rows, strict=True))))
-    return Ranges(pd.concat(parts, ignore_index=True), decisive(shares[0]))
+    return Ranges(pd.concat(parts, ignore_index=True), decisive(values(strategies[0]).spread().shares()))
 
 
 def batches(scenario: Scenario) -> list[int]:

@@ -9,9 +9,9 @@ import pandas as pd
 
 from simlib.explorer.findings import Findings
 from simlib.figures.explorer import strategy_colours
-from simlib.figures.style import seconds, signed
+from simlib.figures.style import signed
 from simlib.model.policies import OWN
-from simlib.model.quantities import say_size
+from simlib.model.quantities import say_seconds, say_size
 from simlib.results import rendered
 
 TERMS = {
@@ -33,7 +33,7 @@ def answer(found: Findings) -> str:
         "simlib.explorer", "answer.html.j2", rows=rows, least=_least(found) if rows else None, terms=TERMS.values(),
         reason=found.parts.get("reason"), as_it_is=found.state.case() == found.state.case(OWN),
         now=found.state.scenario.policy.lets_go,
-        filters={"seconds": seconds, "percent": percent, "shown": _shown},
+        filters={"seconds": say_seconds, "percent": percent, "shown": _shown},
     )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def percent(ratio: float) -> str:
 
 
 def _shown(value: float, quantity: str) -> str:
-    return f"{100 * value:.2f} %" if quantity == "guest_throughput" else seconds(value)
+    return f"{100 * value:.2f} %" if quantity == "guest_throughput" else say_seconds(value)
 
 
 def _least(found: Findings) -> dict[Any, Any] | None:

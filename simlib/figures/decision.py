@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from simlib.errors import InputError
 from simlib.figures import style
 from simlib.figures.frame import TEXT, TRUTH, in_order, number, reads
-from simlib.model.quantities import format_size
+from simlib.model.quantities import format_size, say_seconds
 
 _ABOVE_0, _END = number(np.finfo(float).tiny), number(0, gaps=True)
 
@@ -237,7 +237,7 @@ def pareto(table: pd.DataFrame, title: str = "What a strategy trades: stalls, CL
         showlegend=True,
     )
     rows["label"] = _labels(rows)
-    said = [rows["strategy"], *(rows[time].map(style.seconds) for time in ("stall_s", "clear_s", "lost_s"))]
+    said = [rows["strategy"], *(rows[time].map(say_seconds) for time in ("stall_s", "clear_s", "lost_s"))]
     looks = (("not on the front", "circle", 9, 0, style.MUTED), ("on the front", "diamond", 14, 1, style.INK))
     for on_front, (name, symbol, size, edge, ink) in enumerate(looks):
         part = rows[rows["on_front"] == bool(on_front)]

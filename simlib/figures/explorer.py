@@ -20,6 +20,7 @@ from simlib.figures import style
 from simlib.figures.decision import batch_text
 from simlib.figures.frame import in_order
 from simlib.figures.ownership import ownership_bars
+from simlib.model.quantities import say_seconds
 
 HEIGHT = 340
 """Pixels; a row of them and the words above fit into 720."""
@@ -119,7 +120,7 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
     colours = strategy_colours(strategies["strategy"].tolist())
     shown += [(strategies[strategies["strategy"] == name], colour, 13) for name, colour in colours.items()]
     for rows, colour, size in shown:
-        said = rows[["longest_stall_s", "clear_cpu_time_s"]].map(style.seconds).agg(" stall, CLEAR ".join, axis=1)
+        said = rows[["longest_stall_s", "clear_cpu_time_s"]].map(say_seconds).agg(" stall, CLEAR ".join, axis=1)
         look = looks | {"marker": {"size": size, "color": colour}, "mode": "markers"}
         if "batch_pages" in rows:
             look |= {"text": _labels(rows), "mode": "lines+markers+text"}
@@ -134,7 +135,7 @@ def tradeoff(strategies: pd.DataFrame, batches: pd.DataFrame | None, own: float)
         traces,
         "What a shorter stall costs",
         xaxis=style.time_axis(every["clear_cpu_time_s"], "CPU time of CLEAR"),
-        yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", style.seconds, 2.0),
+        yaxis=style.log_axis([*every["longest_stall_s"], own / 2], "longest stall", say_seconds, 2.0),
         shapes=[across | {"line": _THEORY}],
         annotations=[place | {"text": "half of the stall now", "font": {"size": 11}, "showarrow": False}],
     )

@@ -131,8 +131,7 @@ def published_errors(table: pd.DataFrame, title: str = "Predicted against publis
     [('fitted', [1.0]), ('held out', [-7.5])]
     """
     rows = table[np.isfinite(table["error_percent"]) & table["role"].isin(ROLE_LOOKS)]
-    rows = checked(rows, _PUBLISHED_COLUMNS, "table").sort_values("study", kind="stable")
-    rows = rows.sort_values("study", key=lambda names: ~names.str.contains(": "), kind="stable")
+    rows = checked(rows, _PUBLISHED_COLUMNS, "table")
     rows["line"] = rows["study"] + "<br>" + rows["metric"]
     lines = in_order(rows["line"])
     figure = go.Figure()

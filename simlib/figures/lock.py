@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 
 from simlib.figures import style
 from simlib.figures.frame import TEXT, in_order, number, reads, word
+from simlib.model.quantities import say_seconds
 
 MOST_THREADS = 16
 """Lines in `progress`: more cannot be told apart."""
@@ -148,7 +149,7 @@ def histogram(frame: pd.DataFrame, title: str = "Time at each lock", what: str =
                 offset=0,
                 y=part["count"],
                 name=mode,
-                text=[f"{style.seconds(high / 2)} to {style.seconds(high)}" for high in part["up_to_s"]],
+                text=[f"{say_seconds(high / 2)} to {say_seconds(high)}" for high in part["up_to_s"]],
                 textposition="none",
                 legendgroup=mode,
                 showlegend=True,

@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 
 from simlib.errors import InputError, nearest
 from simlib.figures.frame import TEXT, checked, in_order, number, reads, word
-from simlib.figures.style import MODE_COLOURS, legend_below, row_axis, seconds, spans, subplots, time_unit, titled
+from simlib.figures.style import MODE_COLOURS, legend_below, row_axis, spans, subplots, time_unit, titled
+from simlib.model.quantities import say_seconds
 
 MOST_ROWS = 40
 """Rows in `lock_ownership`."""
@@ -85,7 +86,7 @@ def lock_ownership(
             mode="lines",
             line={"color": OWNER_COLOURS[str(owner)], "width": thick * each, "simplify": False},
             name=f"{what}: {owner}",
-            text=np.repeat((part["end_s"] - part["begin_s"]).map(seconds), 3),
+            text=np.repeat((part["end_s"] - part["begin_s"]).map(say_seconds), 3),
             showlegend=True,
             hovertemplate=f"%{{x:.7g}} {unit}: %{{text}}<extra>%{{fullData.name}}</extra>",
             row=1,

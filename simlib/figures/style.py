@@ -16,7 +16,6 @@ from plotly.colors import hex_to_rgb
 from plotly.subplots import make_subplots
 
 from simlib.figures.frame import in_order
-from simlib.model.quantities import say_seconds
 
 TEMPLATE = "simlib"
 """Name under which the template is registered with plotly."""
@@ -72,9 +71,6 @@ MODEBAR: dict[str, Any] = {
 
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 """Units that a person reads, in seconds."""
-
-seconds = say_seconds
-"""A time for a tick."""
 
 _STILL = {"itemclick": False, "itemdoubleclick": False}
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -173,8 +173,7 @@ class Fit(Result):
         said = [f"did not pass {name!r}" for name, good in self.valid.items() if not good and name != "all_determined"]
         rows = self.costs()[~self.parameters["determined"].astype(bool)].query("low < high")
         said += [f"does not determine {name} ({low:.5g} to {high:.5g}{' ns' * (unit == 'ns')})"
-                 for name, low, high, unit in rows[["name", "low", "high", "unit"]].to_numpy().tolist()
-                 if not self.valid.get("all_determined", True)]  # fmt: skip
+                 for name, low, high, unit in rows[["name", "low", "high", "unit"]].to_numpy().tolist()]  # fmt: skip
         return f"your fit {' and '.join(said)}: do not trust this answer before it does" if said else ""
 
     @property

@@ -15,9 +15,10 @@ import pandas as pd
 from simlib.comparison import Comparison
 from simlib.decision import BatchChoice, Choice
 from simlib.errors import InputError
-from simlib.figures.style import seconds, signed
+from simlib.figures.style import signed
 from simlib.fits import Fit
 from simlib.fits.tables import numbered
+from simlib.model.quantities import say_seconds
 from simlib.model.scenario import Scenario
 from simlib.prediction import PredictionResult
 from simlib.report.block import Block, Chart, Listing, Prose, Table, number_text
@@ -117,7 +118,7 @@ def value_text(value: float, unit: str) -> str:
     if not np.isfinite(value):
         return "not known"
     if unit == "s":
-        return seconds(value)
+        return say_seconds(value)
     if unit == "share":
         return f"{100 * value:.3g} %"
     return number_text(float(value)) + ("" if unit in ("count", "") else f" {unit}")
@@ -312,7 +313,7 @@ def _lost(curve: pd.DataFrame) -> str:
     half = float(curve.loc[curve["degradation"] > 0.5, "width_s"].sum())
     return (
         f"The guest loses up to {100 * float(curve['degradation'].max()):.0f} % of its throughput in a bin of time, "
-        f"and more than half of it for {seconds(half)} in all."
+        f"and more than half of it for {say_seconds(half)} in all."
     )
 
 

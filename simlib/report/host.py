@@ -11,13 +11,12 @@ import pandas as pd
 from simlib import figures
 from simlib.errors import InputError
 from simlib.figures.host import chunk_name, clear_under_load
-from simlib.figures.style import seconds
 from simlib.fits import Fit, load_fit
 from simlib.host.held_out import CLEAR_BAR, STALL_BAR, interrupted_shares, judged
 from simlib.host.measure import NAME
 from simlib.host.measured import HostData, is_quiet, load_host
 from simlib.host.noise import FOREIGN_PERCENT, FREQUENCY_PERCENT, STEAL_PERCENT
-from simlib.model.quantities import format_size
+from simlib.model.quantities import format_size, say_seconds
 from simlib.prediction import LEVEL
 from simlib.report.block import Block, Chart, Note, Table
 from simlib.report.page import Report, Section
@@ -172,13 +171,13 @@ def _missing(fit: Fit) -> list[Block | str]:
 
 def _times(seen: pd.DataFrame, name: str) -> list[str]:
     ends = zip(seen[name], seen[f"{name}_low"], seen[f"{name}_high"], strict=True)
-    return [f"{seconds(m)} ({seconds(a)} to {seconds(b)})" for m, a, b in ends]
+    return [f"{say_seconds(m)} ({say_seconds(a)} to {say_seconds(b)})" for m, a, b in ends]
 
 
 def cost_table(fit: Fit) -> pd.DataFrame:
     """A host's costs for people to read, with their intervals."""
     costs = fit.costs()
-    times = {name: [seconds(value * 1e-9) for value in costs[name]] for name in ("value", "low", "high")}
+    times = {name: [say_seconds(value * 1e-9) for value in costs[name]] for name in ("value", "low", "high")}
     table = costs[["name"]].assign(what=costs["name"].map(MEANING).fillna(""), **times)
     table["determined"] = fit.parameters["determined"].tolist()
     return table.rename(columns={"name": "cost", "low": "from", "high": "to"})

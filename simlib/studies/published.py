@@ -20,19 +20,14 @@ FAR = 10.0
 """Percent of error beyond which a number outside of its interval is named as missed."""
 
 
-POSTINGS = {"000": "January 2022 series", "001": "April 2024 mail", "002": "2013 series", "003": "December 2019 mail",
-            "004": "June 2026 mail"}  # fmt: skip
-"""The five postings that simlib began with, by their number in the tables' descriptors."""
-
-
 def study_of(table: str) -> str:
     """A published table by its name, behind the posting that it belongs to, if it does.
 
     >>> study_of("arm64-dirty-memory-time"), study_of("x86-tdp-eager-split")
     ('January 2022 series: arm64-dirty-memory-time', 'x86-tdp-eager-split')
     """
-    seed = load(table).source.get("seed")
-    return f"{POSTINGS[seed]}: {table}" if seed else table
+    posting = load(table).source.get("posting")
+    return f"{posting}: {table}" if posting else table
 
 
 def source_of(table: str) -> str:
@@ -42,7 +37,7 @@ def source_of(table: str) -> str:
 
 
 def published_table(numbers: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """Every published number of some studies (`Found.numbers`), with what the model says of it.
+    """Every published number of some studies (`Found.numbers`), and the model's: first the postings' tables.
 
     Returns: ``study``, `simlib.studies.study.COLUMNS`, ``error_percent``, ``inside`` and ``source``, one row a number;
     NaN where there is no prediction or no interval.
@@ -53,6 +48,7 @@ def published_table(numbers: Iterable[pd.DataFrame]) -> pd.DataFrame:
         column: rows["table"].map({name: of(name) for name in names})
         for column, of in (("study", study_of), ("source", source_of))
     })  # fmt: skip
+    rows = rows.sort_values("study", key=lambda names: names.map(lambda name: (": " not in name, name)), kind="stable")
     first, last = COLUMNS[: COLUMNS.index("role")], ("error_percent", "role", "inside", "table", "source")
     return rows[["study", *first, *last]]
 
@@ -77,7 +73,7 @@ def misses(table: pd.DataFrame) -> pd.DataFrame:
 def short_summary(table: pd.DataFrame) -> pd.DataFrame:
     """One row a published table: its numbers, those held out and missed, and the one that is furthest off."""
     rows = []
-    for study in sorted(table["study"].unique(), key=in_order):
+    for study in table["study"].unique():
         mine = table[table["study"] == study]
         held = mine[mine["role"] == HELD_OUT]
         row = {"published table": study, "numbers": len(mine), "fitted": int((mine["role"] == FITTED).sum()),
@@ -129,11 +125,6 @@ def readable_misses(missed: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def in_order(study: str) -> tuple[bool, str]:
-    """Key that puts the seeds before what stands beside them."""
-    return ": " not in study, study
-
-
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """One row a study and metric: how many numbers, which of them fitted, errors of those and of the held-out ones.
 
@@ -143,7 +134,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     pairs = table[["study", "metric"]].drop_duplicates().itertuples(index=False)
-    for study, metric in sorted(pairs, key=lambda pair: in_order(pair[0])):
+    for study, metric in pairs:
         mine = table[(table["study"] == study) & (table["metric"] == metric)]
         row: dict[str, Any] = {"study": study, "metric": metric, "numbers": len(mine)}
         for role in (FITTED, HELD_OUT):

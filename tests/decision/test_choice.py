@@ -844,7 +844,7 @@ def test_the_advice_says_what_to_set_what_it_changes_and_what_it_costs(names, sa
     assert advice["Longest stall"] == (
         f"1 ms as it is (in 90 % of migrations at most 1 s); shortest with {names}, 1 µs (1 s)"
     )
-    assert found.notes[-1].startswith("Stalls are the model's: trust their order more than their size")
+    assert found.advice()["Limits"].startswith("stalls are the model's: trust their order more than their size")
     assert any(note.startswith("If no stall may exceed 10us: none keeps to it (90 % bound of the least: 1s); ")
                for note in found.notes)  # fmt: skip
     assert found.readable("cost")["strategy"].tolist() == [f"{names} (recommended)", "whole-ioctl (as it is)"]

@@ -21,7 +21,7 @@ from simlib.explorer.findings import Findings
 from simlib.explorer.page import Explorer
 from simlib.explorer.state import State
 from simlib.explorer.words import percent
-from simlib.figures.style import seconds
+from simlib.model.quantities import say_seconds
 
 SMALL = "architecture=arm64&guest.memory=2G&guest.vcpus=8&strategy=every-512&pin=whole-ioctl"
 
@@ -71,7 +71,8 @@ def test_the_answer_says_what_the_strategy_gains_and_costs(page):
     said = visible(page)
     for quantity, words in {"longest_stall_s": "stall falls", "clear_cpu_time_s": "CPU time of CLEAR rises"}.items():
         one = rows.loc[quantity]
-        assert f"{words} from {seconds(one['own'])} to {seconds(one['value'])} ({percent(one['change'])}; 90 %" in said
+        own, value = say_seconds(one["own"]), say_seconds(one["value"])
+        assert f"{words} from {own} to {value} ({percent(one['change'])}; 90 %" in said
     assert re.search(r"at least halve the longest stall, every-\d+ needs the least CPU time of CLEAR", said)
     assert "whole-ioctl" in said.partition("guest throughput")[2]
 

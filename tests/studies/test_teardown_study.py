@@ -110,13 +110,13 @@ def test_the_time_after_does_not_tell_pages_from_blocks(every):
 
 
 def test_no_broadcast_is_as_fast_as_pages_would_need(every):
-    """What the seed leaves for a page is less than the least published latency between two cores of any machine."""
+    """What the mail leaves for a page is less than the least published latency between two cores of any machine."""
     least = load("core-to-core-latency").frame["latency_ns"].min()
     assert mail.readings(every)["mail_high_ns"].iloc[0] < least
 
 
 def test_the_mail_s_statements_as_costs():
-    said = mail.seed()
+    said = mail.statements()
     value, low, high = said.clean_line
     assert value * said.lines == pytest.approx(0.99 * 12)
     assert low * said.lines == pytest.approx(0.985 * 2)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from simlib.figures.style import plain_number, seconds
+from simlib.figures.style import plain_number
+from simlib.model.quantities import say_seconds
 from simlib.studies.lab.figures import metric_title
 from simlib.studies.lab.load import METRICS, load_errors
 from simlib.studies.lab.switches import SWITCHES, clear_instructions
@@ -74,7 +75,7 @@ def clock_told(experiment: str, frame: pd.DataFrame, machine: str) -> str:
 
 def _extremes(part: pd.DataFrame, time: bool) -> str:
     least, *_, most = part.sort_values("value").to_dict("records")
-    text = seconds if time else plain_number
+    text = say_seconds if time else plain_number
     if most["low"] <= least["high"] or most["value"] <= 1.01 * least["value"]:
         return f"no difference beyond the seeds' range ({text(part['low'].min())} to {text(part['high'].max())})"
     return f"from {text(least['value'])} ({least['setting']}) to {text(most['value'])} ({most['setting']})"

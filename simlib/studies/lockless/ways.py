@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Ways of GET on today's x86 beside each other: one hold, batches, no lock; over vCPUs, memory and write rate.
 
-Everything here is predicted. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of seed
-002's X5690. What a page takes without the lock is not known in time: either as long as with it, or the lab's ratio of
-instructions times that (`simlib.studies.lockless.gets.Walk`).
+Everything here is predicted. Costs are those of the published x86 host (`data/fits/x86-published.json`), not of
+the 2013 series' X5690. What a page takes without the lock is not known in time: either as long as with it, or the
+lab's ratio of instructions times that (`simlib.studies.lockless.gets.Walk`).
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ from simlib.figures.style import (
     facets,
     legend_below,
     row_axis,
-    seconds,
     signed,
     spans,
     subplots,
     titled,
     translucent,
 )
+from simlib.model.quantities import say_seconds
 from simlib.studies.study import FITTED, HELD_OUT
 
 Words = Callable[[float], str]
@@ -92,7 +92,7 @@ def seconds_above(table: pd.DataFrame) -> go.Figure:
     - `table`: the columns of `BESIDE`; ``metric`` is ``seconds above 99 %`` and the like, and times are seconds.
     """
     series = {name: name for name in in_order(table["variant"])}
-    figure = _beside(table.assign(label=table["metric"].str.removeprefix("seconds ")), "variant", series, seconds)
+    figure = _beside(table.assign(label=table["metric"].str.removeprefix("seconds ")), "variant", series, say_seconds)
     most = float(table[list(_VALUES)].to_numpy(dtype=float).max())
     figure.update_xaxes(range=[0, (most or 1.0) * 1.06])
     figure.update_xaxes(title="seconds", row=len(series))

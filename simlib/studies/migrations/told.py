@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from simlib.figures.style import plain_number, seconds, signed
+from simlib.figures.style import plain_number, signed
 from simlib.fits import Fit
-from simlib.model.quantities import format_bandwidth, format_duration, format_size
+from simlib.model.quantities import format_bandwidth, format_duration, format_size, say_seconds
 from simlib.studies.migrations.degraded import published_migration
 from simlib.studies.study import FITTED, HELD_OUT, judged
 from simlib.studies.x86.hosts import configurations
@@ -144,7 +144,8 @@ def dips_told(dips: pd.DataFrame) -> str:
         return _listed([f"{part[column].min():.0f} % in pass {number}" for number, column in enumerate(passes, 1)])
 
     before = lowest.pop("before")
-    held = _listed([f"{seconds(1e-3 * r['longest_stall_ms'])} with {r['chunk']}" for r in before.to_dict("records")])
+    stalls = [(1e-3 * row["longest_stall_ms"], row["chunk"]) for row in before.to_dict("records")]
+    held = _listed([f"{say_seconds(stall)} with {chunk}" for stall, chunk in stalls])
     said = [f"Before: the lowest bin has {least(before)}; the longest stall is {held}."]
     for name, part in lowest.items():
         left = [n for n, column in enumerate(passes, 1) if part[column].min() < DIP]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from simlib.figures.style import seconds
+from simlib.model.quantities import say_seconds
 from simlib.parallel import Progress
 from simlib.studies.study import Answer, Found, Study
 from simlib.studies.teardown import mail, unmap
@@ -57,7 +57,7 @@ def answer(found: Teardown) -> Answer:
 
     def span(way: str) -> str:
         ends = mine[mine["way"] == way].iloc[0]
-        return f"{seconds(float(ends['low_s']))} to {seconds(float(ends['high_s']))}"
+        return f"{say_seconds(float(ends['low_s']))} to {say_seconds(float(ends['high_s']))}"
 
     return Answer(
         f"A VM of 1 TiB in 2 MiB blocks takes {span(mail.BEFORE)} to end if KVM cleans the cache and invalidates the "

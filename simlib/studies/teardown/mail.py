@@ -41,7 +41,7 @@ SEVERAL_S = 2.0
 
 
 @dataclass(frozen=True)
-class Seed:
+class Statements:
     """What the December 2019 mail says, as numbers.
 
     - `memory`: bytes of the VM.
@@ -73,13 +73,13 @@ class Seed:
         return value, low, high
 
 
-def seed() -> Seed:
+def statements() -> Statements:
     """The December 2019 mail's three statements."""
     bounds = load(BOUNDS).frame
     times, memory = bounds.set_index("variant")["teardown_time_s"].to_dict(), bounds["memory_gb"].iloc[0]
     percent = float(load("arm64-teardown-cost-share").frame["share_percent"].iloc[0])
     share = (percent / 100, (percent - 0.5) / 100, (percent + 0.5) / 100)
-    return Seed(round(memory) * GIB, float(times["before"]), float(times["after"]), share)
+    return Statements(round(memory) * GIB, float(times["before"]), float(times["after"]), share)
 
 
 def walk_entry() -> float:
@@ -103,7 +103,7 @@ def readings(found: dict[str, UnmapFit]) -> pd.DataFrame:
     ``after_least_s``, ``after_table_s``: what is left without either maintenance, for which the mail has less than 1 s;
     ``agrees``.
     """
-    said, rows = seed(), []
+    said, rows = statements(), []
     rest, low, high = said.rest_s
     for mapping, table in TABLES.items():
         entries = unmapping(PageTable(4096), said.memory, table.leaf, WAYS["no cache maintenance"]).entries
@@ -126,7 +126,7 @@ def largest_page_share(found: dict[str, UnmapFit]) -> float:
 
     The rest is then mapped by blocks of 2 MiB, and all of it must fit into what cache maintenance leaves, at most.
     """
-    said, way = seed(), WAYS["no cache maintenance"]
+    said, way = statements(), WAYS["no cache maintenance"]
     does = {mapping: unmapping(PageTable(4096), said.memory, table.leaf, way) for mapping, table in TABLES.items()}
     pages, blocks = (does[mapping].time_ps(_costs(found[mapping], 1)) for mapping in TABLES)
     return float((said.rest_s[2] * 1e12 - blocks) / (pages - blocks))
@@ -145,14 +145,14 @@ def predictions(
     """Teardown by page size, mapping and way, simulated, with ranges.
 
     Cleaning a line costs what the mail says, an entry what the table of pages or that of blocks says. The range's ends
-    take every cost at an end: of cleaning, the seed's; of an invalidation, the least and the most that either table
+    take every cost at an end: of cleaning, the mail's; of an invalidation, the least and the most that either table
     has, as nothing says which of the two another machine or page size would be like; of taking an entry out,
     `walk_entry` and the most of either table. So it is a range of readings, no confidence interval.
 
     Returns: ``memory``, ``page_size``, ``mapping``, ``way``, ``estimate_s``, ``low_s``, ``high_s``.
     With `engine` the estimate is simulated; else it is the arithmetic, which agrees.
     """
-    line = seed().clean_line
+    line = statements().clean_line
     rows = []
     for memory, page, (mapping, leaf), way in itertools.product(
         memories, (4096, 16384, 65536), (("pages", 1), ("blocks", 2)), WAYS
@@ -202,7 +202,7 @@ def stalls(found: dict[str, UnmapFit], vcpus: int = 16, gib: int = 4) -> pd.Data
     }
     rows = []
     for (mapping, table), (name, way) in itertools.product(TABLES.items(), ways.items()):
-        costs = _costs(found[mapping], 0, seed().clean_line[0])
+        costs = _costs(found[mapping], 0, statements().clean_line[0])
         case = teardown_scenario(
             gib * GIB, 4096, table.leaf, way, guest_runs=True, warm_up="10ms", access="uniform", shared=True,
             access_interval="50us",
