@@ -122,7 +122,8 @@ def paging_problem(estimate: CostEstimate) -> Problem:
     scenario = dataclasses.replace(base, variants=variants)
     frame = pd.DataFrame(
         {"table": DIRTY_TIME, "variant": [_written(share) for share in rows["write_percent"]],
-         "vcpus": rows["vcpus"].to_numpy(), "metric": "dirty_memory_time", "value": rows["dirty_memory_time_s"].to_numpy()}
+         "vcpus": rows["vcpus"].to_numpy(), "metric": "dirty_memory_time",
+         "value": rows["dirty_memory_time_s"].to_numpy()}
     )  # fmt: skip
     names, bounds = parameters_of(scenario, tuple(variants))
     return Problem(scenario, frame.assign(train=frame["vcpus"] <= FEWER_VCPUS), names, bounds, DIRTY_TIME)
