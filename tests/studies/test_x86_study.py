@@ -126,6 +126,7 @@ def test_a_kept_fit_is_what_the_tables_give(name, followed, monkeypatch):
     assert not kept.observations[kept.observations["vcpus"].isin([32, 64])]["train"].any()
 
 
+@pytest.mark.study
 def test_the_kept_fit_of_shadow_paging_is_what_the_table_gives():
     again = calibrate(growth.paging_problem(growth.growth_fit(f"{growth.CHOSEN}-all").estimate), profile=False)
     assert growth.growth_fit("shadow-paging-few").estimate.logs == pytest.approx(again.estimate.logs, abs=1e-4)
