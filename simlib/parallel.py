@@ -166,23 +166,23 @@ def portion(progress: Progress | None, begin: float, end: float) -> Progress | N
     return lambda what, share: progress(what, begin + (end - begin) * share)
 
 
-def portions(progress: Progress | None, number: int) -> list[Progress | None]:
-    """The progress of each of so many tasks that run side by side: all are equal parts of the work.
+def portions(progress: Progress | None, parts: Sequence[float]) -> list[Progress | None]:
+    """The progress of each of the tasks that run side by side, by what part of the work each is, in any unit.
 
     >>> told = []
-    >>> first, second = portions(lambda what, share: told.append((what, share)), 2)
+    >>> first, second = portions(lambda what, share: told.append((what, share)), [1, 3])
     >>> first("drawing", 0.5), second("writing", 1.0), told
-    (None, None, [('drawing', 0.25), ('writing', 0.75)])
+    (None, None, [('drawing', 0.125), ('writing', 0.875)])
     """
     if progress is None:
-        return [None] * number
-    shares = [0.0] * number
+        return [None] * len(parts)
+    shares = [0.0] * len(parts)
 
     def told(mine: int, what: str, share: float) -> None:
-        shares[mine] = share
-        progress(what, sum(shares) / number)
+        shares[mine] = share * parts[mine] / sum(parts)
+        progress(what, sum(shares))
 
-    return [partial(told, mine) for mine in range(number)]
+    return [partial(told, mine) for mine in range(len(parts))]
 
 
 def each(

@@ -103,6 +103,7 @@ def calibrate(
         "level": level,
         "valid": valid,
         "held_at_medians": list(held),
+        "not_used": list(problem.not_used),
         "correlation": (estimate.covariance / np.outer(scale, scale)).round(4).tolist(),
     }
     fit = Fit(problem.scenario, estimate, parameters, rows, meta, noise=noise.groups, starts=starts)

@@ -19,7 +19,7 @@ from simlib.measurements import MeasurementTable, parse_condition
 from simlib.measurements.units import is_time, stem_of
 from simlib.model.scenario import Scenario
 from simlib.prediction import evaluate
-from simlib.workloads import find_metric
+from simlib.workloads import find_metric, kind_of
 from simlib.workloads.metrics import split_name
 
 FloatArray = NDArray[np.float64]
@@ -35,6 +35,7 @@ class Problem:
     - `bounds`, shape (n, 2): natural logarithms of the physical bounds.
     - `dataset`: name of the measurements.
     - `condition`: what chose the rows that the calibration may see, as a fit file says it.
+    - `not_used`: metrics of the workload that the tables have and the calibration was not asked to explain.
     - `simulated`: values simulated so far, by variant, vCPUs, metric, costs, pages and seed: a step along one variant's
       own cost changes nothing for the others.
     """
@@ -45,6 +46,7 @@ class Problem:
     bounds: FloatArray
     dataset: str
     condition: str = ""
+    not_used: tuple[str, ...] = ()
     simulated: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def case(self, variant: str, vcpus: int) -> Scenario:
@@ -127,7 +129,12 @@ def build_problem(
     rows.loc[rows["value"] <= 0, "train"] = False
     rows = rows.reset_index(drop=True)
     names, bounds = parameters_of(scenario, sorted(set(rows["variant"])))
-    problem = Problem(scenario, rows, names, bounds, ", ".join(table.name for table in tables), conditions_text(train))
+    known_metrics = [metric.name for metric in kind_of(next(iter(scenario.variants.values()), scenario)).metrics]
+    asked = {split_name(metric)[0] for metric in scenario.calibration.metrics}
+    problem = Problem(
+        scenario, rows, names, bounds, ", ".join(table.name for table in tables), conditions_text(train),
+        tuple(name for name in known_metrics if name not in asked and any(_has(table, name) for table in tables)),
+    )  # fmt: skip
     if len(problem.train) <= len(names):
         raise CalibrationError(
             f"{len(names)} costs ({', '.join(names)}) cannot be determined from {len(problem.train)} observations: "

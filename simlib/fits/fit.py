@@ -26,7 +26,7 @@ from simlib.fits.tables import (
 from simlib.model.scenario import Scenario
 from simlib.results import Result, rendered, text_of
 
-WIDTH = 118
+WIDTH = 80
 """Columns of the text."""
 
 
@@ -188,9 +188,11 @@ class Fit(Result):
         held = self.meta.get("held_at_medians", ())
         priors = (f"from priors, whose spread is in the intervals: {', '.join(held)}",) if held else ()
         unknown = (f"no interval is known, so that it stands as a point: {', '.join(exact)}",) if len(exact) else ()
+        columns = ", ".join(self.meta.get("not_used", ()))
+        unused = (f"in the tables, but not used: {columns} ([calibration] metrics names what is)",) if columns else ()
         unit = "times are those of an emulator's serial clock, which counts instructions (docs/lab.md), not of hardware"
         emulated = (unit,) if self.scenario.machine.clock != "wall" else ()
-        return (*self.estimate.correlation()[1], *unknown, *priors, *self.warnings, *emulated)
+        return (*self.estimate.correlation()[1], *unknown, *priors, *unused, *self.warnings, *emulated)
 
     def by_metric(self) -> pd.DataFrame:
         """One row a metric and role: rows, median and worst error (percent, worst with its sign), χ² of those rows."""

@@ -28,7 +28,7 @@ from simlib.report.checks import checks
 from simlib.report.page import Report, Section
 from simlib.studies import every
 from simlib.studies.published import FAR, answer, finding, published_table, short_summary, source_of
-from simlib.studies.study import KEPT, Found, Study
+from simlib.studies.study import KEPT, NOTEBOOK_S, Found, Study
 from simlib.version import __version__
 
 LAST = "12-validation-and-limits"
@@ -50,7 +50,8 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
         pages = Pages(out, {KEPT: private})
         elsewhere = {name for study in studies for name in (*study.notebooks, LAST)}
         others = [path for path in notebooks() if path.stem not in elsewhere]
-        parts = portions(portion(progress, 0.0, 0.95), len(studies) + len(others))
+        takes = [*(study.takes_s for study in studies), *(NOTEBOOK_S for _ in others)]
+        parts = portions(portion(progress, 0.0, 0.98), takes)
         # Several at a time: one calibrates in Python while another's runs do without it, and notebooks have their own.
         tasks: list[Callable[[Check], Any]] = [
             *(partial(_computed, study, pages, seed, part) for study, part in zip(studies, parts, strict=False)),
@@ -60,7 +61,7 @@ def reproduce(out: Path, *, seed: int = 1, progress: Progress | None = None) -> 
         founds: dict[str, Found] = {study.name: found for study, found in zip(studies, ended, strict=False)}
         checked = checks(seed)
         for path in notebooks([LAST]):
-            _run(path, pages, portion(progress, 0.95, 1.0))
+            _run(path, pages, portion(progress, 0.98, 1.0))
     pages.linked()
     numbers = published_table(found.numbers for found in founds.values())
     texts = {"published.csv": numbers.to_csv(index=False)}

@@ -141,6 +141,9 @@ class Found:
 
 F = TypeVar("F", bound=Found)
 
+NOTEBOOK_S = 12.0
+"""How long a notebook that computes little takes, s."""
+
 
 @dataclass(frozen=True)
 class Study(Generic[F]):
@@ -152,6 +155,7 @@ class Study(Generic[F]):
     - `reads`: the tables of data/ that it rests on.
     - `compute`: computes everything that the study shows, by `seed`; `progress` is told (what, share done).
     - `answer`: its closing sentence, from what it found.
+    - `takes_s`: how long it took with its notebooks on one of two CPUs, s: `reproduce` tells what is left by it.
     """
 
     name: str
@@ -160,6 +164,7 @@ class Study(Generic[F]):
     reads: tuple[str, ...]
     compute: Callable[..., F]
     answer: Callable[[F], Answer]
+    takes_s: float = NOTEBOOK_S
 
     def found(self, *, seed: int = 1, progress: Progress | None = None, folder: Path | None = None) -> F:
         """What the study found: as it is kept in a folder, by default that of `KEPT`; else computed now and kept there.

@@ -230,6 +230,8 @@ def test_rows_of_an_iteration_and_sums_stand_beside_each_other():
     both = pd.concat([one_iteration(2).assign(iteration=2), one_iteration(0).assign(iteration=None)])
     rows = build_problem(Scenario.parse(ONE), measurements.as_table(both)).observations
     assert rows["metric"].value_counts().to_dict() == {"dirty_memory_time": 5, "dirty_memory_time[2]": 5}
+    more = measurements.as_table(both.assign(contentions=1, host="mine"))
+    assert build_problem(Scenario.parse(ONE), more).not_used == ("contentions",)
 
 
 def test_an_iteration_that_the_workload_lacks_is_refused():

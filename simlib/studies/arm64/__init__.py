@@ -44,4 +44,5 @@ def answer(found: Found) -> Answer:
     )
 
 
-STUDY = Study("arm64", "arm64's rwlock", ("01-arm64-rwlock",), (altra.TABLE, "core-to-core-latency"), compute, answer)
+STUDY = Study("arm64", "arm64's rwlock", ("01-arm64-rwlock",), (altra.TABLE, "core-to-core-latency"), compute, answer,
+              takes_s=205)  # fmt: skip

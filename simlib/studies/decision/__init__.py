@@ -106,4 +106,5 @@ def answer(found: Decision) -> Answer:
     )
 
 
-STUDY = Study("decision", "A strategy for CLEAR", ("05-choose-a-batch",), (), compute, answer)
+STUDY = Study("decision", "A strategy for CLEAR", ("05-choose-a-batch",), (), compute, answer,
+              takes_s=89)  # fmt: skip

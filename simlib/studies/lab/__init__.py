@@ -62,4 +62,5 @@ STUDY = Study(
     ),
     compute,
     answer,
+    takes_s=30,
 )  # fmt: skip

@@ -55,4 +55,5 @@ STUDY = Study(
     ("x86-kernbench-lockless", "x86-get-dirty-log-lockless", "switches-ioctls", "switches-locks", "switches-stalls"),
     compute,
     answer,
+    takes_s=50,
 )

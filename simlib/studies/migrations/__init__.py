@@ -107,4 +107,5 @@ STUDY = Study(
     (drops.TABLE, degraded.TABLE),
     compute,
     answer,
+    takes_s=120,
 )

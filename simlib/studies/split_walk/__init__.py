@@ -79,4 +79,5 @@ STUDY = Study(
     (*(name for name, _ in TABLES.values()), "arm64-split-walk-barrier", "switches-ioctls"),
     compute,
     answer,
+    takes_s=17,
 )

@@ -68,4 +68,5 @@ STUDY = Study(
     ),
     compute,
     answer,
+    takes_s=37,
 )
