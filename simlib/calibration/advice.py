@@ -27,7 +27,7 @@ def advice(fit: Fit, end: Minimum) -> dict[str, str]:
     """One sentence for each flag of ``fit.valid`` that does not hold; `end` is where the last descent ended."""
     say = {
         "starts_agree": _starts_differ, "inside_bounds": _at_bound, "more_data_than_costs": _few_data,
-        "all_determined": _not_determined,
+        "all_determined": _not_determined, "rows_explained": _not_explained,
     }  # fmt: skip
     failed = [name for name, good in fit.valid.items() if not good]
     return {name: _not_converged(fit, end) if name == "converged" else say[name](fit) for name in failed}
@@ -80,6 +80,16 @@ def repeats(observations: pd.DataFrame) -> int:
 def _not_determined(fit: Fit) -> str:
     names = list(fit.parameters.loc[~fit.parameters["determined"], "name"])
     return f"the interval of {', '.join(names)} reaches a physical bound: {_cure(names)}"
+
+
+def _not_explained(fit: Fit) -> str:
+    far = np.abs(np.log(np.maximum(fit.train["model"], 1e-12) / fit.train["value"]))
+    worst = fit.train.iloc[int(np.argmax(far))]
+    return (
+        f"{worst['metric']} with {worst['vcpus']} vCPUs is {worst['value']:.4g} and the model's {worst['model']:.4g}, "
+        "whatever its costs: the scenario does other things than what was measured; check its iterations (with "
+        "initially_set the first takes no fault), its backing, and whether its architecture's faults contend for a lock"
+    )
 
 
 def _loosest(fit: Fit) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from simlib.calibration.advice import advice, repeats
@@ -25,6 +26,12 @@ MOVES = 1e-4
 
 LEAST_PAGES = 512
 """Pages a vCPU of the coarse runs at least: the entries of a 2 MiB block, of which no part can be simulated."""
+
+TELLS_NOTHING = 1e-6
+"""If no row changes by more than this share of a change of a cost, the rows tell nothing of that cost."""
+
+EXPLAINED = 0.5
+"""Discrepancy from which on a model does not explain the rows, whatever its costs: a factor of 1.6 either way."""
 
 
 def calibrate(
@@ -68,10 +75,7 @@ def calibrate(
     estimate = replace(estimate, covariance=covariance + moved @ moved.T)
     far = float(stats.norm.ppf(0.5 + level / 2)) * np.sqrt((moved**2).sum(axis=1))
     lows, highs = logs - np.hypot(logs - lows, far), logs + np.hypot(highs - logs, far)
-    low_bound, high_bound = problem.bounds.T
-    lows, highs = np.maximum(lows, low_bound), np.minimum(highs, high_bound)
-    at_bound = (logs - low_bound < 1e-3) | (high_bound - logs < 1e-3)
-    determined = (lows > low_bound + 1e-6) & (highs < high_bound - 1e-6) & ~at_bound
+    lows, highs, at_bound, determined = _within(problem.bounds, logs, lows, highs, jacobian)
     parameters = pd.DataFrame(
         {"name": problem.names, "value": np.exp(logs), "low": np.exp(lows), "high": np.exp(highs),
          "at_bound": at_bound, "determined": determined}
@@ -90,6 +94,7 @@ def calibrate(
         "inside_bounds": not at_bound.any(),
         "more_data_than_costs": dof - repeats(problem.train) >= len(logs),
         "all_determined": bool(determined.all()),
+        "rows_explained": estimate.discrepancy < EXPLAINED,
     }
     tell("calibrated", 1.0)
     spread = np.sqrt(np.diag(estimate.covariance))
@@ -108,6 +113,18 @@ def calibrate(
     }
     fit = Fit(problem.scenario, estimate, parameters, rows, meta, noise=noise.groups, starts=starts)
     return replace(fit, advice=advice(fit, end))
+
+
+def _within(
+    bounds: FloatArray, logs: FloatArray, lows: FloatArray, highs: FloatArray, jacobian: FloatArray
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Ends within the bounds, which of the costs are at one, and which are determined; none of which no row tells."""
+    low_bound, high_bound = bounds.T
+    blind = np.abs(jacobian).max(axis=0) < TELLS_NOTHING
+    lows = np.where(blind, low_bound, np.maximum(lows, low_bound))
+    highs = np.where(blind, high_bound, np.minimum(highs, high_bound))
+    at_bound = (logs - low_bound < 1e-3) | (high_bound - logs < 1e-3)
+    return lows, highs, at_bound, (lows > low_bound + 1e-6) & (highs < high_bound - 1e-6) & ~at_bound
 
 
 def held_at_medians(

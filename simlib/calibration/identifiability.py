@@ -46,11 +46,12 @@ def sobol_indices(
     case = fit.case(variant, vcpus)
     runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=SOBOL_PAGES, seed=fit.meta["seed"])
     values = np.log(np.array([r.metrics[metric] for r in runs]))
-    found = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
+    with np.errstate(invalid="ignore"):  # a metric that no cost moves has no variance to share
+        found = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
     return pd.DataFrame(
         {"name": names, "first": found["S1"], "first_confidence": found["S1_conf"], "total": found["ST"],
          "total_confidence": found["ST_conf"]}
-    )  # fmt: skip
+    ).fillna(0.0)  # fmt: skip
 
 
 def sensitivity(fit: Fit) -> pd.DataFrame:

@@ -33,8 +33,7 @@ def advice(choice: Choice, objective: str) -> dict[str, str]:
     said = {"": _first(choice, objective)}
     if not choice.nothing_to_do and not choice.table.set_index("strategy").loc[take, "as_it_is"]:
         said["To do so"], shipped = _means(choice, take)
-        chunks = "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
-        said["Without a patch"] = "" if shipped else chunks
+        said["Without a patch"] = "" if shipped else _shipped(choice, objective)
     said |= {"Longest stall": _stalls(choice), "How sure": _sure(choice, objective), "Evidence": choice.grounds,
              "Limits": "stalls are the model's: trust their order more than their size (docs/choose.md)",
              "Other goals": _others(choice, take)}  # fmt: skip
@@ -112,6 +111,19 @@ def _means(choice: Choice, take: str) -> tuple[str, bool]:
     return "; ".join(texts), all(shipped for _, shipped in found.values())
 
 
+def _shipped(choice: Choice, objective: str) -> str:
+    """The best of what shipped software can do, or where to look for more of that."""
+    table = choice.table[choice.table["allowed"].astype(bool)]
+    able = [name for name in table["strategy"] if _means(choice, name)[1]]
+    best = table[table["strategy"].isin(able)].sort_values(f"{objective}_s", kind="stable").head(1)
+    if not able or best["as_it_is"].iloc[0]:
+        return "QEMU can have one CLEAR cover less memory; simlib choose --chunks compares sizes"
+    row, what = best.iloc[0], OBJECTIVES[objective]
+    text, stall = _means(choice, row["strategy"])[0], say_seconds(row["stall_s"])
+    return (f"{row['strategy']} has the least {what.title}, {say_seconds(row[f'{objective}_s'])} (longest stall "
+            f"{stall}): {text}")  # fmt: skip
+
+
 def _stalls(choice: Choice) -> str:
     """The longest stall as it is, and with what shortens it most, each with its bound."""
     table, answer = choice.table.set_index("strategy"), choice.answers.set_index("objective").loc["stall"]
@@ -146,7 +158,8 @@ def _sure(choice: Choice, objective: str) -> str:
     if choice.table.set_index("strategy").loc[mine["take"], "as_it_is"] or mine["any_is_as_good"]:
         return ""  # the first sentence has it
     most = f" by more than {_share(mine['regret_at_most_s'], mine['value_s'])}" * bool(mine["regret_at_most_s"])
-    return f"{sure} that no other way {'needs less' if 'CPU' in title else 'further lowers the'} {title}{most}"
+    lowers = "needs less" if "CPU" in title else "further lowers the"
+    return f"{sure} that no other of the {choice.table['allowed'].sum()} simulated {lowers} {title}{most}"
 
 
 def _others(choice: Choice, take: str) -> str:

@@ -35,7 +35,8 @@ class NamedPolicy:
     - `sources`: kernel file and function, commit, or Message-ID.
     - `architectures`: those that it changes so; empty: all.
     - `elsewhere`: what it changes on the others.
-    - `settings`: what to set where shipped software has it, by the architecture's family; "": on every other.
+    - `settings`: what to set where shipped software has it, by architecture or its family; "": on every other. An
+      empty text: nothing shipped has it there.
     - `patch`: what else has it; empty: nothing but what the kernel patches do for a condition of CLEAR.
     """
 
@@ -58,9 +59,10 @@ class NamedPolicy:
         family = architecture.partition("-")[0]
         always = "" if self.settings or self.exists != "upstream" else "nothing: this is what Linux does"
         posted = "posted, but not merged; simlib policies names the mail" if self.exists == "posted" else ""
-        known = self.settings.get(family, self.settings.get("", always))
+        known = next((self.settings[key] for key in (architecture, family, "") if key in self.settings), always)
         patch = self.patch or _switches(str(self.changes.get("policy", {}).get("lets_go", "")))
-        return known or patch or posted or f"no kernel does this on {family}, nor is there a patch", bool(known)
+        none = f"no kernel does this on {architecture}, nor is there a patch"
+        return known or patch or posted or none, bool(known)
 
     def tables(self, architecture: str) -> Tables:
         """What it changes on one architecture.
@@ -79,6 +81,8 @@ _SPLIT = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_split_huge_pages_root"
 _RESCHED = "arch/x86/kvm/mmu/tdp_mmu.c tdp_mmu_iter_cond_resched"
 _NEEDBREAK = "include/linux/spinlock.h rwlock_needbreak (commit c793a62823d1)"
 _LAB = "no kernel has this yet; the patch is kernel-patches/"
+_NO_SHADOW_SPLIT = {"x86-shadow": "", "x86-shadow-paging": ""}
+"""`kvm_mmu_slot_try_split_huge_pages` does nothing with tdp_mmu=N; the rmaps that it splits are nested guests'."""
 _X86 = tuple(name for name in ARCHITECTURES if name.startswith("x86"))
 
 
@@ -141,10 +145,11 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("eager-split-under-lock", "an eager split allocates its table with the lock held", "upstream",
                     _split(eager_split=True, split_alloc="under_lock"),
                     (f"{_SPLIT} (before commit cf3ff0ee24d6, 6.11)", _reply("15 April 2024")),
-                    settings={"x86": "run a kernel older than Linux 6.11, with eager_page_split=Y"}),
+                    settings={"x86": "run a kernel older than Linux 6.11, with eager_page_split=Y",
+                              **_NO_SHADOW_SPLIT}),
         NamedPolicy("eager-split-drop", "an eager split lets go to allocate its table", "upstream",
                     _split(eager_split=True, split_alloc="drop"), (f"{_SPLIT} (commit cf3ff0ee24d6)", _SPLIT_DROP),
-                    settings={"x86": "run Linux 6.11 or newer, with eager_page_split=Y",
+                    settings={"x86": "run Linux 6.11 or newer, with eager_page_split=Y", **_NO_SHADOW_SPLIT,
                               "arm64": "start QEMU with -accel kvm,eager-split-size=2M"}),
         NamedPolicy("eager-split-shared-only", "the same unless it holds the lock for read", "posted",
                     _split(eager_split=True, split_alloc="under_read_lock"), (_reply("15 April 2024"),),
@@ -152,7 +157,9 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("no-eager-split", "a block is split by the guest's first write to it", "upstream",
                     _split(eager_split=False),
                     ("arch/x86/kvm/mmu/mmu.c kvm_mmu_try_split_huge_pages (tdp_mmu=N or eager_page_split=N)",),
-                    settings={"x86": "load kvm with eager_page_split=N", "riscv": "load kvm with eager_page_split=N",
+                    settings={"x86-tdp": "load kvm with eager_page_split=N",
+                              "riscv": "load kvm with eager_page_split=N",
+                              "x86": "nothing: with tdp_mmu=N Linux splits no block beforehand",
                               "": "nothing, unless QEMU has eager-split-size"}),
         NamedPolicy("nx-faults", "NX huge pages: one access in 1000 takes a slow fault (the mail gives no rate)",
                     "upstream", {"workload": {"slow_fault_every": 1000}},
@@ -214,8 +221,8 @@ def policy(name: str) -> NamedPolicy:
     ...
     simlib.errors.InputError: policy = every-forty: unknown policy; did you mean 'every-64'? known: adaptive-batch, ...
     """
-    if name in POLICIES:
-        return POLICIES[name]
+    if name == "never" or name in POLICIES:
+        return POLICIES["whole-ioctl" if name == "never" else name]
     if "<" in name or ">" in name:
         text = str(strategy(name, "policy"))
         return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))

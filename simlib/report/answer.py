@@ -226,8 +226,8 @@ def _choice(result: Choice) -> Shown:
     known = result.readable_information()
     front = int(result.table["on_front"].sum())
     blocks: list[Block] = [
-        Prose(f"{result.headline}."),
-        Prose(f"{result.guest}. Evidence: {result.grounds}; {runs}, {result.how}. {_capital(result.guarantee)}."),
+        _list([f"{label}: {text}" if label else text for label, text in result.advice().items()]),
+        Prose(f"{_capital(result.evidence_shown)}; {runs}, {result.how}. {_capital(result.guarantee)}."),
         Table(result.readable_answers(), "What to take, by what one cares about most."),
         Table(
             result.readable(),

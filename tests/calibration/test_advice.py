@@ -131,6 +131,16 @@ def test_a_cost_that_the_rows_do_not_tell_says_which_rows_would():
     )
 
 
+def test_a_scenario_that_does_not_do_what_was_measured_determines_nothing():
+    """With KVM_DIRTY_LOG_INITIALLY_SET the first iteration takes no fault, so that no cost of a fault is in it."""
+    asked = scenario("fault_exit", "fault_hold")
+    none = asked.everywhere({"workload": {"iterations": 1, "initially_set": True}})
+    fit = calibrate(none, measured(), pages_per_vcpu=512, profile=False)
+    assert not fit.parameters["determined"].any()
+    assert not fit.valid["rows_explained"]
+    assert "the scenario does other things than what was measured" in fit.advice["rows_explained"]
+
+
 def test_starts_that_differ_say_by_how_much(good):
     starts = good.starts.assign(last=[1.0, 2.5, 4.0, 9.0])
     apart = dataclasses.replace(good, starts=starts).with_meta(valid={"starts_agree": False})

@@ -839,7 +839,7 @@ def test_the_advice_says_what_to_set_what_it_changes_and_what_it_costs(names, sa
     assert advice[""].startswith(said)
     assert advice["To do so"] == to_do
     assert ("Without a patch" in advice) == ("no kernel has this yet" in to_do)
-    assert advice["How sure"] == "95 % that no other way needs less CPU time in all"
+    assert advice["How sure"] == "95 % that no other of the 2 simulated needs less CPU time in all"
     assert advice["Other goals"] == "for CPU time of CLEAR take whole-ioctl (as it is; longest stall then 1 ms)"
     assert advice["Longest stall"] == (
         f"1 ms as it is (in 90 % of migrations at most 1 s); shortest with {names}, 1 µs (1 s)"
