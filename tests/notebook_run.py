@@ -39,7 +39,7 @@ from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
 # No folder of kernelspecs: "python3" is then this interpreter, whatever is installed.
 manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
-NotebookClient(notebook, km=manager, timeout=600, resources={"metadata": {"path": "."}}).execute()
+NotebookClient(notebook, km=manager, timeout=1800, resources={"metadata": {"path": "."}}).execute()
 nbformat.write(notebook, sys.argv[1])
 """
 # In a process of its own: nbclient leaves sockets open, and warnings are errors here.
@@ -73,7 +73,7 @@ def ran(notebook: Path, folder: Path) -> Run:
             path = place / "run.ipynb"
             nbformat.write(content, path)
             environment = os.environ | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(place)}
-            subprocess.run([sys.executable, "-c", EXECUTE, path], check=True, cwd=place, env=environment, timeout=900)
+            subprocess.run([sys.executable, "-c", EXECUTE, path], check=True, cwd=place, env=environment, timeout=2100)
     return Run(place)
 
 
