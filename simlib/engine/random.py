@@ -106,6 +106,9 @@ def quantile_table(cv: float) -> NDArray[np.int64]:
     return table
 
 
+TURN_BITS = 32
+"""Bits of a draw that say how long a turn is."""
+
 SEEK_BITS = 12
 """A table of places has 2**SEEK_BITS + 1 edges of equally likely bins."""
 

@@ -35,8 +35,8 @@ LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps"
 """Statistics a lock keeps for each mode."""
 
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
-          "kick", "touch")  # fmt: skip
-"""Kinds of trace event, by number."""
+          "kick", "touch", "look")  # fmt: skip
+"""Kinds of trace event, by number. A look is one that found the lock free, of a thread that nobody had to hand it."""
 
 LEDGER = ("write", *(scan.name.lower() for scan in Scan))
 """Kinds of ledger entry, by number: the guest wrote a page; a scan walked a word (`simlib.model.steps.Scan`)."""

@@ -14,7 +14,7 @@ from simlib.errors import InputError
 from simlib.model.locks import Discipline
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_duration
-from simlib.model.steps import ALL, Argument, Clock, Quantity, Stamp, Step
+from simlib.model.steps import ALL, MOST_TURN_PS, Argument, Clock, Quantity, Stamp, Step
 
 _NO_LIMIT = 2**63 - 1
 
@@ -95,6 +95,7 @@ class Job:
     - `thread_names`: names of the threads.
     - `barriers`: number of barriers.
     - `clock`: a `Clock`: which time STAMP, LAP, SLEEP and the quantity CLOCK read.
+    - `turn_ps`: mean length of a turn on the one processor of a serial clock; 0: so short that all advance together.
     - `notes`: for the listing: steps, and what begins there.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
     """
@@ -123,6 +124,7 @@ class Job:
     thread_names: tuple[str, ...] = ()
     barriers: int = 1
     clock: int = 0
+    turn_ps: int = 0
     cluster: NDArray[np.int64] | None = None
     cluster_ps: int = 0
     crowding_ps: int = 0
@@ -147,6 +149,10 @@ class Job:
             raise InputError("job.cluster", len(self.cluster), f"must name a cluster for each of {threads} threads")
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
+        if not 0 <= self.turn_ps < MOST_TURN_PS or (self.turn_ps and self.clock == Clock.WALL):
+            raise InputError(
+                "job.turn_ps", self.turn_ps, f"must be below {MOST_TURN_PS}, and 0 with a clock of the wall"
+            )
         if (
             min(self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.crowding_ps) < 0
             or not ((self.entry >= 0) & (self.entry < n)).all()

@@ -24,7 +24,9 @@ class Discipline(IntEnum):
     """All waiters read the word after every hand-over, each from the one that let go; the read of the one whose turn it
     is comes, on average, halfway."""
     QUEUED_RW = 2
-    """First come first served: readers in a row enter one after another, a writer waits for readers to drain."""
+    """As Linux queues readers and writers: who finds the lock word free takes it, whoever queues. The head of the queue
+    marks the word: a writer keeps new readers out, a reader new writers. Until a new head has come to the word, and
+    that takes a line transfer, or its CPU's turn, others pass it. Behind the head all are served as they came."""
     LOCKLESS = 3
     """An update is published by compare-and-swap, and retried if another one came between."""
     SERVER = 4
@@ -34,6 +36,9 @@ class Discipline(IntEnum):
     COHORT = 5
     """A what-if: hands over within a socket first, at most `COHORT_PASSES` times in a row (Dice, Marathe and Shavit
     2012, "Lock cohorting"). Of its two levels only the hand-over is modelled, with one line for both."""
+    FAIR_RW = 6
+    """A what-if: readers and writers first come first served; nobody passes the queue, and readers in a row enter one
+    after another."""
 
 
 COHORT_PASSES = 64
@@ -44,8 +49,9 @@ LOCKS = {
     "ticket": Discipline.TICKET,
     "rwlock": Discipline.QUEUED_RW,
     "cohort": Discipline.COHORT,
+    "fair-rwlock": Discipline.FAIR_RW,
 }
 """What mmu_lock may be: the words of ``policy.lock``."""
 
-SHARING = frozenset({Discipline.QUEUED_RW})
+SHARING = frozenset({Discipline.QUEUED_RW, Discipline.FAIR_RW})
 """Those that readers may hold together; the others know one mode."""

@@ -36,6 +36,7 @@ class Machine(rules.Checked):
     - `clock`: ``wall``: every CPU has its own time. ``serial``: one processor emulates all CPUs in turns, and its clock
       is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the same, and
       a CPU that waits for a lock gives its turns away: TCG takes x86's PAUSE, arm64's YIELD and WFE so.
+    - `turn`: mean length of those turns, picoseconds; 0: so short that all CPUs advance together.
     """
 
     name: str = rules.rule(rules.text, "unnamed")
@@ -49,6 +50,7 @@ class Machine(rules.Checked):
     cluster_ratio: float = rules.rule(rules.number(0, 1), 1.0)
     slowdown: tuple[tuple[int, float], ...] = rules.rule(rules.steps_up(1, 1024), (), _lists)
     clock: str = rules.rule(rules.choice("wall", "serial", "serial_yield"), "wall")
+    turn: int = rules.duration("0ns")
 
     def slowed(self, busy: int) -> float:
         """How many times as long work takes with so many busy CPUs.

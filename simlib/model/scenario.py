@@ -25,7 +25,7 @@ from simlib.model.machine import MACHINES, Machine
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
 from simlib.model.quantities import format_duration, format_size, say_size
-from simlib.model.steps import FLAGS
+from simlib.model.steps import FLAGS, MOST_TURN_PS
 from simlib.model.topology import far_share
 from simlib.model.workload import KINDS, Workload
 from simlib.reading import read_toml
@@ -205,6 +205,11 @@ class Scenario:
             raise InputError(
                 "machine.clock", self.machine.clock, f"{workload.kind} tells how fast the guest is over time, and the "
                 "time that such a clock shows is no common one", 'use clock = "wall"',
+            )  # fmt: skip
+        if self.machine.turn and (self.machine.clock == "wall" or self.machine.turn >= MOST_TURN_PS):
+            raise InputError(
+                "machine.turn", format_duration(self.machine.turn), "CPUs have turns on one processor only, each of "
+                f"less than {format_duration(MOST_TURN_PS)}", 'use clock = "serial" or "serial_yield"',
             )  # fmt: skip
         if not facts.regions and self.policy.lock_regions > 1:
             raise InputError(

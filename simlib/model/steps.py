@@ -96,7 +96,8 @@ class Clock(IntEnum):
 
     With one processor that runs all threads in turns so short that they all advance together, its clock goes as many
     times as fast as threads run, and on by itself when none does. A thread that sleeps or waits at a barrier does not
-    run.
+    run. If turns have a length (`Job.turn_ps`), only the thread whose turn it is advances, and the world's time is what
+    the clock shows.
     """
 
     WALL = 0
@@ -105,6 +106,10 @@ class Clock(IntEnum):
     """One processor; a thread that waits for a lock spins, so it runs."""
     SERIAL_YIELD = 2
     """One processor; a thread that waits for a lock gives its turns away, so it does not run."""
+
+
+MOST_TURN_PS = 1 << 31
+"""A turn of a serial clock is shorter than this, ps: two milliseconds."""
 
 
 class Page(IntEnum):

@@ -320,6 +320,7 @@ class Kernel:
             ),
             barriers=barriers,
             clock=Clock[machine.clock.upper()],
+            turn_ps=machine.turn,
             notes=self.program.notes(),
             costs=tuple(sorted(costs.used)),
         )

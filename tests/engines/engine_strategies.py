@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simlib.model.architectures import ARCHITECTURES
 from simlib.model.costs import Costs
 from simlib.model.job import Image, Job
-from simlib.model.locks import LOCKS, Discipline
+from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.machine import Machine
 from simlib.model.policy import Policy
 from simlib.model.program import (
@@ -53,6 +53,8 @@ DURATIONS = st.sampled_from([None, 0, 1, 1_000, 47_000, 600_000, 3_000_001])
 TIMES = st.sampled_from([0, 0, 1, 2, 3, 5, 1_000, 1_001, 700_000])
 MOST_PAGES = 1_024
 STAMPS = 3
+CLOCKS = ({"clock": Clock.WALL}, *({"clock": clock, "turn_ps": turn} for clock in (Clock.SERIAL, Clock.SERIAL_YIELD)
+                                   for turn in (0, 0, 900, 20_000, 300_000)))  # fmt: skip
 LINES = 2
 QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
 """Places: three quarters of them in the first tenth."""
@@ -239,7 +241,7 @@ class _Writer:
         if not choices:
             return None, None
         whose, number, kind = self.draw(st.sampled_from(choices))
-        modes = [Mode.READ, Mode.READ, Mode.WRITE] if kind == Discipline.QUEUED_RW else [Mode.WRITE]
+        modes = [Mode.READ, Mode.READ, Mode.WRITE] if kind in SHARING else [Mode.WRITE]
         return Lock(number, self.draw(st.sampled_from(modes)), whose), kind
 
     def section(self, body=None, fair=False):
@@ -411,7 +413,9 @@ def jobs(draw, stamped=False):
     """Raw programs over several locks; with `stamped`, a STAMP right before every DROP tells its mode."""
     threads = draw(st.integers(1, 8))
     locks = draw(st.lists(st.sampled_from(list(Discipline)), min_size=1, max_size=4))
-    own = draw(st.sampled_from([None, Discipline.LOCKLESS, Discipline.QUEUED_SPIN, Discipline.QUEUED_RW]))
+    own = draw(
+        st.sampled_from([None, Discipline.LOCKLESS, Discipline.QUEUED_SPIN, Discipline.QUEUED_RW, Discipline.FAIR_RW])
+    )
     writer = _Writer(draw, threads, locks, own, stamped)
     phases = draw(st.integers(1, 3))
     flagged = draw(st.booleans())
@@ -450,5 +454,5 @@ def jobs(draw, stamped=False):
         lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),
         thread_names=tuple(f"thread {i}" for i in range(threads)),
         barriers=2,
-        clock=draw(st.sampled_from(list(Clock))),
+        **draw(st.sampled_from(CLOCKS)),
     )

@@ -24,8 +24,10 @@ from simlib.model.program import Program
 from simlib.model.steps import Block, Mode, Page, Stamp, Step
 from simlib.workloads import build
 
-TRY, ACQUIRED, RELEASED, RETRY, STAMP = (EVENTS.index(e) for e in ("try", "acquired", "released", "retry", "stamp"))
-WAIT, LINE, BROADCAST = (ACTIVITIES.index(a) for a in ("wait", "line", "broadcast"))
+TRY, ACQUIRED, RELEASED, RETRY, STAMP, LOOK = (
+    EVENTS.index(e) for e in ("try", "acquired", "released", "retry", "stamp", "look")
+)
+RUN, WAIT, HOLD, LINE, BROADCAST = (ACTIVITIES.index(a) for a in ("run", "wait", "hold", "line", "broadcast"))
 
 
 @dataclass
@@ -56,6 +58,8 @@ def visits(result):
             mine[arg].acquired = time
             if rows[number - 1][1:4] != [thread, TRY, arg]:  # not at once: somebody handed the lock on
                 mine[arg].decided = decision[arg]
+        elif kind == LOOK:
+            decision[arg] = time
         elif kind == STAMP:
             stamped[thread] = time, arg
         elif kind in (RELEASED, RETRY):
@@ -138,7 +142,11 @@ def test_locks_keep_their_promises_and_their_books(job, seed):
 @examples(150)
 def test_every_picosecond_of_a_thread_is_accounted_for(job, seed):
     result = compiled.run(job, seed, trace=TRACE)
-    assert result.thread_ps.sum(axis=1).tolist() == result.thread_end_ps.tolist()
+    if job.turn_ps:  # while others have their turns, a thread spends nothing
+        assert (result.thread_ps.sum(axis=1) <= result.thread_end_ps).all()
+        assert result.thread_ps[:, [RUN, HOLD]].sum() <= result.end_ps
+    else:
+        assert result.thread_ps.sum(axis=1).tolist() == result.thread_end_ps.tolist()
     assert result.thread_ps.min() >= 0
     assert result.end_ps == result.thread_end_ps.max()
     spent = np.zeros(len(job.entry), dtype=np.int64)

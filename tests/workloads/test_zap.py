@@ -91,3 +91,9 @@ def test_a_run_that_takes_long_says_so_and_one_of_a_week_is_refused():
     )
     with pytest.raises(HorizonError, match=r"2\.56e\+14 times, more than the 1e\+13 .*; shorten pause"):
         simulate(asked("4000s"))
+
+
+@pytest.mark.parametrize("machine", [{"turn": "200ns"}, {"clock": "serial", "turn": "3ms"}])
+def test_turns_are_those_of_one_processor_and_short(machine):
+    with pytest.raises(InputError, match=r"machine\.turn = .*: CPUs have turns on one processor only"):
+        Scenario.parse({"machine": machine})

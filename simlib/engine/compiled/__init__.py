@@ -3,8 +3,9 @@
 
 `simlib.engine.reference` is the definition; this computes the same thing, event for event.
 `state` says what a run is made of, `calendar` whose turn it is, `ahead` what needs no turn (by what `reach` found out
-before, and `rounds` learnt), `clock` how time passes, `locks` who gets a lock, `memory` what the page table and the log
-say, `statistics` what is written down, and `interpreter` goes from step to step.
+before, and `rounds` learnt), `clock` how time passes, `turns` who has an emulator's one processor, `locks` who gets a
+lock, `memory` what the page table and the log say, `statistics` what is written down, and `interpreter` goes from step
+to step.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def run(
     (31000, [20, 1])
     """
     limits.check_size(job)
-    state = run_of(job, seed, trace, ledger, first_calendar(len(job.entry)))
+    state = run_of(job, seed, trace, ledger, first_calendar(len(job.entry), job.turn_ps > 0))
     world = state.worlds[0]
     _compile_for(state)
     while world["status"] == RUNNING:

@@ -21,8 +21,8 @@ NEVER = np.iinfo(np.int64).max
 """Key of a thread that sleeps."""
 
 
-def first_calendar(threads: int) -> NDArray[np.int64]:
-    """Every thread wakes at time zero.
+def first_calendar(threads: int, turns: bool = False) -> NDArray[np.int64]:
+    """Every thread wakes at time zero; nobody does where turns have a length, until they are given one.
 
     >>> first_calendar(3)[1:6].tolist()
     [0, 0, 2, 0, 1]
@@ -31,7 +31,8 @@ def first_calendar(threads: int) -> NDArray[np.int64]:
     while leaves < threads:
         leaves *= 2
     tree = np.full(2 * leaves, NEVER, dtype=np.int64)
-    tree[leaves : leaves + threads] = np.arange(threads)
+    if not turns:
+        tree[leaves : leaves + threads] = np.arange(threads)
     for node in range(leaves - 1, 0, -1):
         tree[node] = min(tree[2 * node], tree[2 * node + 1])
     return tree

@@ -7,7 +7,7 @@ import numpy as np
 
 from simlib.engine.compiled.inline import item, small
 from simlib.engine.random import FIXED_POINT_BITS, GAMMA, SCATTER, SEEK_BITS, TABLE_BITS, WITHIN_BITS
-from simlib.model.steps import Clock, Step
+from simlib.model.steps import Step
 
 RUN, WAIT, HOLD, LINE, BROADCAST, IDLE = range(6)
 """What time is spent on, in the order of `simlib.engine.result.ACTIVITIES`."""
@@ -22,20 +22,26 @@ def shown(world, now):
 @small
 def starts(world, now, threads):
     """So many more threads run from now on; fewer, if negative."""
-    if world.clock != Clock.WALL:
+    if world.fluid:
         world.clock_base = shown(world, now)
         world.clock_since = now
         world.running += threads
 
 
 @small
-def next_bits(thread):
-    """The thread's next 64 random bits (SplitMix64, as `simlib.engine.random.draw`)."""
-    z = np.uint64(thread.key) + np.uint64(thread.draws + 1) * np.uint64(GAMMA)
-    thread.draws += 1
+def bits_of(key, number):
+    """64 random bits (SplitMix64, as `simlib.engine.random.draw`)."""
+    z = np.uint64(key) + np.uint64(number + 1) * np.uint64(GAMMA)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+@small
+def next_bits(thread):
+    """The thread's next random bits."""
+    thread.draws += 1
+    return bits_of(thread.key, thread.draws - 1)
 
 
 @small

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simlib.engine.compiled import ahead, calendar, clock, locks, memory, reach, rounds, statistics
+from simlib.engine.compiled import ahead, calendar, clock, locks, memory, reach, rounds, statistics, turns
 from simlib.engine.compiled.inline import apart, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
@@ -126,8 +126,9 @@ def wait_for_all(run, thread, number, step):
             other.parked = -1
             other.asleep = 0
             other.spent[clock.IDLE] += now - other.tried
-            time = clock.run_ahead(run.steps, run.quantiles, other, now)
-            calendar.wake(run.tree, j, calendar.key_of(time, j))
+            if world.turn_ps == 0:
+                time = clock.run_ahead(run.steps, run.quantiles, other, now)
+                calendar.wake(run.tree, j, calendar.key_of(time, j))
     return now
 
 
@@ -138,9 +139,15 @@ def sleep_on(run, thread):
     now = world.now
     left = thread.alarm - clock.shown(world, now)
     if left <= 0:
+        if thread.rests:
+            thread.spent[clock.IDLE] += now - thread.tried
+        thread.rests = 0
         clock.starts(world, now, 1)
         thread.pc += 1
         return now
+    if world.turn_ps > 0:
+        thread.rests, thread.tried = 1, now
+        return ASLEEP
     wait = -(-left // (1 if world.clock == Clock.WALL else run.threads.shape[0]))
     thread.spent[clock.IDLE] += wait
     return now + wait
@@ -238,7 +245,7 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move 
             return ASLEEP
         if step.kind <= Step.HOLD:
             time = clock.spend(run.quantiles, thread, step, time)
-            if time > HORIZON_PS:
+            if time > world.turn_end:
                 return time
             continue
         if not is_shared(step):
@@ -247,11 +254,12 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move 
         may = step.ahead if runs_ahead else reach.NEVER
         if may == reach.NEVER:
             if time > turn:
-                if time > done or not calendar.is_next(run.tree, number, time) or world.events >= world.stop_at:
+                alone = time <= world.turn_end and calendar.is_next(run.tree, number, time)
+                if time > done or not alone or world.events >= world.stop_at:
                     return time  # come back at that time
                 own_steps = 1
                 turn = now = time
-                world.now = world.turn = now
+                world.now = world.woken = now
         else:
             round_known = may == reach.HIT and item(run.rounds, thread.pc).known
             if (time > turn or round_known) and horizon == UNKNOWN:
@@ -270,8 +278,8 @@ def live(run, thread, number, now):  # noqa: C901, PLR0912  # all branches move 
             horizon = UNKNOWN  # others may see what it does now, and be woken by it
         world.events += 1
         time = done = shared_step(run, thread, number, step, now)
-        if time == ASLEEP:
-            return ASLEEP
+        if time == ASLEEP or time > world.turn_end:
+            return time
 
 
 def fingerprint() -> int:
@@ -295,6 +303,11 @@ def _compile(version: int) -> Any:
         world.stop_at = world.events + budget
         while world.events < world.stop_at:
             key = run.tree[1]
+            if world.turn_ps > 0 and (key >> calendar.THREAD_BITS) > world.turn_end:
+                turns.pass_on(run)
+                if world.status != RUNNING:
+                    break
+                continue
             if key == calendar.NEVER:
                 world.status = FINISHED if world.live == 0 else DEADLOCK
                 break
@@ -303,9 +316,9 @@ def _compile(version: int) -> Any:
             if now > HORIZON_PS:
                 world.status = PAST_HORIZON
                 break
-            world.now = world.turn = now
+            world.now = world.woken = now
             time = live(run, item(run.threads, number), number, now)
-            world.now = world.turn
+            world.now = world.woken
             if time == ASLEEP:
                 calendar.wake(run.tree, number, calendar.NEVER)
                 if world.status != RUNNING:

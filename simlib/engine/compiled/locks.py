@@ -9,7 +9,8 @@ from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import BROADCAST, LINE, WAIT, run_ahead, starts
 from simlib.engine.compiled.inline import apart, bit_length, item, part, small
 from simlib.engine.compiled.state import BITS, LOCK_STATISTICS
-from simlib.engine.compiled.statistics import ACQUIRED, RELEASED, RETRY, TOUCH, TRY, note, queue_changes
+from simlib.engine.compiled.statistics import ACQUIRED, LOOK, RELEASED, RETRY, TOUCH, TRY, note, queue_changes
+from simlib.engine.limits import HORIZON_PS
 from simlib.model.locks import COHORT_PASSES, Discipline
 from simlib.model.steps import Clock, Mode, Whose
 
@@ -62,7 +63,7 @@ def waiter(waiting, index, lock, place):
 @small
 def admits(lock, mode):
     """Whether a thread may hold the lock in this mode beside those that hold it now."""
-    if lock.kind == Discipline.QUEUED_RW and mode == Mode.READ:
+    if mode == Mode.READ and (lock.kind == Discipline.QUEUED_RW or lock.kind == Discipline.FAIR_RW):
         return lock.holders >= 0
     return lock.holders == 0
 
@@ -112,6 +113,11 @@ def hand_over(world, cpus, waiting, index, lock, number, by, at):
         # The next one's queue node is fetched, to pass the queue's head on.
         owned += transfer(world, cpus, waiter(waiting, index, lock, 0), number)
         owned += item(cpus.crowding_ps, lock.length)
+    if lock.kind == Discipline.QUEUED_RW:
+        # The next one in the queue then comes to the word, which it must fetch, or when it is its turn.
+        lock.comes_at = HORIZON_PS
+        if world.turn_ps == 0 and lock.length > 0:
+            lock.comes_at = owned + transfer(world, cpus, lock.line_owner, waiter(waiting, index, lock, 0))
     return owned
 
 
@@ -134,10 +140,17 @@ def take_out(waiting, index, lock, place):
 
 
 @small
+def heads(lock, at):
+    """The head of the queue is at the lock word: a writer keeps everybody out from now on, a reader writers."""
+    if lock.kind == Discipline.QUEUED_RW:
+        lock.comes_at = at
+
+
+@small
 def own(world, books, index, lock, number, thread, mode, at):
     """The thread holds the lock from a time on."""
-    if lock.holders == 0:
-        lock.busy_since = at
+    lock.busy_since = at if lock.holders == 0 else min(lock.busy_since, at)
+    thread.pc += 1
     lock.holders += 1 if mode == Mode.READ else -1
     if lock.kind == Discipline.SERVER:
         thread.served = at
@@ -151,6 +164,15 @@ def own(world, books, index, lock, number, thread, mode, at):
     lock.stats[np.uint64(first + WAIT_MAX_PS)] = max(lock.stats[np.uint64(first + WAIT_MAX_PS)], wait)
     lock.waits[np.uint64(BITS * mode + bit_length(wait))] += 1
     note(world, books.trace, at, number, ACQUIRED, index, mode)
+
+
+@small
+def passes(run, index, lock, mode, at):
+    """Whether a thread may pass the queue: until its head comes to the word, and readers while it is one itself."""
+    if lock.kind != Discipline.QUEUED_RW:
+        return False
+    head = item(run.threads, waiter(run.waiting, index, lock, 0))
+    return at < lock.comes_at or (mode == Mode.READ and head.mode == Mode.READ)
 
 
 @small
@@ -171,16 +193,18 @@ def take(run, thread, number, step, now):
         thread.region_lock = step.a + min(thread.page, world.pages - 1) // world.lock_pages
     index = lock_index(thread, number, step)
     lock, mode = item(run.locks, index), step.b
-    thread.pc += 1
+    if thread.asleep:
+        return look(run, index, lock, number, thread, now)
     thread.tried = now
     thread.mode = mode
     note(world, books.trace, now, number, TRY, index, mode)
     if lock.kind == Discipline.LOCKLESS:
         thread.seen = lock.count
         thread.acquired = now
+        thread.pc += 1
         return now
     done = reach(world, run.cpus, lock, number, now)
-    if lock.length == 0 and admits(lock, mode):
+    if (lock.length == 0 or passes(run, index, lock, mode, done)) and admits(lock, mode):
         thread.spent[LINE] += done - now
         if lock.kind == Discipline.COHORT:
             lock.count = 0
@@ -191,6 +215,8 @@ def take(run, thread, number, step, now):
     slot = lock.head + lock.length
     run.waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = number
     queue_changes(world, books.progress, books.queue, index, lock, now, 1)
+    if lock.length == 1:
+        heads(lock, done)
     if world.clock == Clock.SERIAL_YIELD:
         starts(world, now, -1)
     thread.asleep = 1
@@ -227,32 +253,61 @@ def drop(run, thread, number, step, now):
     lock.holds[np.uint64(BITS * mode + bit_length(held))] += 1
     note(world, books.trace, done, number, RELEASED, index, mode)
     thread.pc += 1
-    if lock.length > 0:
-        grant(run, index, lock, number, now, done)
+    lock.last, lock.freed = number, done
+    if lock.length > 0 and world.turn_ps == 0:
+        if lock.comes_at > done:  # others may pass until then; it looks when it has come
+            head = waiter(run.waiting, index, lock, 0)
+            calendar.wake(run.tree, head, calendar.key_of(lock.comes_at, head))
+        else:
+            grant(run, index, lock, number, now, done)
     return done
+
+
+@apart
+def look(run, index, lock, number, thread, now):
+    """A thread that waits for a lock looks whether it has it now, when it is its turn; returns its clock, or ASLEEP."""
+    by = lock.last
+    place = successor(run.cpus, run.waiting, index, lock, by)
+    if waiter(run.waiting, index, lock, place) != number:
+        return ASLEEP
+    heads(lock, now)
+    if not admits(lock, thread.mode):
+        return ASLEEP
+    note(run.worlds[0], run.books.trace, now, number, LOOK, index, thread.mode)
+    owned = let_in(run, index, lock, place, number, thread, by, now, max(now, lock.freed))
+    if run.worlds[0].turn_ps == 0:
+        grant(run, index, lock, number, now, owned)
+    run.worlds[0].vain = 0
+    return owned
 
 
 @part
 def grant(run, index, lock, by, now, at):
     """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
-    world, books = run.worlds[0], run.books
     while lock.length > 0:
         place = successor(run.cpus, run.waiting, index, lock, by)
         number = waiter(run.waiting, index, lock, place)
         thread = item(run.threads, number)
         if not admits(lock, thread.mode):
             return
-        queue_changes(world, books.progress, books.queue, index, lock, now, -1)
-        take_out(run.waiting, index, lock, place)
-        if world.clock == Clock.SERIAL_YIELD:
-            starts(world, now, 1)
-        owned = hand_over(world, run.cpus, run.waiting, index, lock, number, by, at)
-        thread.spent[BROADCAST if lock.kind == Discipline.SERVER else WAIT] += at - thread.tried
-        thread.spent[LINE] += owned - at
-        own(world, books, index, lock, number, thread, thread.mode, owned)
-        clock = run_ahead(run.steps, run.quantiles, thread, owned)
+        at = let_in(run, index, lock, place, number, thread, by, now, at)
+        clock = run_ahead(run.steps, run.quantiles, thread, at)
         calendar.wake(run.tree, number, calendar.key_of(clock, number))
-        at = owned
+
+
+@small
+def let_in(run, index, lock, place, number, thread, by, now, at):
+    """One that waited has the lock, which is free from `at` on; returns when it sees that."""
+    world, books = run.worlds[0], run.books
+    queue_changes(world, books.progress, books.queue, index, lock, now, -1)
+    take_out(run.waiting, index, lock, place)
+    if world.clock == Clock.SERIAL_YIELD:
+        starts(world, now, 1)
+    owned = hand_over(world, run.cpus, run.waiting, index, lock, number, by, at)
+    thread.spent[BROADCAST if lock.kind == Discipline.SERVER else WAIT] += at - thread.tried
+    thread.spent[LINE] += owned - at
+    own(world, books, index, lock, number, thread, thread.mode, owned)
+    return owned
 
 
 @small

@@ -60,7 +60,7 @@ _IN_FAULTS = record(
 )  # fmt: skip
 _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
-    "hits_from", "hits_to", "hits_since", "seen", "kick_stalls",
+    "hits_from", "hits_to", "hits_since", "seen", "kick_stalls", "left", "rests",
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
@@ -69,35 +69,39 @@ barrier at which it waits, or -1; `outside`: whether it is in a fault; `interrup
 an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`; `runs_ahead`, `alone`,
 `owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead` found out. An access of
 the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used often lies together, in
-few cache lines of its own."""
+few cache lines of its own. Where turns have a length, `left` is what time the thread has to spend before it does
+something, while others have their turns, and `rests` says that it sleeps until its alarm."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
 
 LOCK = record(
     "kind", "holders", "head", "length", "line_free", "line_owner", "count", "busy_since", "busy",
-    "changed",
+    "changed", "last", "freed", "comes_at",
     stats=2 * LOCK_STATISTICS, waits=2 * BITS, holds=2 * BITS,
 )  # fmt: skip
 """A lock; `holders` is the number of readers, or -1 for a writer; `head` and `length` are those of its ring of waiting
-threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock. Last,
-for reading and then for writing, its `LOCK_COLUMNS` and the counts of waits and holds by their number of bits."""
+threads; `count` is the discipline's own: updates of a lockless one, hand-overs within a socket of a cohort lock; `last`
+is who let go last, and `freed` when that was done; `comes_at`: when the head of the queue comes to the word, until when
+others may pass the queue. Then come, for reading and for writing, its `LOCK_COLUMNS` and the counts of waits and holds
+by their number of bits."""
 
 LINE = record("free", "owner")
 """A cache line: until when an operation on it takes, and the thread whose it was."""
 
 WORLD = record(
-    "now", "turn", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
+    "now", "woken", "events", "live", "status", "shift", "traced", "ledgered", "running", "clock_base", "clock_since",
     "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
     "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
-    "sweep_at", "sweep_page", "sweep_end",
+    "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "turn_key", "turn_draws", "turn_of", "turn_end", "vain",
     flags=FLAGS,
 )  # fmt: skip
-"""What there is one of. `turn`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
+"""What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
 `local_ps` to `as_blocks` nothing changes during a run; `stop_at`: events at which to look up from it; `changers`: how
 many there are; `withdrawn`: how often an entry of the page table was, so that a hit may have become a fault;
 `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where
-it comes next."""
+it comes next; `fluid`: whether a serial clock's turns have no length; `turn_of`: whose turn it is, until `turn_end`,
+which without turns is for ever; `vain`: how many threads one after another looked for a lock that they have not."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -187,7 +191,7 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         steps=_steps_of(job),
         quantiles=quantiles.astype(np.int32),  # less than 2**27 each; they stay in the nearest cache
         places=seek_tables(job.places, limits.vcpu_pages(job)),
-        worlds=_world_of(job, trace, ledger),
+        worlds=_world_of(job, seed, trace, ledger),
         threads=_threads_of(job, seed),
         cpus=_cpus_of(job),
         locks=locks,
@@ -232,14 +236,18 @@ def _steps_of(job: Job) -> Records:
     return table.view(STEP).reshape(-1)
 
 
-def _world_of(job: Job, trace: int, ledger: int) -> Records:
+def _world_of(job: Job, seed: int, trace: int, ledger: int) -> Records:
     count = len(job.entry)
     world = np.zeros(1, dtype=WORLD)
     for name in ("local_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
         world[name] = getattr(job, name)
     world["block_shift"] = job.block_pages.bit_length() - 1
     world["live"], world["shift"], world["sweep_at"] = count, FIRST_SHIFT, -1
-    world["running"] = count if job.clock != Clock.WALL else 1
+    world["fluid"] = job.clock != Clock.WALL and not job.turn_ps
+    world["running"] = count if world["fluid"] else 1
+    world["turn_ps"], world["turn_of"] = job.turn_ps, count - 1
+    world["turn_key"] = thread_keys(seed, count + 1)[-1:].view(np.int64)
+    world["turn_end"] = 0 if job.turn_ps else limits.HORIZON_PS
     world["recorded"] = trace > 0 or ledger > 0
     world["as_blocks"] = job.mapped_as_blocks
     return world

@@ -10,7 +10,7 @@ from simlib.engine.compiled.inline import apart, bit_length, small
 from simlib.engine.compiled.state import LOCK_STATISTICS
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LEDGER
 
-(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH) = range(
+(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH, LOOK) = range(
     len(EVENTS)
 )
 """Events of the trace, in the order of `simlib.engine.result.EVENTS`."""

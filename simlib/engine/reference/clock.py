@@ -23,9 +23,9 @@ class Shown:
     """What a clock shows: the world's time, or that of the one processor that runs all threads in turns."""
 
     def __init__(self, job: Job) -> None:
-        self.kind = job.clock
+        self.fluid = job.clock != Clock.WALL and not job.turn_ps
         self.base = self.since = 0
-        self.running = len(job.entry) if job.clock != Clock.WALL else 1
+        self.running = len(job.entry) if self.fluid else 1
 
     def at(self, now: int) -> int:
         """At the world's time."""
@@ -33,7 +33,7 @@ class Shown:
 
     def starts(self, now: int, threads: int) -> None:
         """So many more threads run from now on; fewer, if negative."""
-        if self.kind != Clock.WALL:
+        if self.fluid:
             self.base, self.since = self.at(now), now
             self.running += threads
 

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from simlib.engine import limits
 from simlib.engine.reference.threads import Thread
 from simlib.model.job import Job
 from simlib.model.locks import COHORT_PASSES, Discipline
@@ -47,6 +48,10 @@ class Lock:
     line: Line
     holders: list[int] = field(default_factory=lambda: [0, 0])
     waiting: deque[Thread] = field(default_factory=deque)
+    last: Thread | None = None
+    """Who let go last."""
+    freed: int = 0
+    """When that one's operation on the word was done."""
     busy_since: int = 0
     busy: int = 0
     changed: int = 0
@@ -57,6 +62,16 @@ class Lock:
     def admits(self, mode: int) -> bool:
         """Whether a thread may hold the lock in this mode beside those that hold it now."""
         return not any(self.holders)
+
+    comes_at: int = 0
+    """When the head of the queue comes to the lock word, if that matters."""
+
+    def unguarded(self, mode: int, at: int) -> bool:
+        """Whether a thread that comes to the lock word at a time need not heed the queue."""
+        return not self.waiting
+
+    def heads(self, at: int) -> None:
+        """The head of the queue is at the lock word."""
 
     def successor(self, by: Thread) -> int:
         """Whose turn it is when `by` lets go: a place in the queue."""
@@ -83,8 +98,7 @@ class Lock:
 
     def enter(self, mode: int, at: int) -> None:
         """One more holder, from `at` on."""
-        if not any(self.holders):
-            self.busy_since = at
+        self.busy_since = min(self.busy_since, at) if any(self.holders) else at
         self.holders[mode] += 1
 
     def leave(self, mode: int, at: int) -> None:
@@ -104,12 +118,34 @@ class Ticket(Lock):
         return self.line.free
 
 
-class ReadersWriters(Lock):
+class FairReadersWriters(Lock):
     """Readers may hold the lock together; those in a row enter one after another."""
 
     def admits(self, mode: int) -> bool:
         """A reader, unless there is a writer; a writer, if there is nobody."""
         return not self.holders[Mode.WRITE] and (mode == Mode.READ or not self.holders[Mode.READ])
+
+
+@dataclass
+class ReadersWriters(FairReadersWriters):
+    """The same, but who finds the word free passes the queue until its head has come there, and marked the word."""
+
+    def unguarded(self, mode: int, at: int) -> bool:
+        """Until the head comes to the word, and then for readers while it is one itself."""
+        return not self.waiting or at < self.comes_at or mode == self.waiting[0].mode == Mode.READ
+
+    def heads(self, at: int) -> None:
+        """A writer keeps everybody out from now on, a reader writers."""
+        self.comes_at = at
+
+    def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
+        """The next one in the queue then comes to the word, which it must fetch."""
+        owned = super().hand_over(thread, by, at)
+        if self.line.job.turn_ps:
+            self.comes_at = limits.HORIZON_PS
+        elif self.waiting:
+            self.comes_at = owned + self.line.transfer(self.line.owner, self.waiting[0].number)
+        return owned
 
 
 @dataclass
@@ -163,4 +199,5 @@ DISCIPLINES: dict[Discipline, type[Lock]] = {
     Discipline.LOCKLESS: Lockless,
     Discipline.SERVER: Server,
     Discipline.COHORT: Cohort,
+    Discipline.FAIR_RW: FairReadersWriters,
 }

@@ -9,17 +9,11 @@ import numpy as np
 import simpy
 
 from simlib.engine import limits
-from simlib.engine.random import thread_keys
-from simlib.engine.reference.calendar import Calendar, Wake
-from simlib.engine.reference.clock import Chance, Shown
-from simlib.engine.reference.locks import DISCIPLINES, Line, Lockless, Server
-from simlib.engine.reference.memory import Memory
-from simlib.engine.reference.statistics import Statistics
-from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread, first_state
+from simlib.engine.reference.locks import Lockless, Server
+from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread
+from simlib.engine.reference.world import World
 from simlib.engine.result import EngineResult, lap_bin
-from simlib.model.job import Job
-from simlib.model.locks import Discipline
-from simlib.model.steps import EXTENTS, FLAGS, Adapt, Clock, Map, Page, Quantity, Scan, Step, Whose
+from simlib.model.steps import EXTENTS, Adapt, Clock, Map, Page, Quantity, Scan, Step, Whose
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
@@ -28,62 +22,15 @@ SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.SEND: IDLE}
 """Of scans that take no lock; the others are HOLD."""
 
 
-class Simulation:
+class Simulation(World):
     """One run of a job."""
-
-    def __init__(
-        self, job: Job, seed: int, trace: int, ledger: int, progress: Callable[[int, int], None] | None
-    ) -> None:
-        limits.check_size(job)
-        self.job, self.report = job, progress
-        self.env = Calendar(initial_time=0)
-        self.steps = [(Step(kind), a, b, c, d) for kind, a, b, c, d in job.steps.tolist()]
-        self.shown, self.chance = Shown(job), Chance(job)
-        keys = thread_keys(seed, len(job.entry))
-        self.threads = [first_state(job, i, int(keys[i])) for i in range(len(job.entry))]
-        self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
-        self.lines = [Line(job) for _ in range(job.lines)]
-        self.memory = Memory(job)
-        self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
-        self.books = Statistics(job, trace, ledger)
-        self.flags = [False] * FLAGS
-        self.events = self.live = 0
-
-    # -- time ------------------------------------------------------------------------------------------
-
-    @property
-    def now(self) -> int:
-        """The world's time."""
-        return int(self.env.now)
-
-    def sleep(self, thread: Thread) -> None:
-        """The thread sleeps until somebody calls `rouse`."""
-        thread.roused = simpy.Event(self.env)
-
-    def rouse(self, thread: Thread, at: int) -> None:
-        """Let a sleeping thread go on at a time; its number decides ties."""
-        event = thread.roused
-        assert event is not None  # noqa: S101  # a thread is roused only while it sleeps
-        Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
-
-    def clock(self) -> int:
-        """What a clock shows."""
-        return self.shown.at(self.now)
-
-    def starts(self, threads: int) -> None:
-        """So many more threads run from now on; fewer, if negative."""
-        self.shown.starts(self.now, threads)
-
-    def note(self, time: int, thread: Thread, kind: str, argument: int, mode: int = 0) -> None:
-        """Write down one trace event; `mode`: of a lock's."""
-        self.books.note(time, thread, kind, argument, mode)
 
     # -- the interpreter -------------------------------------------------------------------------------
 
     def live_through(self, thread: Thread) -> Generator[simpy.Event, None, None]:
         """A thread's life: its own steps move its clock, a shared step waits until the world's clock is there."""
-        yield Wake(self.env, thread.number, 0)
-        clock = own_steps = 0
+        yield from self.spend(thread, 0)
+        clock, own_steps = self.now, 0
         while True:
             step, *arguments = self.steps[thread.pc]
             own_steps += 1
@@ -91,24 +38,31 @@ class Simulation:
                 raise limits.runaway(self.now)
             if not (step.shared or (step is Step.TEST and Quantity(arguments[1]).shared)):
                 clock = self.own_step(thread, clock, step, *arguments)
-                if clock > limits.HORIZON_PS:  # never to be reached
-                    yield Wake(self.env, thread.number, clock - self.now)
+                if clock > self.ends_at():
+                    yield from self.spend(thread, clock - self.now)
+                    clock, own_steps = self.now, 0
                 continue
             if clock > self.now:
-                yield Wake(self.env, thread.number, clock - self.now)
-                own_steps = 0
+                yield from self.spend(thread, clock - self.now)
+                clock, own_steps = self.now, 0
             self.events += 1
             if self.report is not None and self.events % PROGRESS_EVENTS == 0:
                 self.report(self.events, self.now)
             if step is Step.END:
                 self.ends(thread)
+                if self.turns is not None:
+                    self.turns.pass_on()
                 return
             done = SHARED_STEPS[step](self, thread, *arguments)
             if done is None:  # asleep, until a lock or a barrier lets it go on
-                yield thread.roused
+                thread.roused = simpy.Event(self.env)
+                yield from self.sleep(thread)
                 clock, own_steps = self.now, 0
             else:
                 clock = done
+                if clock > self.ends_at():
+                    yield from self.spend(thread, clock - self.now)
+                    clock, own_steps = self.now, 0
 
     def ends(self, thread: Thread) -> None:
         """The thread is done."""
@@ -213,14 +167,16 @@ class Simulation:
             thread.region_lock = number + min(thread.page, self.job.pages - 1) // self.job.lock_pages
         index = self.lock_index(thread, number, whose)
         lock = self.locks[index]
-        thread.pc += 1
+        if thread.spins:
+            return self.look(index, thread)
         thread.tried, thread.mode = now, mode
         self.note(now, thread, "try", index, mode)
         if isinstance(lock, Lockless):
             thread.seen, thread.acquired = lock.version, now
+            thread.pc += 1
             return now
         done = lock.reach(thread.number, now)
-        if not lock.waiting and lock.admits(mode):
+        if lock.unguarded(mode, done) and lock.admits(mode):
             thread.spent[LINE] += done - now
             lock.found_free()
             self.own(index, thread, mode, done)
@@ -228,16 +184,35 @@ class Simulation:
         lock.stats[mode][1] += 1
         self.books.queue_changes(index, lock, now)
         lock.waiting.append(thread)
+        if len(lock.waiting) == 1:
+            lock.heads(done)
         if self.job.clock == Clock.SERIAL_YIELD:
             self.starts(-1)
-        thread.asleep = True
-        self.sleep(thread)
+        thread.asleep = thread.spins = True
         return None
+
+    def look(self, index: int, thread: Thread) -> int | None:
+        """A thread that waits for a lock looks whether it has it now, which it does when it is its turn."""
+        lock, now = self.locks[index], self.now
+        by = lock.last or thread
+        if lock.waiting[lock.successor(by)] is not thread:
+            return None
+        lock.heads(now)
+        if not lock.admits(thread.mode):
+            return None
+        self.note(now, thread, "look", index, thread.mode)
+        owned = self.let_in(index, thread, by, now, max(now, lock.freed))
+        if self.turns is None:
+            self.grant(index, thread, now, owned)
+        else:
+            self.turns.vain = 0
+        return owned
 
     def own(self, index: int, thread: Thread, mode: int, at: int) -> None:
         """The thread holds the lock from `at` on."""
         lock = self.locks[index]
-        thread.asleep = False
+        thread.asleep = thread.spins = False
+        thread.pc += 1
         lock.enter(mode, at)
         if isinstance(lock, Server):
             thread.served = at
@@ -277,25 +252,35 @@ class Simulation:
         lock.holds[mode][held.bit_length()] += 1
         self.note(done, thread, "released", index, mode)
         thread.pc += 1
-        self.grant(index, thread, now, done)
+        lock.last, lock.freed = thread, done
+        if self.turns is not None:
+            pass  # whoever waits looks when it is its turn
+        elif lock.waiting and lock.comes_at > done:
+            self.rouse(lock.waiting[0], lock.comes_at)
+        else:
+            self.grant(index, thread, now, done)
         return done
 
     def grant(self, index: int, by: Thread, now: int, at: int) -> None:
         """Give the lock, free from `at` on, to those whose turn it is: one writer, or readers in a row."""
         lock = self.locks[index]
         while lock.waiting and lock.admits(lock.waiting[lock.successor(by)].mode):
-            self.books.queue_changes(index, lock, now)
-            place = lock.successor(by)
-            thread = lock.waiting[place]
-            del lock.waiting[place]
-            if self.job.clock == Clock.SERIAL_YIELD:
-                self.starts(1)
-            owned = lock.hand_over(thread, by, at)
-            thread.spent[BROADCAST if isinstance(lock, Server) else WAIT] += at - thread.tried
-            thread.spent[LINE] += owned - at
-            self.own(index, thread, thread.mode, owned)
-            self.rouse(thread, self.run_ahead(thread, owned))
-            at = owned
+            thread = lock.waiting[lock.successor(by)]
+            at = self.let_in(index, thread, by, now, at)
+            self.rouse(thread, self.run_ahead(thread, at))
+
+    def let_in(self, index: int, thread: Thread, by: Thread, now: int, at: int) -> int:
+        """One that waited has the lock, which is free from `at` on; returns when it sees that."""
+        lock = self.locks[index]
+        self.books.queue_changes(index, lock, now)
+        lock.waiting.remove(thread)
+        if self.job.clock == Clock.SERIAL_YIELD:
+            self.starts(1)
+        owned = lock.hand_over(thread, by, at)
+        thread.spent[BROADCAST if isinstance(lock, Server) else WAIT] += at - thread.tried
+        thread.spent[LINE] += owned - at
+        self.own(index, thread, thread.mode, owned)
+        return owned
 
     def access(self, thread: Thread, *faults: int) -> int:
         """The guest touches its page: a hit goes on, a fault jumps. One that is interrupted is made afterwards."""
@@ -352,13 +337,13 @@ class Simulation:
             thread.tried = now
             self.starts(-1)
             thread.asleep = True
-            self.sleep(thread)
             return None
         self.starts(len(parked))
         for other in parked:
             other.asleep = False
             other.spent[IDLE] += now - other.tried
-            self.rouse(other, self.run_ahead(other, now))
+            if self.turns is None:
+                self.rouse(other, self.run_ahead(other, now))
         parked.clear()
         return now
 
@@ -419,13 +404,19 @@ class Simulation:
         thread.pc += 1
         return self.now
 
-    def awake(self, thread: Thread, _a: int, _b: int, _c: int, _d: int) -> int:
+    def awake(self, thread: Thread, _a: int, _b: int, _c: int, _d: int) -> int | None:
         """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
         left = thread.alarm - self.clock()
         if left <= 0:
+            if thread.rests:
+                thread.spent[IDLE] += self.now - thread.tried
+            thread.rests = False
             self.starts(1)
             thread.pc += 1
             return self.now
+        if self.turns is not None:
+            thread.rests, thread.tried = True, self.now
+            return None
         wait = -(-left // (1 if self.job.clock == Clock.WALL else len(self.threads)))
         thread.spent[IDLE] += wait
         return self.now + wait
@@ -437,6 +428,8 @@ class Simulation:
         self.live = len(self.threads)
         for thread in self.threads:
             self.env.process(self.live_through(thread))
+        if self.turns is not None:
+            self.turns.pass_on()
         while self.env.peek() <= limits.HORIZON_PS:
             self.env.step()
         if self.live:

@@ -41,6 +41,10 @@ class Thread:
     kick: int = 0
     kick_stalls: bool = False
     asleep: bool = False
+    spins: bool = False
+    """Whether it waits for a lock."""
+    rests: bool = False
+    """Whether it sleeps until its alarm, where turns have a length."""
     outside: bool = False
     interrupted: bool = False
     kicked: bool = False
@@ -50,6 +54,12 @@ class Thread:
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
     ended: int = -1
     roused: simpy.Event | None = None
+    wake: simpy.Event | None = None
+    """What will rouse it."""
+
+    def can_run(self, now: int) -> bool:
+        """Whether a turn is of use to it: it goes on, or looks whether it has the lock."""
+        return (self.spins or not self.asleep) and not (self.rests and self.alarm > now)
 
     @property
     def in_guest(self) -> bool:
