@@ -46,12 +46,14 @@ def sobol_indices(
     case = fit.case(variant, vcpus)
     runs = evaluate([fit.estimate.apply(case, p) for p in points], pages_per_vcpu=SOBOL_PAGES, seed=fit.meta["seed"])
     values = np.log(np.array([r.metrics[metric] for r in runs]))
-    with np.errstate(invalid="ignore"):  # a metric that no cost moves has no variance to share
+    if np.ptp(values):
         found = analyze.analyze(problem, values, calc_second_order=False, conf_level=LEVEL, seed=seed)
+    else:  # no cost moves the metric, so that there is no variance to share
+        found = dict.fromkeys(("S1", "S1_conf", "ST", "ST_conf"), np.zeros(len(names)))
     return pd.DataFrame(
         {"name": names, "first": found["S1"], "first_confidence": found["S1_conf"], "total": found["ST"],
          "total_confidence": found["ST_conf"]}
-    ).fillna(0.0)  # fmt: skip
+    )  # fmt: skip
 
 
 def sensitivity(fit: Fit) -> pd.DataFrame:

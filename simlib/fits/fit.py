@@ -212,7 +212,7 @@ class Fit(Result):
         parts = [
             _lines(self.heading, *self.quality, *self.flags),
             f"Costs, {self.level:.0%} intervals\n{text_of(bounds)}",
-            f"Residuals\n{text_of(self.by_metric())}",
+            f"Residuals, errors and deviations in percent\n{text_of(self.by_metric())}",
         ]
         if correlation is not None:
             parts.append(f"Correlations\n{text_of(numbered(correlation))}")

@@ -121,9 +121,9 @@ def metric_table(residuals: pd.DataFrame) -> pd.DataFrame:
     for (metric, role), part in residuals.groupby(["metric", "role"], sort=False):
         errors = part["error_percent"].dropna()
         rows.append(
-            {"metric": metric, "role": role, "rows": len(part), "median off, %": errors.abs().median(),
-             "worst off, %": max(errors.tolist(), key=abs, default=np.nan),
-             "deviation, %": part["deviation_percent"].median(), "χ²": (part["residual"] ** 2).sum(min_count=1)}
+            {"metric": metric, "role": role, "rows": len(part), "median error": errors.abs().median(),
+             "worst error": max(errors.tolist(), key=abs, default=np.nan),
+             "deviation": part["deviation_percent"].median(), "χ²": (part["residual"] ** 2).sum(min_count=1)}
         )  # fmt: skip
     return pd.DataFrame(rows)
 

@@ -339,8 +339,8 @@ def _fit(result: Fit) -> Shown:
     bounded = costs[costs["bound"] != ""]["cost"].tolist()
     bounds = f"at a physical bound, or an end of it is: {', '.join(bounded)}" if bounded else "none is at a bound"
     errors = "; ".join(
-        f"{row['metric']}, {row['role']}: worst {signed(row['worst off, %'])} % of {row['rows']}"
-        for row in worst[worst["worst off, %"].notna()].to_dict("records")
+        f"{row['metric']}, {row['role']}: worst {signed(row['worst error'])} % of {row['rows']}"
+        for row in worst[worst["worst error"].notna()].to_dict("records")
     )
     captions = {
         "cost_intervals": f"Costs with their intervals; {bounds}.",

@@ -167,10 +167,13 @@ def own(world, books, index, lock, number, thread, mode, at):
 
 
 @small
-def passes(run, index, lock, mode, at):
-    """Whether a thread may pass the queue: until its head comes to the word, and readers while it is one itself."""
-    if lock.kind != Discipline.QUEUED_RW:
-        return False
+def unguarded(run, index, lock, mode, at):
+    """Whether a thread that comes to the lock word at a time need not heed the queue.
+
+    It need not until the queue's head comes to the word, nor does a reader while the head is one itself.
+    """
+    if lock.length == 0 or lock.kind != Discipline.QUEUED_RW:
+        return lock.length == 0
     head = item(run.threads, waiter(run.waiting, index, lock, 0))
     return at < lock.comes_at or (mode == Mode.READ and head.mode == Mode.READ)
 
@@ -204,7 +207,7 @@ def take(run, thread, number, step, now):
         thread.pc += 1
         return now
     done = reach(world, run.cpus, lock, number, now)
-    if (lock.length == 0 or passes(run, index, lock, mode, done)) and admits(lock, mode):
+    if unguarded(run, index, lock, mode, done) and admits(lock, mode):
         thread.spent[LINE] += done - now
         if lock.kind == Discipline.COHORT:
             lock.count = 0

@@ -55,7 +55,7 @@ class Simulation(World):
                 return
             done = SHARED_STEPS[step](self, thread, *arguments)
             if done is None:  # asleep, until a lock or a barrier lets it go on
-                thread.roused = simpy.Event(self.env)
+                thread.roused = self.env.event()
                 yield from self.sleep(thread)
                 clock, own_steps = self.now, 0
             else:

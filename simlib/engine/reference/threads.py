@@ -26,6 +26,8 @@ class Thread:
     begin: list[int]
     end: list[int]
     batch: int
+    roused: simpy.Event
+    """What it waits for while it sleeps."""
     draws: int = 0
     counters: list[int] = field(default_factory=lambda: [0] * COUNTERS)
     tried: int = 0
@@ -53,7 +55,6 @@ class Thread:
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
     ended: int = -1
-    roused: simpy.Event | None = None
     wake: simpy.Event | None = None
     """What will rouse it."""
 
@@ -67,8 +68,8 @@ class Thread:
         return not (self.asleep or self.outside)
 
 
-def first_state(job: Job, number: int, key: int) -> Thread:
+def first_state(job: Job, number: int, key: int, roused: simpy.Event) -> Thread:
     """A thread before its first step."""
     first, last = (int(page) for page in job.region[number])
     rest = [0] * (EXTENTS - 1)
-    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch)
+    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch, roused)

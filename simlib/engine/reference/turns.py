@@ -41,7 +41,7 @@ class Turns:
     def wait(self, thread: Thread) -> Generator[simpy.Event, None, None]:
         """Until it is the thread's turn again."""
         while thread is not self.whose:
-            thread.roused = simpy.Event(self.env)
+            thread.roused = self.env.event()
             yield thread.roused
 
     def give_away(self, thread: Thread) -> Generator[simpy.Event, None, None]:
@@ -76,5 +76,5 @@ class Turns:
         if not thread.spins:
             self.vain = 0
         self.whose = self.last = thread
-        if thread.roused is not None and not thread.roused.triggered:
+        if not thread.roused.triggered:
             thread.roused.succeed()

@@ -33,7 +33,7 @@ class World:
         self.steps = [(Step(kind), a, b, c, d) for kind, a, b, c, d in job.steps.tolist()]
         self.shown, self.chance = Shown(job), Chance(job)
         keys = thread_keys(seed, len(job.entry))
-        self.threads = [first_state(job, i, int(keys[i])) for i in range(len(job.entry))]
+        self.threads = [first_state(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
         self.lines = [Line(job) for _ in range(job.lines)]
         self.memory = Memory(job)
@@ -65,7 +65,6 @@ class World:
     def rouse(self, thread: Thread, at: int) -> None:
         """Let a sleeping thread go on at a time, and at no other; its number decides ties."""
         event = thread.roused
-        assert event is not None  # noqa: S101  # a thread is roused only while it sleeps
         if thread.wake is not None and thread.wake.callbacks:
             thread.wake.callbacks.clear()
         thread.wake = Wake(self.env, thread.number, at - self.now)
