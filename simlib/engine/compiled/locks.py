@@ -140,13 +140,6 @@ def take_out(waiting, index, lock, place):
 
 
 @small
-def heads(lock, at):
-    """The head of the queue is at the lock word: a writer keeps everybody out from now on, a reader writers."""
-    if lock.kind == Discipline.QUEUED_RW:
-        lock.comes_at = at
-
-
-@small
 def own(world, books, index, lock, number, thread, mode, at):
     """The thread holds the lock from a time on."""
     lock.busy_since = at if lock.holders == 0 else min(lock.busy_since, at)
@@ -219,7 +212,7 @@ def take(run, thread, number, step, now):
     run.waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = number
     queue_changes(world, books.progress, books.queue, index, lock, now, 1)
     if lock.length == 1:
-        heads(lock, done)
+        lock.comes_at = done
     if world.clock == Clock.SERIAL_YIELD:
         starts(world, now, -1)
     thread.asleep = 1
@@ -257,12 +250,8 @@ def drop(run, thread, number, step, now):
     note(world, books.trace, done, number, RELEASED, index, mode)
     thread.pc += 1
     lock.last, lock.freed = number, done
-    if lock.length > 0 and world.turn_ps == 0:
-        if lock.comes_at > done:  # others may pass until then; it looks when it has come
-            head = waiter(run.waiting, index, lock, 0)
-            calendar.wake(run.tree, head, calendar.key_of(lock.comes_at, head))
-        else:
-            grant(run, index, lock, number, now, done)
+    if lock.length > 0 and world.turn_ps == 0:  # else whoever waits looks when it is its turn
+        grant(run, index, lock, number, now, max(done, lock.comes_at))
     return done
 
 
@@ -273,15 +262,12 @@ def look(run, index, lock, number, thread, now):
     place = successor(run.cpus, run.waiting, index, lock, by)
     if waiter(run.waiting, index, lock, place) != number:
         return ASLEEP
-    heads(lock, now)
+    lock.comes_at = now
     if not admits(lock, thread.mode):
         return ASLEEP
     note(run.worlds[0], run.books.trace, now, number, LOOK, index, thread.mode)
-    owned = let_in(run, index, lock, place, number, thread, by, now, max(now, lock.freed))
-    if run.worlds[0].turn_ps == 0:
-        grant(run, index, lock, number, now, owned)
     run.worlds[0].vain = 0
-    return owned
+    return let_in(run, index, lock, place, number, thread, by, now, max(now, lock.freed))
 
 
 @part

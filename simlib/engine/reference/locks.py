@@ -70,9 +70,6 @@ class Lock:
         """Whether a thread that comes to the lock word at a time need not heed the queue."""
         return not self.waiting
 
-    def heads(self, at: int) -> None:
-        """The head of the queue is at the lock word."""
-
     def successor(self, by: Thread) -> int:
         """Whose turn it is when `by` lets go: a place in the queue."""
         return 0
@@ -133,10 +130,6 @@ class ReadersWriters(FairReadersWriters):
     def unguarded(self, mode: int, at: int) -> bool:
         """Until the head comes to the word, and then for readers while it is one itself."""
         return not self.waiting or at < self.comes_at or mode == self.waiting[0].mode == Mode.READ
-
-    def heads(self, at: int) -> None:
-        """A writer keeps everybody out from now on, a reader writers."""
-        self.comes_at = at
 
     def hand_over(self, thread: Thread, by: Thread, at: int) -> int:
         """The next one in the queue then comes to the word, which it must fetch."""

@@ -11,6 +11,7 @@ import simpy
 from simlib.engine import limits
 from simlib.engine.reference.locks import Lockless, Server
 from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread
+from simlib.engine.reference.turns import Turns
 from simlib.engine.reference.world import World
 from simlib.engine.result import EngineResult, lap_bin
 from simlib.model.steps import EXTENTS, Adapt, Clock, Map, Page, Quantity, Scan, Step, Whose
@@ -167,8 +168,8 @@ class Simulation(World):
             thread.region_lock = number + min(thread.page, self.job.pages - 1) // self.job.lock_pages
         index = self.lock_index(thread, number, whose)
         lock = self.locks[index]
-        if thread.spins:
-            return self.look(index, thread)
+        if thread.spins and self.turns is not None:
+            return self.look(index, thread, self.turns)
         thread.tried, thread.mode = now, mode
         self.note(now, thread, "try", index, mode)
         if isinstance(lock, Lockless):
@@ -185,28 +186,24 @@ class Simulation(World):
         self.books.queue_changes(index, lock, now)
         lock.waiting.append(thread)
         if len(lock.waiting) == 1:
-            lock.heads(done)
+            lock.comes_at = done
         if self.job.clock == Clock.SERIAL_YIELD:
             self.starts(-1)
         thread.asleep = thread.spins = True
         return None
 
-    def look(self, index: int, thread: Thread) -> int | None:
+    def look(self, index: int, thread: Thread, turns: Turns) -> int | None:
         """A thread that waits for a lock looks whether it has it now, which it does when it is its turn."""
         lock, now = self.locks[index], self.now
         by = lock.last or thread
         if lock.waiting[lock.successor(by)] is not thread:
             return None
-        lock.heads(now)
+        lock.comes_at = now
         if not lock.admits(thread.mode):
             return None
         self.note(now, thread, "look", index, thread.mode)
-        owned = self.let_in(index, thread, by, now, max(now, lock.freed))
-        if self.turns is None:
-            self.grant(index, thread, now, owned)
-        else:
-            self.turns.vain = 0
-        return owned
+        turns.vain = 0
+        return self.let_in(index, thread, by, now, max(now, lock.freed))
 
     def own(self, index: int, thread: Thread, mode: int, at: int) -> None:
         """The thread holds the lock from `at` on."""
@@ -253,12 +250,8 @@ class Simulation(World):
         self.note(done, thread, "released", index, mode)
         thread.pc += 1
         lock.last, lock.freed = thread, done
-        if self.turns is not None:
-            pass  # whoever waits looks when it is its turn
-        elif lock.waiting and lock.comes_at > done:
-            self.rouse(lock.waiting[0], lock.comes_at)
-        else:
-            self.grant(index, thread, now, done)
+        if self.turns is None:  # else whoever waits looks when it is its turn
+            self.grant(index, thread, now, max(done, lock.comes_at))
         return done
 
     def grant(self, index: int, by: Thread, now: int, at: int) -> None:

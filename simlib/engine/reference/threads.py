@@ -55,8 +55,6 @@ class Thread:
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
     ended: int = -1
-    wake: simpy.Event | None = None
-    """What will rouse it."""
 
     def can_run(self, now: int) -> bool:
         """Whether a turn is of use to it: it goes on, or looks whether it has the lock."""

@@ -61,7 +61,7 @@ class Turns:
         if ready:
             self.begin(ready[0])
             return
-        sleepers = [thread for thread in self.threads if thread.rests]
+        sleepers = [thread for thread in in_order if thread.rests]
         if sleepers:
             first = min(sleepers, key=lambda thread: thread.alarm)
             self.end += first.alarm - now  # nobody runs meanwhile

@@ -63,12 +63,9 @@ class World:
             yield thread.roused
 
     def rouse(self, thread: Thread, at: int) -> None:
-        """Let a sleeping thread go on at a time, and at no other; its number decides ties."""
+        """Let a sleeping thread go on at a time; its number decides ties."""
         event = thread.roused
-        if thread.wake is not None and thread.wake.callbacks:
-            thread.wake.callbacks.clear()
-        thread.wake = Wake(self.env, thread.number, at - self.now)
-        thread.wake.callbacks.append(lambda _: event.succeed())
+        Wake(self.env, thread.number, at - self.now).callbacks.append(lambda _: event.succeed())
 
     def clock(self) -> int:
         """What a clock shows."""
