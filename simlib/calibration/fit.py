@@ -62,7 +62,7 @@ def calibrate(
     logs, base = end.logs, objective(end.logs)
     dof = len(base) - len(logs)
     variance = float(base @ base) / dof + _simulation_variance(objective, logs)
-    covariance = np.asarray(np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance, dtype=np.float64)
+    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-8) * variance + _untold(problem.bounds, jacobian, level)
     deviations = np.sqrt(np.diag(covariance))
     estimate = CostEstimate(
         problem.names, logs, covariance, dof, float(np.sqrt(variance)), noise.spread, **conventions(problem.scenario)
@@ -115,14 +115,20 @@ def calibrate(
     return replace(fit, advice=advice(fit, end))
 
 
+def _untold(bounds: FloatArray, jacobian: FloatArray, level: float) -> FloatArray:
+    """Variances of the costs of which no row tells anything: they may be anywhere within their bounds."""
+    half = (bounds[:, 1] - bounds[:, 0]) / 2 / float(stats.norm.ppf(0.5 + level / 2))
+    return np.diag(np.where(np.abs(jacobian).max(axis=0) < TELLS_NOTHING, half, 0.0) ** 2)
+
+
 def _within(
     bounds: FloatArray, logs: FloatArray, lows: FloatArray, highs: FloatArray, jacobian: FloatArray
 ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_]]:
     """Ends within the bounds, which of the costs are at one, and which are determined; none of which no row tells."""
     low_bound, high_bound = bounds.T
-    blind = np.abs(jacobian).max(axis=0) < TELLS_NOTHING
-    lows = np.where(blind, low_bound, np.maximum(lows, low_bound))
-    highs = np.where(blind, high_bound, np.minimum(highs, high_bound))
+    untold = np.abs(jacobian).max(axis=0) < TELLS_NOTHING
+    lows = np.where(untold, low_bound, np.maximum(lows, low_bound))
+    highs = np.where(untold, high_bound, np.minimum(highs, high_bound))
     at_bound = (logs - low_bound < 1e-3) | (high_bound - logs < 1e-3)
     return lows, highs, at_bound, (lows > low_bound + 1e-6) & (highs < high_bound - 1e-6) & ~at_bound
 

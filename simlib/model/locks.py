@@ -24,9 +24,10 @@ class Discipline(IntEnum):
     """All waiters read the word after every hand-over, each from the one that let go; the read of the one whose turn it
     is comes, on average, halfway."""
     QUEUED_RW = 2
-    """As Linux queues readers and writers: who finds the lock word free takes it, whoever queues. The head of the queue
-    marks the word: a writer keeps new readers out, a reader new writers. Until a new head has come to the word, and
-    that takes a line transfer, or its CPU's turn, others pass it. Behind the head all are served as they came."""
+    """As Linux queues readers and writers. The head of the queue marks the lock word: a writer keeps everybody out, a
+    reader new writers. Until a new head has come to the word, others pass it. That takes a line transfer, in which only
+    readers come, since a drop decides who is next; or, where CPUs have turns, until its own, and whoever finds the word
+    free takes it. Behind the head all are served as they came."""
     LOCKLESS = 3
     """An update is published by compare-and-swap, and retried if another one came between."""
     SERVER = 4

@@ -221,8 +221,9 @@ def policy(name: str) -> NamedPolicy:
     ...
     simlib.errors.InputError: policy = every-forty: unknown policy; did you mean 'every-64'? known: adaptive-batch, ...
     """
-    if name == "never" or name in POLICIES:
-        return POLICIES["whole-ioctl" if name == "never" else name]
+    name = "whole-ioctl" if name == "never" else name  # the word of a strategy for it
+    if name in POLICIES:
+        return POLICIES[name]
     if "<" in name or ">" in name:
         text = str(strategy(name, "policy"))
         return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))

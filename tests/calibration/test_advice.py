@@ -137,6 +137,7 @@ def test_a_scenario_that_does_not_do_what_was_measured_determines_nothing():
     none = asked.everywhere({"workload": {"iterations": 1, "initially_set": True}})
     fit = calibrate(none, measured(), pages_per_vcpu=512, profile=False)
     assert not fit.parameters["determined"].any()
+    assert (np.diag(fit.estimate.covariance) > 1).all()  # of logarithms: a factor of e either way, and more
     assert not fit.valid["rows_explained"]
     assert "the scenario does other things than what was measured" in fit.advice["rows_explained"]
 

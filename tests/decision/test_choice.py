@@ -851,6 +851,23 @@ def test_the_advice_says_what_to_set_what_it_changes_and_what_it_costs(names, sa
     assert list(found.readable("cost")) == ["strategy", "CPU in all", "stall", "CLEAR"]
 
 
+def test_where_the_best_needs_a_patch_the_best_without_one_is_named():
+    values = np.ones((8, 4, len(OBJECTIVES)))
+    values[:, :, list(OBJECTIVES).index("cost")] = (8, 2, 5, 4)
+    values[:, :, list(OBJECTIVES).index("stall")] = (1e-3, 1e-6, 1e-4, 1e-5)
+    names = ("whole-ioctl", "read-lock-clear", "chunk-64M", "chunk-16M")
+    ways = tuple(Strategy(name, *[0] * (not number)) for number, name in enumerate(names))
+    ranking = Ranking(ways, [0, 1, 2, 3], Terms(1.0, 0.02, 0.95, None, 1), values, np.ones(4), 2)
+    found = Choice(standard_scenario("arm64"), ways, 1.0, 0.02, 0.95, 1, "whole", (1, 1), ranking.table, ranking.pairs,
+                   ranking.answers, ranking.budgets, choice._information({}, ranking), pd.DataFrame(), "", "known",
+                   ())  # fmt: skip
+    assert found.take("cost") == "read-lock-clear"
+    assert found.advice()["Without a patch"] == (
+        "chunk-16M has the least CPU time in all, 4 s (longest stall 10 µs): start QEMU with -global "
+        "migration.x-clear-bitmap-shift=12"
+    )
+
+
 @pytest.mark.parametrize("columns", [60, 80])
 def test_the_first_lines_fit_the_columns_of_a_pipe(ask, tmp_path, short, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
