@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simlib.histogram import quantile
 from simlib.model.job import Job
 from simlib.model.steps import Mode, Scan
 
@@ -18,8 +20,11 @@ PS = 1e-12
 BINS = 512
 """Bins of everything that is recorded over time."""
 
-LAP_BINS = 488
-"""Bins of laps, eight to each power of two: see `lap_bin`."""
+LAP_BITS = 5
+"""log2 of the bins of laps in each power of two: a bin is at most 3 % wide."""
+
+LAP_BINS = (64 - LAP_BITS) << LAP_BITS
+"""Bins of laps: see `lap_bin`."""
 
 FIRST_SHIFT = 10
 """log2 of the first bin width, ps; the width doubles whenever the run outgrows the bins."""
@@ -43,23 +48,42 @@ LEDGER = ("write", *(scan.name.lower() for scan in Scan))
 
 
 def lap_bin(lap: int) -> int:
-    """Bin of a lap: the number of its bits, and the three that follow the first. Below 16 ps every one has its own.
+    """Bin of a lap: the number of its bits, and the five that follow the first. Below 64 ps every one has its own.
 
-    >>> lap_bin(15), lap_bin(16), lap_bin(17), lap_bin(1_000_000), lap_bin(2**63 - 1)
-    (15, 16, 16, 143, 487)
+    >>> lap_bin(63), lap_bin(64), lap_bin(65), lap_bin(1_000_000), lap_bin(2**63 - 1)
+    (63, 64, 64, 509, 1887)
     """
-    shift = max(0, lap.bit_length() - 4)
-    return 8 * shift + (lap >> shift)
+    shift = max(0, lap.bit_length() - LAP_BITS - 1)
+    return (shift << LAP_BITS) + (lap >> shift)
 
 
 def lap_bin_end(number: int) -> int:
-    """The shortest lap that is too long for a bin, ps; at most 9/8 of the bin's shortest.
+    """The shortest lap that is too long for a bin, ps; at most 33/32 of the bin's shortest.
 
-    >>> [lap_bin(lap_bin_end(number)) - number for number in (0, 15, 16, 143, 486)]
+    >>> [lap_bin(lap_bin_end(number)) - number for number in (0, 63, 64, 509, 1886)]
     [1, 1, 1, 1, 1]
     """
-    shift = max(0, number // 8 - 1)
-    return (number - 8 * shift + 1) << shift
+    shift = max(0, (number >> LAP_BITS) - 1)
+    return (number - (shift << LAP_BITS) + 1) << shift
+
+
+def lap_quantile(histogram: NDArray[Any], share: float) -> float:
+    """The time that a share of the laps does not exceed, s; 0 if there was none.
+
+    - `histogram`, shape (1888,): count of laps by `lap_bin`.
+
+    >>> counts = np.zeros(LAP_BINS, int)
+    >>> counts[[10, 509]] = 999, 2
+    >>> f"{lap_quantile(counts, 0.9995):.3g}"
+    '1e-06'
+    """
+    if not histogram.any():
+        return 0.0
+    return quantile(_LAP_ENDS[:-1], _LAP_ENDS[1:], histogram, share) * PS
+
+
+_LAP_ENDS = np.array([0, *(lap_bin_end(number) for number in range(LAP_BINS))], dtype=float)
+"""Where the bins of laps end, ps, the first behind their beginning."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +109,7 @@ class EngineResult:
     - `stamp_own`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
     - `stamp_waits`, shape (n_stamps,): for how long the vCPUs that wait for a lock at each stamp have waited so far, ps
       in all; their time by activity has a wait only when it is over.
-    - `lap_histogram`, shape (n_threads, 488): laps (`Step.LAP`) by `lap_bin`.
+    - `lap_histogram`, shape (n_threads, 1888): laps (`Step.LAP`) by `lap_bin`.
     - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
     - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty
       unless asked for.

@@ -9,16 +9,18 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 from simlib.errors import SimlibError
-from simlib.lab.build import Built
+from simlib.lab.build import Built, read_symbols
 from simlib.lab.experiment import Cell
 from simlib.lab.initramfs import cpio
 from simlib.lab.process import run
-from simlib.lab.qemu import Qemu, command_line, shown
+from simlib.lab.qemu import PROFILE, Qemu, command_line, shown
 from simlib.lab.targets import Target
 
 LOG_BYTES = 32 * 2**20
@@ -52,6 +54,8 @@ class Outcome:
     """Time that passed inside, s."""
     wall_s: float
     """Time that passed outside, s."""
+    functions: tuple[tuple[str, int, int], ...] = ()
+    """Of the kernel's functions: name, instructions, times that a turn was given away there; if they were counted."""
 
 
 def boot(
@@ -91,7 +95,32 @@ def boot(
         wall = time.monotonic() - begun
         with console.open("rb") as printed:
             log = printed.read(LOG_BYTES)
-    return _read(log, ended, cell, shown(command), wall)
+        outcome = _read(log, ended, cell, shown(command), wall)
+        if cell.experiment.profile:
+            counts = initramfs.with_name(PROFILE).read_text("ascii")
+            outcome = replace(outcome, functions=read_profile(counts, read_symbols(built)))
+    return outcome
+
+
+def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[str, int, int], ...]:
+    """What ``profile.c`` counted, by function: those with a ten thousandth of all instructions, or where a CPU gave way.
+
+    - `symbols`: address and name of each function, by address.
+
+    >>> read_profile("f010 70 0\\nf020 30 3\\n400 5 0\\n", [(0xF000, "first"), (0xF020, "second")])
+    (('first', 70, 0), ('second', 30, 3))
+    """
+    found: dict[str, list[int]] = {}
+    every = 0
+    for line in text.splitlines():
+        address, instructions, gave_way = line.split()
+        place = bisect(symbols, int(address, 16), key=itemgetter(0)) - 1
+        every += int(instructions)
+        if place >= 0:
+            own = found.setdefault(symbols[place][1], [0, 0])
+            own[0], own[1] = own[0] + int(instructions), own[1] + int(gave_way)
+    kept = (name for name, own in sorted(found.items()) if 10_000 * own[0] >= every or own[1])
+    return tuple((name, found[name][0], found[name][1]) for name in kept)
 
 
 def _read(log: bytes, ended: bool, cell: Cell, command: str, wall: float) -> Outcome:

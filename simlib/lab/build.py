@@ -96,6 +96,19 @@ def find_built(target: str, kernel: str) -> Built:
     return Built(target, kernel, folder / "image", folder / "initramfs.cpio", record["provenance"])
 
 
+def read_symbols(built: Built) -> list[tuple[int, str]]:
+    """Address and name of each function of a kernel, by address.
+
+    Raises `SimlibError` if its objects are gone.
+    """
+    path = lab_dir() / "objects" / f"{built.target}-{built.kernel}" / "System.map"
+    try:
+        rows = [line.split() for line in path.read_text("ascii").splitlines()]
+    except OSError as error:
+        raise SimlibError(f"{path} cannot be read ({error.strerror}): run simlib lab build again") from None
+    return sorted((int(address, 16), name) for address, kind, name in rows if kind in "tTwW")
+
+
 def build(
     target: str,
     kernel: str = "statistics",

@@ -86,7 +86,7 @@ class Experiment:
     """Selftest to run."""
     clock: str = "deterministic"
     """``deterministic`` or ``multithreaded``."""
-    turn_instructions: int = 2000
+    turn_instructions: int = 200
     """Mean length of a virtual CPU's turn, instructions."""
     cpus: int = 0
     """CPUs of the emulated host; 0: one for every vCPU and clear thread."""
@@ -94,6 +94,8 @@ class Experiment:
     """Its memory."""
     timeout_s: int = 600
     """Wall time after which a boot is given up, s."""
+    profile: bool = False
+    """Whether to count the instructions of each function of the kernel, from its boot on."""
     repeats: int = 1
     """How often every cell is run; the hashes of the repeats must agree."""
     parameters: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Experiment:
             yield Cell(self, parameters, dict(zip(self.test, values[len(parameters) :], strict=True)))
 
 
-_FIELDS = {name: kind for name, kind in get_type_hints(Experiment).items() if kind in (str, int)}
+_FIELDS = {name: kind for name, kind in get_type_hints(Experiment).items() if kind in (str, int, bool)}
 """Keys beside the tables, with their types."""
 
 

@@ -23,6 +23,9 @@ from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
 from simlib.reading import file_sha256
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
+PROFILE = "profile"
+"""Where a boot's profile goes: beside its initramfs."""
+
 _LIBRARIES = "run simlib lab qemu again, which brings all of its libraries"
 _C_LIBRARY = "libc6"
 """The one package that the private copy takes from the system: its loader has to be of the same build."""
@@ -120,13 +123,15 @@ def needs_qemu(targets: Sequence[Target]) -> bool:
     return any(all(one.version[:2] < OLDEST_QEMU for one in list_qemu(target)[0]) for target in targets)
 
 
-def build_plugin() -> Path:
-    """Compile the plugin that ends a CPU's turn after so many instructions, unless that was done.
+def build_plugin(name: str = "slices") -> Path:
+    """Compile a plugin, unless that was done.
 
     Raises `InputError` if there is no compiler for this host. Raises `SimlibError` if it does not compile.
+
+    - `name`: ``slices``, which ends a CPU's turn after so many instructions, or ``profile``, which counts them.
     """
-    source = Path(__file__).resolve().parent / "slices.c"
-    plugin = lab_dir() / f"slices-{file_sha256(source)[:12]}.so"
+    source = Path(__file__).resolve().parent / f"{name}.c"
+    plugin = lab_dir() / f"{name}-{file_sha256(source)[:12]}.so"
     if plugin.is_file():
         return plugin
     need("building QEMU's plugin", ["gcc"], "apt-get install gcc libc6-dev")
@@ -139,7 +144,7 @@ def build_plugin() -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the host's gcc
         if done.returncode:
             refuse_full(done.stderr)
-            raise SimlibError(f"slices.c does not compile: {done.stderr.strip().splitlines()[-1]}")
+            raise SimlibError(f"{source.name} does not compile: {done.stderr.strip().splitlines()[-1]}")
         os.replace(part, plugin)
     return plugin
 
@@ -160,6 +165,8 @@ def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs
             *("-rtc", "base=2026-01-01T00:00:00,clock=vm"),
             *("-plugin", f"{build_plugin()},quantum={spec.turn_instructions},seed={seed}"),
         ]
+        if spec.profile:
+            clock += ["-plugin", f"{build_plugin('profile')},out={Path(initramfs).with_name(PROFILE)}"]
     else:
         clock = ["-accel", "tcg,thread=multi"]
     return [

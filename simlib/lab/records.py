@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from simlib.measurements.importers.tables import Column, measured_files
 
 _CONTENT = {
     "label", "experiment", "target", "mode", "kernel", "program", "clock", "parameters", "test", "script", "test_line",
-    "command", "provenance", "digests", "guest_s", "wall_s", "outputs",
+    "command", "provenance", "digests", "guest_s", "wall_s", "outputs", "turn_instructions",
 }  # fmt: skip
 """What every record holds."""
 
@@ -56,7 +56,7 @@ class Record:
 
     content: Mapping[str, Any]
     """The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
-    ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
+    ``turn_instructions``, ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
     ``wall_s`` and ``outputs`` (what each line of the script printed)."""
 
     @property
@@ -91,6 +91,7 @@ class Record:
             "architecture": content["target"],
             "mode": "native" if native else content["mode"],
             "kernel": ("patched" if host["patched"] else "stock") if native else content["kernel"],
+            "turn_instructions": 0 if native else content["turn_instructions"],
             "switches": " ".join(switches),
             **{name: test.get(name, default) for name, default in _DEFAULTS.items()},
             "protection": "ring" if test.get("ring_entries") else protect,
@@ -104,6 +105,7 @@ KEYS = (
     Column("architecture", "text", "architecture of the kernel"),
     Column("mode", "text", "how KVM translates: npt, shadow, vhe, nvhe, h; native: as this host does"),
     Column("kernel", "text", "statistics, plain or lock-stat; native: patched or stock"),
+    Column("turn_instructions", "whole", "mean length of an emulated CPU's turn; 0: real CPUs"),
     Column("switches", "text", "parameters of the kvm module; empty: none was set", optional=True),
     Column("vcpus", "whole", "virtual CPUs of the guest"),
     Column("memory_per_vcpu", "text", "memory that each vCPU walks"),
@@ -141,7 +143,9 @@ def save_record(
         {
             "label": cell.label,
             "experiment": spec.name,
-            **{key: getattr(spec, key) for key in ("target", "mode", "kernel", "program", "clock")},
+            **{
+                key: getattr(spec, key) for key in ("target", "mode", "kernel", "program", "clock", "turn_instructions")
+            },
             "parameters": dict(cell.parameters),
             "test": dict(cell.test),
             "script": script,
@@ -154,6 +158,7 @@ def save_record(
             "outputs": list(first.outputs),
         }
         | ({"noise": dict(noise)} if noise else {})
+        | ({"functions": [list(row) for row in first.functions]} if first.functions else {})
     )
     try:
         warnings = record.imported.warnings
@@ -268,6 +273,7 @@ STALLS = (
         "whole",
         "the longest of those, among its eight longest, that overlap a CLEAR, a clearing GET or a reset; 0: none does",
     ),
+    Column("gaps", "text", "times between two accesses from the first round on: FROM-TO:COUNT, ns, by bucket", True),
 )
 
 _CLEARING = {"initially_set": "clear", "enable": "clear", "get": "get", "ring": "reset"}
@@ -289,7 +295,24 @@ def stall_rows(record: Record) -> pd.DataFrame:
         if ((start < end) & (start + gap > begin)).any():
             longest[vcpu] = max(longest[vcpu], gap)
     frame["longest_stall_in_clear_ns"] = frame["vcpu"].map(longest)
-    return frame[[column.name for column in STALLS]]
+    buckets = tables["gaps"].frame if "gaps" in tables else pd.DataFrame({"vcpu": []})
+    each = {vcpu: own[["low_ns", "high_ns", "count"]].to_numpy().tolist() for vcpu, own in buckets.groupby("vcpu")}
+    texts = {vcpu: " ".join(f"{low}-{high}:{count}" for low, high, count in own) for vcpu, own in each.items()}
+    frame["gaps"] = frame["vcpu"].map(texts)
+    return pd.DataFrame(frame[[column.name for column in STALLS]])
+
+
+def read_gaps(texts: Iterable[str]) -> pd.DataFrame:
+    """The histograms of several vCPUs' gaps together: from, to, count.
+
+    - `texts`: of the column ``gaps`` of `STALLS`, all of one architecture.
+
+    >>> read_gaps(["72-74:5 96-98:1", "72-74:3"]).values.tolist()
+    [[72, 74, 8], [96, 98, 1]]
+    """
+    words = [word.replace("-", ":").split(":") for text in texts for word in text.split()]
+    frame = pd.DataFrame(words, columns=["from", "to", "count"]).astype("int64")
+    return pd.DataFrame(frame.groupby(["from", "to"], as_index=False)["count"].sum())
 
 
 ROUNDS = (
@@ -325,6 +348,18 @@ def noise_rows(record: Record) -> pd.DataFrame:
     return pd.DataFrame([found]) if found else pd.DataFrame()
 
 
+FUNCTIONS = (
+    Column("function", "text", "function of the kernel"),
+    Column("instructions", "whole", "instructions of all CPUs in it, from the boot on", unit="count"),
+    Column("gave_way", "whole", "times that a CPU gave the rest of its turn away there", unit="count"),
+)
+
+
+def function_rows(record: Record) -> pd.DataFrame:
+    """Where instructions went: one row a function, if they were counted."""
+    return pd.DataFrame(record.content.get("functions", []), columns=[column.name for column in FUNCTIONS])
+
+
 TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Record], pd.DataFrame]]] = {
     "runs": ("cells of the experiments, and whether they repeat themselves", RUNS, (), run_rows),
     "locks": ("mmu_lock by phase, call site and mode", LOCKS, ("phase", "site", "lock_mode"), lock_rows),
@@ -332,6 +367,7 @@ TABLES: dict[str, tuple[str, tuple[Column, ...], tuple[str, ...], Callable[[Reco
     "stalls": ("what the vCPUs saw", STALLS, ("vcpu",), stall_rows),
     "rounds": ("what the vCPUs saw in each round", ROUNDS, ("vcpu", "round"), round_rows),
     "noise": ("what else went on", NOISE, (), noise_rows),
+    "functions": ("instructions by function of the kernel", FUNCTIONS, ("function",), function_rows),
 }
 """Tables that are made of records: title, columns beside `KEYS`, own key, and the rows of one record."""
 

@@ -39,6 +39,7 @@ class Architecture:
       split.
     - `data_lines`: cache lines beside the lock's own that every fault under the lock changes, whoever takes it.
     - `split_flush`: whether the fault that replaces a block by a table flushes all TLBs with the lock held.
+    - `page_fence`: whether every vCPU is asked to drop an entry from its TLB as soon as that has changed.
     - `split_alloc`: whether an eager split allocates the new table ``under_lock``, or lets go for it (``drop``).
     """
 
@@ -62,6 +63,7 @@ class Architecture:
     data_lines: int = 0
     split_flush: bool = False
     enable_by_rmap: bool = False
+    page_fence: bool = False
 
 
 _GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
@@ -138,7 +140,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "riscv-spinlock", "riscv as of 6.12", "spin", "write", "write", "write", "write", 1,
             "none", _ONE_HOLD, "broadcast", _FLUSH_AFTER, "6.12",
-            ("arch/riscv/kvm/mmu.c kvm_riscv_gstage_map", _GENERIC),
+            ("arch/riscv/kvm/mmu.c kvm_riscv_gstage_map", "arch/riscv/kvm/mmu.c gstage_remote_tlb_flush", _GENERIC),
+            page_fence=True,
         ),
         Architecture(
             "loongarch", "LoongArch", "spin", "write", "write", "write", "write", 2,

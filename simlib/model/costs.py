@@ -28,11 +28,14 @@ class Costs(rules.Checked):
     - `populate_block`: what the host spends to allocate and clear one backing page (2 MiB or 4 KiB) at first touch.
     - `tlb_invalidate`: one broadcast TLB invalidation, for which the interconnect serves one CPU at a time; under the
       lock.
+    - `fence_vcpu`: asking one vCPU to drop an entry from its TLB, of which riscv asks every vCPU whenever an entry
+      changes (`Architecture.page_fence`); under the lock, beside what CLEAR, enabling and a fault take for a page.
     - `line_transfer`: moving a contended cache line from one CPU to another, with the atomic operation on it.
     - `crowding`: what handing over a queued lock takes longer for each doubling of the threads that wait for it.
       Empirical: no mechanism with a source explains it (docs/model.md).
     - `line_local`: an atomic operation on a line that this CPU owns.
     - `guest_access`: one access of the guest that needs no fault.
+    - `guest_flush`: a guest's flush of its own TLB (`Workload.flush_accesses`): with shadow paging it leaves the guest.
     - `split_access`: what an access of a guest that works on takes longer once the block around the page has been
       split: the TLB holds less of the memory.
     - `clear_page`: CLEAR, for each page (or block) that it write-protects, under the lock.
@@ -66,10 +69,12 @@ class Costs(rules.Checked):
     split_hold: int | None = _cost("20ns", "500us", "no write meets a block that is not split")
     populate_block: int | None = _cost("100ns", "20ms", "the memory is populated when the run begins")
     tlb_invalidate: int | None = _cost("10ns", "20us", "nothing invalidates TLBs by broadcast")
+    fence_vcpu: int | None = _cost("10ns", "20us", "no change of an entry is told to every vCPU by a request")
     line_transfer: int | None = _cost("1ns", "1us", "the machine says what moving a line takes")
     crowding: int | None = _cost("100ps", "2us", "nobody queues")
     line_local: int | None = _cost("1ns", "100ns", "nobody takes a lock")
     guest_access: int | None = _cost("1ns", "1us", "workload.access_interval is the time between accesses")
+    guest_flush: int | None = _cost("1ns", "50us", "workload.flush_accesses is 0")
     split_access: int | None = _cost("100ps", "1us", "no guest works on in memory that was mapped by blocks")
     clear_page: int | None = _cost("500ps", "2us", "nothing is cleared under mmu_lock")
     lockless_page: int | None = _cost("500ps", "2us", "pages are cleared under mmu_lock")

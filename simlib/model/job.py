@@ -96,6 +96,11 @@ class Job:
     - `barriers`: number of barriers.
     - `clock`: a `Clock`: which time STAMP, LAP, SLEEP and the quantity CLOCK read.
     - `turn_ps`: mean length of a turn on the one processor of a serial clock; 0: so short that all advance together.
+    - `tick_ps`, `tick_work_ps`: how often a timer interrupts every thread where turns have a length, and for how long
+      that keeps it from its steps, in the mean; 0: never. The first time is random.
+    - `tick_table`: which of `cvs` is that of the latter.
+    - `queue_ps`, `look_ps`: what a thread that has to wait for a lock does before it first looks whether it has it, and
+      with each look that is in vain, where turns have a length and who waits gives the rest of them away.
     - `notes`: for the listing: steps, and what begins there.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
     """
@@ -125,6 +130,11 @@ class Job:
     barriers: int = 1
     clock: int = 0
     turn_ps: int = 0
+    tick_ps: int = 0
+    tick_work_ps: int = 0
+    tick_table: int = 0
+    queue_ps: int = 0
+    look_ps: int = 0
     cluster: NDArray[np.int64] | None = None
     cluster_ps: int = 0
     crowding_ps: int = 0
@@ -152,6 +162,14 @@ class Job:
         if not 0 <= self.turn_ps < MOST_TURN_PS or (self.turn_ps and self.clock == Clock.WALL):
             raise InputError(
                 "job.turn_ps", self.turn_ps, f"must be below {MOST_TURN_PS}, and 0 with a clock of the wall"
+            )
+        if not 0 <= self.tick_table < len(self.cvs):
+            raise InputError("job.tick_table", self.tick_table, "must be the number of a distribution")
+        if self.tick_ps and not 0 < threads * (2 * self.turn_ps + self.tick_work_ps) < self.tick_ps * (
+            self.turn_ps > 0
+        ):
+            raise InputError(
+                "job.tick_ps", self.tick_ps, "must leave each thread a turn and its work between two ticks"
             )
         if (
             min(self.local_ps, self.near_ps, self.far_ps, self.cluster_ps, self.crowding_ps) < 0

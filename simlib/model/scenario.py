@@ -79,6 +79,9 @@ _OF_A_WALK = ("clear_page", "lockless_page", "clear_word", "clear_unsplit", "ena
               "unmap_entry", "clean_line", "walk_entry", "protect_entry", "table_entry")  # fmt: skip
 """Costs of what one thread does to all of the memory's page table and to what KVM keeps beside it."""
 
+OF_AN_ENTRY = ("fault_hold", "split_hold", "clear_page", "enable_page")
+"""Costs of what changes an entry of which a TLB may know."""
+
 
 Section = TypeVar("Section", Machine, Guest, Policy, Workload, Costs, Calibration)
 
@@ -148,7 +151,8 @@ class Scenario:
 
         What a vCPU does takes longer while all are busy (`Machine.slowdown`). What one thread does to the memory of all
         takes longer for the part that lies on another socket than the first (`Machine.remote_ratio`), where that thread
-        is: a vCPU's memory and its page table lie where it runs.
+        is: a vCPU's memory and its page table lie where it runs. Where every vCPU is told of an entry that changes
+        (`Costs.fence_vcpu`), whatever changes one takes longer with each of them.
 
         >>> host = {"cores": 4, "sockets": 2, "remote_ratio": 3}
         >>> costs = {"clear_page": "30ns", "fault_hold": "1us"}
@@ -160,10 +164,13 @@ class Scenario:
         far = 1 + (machine.remote_ratio - 1) * far_share(machine, vcpus)
         factors = dict.fromkeys(_OF_THE_VCPU, machine.slowed(vcpus)) | dict.fromkeys(_OF_A_WALK, far)
         given = self.costs.given()
-        return dataclasses.replace(
-            self.costs,
-            **{name: round(given[name] * factor) for name, factor in factors.items() if factor != 1 and name in given},
-        )
+        changed = {
+            name: round(given[name] * factor) for name, factor in factors.items() if factor != 1 and name in given
+        }
+        if self.policy.facts.page_fence:
+            fences = vcpus * (self.costs.fence_vcpu or 0)
+            changed |= {name: changed.get(name, given[name]) + fences for name in OF_AN_ENTRY if name in given}
+        return dataclasses.replace(self.costs, **changed)
 
     def _check_workload(self) -> None:
         guest, workload, facts = self.guest, self.workload, self.workload.facts
@@ -210,6 +217,14 @@ class Scenario:
             raise InputError(
                 "machine.turn", format_duration(self.machine.turn), "CPUs have turns on one processor only, each of "
                 f"less than {format_duration(MOST_TURN_PS)}", 'use clock = "serial" or "serial_yield"',
+            )  # fmt: skip
+        machine, threads = self.machine, self.guest.vcpus + 1 + helpers
+        if machine.tick and not 0 < threads * (2 * machine.turn + machine.tick_work) < machine.tick * (
+            machine.turn > 0
+        ):
+            raise InputError(
+                "machine.tick", format_duration(machine.tick), "comes where CPUs have turns, and must leave each of "
+                f"{threads} threads a turn and its tick_work between two ticks", "give turn, and a longer tick",
             )  # fmt: skip
         if not facts.regions and self.policy.lock_regions > 1:
             raise InputError(

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from simlib.engine.result import PS
 from simlib.model.scenario import Scenario
 from simlib.sampling.travel import Journey, Stalls
-from simlib.workloads.degradation import LEVELS, stall_quantile
+from simlib.workloads.degradation import LEVELS
 from simlib.workloads.migration import METRICS, not_converged, page_time
 
 MODEL_ERROR = 0.01
@@ -89,7 +89,7 @@ def _estimate(name: str, walks: Sequence[Journey]) -> Estimate:
     if name == "longest_stall":
         value, error = _longest(walks), float(values.std(ddof=1))
     if name == "stall_p999":
-        value = min(stall_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), _longest(walks))
+        value = min(lap_quantile(np.sum([walk.laps for walk in walks], axis=0), 0.999), _longest(walks))
     half = _half(len(walks), error, value)
     return Estimate(value, error, max(0.0, value - half), value + half)
 

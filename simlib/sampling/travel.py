@@ -18,7 +18,7 @@ from simlib.model.scenario import Scenario
 from simlib.parallel import Check
 from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, cost_of, service_of
 from simlib.sampling.window import Spell, View, Window, window, window_job
-from simlib.workloads.degradation import LEVELS, stall_quantile, undisturbed_rate
+from simlib.workloads.degradation import LEVELS, undisturbed_rate
 from simlib.workloads.kernel import split_at_once
 from simlib.workloads.migration import page_time
 
@@ -110,7 +110,7 @@ class Journey:
     """What a walk found.
 
     - `metrics`: those of a migration (`simlib.workloads.migration.METRICS`), but for the utilisation of the lock.
-    - `laps`, shape (488,): stalls of the whole migration by `simlib.engine.result.lap_bin`.
+    - `laps`, shape (1888,): stalls of the whole migration by `simlib.engine.result.lap_bin`.
     - `stalls`: of each window.
     - `curve`, shape (bins, 2): end of each time bin, s since the guest was undisturbed, and the guest's throughput in
       it.
@@ -368,7 +368,7 @@ def _journey(
         **above,
         "guest_throughput": min(1.0, float(curve[:, 1] @ widths / widths.sum())) if time else 1.0,
         "longest_stall": longest,
-        "stall_p999": min(longest, stall_quantile(laps, 0.999)),
+        "stall_p999": min(longest, lap_quantile(laps, 0.999)),
         "contentions": sums["contended"] * scenario.workload.counted_runs,
         "lock_acquisitions": sums["acquisitions"],
     }

@@ -77,7 +77,7 @@ class Window:
     - `measured`: CLEAR and some time after it; without a chunk, while one was being sent.
     - `clear`: duration of CLEAR, s.
     - `profile`, shape (33,): share of the accesses in `measured` that were made up to as many moments, evenly spaced.
-    - `laps`, shape (488,): the vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
+    - `laps`, shape (1888,): the vCPUs' stalls that ended in `measured`, by `simlib.engine.result.lap_bin`.
     - `longest`, shape (vcpus,): the longest of each vCPU, s.
     - `hold`: the longest hold of mmu_lock, s.
     - `events`: of the engine.

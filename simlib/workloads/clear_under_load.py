@@ -11,7 +11,7 @@ from when that wakes until it sleeps again. At the end every vCPU makes one more
 
 from __future__ import annotations
 
-from simlib.engine.result import PS, EngineResult
+from simlib.engine.result import PS, EngineResult, lap_quantile
 from simlib.errors import InputError
 from simlib.model.job import Job
 from simlib.model.program import REGION, Condition, Thread, raised
@@ -61,6 +61,9 @@ def _vcpu(kernel: DirtyLog, preempted: bool = False) -> Thread:
                     with program.when(raised(_MEASURE), otherwise=program.start_stopwatch):
                         program.read_stopwatch()
                     life.leave_if(until)
+                    if workload.flush_accesses:
+                        with program.every(workload.flush_accesses):
+                            program.run(kernel.costs.guest_flush)
                     program.advance(1)
                 program.back(REGION)
 
@@ -114,6 +117,8 @@ def _helper(kernel: DirtyLog) -> Thread:
 METRICS = (
     Metric("clear_dirty_log_time", "s", "Time of GET and CLEAR over the slot while the guest writes.", rounds=True),
     Metric("longest_stall", "s", "Longest time that one access took after the first GET began.", "whole"),
+    *(Metric(f"gap_p{digits}", "s", f"{share} % of the times from access to access since the first GET are no longer.")
+      for digits, share in (("50", "50"), ("99", "99"), ("999", "99.9"))),
     Metric("populate_time", "s", "From the start until every vCPU has accessed its memory once."),
     *cpu_metrics("the end of populating", "the last CLEAR"),
     *LOCKS,
@@ -123,12 +128,17 @@ METRICS = (
 
 def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
     """The values of `METRICS`."""
-    workload, access = scenario.workload, scenario.machine_costs.guest_access or 0
+    workload, costs = scenario.workload, scenario.machine_costs
+    access = costs.guest_access or 0
+    if workload.flush_accesses:
+        access += round((costs.guest_flush or 0) / workload.flush_accesses)
     # What a vCPU touches as it is preempted it touches again later; the first time stands for the one under way.
     again = workload.preempted_vcpus * (workload.iterations - 1)
+    laps = raw.lap_histogram[: scenario.guest.vcpus].sum(axis=0)
     return {
         "clear_dirty_log_time": phase_seconds(job, raw, "cleared"),
         "longest_stall": float(raw.lap_max_ps.max()) * PS,
+        **{f"gap_p{digits}": lap_quantile(laps, float(f"0.{digits}")) for digits in ("50", "99", "999")},
         "populate_time": phase_seconds(job, raw, "populated"),
         **cpu_times(scenario, job, raw, (Stamp("populated"), job.stamps[-1]), access, again),
         **lock_metrics(scenario, raw),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from simlib.engine.result import BINS, PS, EngineResult, lap_bin_end
+from simlib.engine.result import BINS, PS, EngineResult, lap_quantile
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
@@ -22,8 +22,7 @@ GUEST = (
            "warm-up to the end of the work."),
     Metric("longest_stall", "s", "Longest time that one access took, with the interrupt before it if there was one.",
            "whole"),
-    Metric("stall_p999", "s", "99.9 % of the stalls (faults and interrupts) are no longer; the value is at most 12.5 % "
-           "too long.", "whole"),
+    Metric("stall_p999", "s", "99.9 % of the stalls (faults and interrupts) are no longer.", "whole"),
 )  # fmt: skip
 """Metrics of every guest that works on."""
 
@@ -68,21 +67,5 @@ def guest_metrics(scenario: Scenario, raw: EngineResult, curve: pd.DataFrame) ->
     return {
         "guest_throughput": float(np.average(curve["throughput"].to_numpy(), weights=curve["width_s"].to_numpy())),
         "longest_stall": longest,
-        "stall_p999": min(longest, stall_quantile(raw.lap_histogram[:vcpus].sum(axis=0), 0.999)),
+        "stall_p999": min(longest, lap_quantile(raw.lap_histogram[:vcpus].sum(axis=0), 0.999)),
     }
-
-
-def stall_quantile(histogram: np.ndarray, share: float) -> float:
-    """A quantile of the stalls, s: the upper end of the bin that holds it, so at most 12.5 % too long.
-
-    - `histogram`, shape (488,): count of stalls by `simlib.engine.result.lap_bin`.
-
-    >>> counts = np.zeros(488, int)
-    >>> counts[[10, 143]] = 999, 2
-    >>> f"{stall_quantile(counts, 0.999):.3g}"
-    '1.05e-06'
-    """
-    if not histogram.sum():
-        return 0.0
-    seen = np.cumsum(histogram)
-    return lap_bin_end(int(np.searchsorted(seen, share * seen[-1]))) * PS

@@ -23,8 +23,8 @@ from simlib.model.topology import Placement, placement
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
 
-_JITTER, RANDOM = 1, 2
-"""Distributions of a job's times: as `Costs.fault_jitter` says, and exponential."""
+_JITTER, RANDOM, _TICK = 1, 2, 3
+"""Distributions of a job's times: as `Costs.fault_jitter` says, exponential, and as `Machine.tick_jitter` says."""
 
 PLACES = 1
 """Distribution of the places that the guest touches, where it is not uniform."""
@@ -98,6 +98,8 @@ class Kernel:
         self.policy: Policy = self.scenario.policy.resolved()
         self.block_pages = PageTable(self.scenario.guest.page_size).pages_per_block()
         self.costs = Spent(self.scenario.machine_costs)
+        if self.policy.facts.page_fence:
+            self.costs.used.add("fence_vcpu")  # it is part of what those take that change an entry
         self.places = self.places or (self.scenario.workload.zipf_exponent,)
 
     @property
@@ -300,7 +302,7 @@ class Kernel:
             cluster_ps=round(near * machine.cluster_ratio),
             crowding_ps=costs.crowding,
             lines=self.policy.facts.data_lines,
-            cvs=(0.0, self._jitter(steps), 1.0),
+            cvs=(0.0, self._jitter(steps), 1.0, machine.tick_jitter),
             places=(0.0, *self.places),
             pages=self.slot_pages,
             block_pages=self.block_pages,
@@ -321,6 +323,11 @@ class Kernel:
             barriers=barriers,
             clock=Clock[machine.clock.upper()],
             turn_ps=machine.turn,
+            queue_ps=machine.queue_work,
+            look_ps=machine.look_work,
+            tick_ps=machine.tick,
+            tick_work_ps=machine.tick_work,
+            tick_table=_TICK,
             notes=self.program.notes(),
             costs=tuple(sorted(costs.used)),
         )

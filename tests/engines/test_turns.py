@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
-from simlib.engine.random import draw, thread_keys
+from simlib.engine.random import draw, first_tick, thread_keys
 from simlib.engine.result import EVENTS
 from simlib.errors import DeadlockError
 from simlib.model.job import Job
@@ -20,7 +20,7 @@ from simlib.model.program import Lock, Program
 from simlib.model.steps import Clock, Mode
 
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
-TURN = 1000
+TURN, TICK, WORK, QUEUE, LOOK = 1000, 15_000, 700, 60, 7
 SPIN = 0
 """What a CPU says instead of how long it runs."""
 
@@ -41,6 +41,7 @@ def read_lock(word, cpu):
         word.readers += 1
         return
     word.queue.append(cpu)
+    yield QUEUE
     while word.queue[0] != cpu:
         yield SPIN
     word.readers += 1
@@ -55,6 +56,7 @@ def write_lock(word, cpu):
         word.locked = True
         return
     word.queue.append(cpu)
+    yield QUEUE
     while word.queue[0] != cpu:
         yield SPIN
     if word.readers or word.locked:
@@ -78,12 +80,13 @@ def life(word, cpu, sections, now, taken):
             word.locked = False
 
 
-def witness(lives, seed, yields):
+def witness(lives, seed, yields, ticking):
     """When which CPU took the lock, and when each ended."""
     word, now, taken, ended = Word(), [0], [], {}
     cpus = [life(word, cpu, sections, now, taken) for cpu, sections in enumerate(lives)]
     left = [0] * len(lives)
     key, draws, turn_end, cpu = int(thread_keys(seed, len(lives) + 1)[-1]), 0, 0, len(lives) - 1
+    ticks = [first_tick(key, TICK)] * len(lives)
     while len(ended) < len(lives):
         cpu = (cpu + 1) % len(lives)
         if cpu in ended:
@@ -91,6 +94,10 @@ def witness(lives, seed, yields):
         if now[0] >= turn_end:
             turn_end = now[0] + TURN // 2 + (draw(key, draws) >> 32) * TURN // 2**32
             draws += 1
+        if ticking and ticks[cpu] <= now[0]:
+            left[cpu] += WORK
+        while ticks[cpu] <= now[0]:  # those that it missed are one
+            ticks[cpu] += TICK
         while now[0] + left[cpu] <= turn_end:
             now[0] += left[cpu]
             asked = next(cpus[cpu], None)
@@ -99,7 +106,7 @@ def witness(lives, seed, yields):
                 ended[cpu] = now[0]
                 break
             if asked == SPIN:
-                now[0] = now[0] if yields else turn_end
+                now[0] = min(now[0] + LOOK, turn_end) if yields else turn_end
                 break
         else:
             left[cpu] -= turn_end - now[0]
@@ -107,7 +114,7 @@ def witness(lives, seed, yields):
     return taken, [ended[cpu] for cpu in range(len(lives))]
 
 
-def job_of(lives, clock, discipline):
+def job_of(lives, clock, discipline, ticking=False):
     program, entry = Program(), []
     for sections in lives:
         with program.thread() as thread:
@@ -118,7 +125,8 @@ def job_of(lives, clock, discipline):
         entry.append(thread.first)
     n = len(lives)
     return Job(program.steps(), np.array(entry), np.zeros((n, 2), int), np.array([discipline]), 0, 0, 0,
-               np.zeros(n, int), clock=clock, turn_ps=TURN)  # fmt: skip
+               np.zeros(n, int), clock=clock, turn_ps=TURN, tick_ps=ticking and TICK, tick_work_ps=WORK,
+               queue_ps=QUEUE, look_ps=LOOK)  # fmt: skip
 
 
 def some_lives(seed):
@@ -131,17 +139,18 @@ def some_lives(seed):
     ]
 
 
+@pytest.mark.parametrize("ticking", [False, True])
 @pytest.mark.parametrize("clock", [Clock.SERIAL, Clock.SERIAL_YIELD])
-def test_qrwlock_admits_whom_the_kernel_s_functions_let_in(clock):
+def test_qrwlock_admits_whom_the_kernel_s_functions_let_in(clock, ticking):
     passed = 0
     for seed in range(60):
         lives = some_lives(seed)
-        taken, ends = witness(lives, seed, clock == Clock.SERIAL_YIELD)
-        result = compiled.run(job_of(lives, clock, Discipline.QUEUED_RW), seed, trace=10_000)
+        taken, ends = witness(lives, seed, clock == Clock.SERIAL_YIELD, ticking)
+        result = compiled.run(job_of(lives, clock, Discipline.QUEUED_RW, ticking), seed, trace=10_000)
         rows = result.trace[result.trace[:, 2] == EVENTS.index("acquired")]
         assert [tuple(row) for row in rows[:, :2].tolist()] == taken
         assert result.thread_end_ps.tolist() == ends
-        passed += compiled.run(job_of(lives, clock, Discipline.FAIR_RW), seed).thread_end_ps.tolist() != ends
+        passed += compiled.run(job_of(lives, clock, Discipline.FAIR_RW, ticking), seed).thread_end_ps.tolist() != ends
     assert passed > 30  # first come, first served is something else
 
 

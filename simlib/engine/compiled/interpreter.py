@@ -304,7 +304,7 @@ def _compile(version: int) -> Any:
         while world.events < world.stop_at:
             key = run.tree[1]
             if world.turn_ps > 0 and (key >> calendar.THREAD_BITS) > world.turn_end:
-                turns.pass_on(world, run.threads, run.tree)
+                turns.pass_on(world, run.threads, run.tree, run.quantiles)
                 if world.status != RUNNING:
                     break
                 continue

@@ -212,11 +212,11 @@ def take(run, thread, number, step, now):
     run.waiting[np.uint64(index), np.uint64(slot - ring if slot >= ring else slot)] = number
     queue_changes(world, books.progress, books.queue, index, lock, now, 1)
     if lock.length == 1:
-        lock.comes_at = done
+        lock.comes_at = done if world.turn_ps == 0 else HORIZON_PS
     if world.clock == Clock.SERIAL_YIELD:
         starts(world, now, -1)
     thread.asleep = 1
-    return ASLEEP
+    return ASLEEP if world.turn_ps == 0 else now + world.queue_ps
 
 
 @part

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.engine import limits
-from simlib.engine.random import seek_tables, tables, thread_keys
+from simlib.engine.random import first_tick, seek_tables, tables, thread_keys
 from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_COLUMNS
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
@@ -60,7 +60,7 @@ _IN_FAULTS = record(
 )  # fmt: skip
 _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
-    "hits_from", "hits_to", "hits_since", "seen", "kick_stalls", "left", "rests",
+    "hits_from", "hits_to", "hits_since", "seen", "kick_stalls", "left", "rests", "tick_at",
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
@@ -70,7 +70,8 @@ an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` s
 `owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead` found out. An access of
 the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used often lies together, in
 few cache lines of its own. Where turns have a length, `left` is what time the thread has to spend before it does
-something, while others have their turns, and `rests` says that it sleeps until its alarm."""
+something, while others have their turns, `rests` says that it sleeps until its alarm, and `tick_at` when a timer
+interrupts it next."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -94,6 +95,7 @@ WORLD = record(
     "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
     "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
     "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "turn_key", "turn_draws", "turn_of", "turn_end", "vain",
+    "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
     flags=FLAGS,
 )  # fmt: skip
 """What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
@@ -245,7 +247,9 @@ def _world_of(job: Job, seed: int, trace: int, ledger: int) -> Records:
     world["live"], world["shift"], world["sweep_at"] = count, FIRST_SHIFT, -1
     world["fluid"] = job.clock != Clock.WALL and not job.turn_ps
     world["running"] = count if world["fluid"] else 1
-    world["turn_ps"], world["turn_of"] = job.turn_ps, count - 1
+    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps"):
+        world[name] = getattr(job, name)
+    world["turn_of"] = count - 1
     world["turn_key"] = thread_keys(seed, count + 1)[-1:].view(np.int64)
     world["turn_end"] = 0 if job.turn_ps else limits.HORIZON_PS
     world["recorded"] = trace > 0 or ledger > 0
@@ -258,6 +262,7 @@ def _threads_of(job: Job, seed: int) -> Records:
     threads["pc"], threads["batch"] = job.entry, job.first_batch
     threads["key"] = thread_keys(seed, len(threads)).view(np.int64)
     threads["ended"], threads["parked"] = -1, -1
+    threads["tick_at"] = first_tick(int(thread_keys(seed, len(threads) + 1)[-1]), job.tick_ps)
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
     threads["page"] = job.region[:, 0]
     return threads

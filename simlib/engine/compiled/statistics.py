@@ -8,7 +8,7 @@ import numpy as np
 from simlib.engine.compiled.clock import shown
 from simlib.engine.compiled.inline import apart, bit_length, small
 from simlib.engine.compiled.state import LOCK_STATISTICS
-from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LEDGER
+from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LAP_BITS, LEDGER
 
 (TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH, LOOK) = range(
     len(EVENTS)
@@ -124,8 +124,8 @@ def stamp(run, thread, which):
 @small
 def lap_bin(gap):
     """Bin of a lap (`simlib.engine.result.lap_bin`)."""
-    octave = max(0, bit_length(gap) - 4)
-    return 8 * octave + (gap >> octave)
+    octave = max(0, bit_length(gap) - LAP_BITS - 1)
+    return (octave << LAP_BITS) + (gap >> octave)
 
 
 @small

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from simlib.engine.compiled import calendar
-from simlib.engine.compiled.clock import bits_of
+from simlib.engine.compiled.clock import bits_of, sample
 from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON
 from simlib.engine.limits import HORIZON_PS
@@ -19,7 +19,7 @@ from simlib.model.steps import Clock
 
 
 @apart
-def pass_on(world, threads, tree):
+def pass_on(world, threads, tree, quantiles):
     """The next one's turn: of those that can go on, or look whether they can. Nobody looks in vain for ever."""
     count, whose, now = threads.shape[0], world.turn_of, world.now
     last, chosen, sleeper = item(threads, whose), -1, -1
@@ -30,12 +30,12 @@ def pass_on(world, threads, tree):
         now = world.turn_end
         last.left = (key >> calendar.THREAD_BITS) - now
         calendar.wake(tree, whose, calendar.NEVER)
-    elif spins and world.clock == Clock.SERIAL:
-        now = max(now, world.turn_end)
+    elif spins:
+        now = max(now, world.turn_end if world.clock == Clock.SERIAL else min(now + world.look_ps, world.turn_end))
     if now > HORIZON_PS:
         world.status = PAST_HORIZON
         return
-    world.vain = world.vain + 1 if spins else 0
+    world.vain = world.vain + 1 if spins and key == calendar.NEVER else 0
     for i in range(whose + 1, whose + 1 + count):
         number = i if i < count else i - count
         thread = item(threads, number)
@@ -53,16 +53,19 @@ def pass_on(world, threads, tree):
         chosen = sleeper
         world.turn_end += item(threads, chosen).alarm - now  # nobody runs meanwhile
         now = item(threads, chosen).alarm
-    begin(world, tree, chosen, item(threads, chosen), now)
+    begin(world, tree, quantiles, chosen, item(threads, chosen), now)
 
 
 @small
-def begin(world, tree, number, thread, now):
+def begin(world, tree, quantiles, number, thread, now):
     """It is this thread's turn; where the last turn is over, another one begins."""
     if now >= world.turn_end:
         bits = np.int64(bits_of(world.turn_key, world.turn_draws) >> np.uint64(64 - TURN_BITS))
         world.turn_end = now + max(1, (world.turn_ps >> 1) + ((bits * world.turn_ps) >> TURN_BITS))
         world.turn_draws += 1
+    if world.tick_ps > 0 and now >= thread.tick_at:
+        thread.left += sample(thread, quantiles, world.tick_work_ps, world.tick_table)
+        thread.tick_at += ((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps
     if not thread.asleep:
         world.vain = 0
     world.turn_of = number

@@ -186,11 +186,11 @@ class Simulation(World):
         self.books.queue_changes(index, lock, now)
         lock.waiting.append(thread)
         if len(lock.waiting) == 1:
-            lock.comes_at = done
+            lock.comes_at = done if self.turns is None else limits.HORIZON_PS
         if self.job.clock == Clock.SERIAL_YIELD:
             self.starts(-1)
         thread.asleep = thread.spins = True
-        return None
+        return None if self.turns is None else now + self.job.queue_ps
 
     def look(self, index: int, thread: Thread, turns: Turns) -> int | None:
         """A thread that waits for a lock looks whether it has it now, which it does when it is its turn."""

@@ -55,6 +55,10 @@ class Thread:
     lap_max: int = 0
     laps: list[int] = field(default_factory=lambda: [0] * LAP_BINS)
     ended: int = -1
+    tick_at: int = 0
+    """When a timer interrupts it next."""
+    owed: int = 0
+    """What time interrupts take of it before it goes on."""
 
     def can_run(self, now: int) -> bool:
         """Whether a turn is of use to it: it goes on, or looks whether it has the lock."""

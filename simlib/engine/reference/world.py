@@ -40,7 +40,7 @@ class World:
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
         self.books = Statistics(job, trace, ledger)
         self.flags = [False] * FLAGS
-        self.turns = Turns(job, seed, self.env, self.threads) if job.turn_ps else None
+        self.turns = Turns(job, seed, self.env, self.threads, self.chance) if job.turn_ps else None
         self.events = self.live = 0
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simlib.errors import InputError
-from simlib.measurements.importers.kvm_stats import MOST_BUCKETS, Statistics, bounds
+from simlib.measurements.importers.kvm_stats import Statistics
 from simlib.measurements.importers.lines import LARGEST, ForeignText, Lines, any_line
 from simlib.measurements.importers.tables import Column, Contents, Rows, Table
 
@@ -62,9 +62,9 @@ ROUNDS = (
 GAPS = (
     _RUN,
     _VCPU,
-    Column("bucket", "whole", "number of the bucket, from 0"),
+    Column("bucket", "whole", "number of the bucket among those in which there is a gap, from 1"),
     Column("low_ns", "whole", "least time of the bucket"),
-    Column("high_ns", "whole", "first time above the bucket; empty: no limit", optional=True),
+    Column("high_ns", "whole", "first time above the bucket"),
     Column("count", "whole", "gaps in the bucket"),
 )
 PROGRESS = (
@@ -139,15 +139,14 @@ class Log:
         who = (len(self.configs), lines.whole_of(item, "id"))
         late = lines.whole_of(item, "progress_late") if "progress_late" in item else None
         self.rows["vcpus"].add(*who, *(lines.whole_of(item, name) for name in ("writes", "reads", "longest_ns")), late)
-        gaps = _counts(lines, item, "gap_hist")
-        if len(gaps) > MOST_BUCKETS:
-            raise lines.fault(f"{len(gaps)} values", f"'gap_hist' must be at most {MOST_BUCKETS} counts", "correct it")
-        for bucket, count in enumerate(gaps):
-            self.rows["gaps"].add(*who, bucket, *bounds(bucket, len(gaps)), count)
-        longest = item.get("longest", [])
-        for rank, pair in enumerate(longest if isinstance(longest, list) else [longest], 1):
-            start, gap = _wholes(lines, pair, "'longest' must be a list of [start_ns, ns]", 2)
-            self.rows["longest"].add(*who, rank, start, gap)
+        for table, name, what in (
+            ("gaps", "gap_hist", ("from", "to", "count")),
+            ("longest", "longest", ("start_ns", "ns")),
+        ):
+            found = item.get(name, [])
+            for number, values in enumerate(found if isinstance(found, list) else [found], 1):
+                rule = f"{name!r} must be a list of [{', '.join(what)}]"
+                self.rows[table].add(*who, number, *_wholes(lines, values, rule, len(what)))
         stalls, pauses = (_counts(lines, item, f"{part}_longest_ns") for part in ("round", "pause"))
         if len(stalls) != len(pauses):
             found = f"{len(stalls)} and {len(pauses)}"

@@ -10,9 +10,11 @@ import pandas as pd
 from scipy import stats
 
 from simlib.fits import CostEstimate, conventions
-from simlib.lab.records import FAULT_SITES
+from simlib.histogram import quantile
+from simlib.lab.records import FAULT_SITES, read_gaps
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import parse_size
+from simlib.model.scenario import OF_AN_ENTRY
 from simlib.prediction import LEVEL
 from simlib.studies.lab.machines import PAGE, lab_scenario, rows_of
 
@@ -76,7 +78,40 @@ def instruction_costs(name: str) -> pd.DataFrame:
     outside = (fault - access[1] - hold[1], low - access[3] - hold[1], high - access[2] - hold[1])
     found += [hold, ("fault_exit", *outside, "the rest of that write", cells)]
     found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
-    return pd.DataFrame([*found, _reacquire(ioctls)], columns=COST_COLUMNS)
+    costs = pd.DataFrame([*found, _reacquire(ioctls)], columns=COST_COLUMNS)
+    if every := lab_scenario(name).workload.flush_accesses:
+        flush = _flush(name, every)
+        for column, other in (("value", "value"), ("low", "high"), ("high", "low")):
+            costs.loc[costs["name"] == "guest_access", column] -= flush[COST_COLUMNS.index(other)] / every
+        costs = pd.concat([costs, pd.DataFrame([flush], columns=COST_COLUMNS)], ignore_index=True)
+    if not lab_scenario(name).policy.facts.page_fence:
+        return costs
+    fence = _fence(name)
+    for column, other in (("value", "value"), ("low", "high"), ("high", "low")):  # one vCPU was told of each entry
+        costs.loc[costs["name"].isin(OF_AN_ENTRY), column] -= fence[COST_COLUMNS.index(other)]
+    return pd.concat([costs, pd.DataFrame([fence], columns=COST_COLUMNS)], ignore_index=True)
+
+
+def _flush(name: str, every: int) -> Cost:
+    """A flush of the guest's own TLB, from the gaps of parked cells: one in so many has one, beside its fault."""
+    stalls = rows_of("memory-stalls", name)
+    found = []
+    for texts in (stalls["gaps"].iloc[i : i + 1] for i in range(len(stalls))):
+        gaps = read_gaps(texts)
+        usual, flushed = (quantile(gaps["from"], gaps["to"], gaps["count"], at) for at in (0.5, 1 - 0.5 / every))
+        found.append(flushed - usual)
+    values = pd.Series(found)
+    middle, low, high = float(values.median()), float(values.min()), float(values.max())
+    return "guest_flush", middle, low, high, "a write with a flush, less the usual one", len(values)
+
+
+def _fence(name: str) -> Cost:
+    """Telling one vCPU of an entry that changed, from whole CLEARs with one parked vCPU and with several."""
+    ioctls = _ioctls("counts", name)
+    clear = ioctls[(ioctls["name"] == "clear") & (ioctls["batch"] == 0)]
+    return _slope(
+        "fence_vcpu", "CLEAR of a page, by vCPUs", clear["vcpus"], clear["total_time_ns"] / clear["dirty_pages"]
+    )
 
 
 def _reacquire(ioctls: pd.DataFrame) -> Cost:

@@ -10,44 +10,59 @@ import pandas as pd
 
 from simlib.engine.result import PS
 from simlib.fits import CostEstimate, Fit
-from simlib.lab.records import FAULT_SITES
+from simlib.histogram import quantile
+from simlib.lab.records import FAULT_SITES, read_gaps
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, evaluate
 from simlib.studies.lab.instructions import cost_estimate, instruction_costs
 from simlib.studies.lab.machines import lab_case, lab_scenario, rows_of
 
-METRICS = {"clear_dirty_log_time": "CLEAR time", "longest_stall": "longest stall"}
-"""What is compared under load."""
+METRICS = {"clear_dirty_log_time": "CLEAR time", "longest_stall": "longest stall", "gap_p50": "median gap",
+           "gap_p99": "99 % of the gaps", "gap_p999": "99.9 % of the gaps"}  # fmt: skip
+"""What is compared under load. Gaps: times from access to access of all vCPUs, from the first round on."""
 
 SEEDS = range(1, 6)
 """Seeds of the simulator, of whose results the median counts."""
 
 
-def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
-    """CLEAR time and longest stall under load: the lab's cells beside the simulator's.
+def load_comparison(name: str, estimate: CostEstimate, experiment: str = "fine") -> pd.DataFrame:
+    """Times and stalls under load: the lab's cells beside the simulator's.
 
     Returns: ``vcpus``, ``batch``, ``metric``, ``lab`` (median over the seeds, s), ``lab_low`` and ``lab_high`` (their
     range), ``model``, ``error`` (model over lab, less one).
 
     - `name`: one of `simlib.studies.lab.machines.LABS`.
     - `estimate`: such as `cost_estimate` of the machine's `instruction_costs`.
+    - `experiment`: ``fine``, or ``load``, whose turns were ten times as long, and which kept no gaps.
     """
-    ioctls, stalls = rows_of("load-ioctls", name), rows_of("load-stalls", name)
+    ioctls, stalls = rows_of(f"{experiment}-ioctls", name), rows_of(f"{experiment}-stalls", name)
     groups = dict(list(ioctls[ioctls["name"] == "clear"].groupby(["vcpus", "batch"])))
     cases = [estimate.apply(lab_case(name, rows.iloc[0])) for rows in groups.values()]
     runs = [[run.metrics for run in evaluate(cases, seed=seed)] for seed in SEEDS]
     out = []
     for number, ((vcpus, pages), rows) in enumerate(groups.items()):
         seen = stalls[(stalls["vcpus"] == vcpus) & (stalls["batch"] == pages)]
-        measured = {
-            "clear_dirty_log_time": rows.groupby("seed")["total_time_ns"].sum(),
-            "longest_stall": seen.groupby("seed")["longest_stall_in_clear_ns"].max(),
-        }
-        for metric, values in measured.items():
+        for metric, values in _measured(rows, seen).items():
             lab, low, high = (float(x) * 1000 * PS for x in (values.median(), values.min(), values.max()))
             model = float(np.median([run[number][metric] for run in runs]))
             out.append((vcpus, pages, metric, lab, low, high, model, model / lab - 1))
     columns = ["vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model", "error"]
     return pd.DataFrame(out, columns=columns)
+
+
+def _measured(clears: pd.DataFrame, stalls: pd.DataFrame) -> dict[str, pd.Series]:
+    """What the lab measured in one cell, by metric: a value a seed, instructions."""
+    seeds = stalls.groupby("seed")
+    found = {
+        "clear_dirty_log_time": clears.groupby("seed")["total_time_ns"].sum(),
+        "longest_stall": seeds["longest_stall_in_clear_ns"].max(),
+    }
+    if "gaps" in stalls:
+        gaps = [read_gaps(texts) for _, texts in seeds["gaps"]]
+        found |= {
+            f"gap_p{digits}": pd.Series([quantile(*(own[edge] for edge in own), float(f"0.{digits}")) for own in gaps])
+            for digits in ("50", "99", "999")
+        }
+    return found
 
 
 def lab_fit(name: str) -> Fit:
