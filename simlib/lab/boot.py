@@ -103,7 +103,7 @@ def boot(
 
 
 def read_profile(text: str, symbols: Sequence[tuple[int, str]]) -> tuple[tuple[str, int, int], ...]:
-    """What ``profile.c`` counted, by function: those with a ten thousandth of all instructions, or where a CPU gave way.
+    """What ``profile.c`` counted: functions with a ten thousandth of all instructions, and those where a CPU gave way.
 
     - `symbols`: address and name of each function, by address.
 

@@ -56,8 +56,8 @@ class Record:
 
     content: Mapping[str, Any]
     """The file's content: ``label``, ``experiment``, ``target``, ``mode``, ``kernel``, ``program``, ``clock``,
-    ``turn_instructions``, ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a repeat), ``guest_s``,
-    ``wall_s`` and ``outputs`` (what each line of the script printed)."""
+    ``turn_instructions``, ``parameters``, ``test``, ``script``, ``command``, ``provenance``, ``digests`` (one a
+    repeat), ``guest_s``, ``wall_s`` and ``outputs`` (what each line of the script printed)."""
 
     @property
     def label(self) -> str:

@@ -37,8 +37,8 @@ class Machine(rules.Checked):
       is the sum over those that run, as under QEMU's single-threaded TCG (docs/lab.md). ``serial_yield``: the same, and
       a CPU that waits for a lock gives its turns away: TCG takes x86's PAUSE, arm64's YIELD and WFE so.
     - `turn`: mean length of those turns, picoseconds; 0: so short that all CPUs advance together.
-    - `queue_work`, `look_work`: what a CPU does, picoseconds, to queue for a lock, and to look in vain whether it has it
-      before it gives the rest of its turn away. For CPUs that have turns.
+    - `queue_work`, `look_work`: what a CPU does, picoseconds, to queue for a lock, and to look in vain whether it has
+      it, before it gives the rest of its turn away. For CPUs that have turns.
     - `tick`, `tick_work`, `tick_jitter`: how often the host's timer interrupts each CPU, and what such an interrupt
       takes of its time, picoseconds (0: never), with its coefficient of variation. For CPUs that have turns.
     """

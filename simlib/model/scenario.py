@@ -169,7 +169,7 @@ class Scenario:
         }
         if self.policy.facts.page_fence:
             fences = vcpus * (self.costs.fence_vcpu or 0)
-            changed |= {name: changed.get(name, given[name]) + fences for name in OF_AN_ENTRY if name in given}
+            changed |= {name: changed.get(name, round(given[name])) + fences for name in OF_AN_ENTRY if name in given}
         return dataclasses.replace(self.costs, **changed)
 
     def _check_workload(self) -> None:

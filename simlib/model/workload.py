@@ -81,8 +81,8 @@ class Workload(rules.Checked):
     - `timeout`: picoseconds after which no new pass begins.
     - `parked`: whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it
       is over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
-    - `flush_accesses`: accesses after which a vCPU of ``clear_under_load`` flushes its own TLB, which is `guest_flush`; 0:
-      never.
+    - `flush_accesses`: accesses after which a vCPU of ``clear_under_load`` flushes its own TLB, which takes
+      `Costs.guest_flush`; 0: never.
     - `preempted_vcpus`: vCPUs of ``clear_under_load``, the last ones, that share a CPU with the thread that clears:
       once an access and its fault are over, each of them waits from when that thread wakes until it sleeps again.
     - `slow_fault_every`: accesses of a vCPU of ``migration`` and ``zap`` between two faults that take the lock whatever

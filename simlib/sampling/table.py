@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from simlib.engine.result import PS
+from simlib.engine.result import PS, lap_quantile
 from simlib.model.scenario import Scenario
 from simlib.sampling.travel import Journey, Stalls
 from simlib.workloads.degradation import LEVELS

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from simlib.engine.random import FIXED_POINT_BITS, quantile_table
-from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS
+from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS, lap_quantile
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
 from simlib.parallel import Check

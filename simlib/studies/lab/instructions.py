@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -79,17 +79,24 @@ def instruction_costs(name: str) -> pd.DataFrame:
     found += [hold, ("fault_exit", *outside, "the rest of that write", cells)]
     found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
     costs = pd.DataFrame([*found, _reacquire(ioctls)], columns=COST_COLUMNS)
-    if every := lab_scenario(name).workload.flush_accesses:
-        flush = _flush(name, every)
-        for column, other in (("value", "value"), ("low", "high"), ("high", "low")):
-            costs.loc[costs["name"] == "guest_access", column] -= flush[COST_COLUMNS.index(other)] / every
-        costs = pd.concat([costs, pd.DataFrame([flush], columns=COST_COLUMNS)], ignore_index=True)
-    if not lab_scenario(name).policy.facts.page_fence:
-        return costs
-    fence = _fence(name)
-    for column, other in (("value", "value"), ("low", "high"), ("high", "low")):  # one vCPU was told of each entry
-        costs.loc[costs["name"].isin(OF_AN_ENTRY), column] -= fence[COST_COLUMNS.index(other)]
-    return pd.concat([costs, pd.DataFrame([fence], columns=COST_COLUMNS)], ignore_index=True)
+    scenario = lab_scenario(name)
+    if every := scenario.workload.flush_accesses:
+        costs = _without(costs, _flush(name, every), 1 / every, ("guest_access",))
+    if scenario.policy.facts.page_fence:  # one vCPU was told of each entry
+        costs = _without(costs, _fence(name), 1, OF_AN_ENTRY)
+    return costs
+
+
+def _without(costs: pd.DataFrame, part: Cost, share: float, names: Sequence[str]) -> pd.DataFrame:
+    """Costs of which a share of another one is a part, without it, and that one beside them."""
+    name, value, low, high, how, cells = part
+    rows = costs["name"].isin(names).to_numpy()
+    left = costs.copy()
+    for key, most in (("value", value), ("low", high), ("high", low)):
+        left[key] -= rows * share * most
+    return pd.concat(
+        [left, pd.DataFrame([(name, value, low, high, how, cells)], columns=COST_COLUMNS)], ignore_index=True
+    )
 
 
 def _flush(name: str, every: int) -> Cost:

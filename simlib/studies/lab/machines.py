@@ -70,9 +70,12 @@ def lab_name(row: pd.Series) -> str:
     return names[machine]
 
 
-def rows_of(table: str, name: str) -> pd.DataFrame:
-    """Rows of one of the lab's machines in a collected table (``counts-locks``, ``load-ioctls`` …), with ``batch``."""
+def rows_of(table: str, name: str, kind: str = "") -> pd.DataFrame:
+    """Rows of one of the lab's machines in a collected table (``counts-locks``, ``load-ioctls`` …), with ``batch``.
+
+    - `kind`: what the names of its experiments begin with, if not as the table's.
+    """
     frame = load(table).frame
-    kind = table.partition("-")[0]
+    kind = kind or table.partition("-")[0]
     frame = frame[frame["experiment"] == f"{kind}-{name}"].reset_index(drop=True)
     return frame.assign(batch=frame["switches"].map(batch_of))
