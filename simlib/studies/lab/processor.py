@@ -18,7 +18,7 @@ WAITING = ("queued_spin_lock_slowpath", "queued_read_lock_slowpath",
 """Functions in which a CPU waits for mmu_lock, and those of the patches' statistics that count it."""
 
 TICK = (1000, 8000)
-"""Lengths of a gap in the quiet cells that is a tick's, instructions: in a longer one the thread that clears wakes up."""
+"""Lengths of a gap in the quiet cells that is a tick's, instructions: in longer ones the clearing thread wakes up."""
 
 
 def ticks(name: str) -> tuple[float, float]:
