@@ -167,6 +167,30 @@ def lab_compare(
     say(f"{(frame['phase'] == 'rounds').sum()} counts equal the simulator's")
 
 
+@app.command("predict")
+def lab_predict(
+    *,
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="Cells under load.")],
+    out: Annotated[Path, into_folder("DIR", "Folder for the table and its descriptor.")],
+    name: Annotated[str, typer.Option(help="What the lab's tables are going to be called.")],
+) -> None:
+    """Predict what the lab will measure in an experiment, with intervals, before it is run: a table and a descriptor.
+
+    Commit it, then collect the experiment under the same name. docs/lab.md shows how both are compared.
+
+    Example: simlib lab predict data/experiments/odd.toml --out data/predictions --name odd
+    """
+    from simlib.files import write_together
+    from simlib.studies.lab.ledger import foretell, prediction_files
+
+    simlib.lab.check_name("--name", name)
+    with progress_bar() as progress:
+        predicted = foretell(simlib.lab.load_experiment(experiment), progress)
+    for path in write_together(out, prediction_files(predicted, name, experiment)):
+        say(f"{path}")
+    _list_again(out)
+
+
 @app.command("collect")
 @grouped
 def lab_collect(
@@ -185,6 +209,11 @@ def lab_collect(
     _report(found)
     for path in simlib.lab.write_tables(found.records, out, name):
         say(f"{path}")
+    _list_again(out)
+
+
+def _list_again(out: Path) -> None:
+    """Bring the listing of a data package up to date, if a folder belongs to one."""
     if (out.parent / "datapackage.json").is_file():
         simlib.measurements.update_listing(out.parent)
         say(f"{out.parent / 'datapackage.json'}")

@@ -108,6 +108,12 @@ class Experiment:
         """Number of its cells."""
         return math.prod(len(values) for values in (*self.parameters.values(), *self.test.values()))
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record of any of its cells says of it: its name as ``experiment``, and what is booted how."""
+        names = ("target", "mode", "kernel", "program", "clock", "turn_instructions")
+        return {"experiment": self.name, **{name: getattr(self, name) for name in names}}
+
     def cells(self) -> Iterator[Cell]:
         """Every combination of the values, in the order of the file."""
         for values in itertools.product(*self.parameters.values(), *self.test.values()):

@@ -81,23 +81,36 @@ class Record:
     @property
     def keys(self) -> dict[str, object]:
         """What tells one cell from another, as columns that every table begins with."""
-        content, test = self.content, self.content["test"]
-        switches = (f"{key}={parameter_text(value)}" for key, value in content["parameters"].items())
-        host = content["provenance"]
-        native = "cpu" in host  # its kernel is the host's own, however the experiment calls it
-        protect = "get" if test.get("get_clears") else "enable" if test.get("protect_at_enable") else "initially_set"
-        return {
-            "experiment": content["experiment"],
-            "architecture": content["target"],
-            "mode": "native" if native else content["mode"],
-            "kernel": ("patched" if host["patched"] else "stock") if native else content["kernel"],
-            "turn_instructions": 0 if native else content["turn_instructions"],
-            "switches": " ".join(switches),
-            **{name: test.get(name, default) for name, default in _DEFAULTS.items()},
-            "protection": "ring" if test.get("ring_entries") else protect,
-            "passes": int(test.get("passes", 1 if test.get("parked") else 0)),
-            "parked": str(bool(test.get("parked", False))).lower(),
-        }
+        content, host = self.content, self.content["provenance"]
+        keys = cell_keys(content, content["parameters"], content["test"])
+        if "cpu" not in host:
+            return keys
+        # Its kernel is the host's own, however the experiment calls it.
+        return keys | {
+            "mode": "native", "kernel": "patched" if host["patched"] else "stock", "turn_instructions": 0,
+        }  # fmt: skip
+
+
+def cell_keys(about: Mapping[str, Any], parameters: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, object]:
+    """The columns `KEYS` of a cell of the emulated lab.
+
+    - `about`: ``experiment`` (its name), ``target``, ``mode``, ``kernel``, ``turn_instructions``.
+    - `parameters`, `test`: its switches and its options.
+    """
+    switches = (f"{key}={parameter_text(value)}" for key, value in parameters.items())
+    protect = "get" if test.get("get_clears") else "enable" if test.get("protect_at_enable") else "initially_set"
+    return {
+        "experiment": about["experiment"],
+        "architecture": about["target"],
+        "mode": about["mode"],
+        "kernel": about["kernel"],
+        "turn_instructions": about["turn_instructions"],
+        "switches": " ".join(switches),
+        **{name: test.get(name, default) for name, default in _DEFAULTS.items()},
+        "protection": "ring" if test.get("ring_entries") else protect,
+        "passes": int(test.get("passes", 1 if test.get("parked") else 0)),
+        "parked": str(bool(test.get("parked", False))).lower(),
+    }
 
 
 KEYS = (
@@ -142,10 +155,7 @@ def save_record(
     record = Record(
         {
             "label": cell.label,
-            "experiment": spec.name,
-            **{
-                key: getattr(spec, key) for key in ("target", "mode", "kernel", "program", "clock", "turn_instructions")
-            },
+            **spec.about,
             "parameters": dict(cell.parameters),
             "test": dict(cell.test),
             "script": script,

@@ -22,10 +22,10 @@ from simlib.figures.style import (
     titled,
     vcpu_axis,
 )
+from simlib.studies.lab.load import METRICS, SHOWN
 
-_METRICS = {"clear_dirty_log_time": "CLEAR, lab time", "longest_stall": "longest stall, lab time"}
 LOAD_COLUMNS = {
-    "machine": TEXT, "vcpus": number(1), "batch": COUNT, "metric": word(_METRICS), "lab": number(0),
+    "machine": TEXT, "vcpus": number(1), "batch": COUNT, "metric": word(METRICS), "lab": number(0),
     "lab_low": number(0), "lab_high": number(0), "model": number(0),
 }  # fmt: skip
 """Columns of the table that `under_load` reads."""
@@ -36,13 +36,13 @@ SWITCH_COLUMNS = {"setting": TEXT, "metric": TEXT, "value": number(0), "low": nu
 
 @reads("cells", LOAD_COLUMNS)
 def under_load(rows: pd.DataFrame) -> go.Figure:
-    """CLEAR time and longest stall over vCPUs, a column a machine, a colour a batch.
+    """CLEAR time, longest stall and 99.9th percentile of the gaps over vCPUs: a column a machine, a colour a batch.
 
     - `rows`: the columns `LOAD_COLUMNS`: ``lab`` is the median over the seeds, ``lab_low`` and ``lab_high`` their
       range. Times are seconds of the lab's clock. No cell was calibrated on.
     """
     machines, batches = in_order(rows["machine"]), sorted(set(rows["batch"]))
-    metrics = [metric for metric in _METRICS if metric in set(rows["metric"])]
+    metrics = [metric for metric in SHOWN if metric in set(rows["metric"])]
     figure = subplots(
         len(metrics), len(machines), column_titles=machines, shared_xaxes=True, shared_yaxes="rows",
         horizontal_spacing=0.02, vertical_spacing=0.06,
@@ -65,12 +65,12 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
         if i < len(metrics):
             figure.update_xaxes(title=None, row=i, col=j)
         of_metric = rows[rows["metric"] == metric]
-        axis = time_axis([*of_metric["lab_low"], *of_metric["lab_high"], *of_metric["model"]], _METRICS[metric])
+        axis = time_axis([*of_metric["lab_low"], *of_metric["lab_high"], *of_metric["model"]], METRICS[metric])
         figure.update_yaxes(axis, row=i, col=j)
         if j > 1:
             figure.update_yaxes(title=None, row=i, col=j)
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
-    said = "points: median and range over the seeds; lines: simulated from instruction costs"
+    said = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
     return titled(figure, "CLEAR under load: the lab beside the simulator", said, rows_of=3)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,17 @@ from simlib.prediction import LEVEL, PAGES_PER_VCPU, evaluate
 from simlib.studies.lab.instructions import cost_estimate, instruction_costs
 from simlib.studies.lab.machines import lab_case, lab_scenario, rows_of
 
-METRICS = {"clear_dirty_log_time": "CLEAR time", "longest_stall": "longest stall", "gap_p50": "median gap",
-           "gap_p99": "99 % of the gaps", "gap_p999": "99.9 % of the gaps"}  # fmt: skip
+METRICS = {
+    "clear_dirty_log_time": "time of CLEAR", "longest_stall": "longest stall", "gap_p50": "median gap",
+    "gap_p99": "99th percentile of gaps", "gap_p999": "99.9th percentile of gaps",
+}  # fmt: skip
 """What is compared under load. Gaps: times from access to access of all vCPUs, from the first round on."""
+
+SHOWN = ("clear_dirty_log_time", "gap_p999", "longest_stall")
+"""Those of `METRICS` that are drawn and told; the others are in the table."""
+
+SMALL = 64
+"""Pages a hold where the choice of a batch is made."""
 
 SEEDS = range(1, 12)
 """Seeds of the simulator, of whose results the median counts."""
@@ -35,18 +44,35 @@ def load_comparison(name: str, estimate: CostEstimate, experiment: str = "fine")
     - `experiment`: ``fine``, or ``load``, whose turns were ten times as long, and which kept no gaps.
     """
     ioctls, stalls = rows_of(f"{experiment}-ioctls", name), rows_of(f"{experiment}-stalls", name)
-    groups = dict(list(ioctls[ioctls["name"] == "clear"].groupby(["vcpus", "batch"])))
-    cases = [estimate.apply(lab_case(name, rows.iloc[0])) for rows in groups.values()]
+    cells = measured_cells(ioctls, stalls)
+    first = ioctls.groupby(CELL, as_index=False).first()
+    cases = [estimate.apply(lab_case(name, row)) for _, row in first.iterrows()]
     runs = [[run.metrics for run in evaluate(cases, seed=seed)] for seed in SEEDS]
-    out = []
-    for number, ((vcpus, pages), rows) in enumerate(groups.items()):
-        seen = stalls[(stalls["vcpus"] == vcpus) & (stalls["batch"] == pages)]
-        for metric, values in _measured(rows, seen).items():
-            lab, low, high = (float(x) * 1000 * PS for x in (values.median(), values.min(), values.max()))
-            model = float(np.median([run[number][metric] for run in runs]))
-            out.append((vcpus, pages, metric, lab, low, high, model, model / lab - 1))
-    columns = ["vcpus", "batch", "metric", "lab", "lab_low", "lab_high", "model", "error"]
-    return pd.DataFrame(out, columns=columns)
+    number = {tuple(row[CELL]): n for n, row in first.iterrows()}
+    cells["model"] = [
+        float(np.median([run[number[tuple(cell[name] for name in CELL)]][cell["metric"]] for run in runs]))
+        for cell in cells.to_dict("records")
+    ]
+    return cells.assign(error=cells["model"] / cells["lab"] - 1).drop(columns="memory_per_vcpu")
+
+
+CELL = ["vcpus", "memory_per_vcpu", "batch"]
+"""Columns that tell the cells of one machine apart."""
+
+
+def measured_cells(ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
+    """What the lab measured under load, over the seeds of each cell, s.
+
+    Returns: `CELL`, ``metric``, ``lab`` (median), ``lab_low``, ``lab_high`` (range).
+
+    - `ioctls`, `stalls`: rows of one machine, as `rows_of` gives them.
+    """
+    seen, out = dict(list(stalls.groupby(CELL))), []
+    for key, rows in ioctls[ioctls["name"] == "clear"].groupby(CELL):
+        for metric, values in _measured(rows, seen[key]).items():
+            numbers = (float(x) * 1000 * PS for x in (values.median(), values.min(), values.max()))
+            out.append((*key, metric, *numbers))
+    return pd.DataFrame(out, columns=[*CELL, "metric", "lab", "lab_low", "lab_high"])
 
 
 def _measured(clears: pd.DataFrame, stalls: pd.DataFrame) -> dict[str, pd.Series]:
@@ -70,16 +96,16 @@ def _measured(clears: pd.DataFrame, stalls: pd.DataFrame) -> dict[str, pd.Series
 def lab_fit(name: str) -> Fit:
     """The costs of one of the lab's machines as a fit: ``data/fits/lab-<name>.json``.
 
-    The costs come from parked cells with one vCPU; how far the model may be off comes from the cells under load,
-    which is what they are for: deviations of CLEAR times and, larger, of stalls.
+    The costs come from parked cells; how far the model may be off comes from the cells under load, a deviation for
+    each metric.
 
     - `name`: one of `simlib.studies.lab.machines.LABS`.
     """
     costs = instruction_costs(name)
     seen = load_comparison(name, cost_estimate(costs, name))
     deviations = np.log1p(seen["error"]).pow(2).groupby(seen["metric"]).mean().pow(0.5)
-    clear = float(deviations["clear_dirty_log_time"])
-    estimate = cost_estimate(costs, name, clear, {"longest_stall": float(deviations["longest_stall"]) / clear})
+    own = float(deviations["clear_dirty_log_time"])
+    estimate = cost_estimate(costs, name, own, (deviations.drop("clear_dirty_log_time") / own).to_dict())
     parameters = pd.DataFrame(
         {"name": costs["name"], "value": np.exp(estimate.logs), "low": costs["low"] * 1000,
          "high": costs["high"] * 1000, "at_bound": False, "determined": costs["low"] > 0}
@@ -101,15 +127,21 @@ def lab_fit(name: str) -> Fit:
 
 
 def load_errors(load: pd.DataFrame) -> pd.DataFrame:
-    """Median and largest error of cells under load: machine, metric, cells, median, largest, turned."""
+    """Median and largest error under load: those of cells with `SMALL` pages a hold, where batches are decided, first.
+
+    Returns: machine (``all``: of all of them), metric, cells, ``median_64``, ``largest_64``, ``median``, ``largest``
+    (of all batches), ``turned`` (`directions`).
+    """
+    each = [(str(machine), cells) for machine, cells in load.groupby("machine", sort=False)]
     rows = []
-    for (machine, metric), cells in load.groupby(["machine", "metric"], sort=False):
-        error = cells["error"].abs()
-        rows.append((machine, metric, len(cells), float(error.median()), float(error.max()), directions(cells)))
-    for metric, cells in load.groupby("metric", sort=False):
-        error, turned = cells["error"].abs(), sum(row[-1] for row in rows if row[1] == metric)
-        rows.append(("all", metric, len(error), float(error.median()), float(error.max()), turned))
-    return pd.DataFrame(rows, columns=["machine", "metric", "cells", "median", "largest", "turned"])
+    for machine, cells in [*each, ("all", load)]:
+        for metric, part in cells.groupby("metric", sort=False):
+            error = part["error"].abs()
+            small = error[part["batch"] == SMALL]
+            turned = sum(directions(own) for _, own in part.groupby("machine"))
+            rows.append((machine, metric, len(part), small.median(), small.max(), error.median(), error.max(), turned))
+    columns = ["machine", "metric", "cells", "median_64", "largest_64", "median", "largest", "turned"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def contended_share(machine: str) -> pd.Series:
@@ -124,16 +156,13 @@ def contended_share(machine: str) -> pd.Series:
 
 
 def directions(cells: pd.DataFrame) -> int:
-    """In how many cells a batch moves the model the other way than the lab, beyond the range of the lab's seeds.
+    """How many pairs of batches the model orders the other way than the lab, of those beyond the range of its seeds.
 
     - `cells`: cells of one machine and metric, as `load_comparison` gives them.
     """
     wrong = 0
     for _, group in cells.groupby("vcpus"):
-        rows = group.set_index("batch")
-        whole = rows.loc[0]
-        for batch in rows.index[rows.index != 0]:
-            cell = rows.loc[batch]
-            apart = cell["lab_low"] > whole["lab_high"] or cell["lab_high"] < whole["lab_low"]
-            wrong += int(apart and np.sign(cell["lab"] - whole["lab"]) != np.sign(cell["model"] - whole["model"]))
+        for one, other in combinations(group.to_dict("records"), 2):
+            apart = one["lab_low"] > other["lab_high"] or one["lab_high"] < other["lab_low"]
+            wrong += int(apart and (one["lab"] < other["lab"]) != (one["model"] < other["model"]))
     return wrong

@@ -77,5 +77,9 @@ def rows_of(table: str, name: str, kind: str = "") -> pd.DataFrame:
     """
     frame = load(table).frame
     kind = kind or table.partition("-")[0]
-    frame = frame[frame["experiment"] == f"{kind}-{name}"].reset_index(drop=True)
-    return frame.assign(batch=frame["switches"].map(batch_of))
+    return with_batch(frame[frame["experiment"] == f"{kind}-{name}"].reset_index(drop=True))
+
+
+def with_batch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the lab's tables with ``batch``: the pages after which CLEAR lets go, 0: never."""
+    return rows.assign(batch=rows["switches"].map(batch_of))

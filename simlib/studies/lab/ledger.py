@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ledger: what simlib predicts of cells that the lab has not run yet, and what the lab then gave.
+
+``data/predictions/`` holds the predictions, each committed before its cells were run and not changed afterwards. The
+answers are the lab's tables of the same name in ``data/collected/``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simlib.errors import InputError
+from simlib.lab.experiment import Experiment
+from simlib.lab.records import KEYS, cell_keys
+from simlib.measurements import data_dir, list_tables, load
+from simlib.measurements.importers.tables import Column, measured_files
+from simlib.parallel import Progress
+from simlib.prediction import LEVEL, predict
+from simlib.studies.lab.load import CELL, SHOWN, measured_cells
+from simlib.studies.lab.machines import lab_case, lab_name, with_batch
+from simlib.version import __version__
+
+SEEDS = range(1, 6)
+"""Seeds of the simulator: of what each predicts, the medians are written down."""
+
+_PREDICTED = "-predicted"
+COLUMNS = (
+    Column("machine", "text", "one of the lab's machines"),
+    Column("vcpus", "whole", "virtual CPUs of the guest"),
+    Column("memory_per_vcpu", "text", "memory that each vCPU walks"),
+    Column("batch", "whole", "pages after which CLEAR lets go; 0: never", unit="count"),
+    Column("metric", "text", "what is predicted: a metric of clear_under_load"),
+    Column("estimate_s", "number", "prediction, lab time"),
+    Column("low_s", "number", "lower end of its interval"),
+    Column("high_s", "number", "upper end of its interval"),
+)
+"""Columns of a table of predictions."""
+
+
+def foretell(experiments: Sequence[Experiment], progress: Progress | None = None) -> pd.DataFrame:
+    """Predict what the lab will measure under load: the medians over the seeds of each cell, from the shipped fits.
+
+    Raises `InputError` if vCPUs of a cell are parked, or its machine is not one of the lab's.
+
+    Returns: `COLUMNS`, a row a cell and metric (`simlib.studies.lab.load.SHOWN`).
+    """
+    keys = pd.DataFrame([cell_keys(one.about, cell.parameters, cell.test) for one in experiments for cell in one.cells()])
+    if (parked := keys[keys["parked"] == "true"]).size:
+        raise InputError(parked["experiment"].iloc[0], "parked", "is not under load", "simlib lab compare predicts counts")
+    keys = with_batch(keys.assign(machine=[lab_name(row) for _, row in keys.iterrows()]))
+    cells = keys.groupby(["machine", *CELL], sort=False, as_index=False).first()
+    rows = []
+    for number, (_, row) in enumerate(cells.iterrows()):
+        if progress is not None:
+            progress(row["machine"], number / len(cells))
+        case = lab_case(row["machine"], row[[column.name for column in KEYS]])
+        found = [predict(case, [case.guest.vcpus], metrics=SHOWN, seed=seed).frame for seed in SEEDS]
+        numbers = np.median([one[["estimate", "low", "high"]] for one in found], axis=0)
+        rows += [(*row[["machine", *CELL]], metric, *own) for metric, own in zip(SHOWN, numbers, strict=True)]
+    return pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
+
+
+def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> dict[str, str]:
+    """The files of a table of predictions: its CSV, and the descriptor with all that it was predicted from.
+
+    - `predicted`: as `foretell` gives it.
+    - `name`: the lab's tables that will answer: ``<name>-ioctls``, ``<name>-stalls``.
+    - `experiment`: the file of the cells.
+    """
+    used = [data_dir() / folder / f"lab-{machine}.{kind}" for machine in dict.fromkeys(predicted["machine"])
+            for folder, kind in (("scenarios", "toml"), ("fits", "json"))]  # fmt: skip
+    about: dict[str, Any] = {
+        "kind": "simulated",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "simlib": __version__,
+        "level": LEVEL,
+        "seeds": [*SEEDS],
+        "command": f"simlib lab predict data/experiments/{experiment.name} --out data/predictions --name {name}",
+        "answers": [f"{name}-{table}" for table in ("ioctls", "stalls")],
+        "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (experiment, *used)},
+        "caveats": ["Predicted before the cells were run. Times are instructions: 1 ns each, summed over all CPUs."],
+    }
+    text = predicted.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+    key = ["machine", *CELL, "metric"]
+    return measured_files(f"{name}{_PREDICTED}", f"{name}: predicted before it was run", about, COLUMNS, key, text)
+
+
+def scored() -> pd.DataFrame:
+    """Each prediction of the ledger beside its answer.
+
+    Returns: `COLUMNS`, and ``ledger``, ``date``, ``lab`` (s; not a number: not run yet), ``error`` (estimate over lab,
+    less one) and ``inside`` (whether the interval holds it).
+    """
+    tables, out = set(list_tables()["name"]), []
+    for name in sorted(table.removesuffix(_PREDICTED) for table in tables if table.endswith(_PREDICTED)):
+        predicted = load(f"{name}{_PREDICTED}")
+        rows = predicted.frame.assign(ledger=name, date=predicted.descriptor["date"])
+        if set(predicted.descriptor["answers"]) <= tables:
+            rows = rows.merge(_answers(name), on=["machine", *CELL, "metric"], how="left")
+        out.append(rows)
+    found = pd.concat(out, ignore_index=True)
+    inside = found["lab"].between(found["low_s"], found["high_s"])
+    return found.assign(error=found["estimate_s"] / found["lab"] - 1, inside=inside)
+
+
+def _answers(name: str) -> pd.DataFrame:
+    """What the lab measured in an experiment under load, of all machines: `measured_cells`, and ``machine``."""
+    ioctls, stalls = (with_batch(load(f"{name}-{table}").frame) for table in ("ioctls", "stalls"))
+    parts = []
+    for experiment, own in ioctls.groupby("experiment"):
+        cells = measured_cells(own, stalls[stalls["experiment"] == experiment])
+        parts.append(cells.assign(machine=lab_name(own.iloc[0])))
+    return pd.concat(parts, ignore_index=True).drop(columns=["lab_low", "lab_high"])
+
+
+def score(cells: pd.DataFrame) -> pd.DataFrame:
+    """How good the predictions were, of those that have an answer: by machine and metric, and of all.
+
+    Returns: ``machine``, ``metric`` (``all``: of all of them), ``predictions``, ``inside`` (share within its interval),
+    ``median`` and ``largest`` error.
+
+    - `cells`: as `scored` gives them.
+    """
+    known = cells.dropna(subset=["lab"])
+    both = pd.concat([known, known.assign(machine="all")])
+    both = pd.concat([both, both[both["machine"] == "all"].assign(metric="all")])
+    grouped = both.assign(error=both["error"].abs()).groupby(["machine", "metric"], sort=False)
+    return grouped.agg(predictions=("error", "size"), inside=("inside", "mean"), median=("error", "median"),
+                       largest=("error", "max")).reset_index()  # fmt: skip
