@@ -112,7 +112,7 @@ class SimulatedHost:
                 ioctl("get", number, 1e-6, dirty=0)
                 ioctl("clear", number, run.value("clear_dirty_log_time"), calls, dirty=0)
                 stalls[0][number - 1] = round(run.value("longest_stall") * 1e9)
-        known = {"reads": 0, "longest": [], "gap_hist": [0] * 32, "pause_longest_ns": [0] * len(rounds), "progress": []}
+        known = {"reads": 0, "longest": [], "gap_hist": [], "pause_longest_ns": [0] * len(rounds), "progress": []}
         lines += [
             {"type": "vcpu", "id": vcpu, "writes": pages, "longest_ns": max(own), "round_longest_ns": own, **known}
             for vcpu, own in enumerate(stalls)

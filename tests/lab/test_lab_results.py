@@ -20,7 +20,7 @@ from simlib.lab import collect, collect_native, native, tables, write_tables
 from simlib.lab.experiment import parse_experiment
 from simlib.lab.native import run_native
 from simlib.lab.qemu import Qemu
-from simlib.lab.records import load_record, save_record
+from simlib.lab.records import load_record, read_gaps, save_record
 from simlib.measurements import check
 
 collecting = importlib.import_module("simlib.lab.collect")  # the package's own name is the function
@@ -97,11 +97,14 @@ def test_the_tables_hold_what_the_test_printed(tmp_path):
         1,
         512,
         512,
-        4224,
+        8673,
     ]
     assert ioctls.loc[("write", 1), "dirty_pages"] == 0
     stall = found["stalls"].iloc[0]
-    assert (stall["vcpu"], stall["writes"], stall["longest_stall_ns"]) == (0, 1024, 16083055)
+    assert (stall["vcpu"], stall["writes"], stall["longest_stall_ns"]) == (0, 1024, 25339160)
+    gaps = read_gaps([stall["gaps"]])
+    assert gaps.iloc[1].tolist() == [53642, 55220, 402]
+    assert gaps["count"].sum() == 512
     assert found["runs"][["repeats", "identical"]].to_numpy().tolist() == [[2, "true"]]
 
 
@@ -126,7 +129,7 @@ def test_written_tables_are_good_and_the_same_each_time(tmp_path, program_name, 
         table = {"name": "fake", "target": "x86_64", "parameters": parameters, **options}
         of = next(parse_experiment(table).cells())
         records.append(save_record(tmp_path / f"{number}.json", of, [outcome(PERF if perf else OUTPUT, of)], where))
-    names = ["runs"] if program_name == "dirty_log_perf_test" else ["runs", "locks", "ioctls", "stalls"]
+    names = ["runs"] if program_name == "dirty_log_perf_test" else ["runs", "locks", "ioctls", "stalls", "rounds"]
     first, second = (write_tables(records, tmp_path / folder, "mine") for folder in ("a", "b"))
     assert [path.name for path in first] == [f"mine-{name}.csv" for name in names]
     for path, other in zip(first, second, strict=True):

@@ -284,8 +284,8 @@ def test_the_contention_test():
     assert rows(imported.tables["vcpus"].frame, "writes", "late_writes") == [(9000, 0), (9001, 7)]
     gaps = imported.tables["gaps"].frame
     assert rows(gaps[gaps["count"] > 0], "vcpu", "low_ns", "high_ns", "count")[:2] == [
-        (0, 128, 256, 7),
-        (0, 256, 512, 3),
+        (0, 256, 264, 7),
+        (0, 512, 528, 3),
     ]
     assert rows(imported.tables["progress"].frame, "vcpu", "start_ns", "writes")[1] == (0, 10_150_000, 4100)
     assert rows(imported.tables["locks"].frame, "when", "site", "acquired") == [

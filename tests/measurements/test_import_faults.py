@@ -157,7 +157,7 @@ BAD = {
         (CONFIG, "line 1 = 'the end': a run must end with a line of type 'end'"),
         (CONFIG + '{"type": "vcpu", "id": -1}\n', "line 2 = '-1': 'id' must be a whole number, not negative"),
         (CONFIG.replace("1}", r'"\udc00"}'), "line 1 = '{"),
-        (CONFIG + VCPU.replace("[]", str([1] * 65)), "line 2 = '65 values': 'gap_hist' must be at most 64 counts"),
+        (CONFIG + VCPU.replace("[]", "[[1, 2]]"), "line 2 = '[1, 2]': 'gap_hist' must be a list of [from, to, count]"),
         (CONFIG + '{"a":' * 100_000 + "\n", 'line 2 = \'{"a":{"a":'),
         (CONFIG + '{"type": "end", "ok": true}\n', "= options only: the test must have measured something"),
     ],

@@ -26,13 +26,15 @@ def test_every_table_is_good_and_says_where_it_comes_from(name: str) -> None:
     assert check(path)[0].startswith(f"{name}: {len(lines(name)) - 1} rows")
     described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     assert described["name"] == path.stem == name
-    assert described["kind"] in ("measured", "stated", "constant")
+    assert described["kind"] in ("measured", "stated", "constant", "simulated")
     if path.parent.name == "collected":
         for kernel in described["setup"]["kernels"].values():
             assert kernel["command"]
             assert {"sha256", "series_sha256", "configuration_sha256", "compiler", "qemu"} <= set(kernel) or kernel[
                 "cpu"
             ]
+    elif described["kind"] == "simulated":
+        assert {"date", "simlib", "answers", "sha256"} <= set(described)
     else:
         assert {"subject", "author", "date", "message_id"} <= set(described["source"])
     for key in ("title", "hardware", "command"):
@@ -48,7 +50,7 @@ def test_every_table_is_good_and_says_where_it_comes_from(name: str) -> None:
 def test_the_listing_is_what_the_descriptors_say() -> None:
     folder = data_dir()
     assert assemble(folder) == json.loads((folder / "datapackage.json").read_text(encoding="utf-8"))
-    tables = ("published", "collected")
+    tables = ("published", "collected", "predictions")
     files = {path.stem for table in tables for path in (folder / table).glob("*.csv")}
     assert files == {path.stem for table in tables for path in (folder / table).glob("*.json")} == set(NAMES)
     assert sum(path.stat().st_size for path in (folder / "collected").iterdir()) < 5 * 2**20

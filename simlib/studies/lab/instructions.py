@@ -78,12 +78,16 @@ def instruction_costs(name: str) -> pd.DataFrame:
     outside = (fault - access[1] - hold[1], low - access[3] - hold[1], high - access[2] - hold[1])
     found += [hold, ("fault_exit", *outside, "the rest of that write", cells)]
     found.append(_slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]))
-    costs = pd.DataFrame([*found, _reacquire(ioctls)], columns=COST_COLUMNS)
+    return _taken_apart(pd.DataFrame([*found, _reacquire(ioctls)], columns=COST_COLUMNS), name)
+
+
+def _taken_apart(costs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Costs without the guest's flushes and without the fences of entries, and these beside them."""
     scenario = lab_scenario(name)
     if every := scenario.workload.flush_accesses:
-        costs = _without(costs, _flush(name, every), 1 / every, ("guest_access",))
+        costs = _without(costs, _flush(name, every), 1 / every, ("guest_access", "fault"))
     if scenario.policy.facts.page_fence:  # one vCPU was told of each entry
-        costs = _without(costs, _fence(name), 1, OF_AN_ENTRY)
+        costs = _without(costs, _fence(name), 1, (*OF_AN_ENTRY, "fault"))
     return costs
 
 
@@ -136,7 +140,7 @@ def _reacquire(ioctls: pd.DataFrame) -> Cost:
 def plain_costs(name: str) -> pd.DataFrame:
     """The same actions on a kernel without the lab's statistics: a whole fault, a page of CLEAR, letting go.
 
-    Returns: `COST_COLUMNS` of ``fault`` (with the access), ``clear_page``, ``reacquire``.
+    Returns: `COST_COLUMNS` of ``fault`` (with the access), ``clear_page``, ``reacquire``, and of what is taken apart.
 
     - `name`: one of `simlib.studies.lab.machines.LABS`.
     """
@@ -149,7 +153,7 @@ def plain_costs(name: str) -> pd.DataFrame:
         _slope("clear_page", "CLEAR of pages that are all dirty", clear["pages"], clear["total_time_ns"]),
         _reacquire(ioctls),
     ]
-    return pd.DataFrame(found, columns=COST_COLUMNS)
+    return _taken_apart(pd.DataFrame(found, columns=COST_COLUMNS), name)
 
 
 def cost_estimate(

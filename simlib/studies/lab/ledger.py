@@ -51,9 +51,10 @@ def foretell(experiments: Sequence[Experiment], progress: Progress | None = None
 
     Returns: `COLUMNS`, a row a cell and metric (`simlib.studies.lab.load.SHOWN`).
     """
-    keys = pd.DataFrame([cell_keys(one.about, cell.parameters, cell.test) for one in experiments for cell in one.cells()])
-    if (parked := keys[keys["parked"] == "true"]).size:
-        raise InputError(parked["experiment"].iloc[0], "parked", "is not under load", "simlib lab compare predicts counts")
+    each = [(one.about, cell) for one in experiments for cell in one.cells()]
+    keys = pd.DataFrame([cell_keys(about, cell.parameters, cell.test) for about, cell in each])
+    for parked in keys[keys["parked"] == "true"]["experiment"]:
+        raise InputError(parked, "parked", "is not under load", "simlib lab compare predicts the counts of such cells")
     keys = with_batch(keys.assign(machine=[lab_name(row) for _, row in keys.iterrows()]))
     cells = keys.groupby(["machine", *CELL], sort=False, as_index=False).first()
     rows = []
@@ -78,6 +79,8 @@ def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> di
             for folder, kind in (("scenarios", "toml"), ("fits", "json"))]  # fmt: skip
     about: dict[str, Any] = {
         "kind": "simulated",
+        "source": {"subject": "simlib lab predict", "author": "simlib"},
+        "hardware": "none: simulated",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "simlib": __version__,
         "level": LEVEL,
@@ -85,7 +88,8 @@ def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> di
         "command": f"simlib lab predict data/experiments/{experiment.name} --out data/predictions --name {name}",
         "answers": [f"{name}-{table}" for table in ("ioctls", "stalls")],
         "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (experiment, *used)},
-        "caveats": ["Predicted before the cells were run. Times are instructions: 1 ns each, summed over all CPUs."],
+        "notes": ["Written before the cells were run, and not changed afterwards."],
+        "caveats": ["Times are instructions: 1 ns each, summed over all CPUs."],
     }
     text = predicted.to_csv(index=False, float_format="%.5g", lineterminator="\n")
     key = ["machine", *CELL, "metric"]
