@@ -409,9 +409,10 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The rows as the page has them."""
+    """The rows as the page has them: of those that belong to another one, the ones with a bar."""
     lines = ["| what | median | min – max | bar | |", "|---|---|---|---|---|"]
-    for name, *cells, verdict in (row.cells(judged=True) for row in rows):
+    shown_rows = [row for row in rows if row.limit is not None or not row.name.startswith(" ")]
+    for name, *cells, verdict in (row.cells(judged=True) for row in shown_rows):
         shown = f"– {name.strip()}" if name.startswith(" ") else name
         lines.append(f"| {' | '.join([shown, *cells, verdict.replace('MISSED', '**missed**')])} |")
     return "\n".join(lines)

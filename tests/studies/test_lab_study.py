@@ -13,7 +13,7 @@ from notebook_run import ROOT, assert_ran_without_complaint, figures_of
 from simlib.calibration import find_fit
 from simlib.fits import load_priors
 from simlib.prediction import predict
-from simlib.studies.lab import STUDY, figures, instructions, load, told, translation
+from simlib.studies.lab import STUDY, figures, instructions, load, processor, told, translation
 from simlib.studies.lab.machines import LABS, lab_name, lab_scenario
 from simlib.studies.lab.switches import SWITCHES
 
@@ -85,24 +85,33 @@ def test_the_shipped_fit_is_what_the_data_give(machine):
     assert ((found["low"] < found["estimate"]) & (found["estimate"] < found["high"])).all()
 
 
-def test_cells_under_load_are_predicted(cells):
-    """No cell under load was used to calibrate anything; a batch moves both metrics the way it does in the lab."""
-    clear = cells[cells["metric"] == "clear_dirty_log_time"]
-    assert clear["error"].abs().median() < 0.15
-    for _, group in cells.groupby("metric"):
-        assert load.directions(group) == 0
+TICKED = "x86-npt"
+"""Its faults take no lock: the longest stall is a tick of the timer, whose place in a CLEAR the model draws."""
 
 
-LARGEST_MEDIAN = {"x86-shadow": 0.15, "arm64-read": 0.22, "arm64-write": 0.17, "riscv": 0.35}
-"""Of the longest stall. riscv's CLEAR also kicks running vCPUs for every page, which the model does not have."""
+def test_cells_under_load_are_predicted(machine, cells):
+    """No cell under load was used to calibrate anything; of two batches the better one is so in the model, too."""
+    errors = load.load_errors(cells.assign(machine=machine)).query("machine != 'all'").set_index("metric")
+    clear, stall, rare = (errors.loc[name] for name in ("clear_dirty_log_time", "longest_stall", "gap_p999"))
+    assert (clear["median_64"], clear["largest_64"]) <= (0.06, 0.15)
+    assert clear["largest_64"] < 0.15
+    assert rare["largest_64"] < 0.1
+    assert stall["median_64"] < (0.16 if machine == TICKED else 0.1)
+    assert clear["turned"] == 0
+    assert stall["turned"] <= 2 * (machine == TICKED)
 
 
-def test_longest_stall_under_load_is_predicted_where_it_is_a_wait(machine, cells):
-    stalls = cells[cells["metric"] == "longest_stall"]
-    if machine == "x86-npt":  # faults take no lock: microseconds, whatever the batch
-        assert stalls["lab"].max() < 100e-6
-    else:
-        assert stalls["error"].abs().median() < LARGEST_MEDIAN[machine]
+def test_what_waits_and_ticks_is_as_counted(machine):
+    """The numbers of the scenarios are those of the lab's own tables; machines that have none take their sibling's."""
+    said = lab_scenario(machine).machine
+    counted = {"x86-shadow": "x86-npt", "arm64-write": "arm64-read"}.get(machine, machine)
+    mean, deviation = processor.ticks(counted)
+    assert said.tick_work == pytest.approx(1000 * mean, rel=0.01)
+    assert said.tick_jitter == pytest.approx(deviation, rel=0.05)
+    if machine in ("x86-shadow", "arm64-read", "arm64-write"):
+        queue, look = processor.waiting(counted if machine != "x86-shadow" else machine)
+        assert said.queue_work == pytest.approx(1000 * queue, rel=0.01)
+        assert said.look_work == pytest.approx(1000 * look, rel=0.1)
 
 
 def test_a_machine_without_a_scenario_is_named():
@@ -266,21 +275,15 @@ def test_counts_are_equal_and_runs_repeat(found):
 
 
 def test_the_pages_say_the_errors_as_they_are(found):
-    """If the data were collected anew: put these numbers into docs/lab.md, and the stalls into README.md."""
-    errors = found.tables["errors"].set_index(["machine", "metric"])
-    assert errors.loc[("all", "clear_dirty_log_time"), "median"] < 0.1
-    assert errors.loc[("all", "longest_stall"), "median"] < 0.35
+    """If the data were collected anew: put these rows into docs/lab.md, and the sentence into README.md."""
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/lab.md", "README.md"))
+    for row in told.errors_rows(found.tables["errors"]):
+        assert row in page, row
     said = told.load_told(found.tables["under-load"])
-    page, readme = (
-        " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("docs/lab.md", "README.md")
-    )
-    for machine in ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv"):
-        clear, stall = re.findall(rf"{machine} ([0-9.]+ %)", said)
-        assert f"| {machine} | {clear} | {stall} |" in page, said
-    assert "| all | {} | {} |".format(*re.findall(r"(?:time|stall) ([0-9.]+ %) \(", said)) in page, said
-    assert said[said.index("With 64 pages") :] in page, said
-    short = re.search(r"by ([0-9]+ to [0-9]+ %) in the median", said)[1]
-    assert f"simulated longest stall is {short} shorter than in the lab's kernels, in the median" in readme
+    assert said in " ".join(page.split()), said
+    numbers = re.search(r"CLEAR ([0-9.]+ %),.*stall ([0-9.]+ %)\.", said).groups()
+    sentence = "with 64 pages a hold they miss the lab's CLEAR by {} and its longest stall by {}".format(*numbers)
+    assert sentence in " ".join(readme.split()), sentence
 
 
 @pytest.mark.study
