@@ -74,6 +74,41 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
     return titled(figure, "CLEAR under load: the lab beside the simulator", said, rows_of=3)
 
 
+TURN_COLUMNS = {key: LOAD_COLUMNS[key] for key in ("machine", "metric", "lab", "lab_low", "lab_high", "model")}
+TURN_COLUMNS["turn"] = number(1)
+"""Columns of the table that `over_turns` reads."""
+
+
+@reads("cells", TURN_COLUMNS)
+def over_turns(rows: pd.DataFrame) -> go.Figure:
+    """The longest stall over the length of a CPU's turn: a colour a machine.
+
+    - `rows`: the columns `TURN_COLUMNS`, of which only the longest stalls are drawn. ``turn`` is in instructions.
+    """
+    rows = rows[rows["metric"] == "longest_stall"].sort_values("turn")
+    figure = go.Figure()
+    for colour, machine in zip(PALETTE, in_order(rows["machine"]), strict=False):
+        part = rows[rows["machine"] == machine]
+        figure.add_scatter(
+            x=part["turn"], y=part["model"], mode="lines", line={"color": colour, "width": 2.5},
+            name=f"{machine}, simulated",
+        )  # fmt: skip
+        figure.add_scatter(
+            x=part["turn"], y=part["lab"], mode="markers", name=f"{machine}, lab, held out",
+            error_y=error_bars(part["lab"], part["lab_low"], part["lab_high"]),
+            marker={"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
+        )  # fmt: skip
+    turns = sorted(set(rows["turn"]))
+    figure.update_xaxes(
+        type="log", tickmode="array", tickvals=turns, ticktext=[plain_number(t) for t in turns],
+        title="mean length of a turn, instructions",
+    )  # fmt: skip
+    figure.update_yaxes(time_axis([*rows["lab_low"], *rows["lab_high"], *rows["model"]], METRICS["longest_stall"]))
+    figure.update_layout(height=460)
+    said = "lab time; 4 vCPUs, 64 pages a hold; points: median and range over three seeds; lines: simulated"
+    return titled(figure, "The longest stall, by the length of a turn", said, rows_of=2)
+
+
 _SWITCH_METRICS = {
     "acquisitions": "acquisitions of mmu_lock", "contentions": "contentions of mmu_lock",
     "clear_time_s": "time of CLEAR", "get_time_s": "time of GET", "reset_time_s": "time of the ring's reset",

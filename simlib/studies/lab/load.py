@@ -15,7 +15,7 @@ from simlib.histogram import quantile
 from simlib.lab.records import FAULT_SITES, read_gaps
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, evaluate
 from simlib.studies.lab.instructions import cost_estimate, instruction_costs
-from simlib.studies.lab.machines import lab_case, lab_scenario, rows_of
+from simlib.studies.lab.machines import COARSE, lab_case, lab_scenario, rows_of
 
 METRICS = {
     "clear_dirty_log_time": "time of CLEAR", "longest_stall": "longest stall", "gap_p50": "median gap",
@@ -33,7 +33,7 @@ SEEDS = range(1, 12)
 """Seeds of the simulator, of whose results the median counts."""
 
 
-def load_comparison(name: str, estimate: CostEstimate, experiment: str = "fine") -> pd.DataFrame:
+def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
     """Times and stalls under load: the lab's cells beside the simulator's.
 
     Returns: ``vcpus``, ``batch``, ``metric``, ``lab`` (median over the seeds, s), ``lab_low`` and ``lab_high`` (their
@@ -41,18 +41,43 @@ def load_comparison(name: str, estimate: CostEstimate, experiment: str = "fine")
 
     - `name`: one of `simlib.studies.lab.machines.LABS`.
     - `estimate`: such as `cost_estimate` of the machine's `instruction_costs`.
-    - `experiment`: ``fine``, or ``load``, whose turns were ten times as long, and which kept no gaps.
     """
-    ioctls, stalls = rows_of(f"{experiment}-ioctls", name), rows_of(f"{experiment}-stalls", name)
+    return _compared(name, estimate, rows_of("fine-ioctls", name), rows_of("fine-stalls", name))
+
+
+RULERS = {50: "turns", 100: "turns", 200: "fine", 500: "turns", 1000: "turns", COARSE: "load"}
+"""Lengths of a turn, instructions, at which the same cells were measured, and whose tables have them."""
+
+
+def turn_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
+    """What the length of a CPU's turn makes of the cell with 4 vCPUs and 64 pages a hold.
+
+    Returns: ``turn`` (instructions), and the columns of `load_comparison`. Tables of `COARSE` turns kept no gaps.
+
+    - `name`: one of `RULED`.
+    """
+    parts = []
+    for turn, table in RULERS.items():
+        kind = f"{table}{turn}" if table == "turns" else table
+        each = (rows_of(f"{table}-{what}", name, kind) for what in ("ioctls", "stalls"))
+        ioctls, stalls = (rows[(rows["vcpus"] == 4) & (rows["batch"] == SMALL)] for rows in each)
+        parts.append(_compared(name, estimate, ioctls, stalls).assign(turn=turn))
+    return pd.concat(parts, ignore_index=True)
+
+
+RULED = ("x86-shadow", "arm64-read", "riscv")
+"""Machines that were measured with several lengths of a turn."""
+
+
+def _compared(name: str, estimate: CostEstimate, ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
+    """Cells of one machine beside the simulator's."""
     cells = measured_cells(ioctls, stalls)
     first = ioctls.groupby(CELL, as_index=False).first()
     cases = [estimate.apply(lab_case(name, row)) for _, row in first.iterrows()]
     runs = [[run.metrics for run in evaluate(cases, seed=seed)] for seed in SEEDS]
-    number = {tuple(row[CELL]): n for n, row in first.iterrows()}
-    cells["model"] = [
-        float(np.median([run[number[tuple(cell[name] for name in CELL)]][cell["metric"]] for run in runs]))
-        for cell in cells.to_dict("records")
-    ]
+    number = {key: n for n, key in enumerate(first[CELL].itertuples(index=False, name=None))}
+    each = zip(cells[CELL].itertuples(index=False, name=None), cells["metric"], strict=True)
+    cells["model"] = [float(np.median([run[number[key]][metric] for run in runs])) for key, metric in each]
     return cells.assign(error=cells["model"] / cells["lab"] - 1).drop(columns="memory_per_vcpu")
 
 
