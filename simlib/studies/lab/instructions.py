@@ -157,16 +157,17 @@ def plain_costs(name: str) -> pd.DataFrame:
 
 
 def cost_estimate(
-    costs: pd.DataFrame, name: str, discrepancy: float = 0.0, spread: Mapping[str, float] | None = None
+    costs: pd.DataFrame, name: str, discrepancy: float = 0.0, spread: Mapping[str, float] | None = None, dof: int = 0
 ) -> CostEstimate:
     """Costs as of `instruction_costs` as a calibration gives them, an instruction being a nanosecond.
 
     - `name`: the machine, one of `simlib.studies.lab.machines.LABS`.
     - `discrepancy`, `spread`: as in `simlib.fits.CostEstimate`.
+    - `dof`: degrees of freedom of the discrepancy; 0: as few as the costs have.
     """
     values, widths = costs["value"].to_numpy(), (costs["high"] - costs["low"]).to_numpy()
-    quantiles = stats.t.ppf(0.5 + LEVEL / 2, costs["cells"] - 2)
-    covariance = np.diag((widths / 2 / quantiles / values) ** 2)
-    names, dof = tuple(costs["name"]), int(costs["cells"].min()) - 2
+    names, dof = tuple(costs["name"]), dof or int(costs["cells"].min()) - 2
+    # So that the costs have these intervals, whatever the degrees of freedom of what is predicted from them.
+    covariance = np.diag((widths / 2 / stats.t.ppf(0.5 + LEVEL / 2, dof) / values) ** 2)
     fixed = conventions(lab_scenario(name))
     return CostEstimate(names, np.log(values * 1000), covariance, dof, discrepancy, spread or {}, **fixed)

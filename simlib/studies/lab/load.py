@@ -129,8 +129,8 @@ def lab_fit(name: str) -> Fit:
     costs = instruction_costs(name)
     seen = load_comparison(name, cost_estimate(costs, name))
     deviations = np.log1p(seen["error"]).pow(2).groupby(seen["metric"]).mean().pow(0.5)
-    own = float(deviations["clear_dirty_log_time"])
-    estimate = cost_estimate(costs, name, own, (deviations.drop("clear_dirty_log_time") / own).to_dict())
+    own, dof = float(deviations["clear_dirty_log_time"]), int((seen["metric"] == "clear_dirty_log_time").sum()) - 1
+    estimate = cost_estimate(costs, name, own, (deviations.drop("clear_dirty_log_time") / own).to_dict(), dof)
     parameters = pd.DataFrame(
         {"name": costs["name"], "value": np.exp(estimate.logs), "low": costs["low"] * 1000,
          "high": costs["high"] * 1000, "at_bound": False, "determined": costs["low"] > 0}
