@@ -48,7 +48,9 @@ class Edit(NamedTuple):
     wrong: str
 
 
-SIMULATION, OTHER_LOCKS, OTHER_MEMORY = (f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory"))
+SIMULATION, OTHER_LOCKS, OTHER_MEMORY, THREADS = (
+    f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory", "threads")
+)
 WORKLOADS = "workloads/"
 LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, STATISTICS = (
     f"engine/compiled/{room}.py"
@@ -94,18 +96,20 @@ MUTATIONS: dict[str, list[Edit]] = {
     "a lockless update that lost its race is not done again": [
         Edit(LOCKS, "if lock.count != thread.seen:", "if lock.count < thread.seen:"),
     ],
-    "KICK interrupts vCPUs in a fault, too": [
-        Edit(INTERPRETER, "other.asleep == 0 and other.outside == 0 and other.interrupted == 0",
-             "other.asleep == 0 and other.interrupted == 0"),
+    "a vCPU in a fault counts as in the guest": [
+        Edit(INTERPRETER, "thread.asleep == 0 and now < thread.outside_from and", "thread.asleep == 0 and"),
     ],
-    "KICK interrupts again who is on the way back": [
-        Edit(SIMULATION, "other.in_guest and not other.interrupted", "other.in_guest"),
+    "who is on the way back from an interrupt is interrupted again": [
+        Edit(THREADS, "not (self.asleep or self.interrupted)", "not self.asleep"),
+    ],
+    "a vCPU is out of the guest as soon as it faults": [
+        Edit(MEMORY, "world.now + world.leave_ps", "world.now"),
+    ],
+    "an interrupt takes its mean, whatever its distribution": [
+        Edit(INTERPRETER, "time = clock.sample(thread, run.quantiles, step.a, step.c)", "time = step.a"),
     ],
     "an access that was interrupted ends the interruption of the next": [
         Edit(MEMORY, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n"),
-    ],
-    "GUESTS counts vCPUs in a fault": [
-        Edit(INTERPRETER, "if threads[j].asleep == 0 and threads[j].outside == 0:", "if threads[j].asleep == 0:"),
     ],
     "an interrupted vCPU runs ahead": [
         Edit(ROUNDS, "if thread.kick or thread.interrupted or thread", "if thread.interrupted or thread"),

@@ -184,10 +184,25 @@ def seek_tables(places: tuple[float | tuple[float, ...], ...], pages: int) -> ND
 
 
 @functools.lru_cache(maxsize=64)
-def tables(cvs: tuple[float, ...]) -> NDArray[np.int64]:
+def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:
+    """Table of a distribution with mean 1 whose values are as these to each other, each as likely.
+
+    Returns: as `quantile_table`.
+
+    >>> table = spread_table((1.0, 2.0)) / 2**16
+    >>> sorted(set(table.round(2).tolist())), round(float(table.mean()), 4)
+    ([0.67, 1.33], 1.0)
+    """
+    size = 1 << TABLE_BITS
+    chosen = np.asarray(values)[np.arange(size) * len(values) // size]
+    table: NDArray[np.int64] = np.rint(chosen / chosen.mean() * (1 << FIXED_POINT_BITS)).astype(np.int64)
+    return table
+
+
+def tables(cvs: tuple[float | tuple[float, ...], ...]) -> NDArray[np.int64]:
     """One quantile table a row.
 
     >>> tables((0.0, 1.0)).shape
     (2, 2048)
     """
-    return np.stack([quantile_table(cv) for cv in cvs])
+    return np.stack([spread_table(cv) if isinstance(cv, tuple) else quantile_table(cv) for cv in cvs])

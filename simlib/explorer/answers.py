@@ -203,6 +203,7 @@ class Trip(NamedTuple):
             "clear_cpu_time_s": found["clear_cpu_time"],
             "guest_time_lost_s": lost,
             "longest_stall_s": found["longest_stall"],
+            "stall_p999_s": found["stall_p999"],
             "guest_throughput": found["guest_throughput"],
             "precopy_s": found["precopy_duration"],
         }

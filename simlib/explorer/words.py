@@ -15,8 +15,8 @@ from simlib.model.quantities import say_seconds, say_size
 from simlib.results import rendered
 
 TERMS = {
-    "longest_stall_s": "longest stall", "clear_cpu_time_s": "CPU time of CLEAR", "cost_s": "CPU time in all",
-    "guest_throughput": "guest throughput",
+    "longest_stall_s": "longest stall", "stall_p999_s": "99.9th percentile", "clear_cpu_time_s": "CPU time of CLEAR",
+    "cost_s": "CPU time in all", "guest_throughput": "guest throughput",
 }  # fmt: skip
 """Quantities of the table of strategies, and their terms."""
 

@@ -116,11 +116,11 @@ def values_of(data: HostData, repeats: NDArray[np.int64]) -> dict[str, float]:
     many, one = (words.time[words.batch == batch] for batch in (WORD, 0))
     if len(many) == len(one):
         values["reacquire"] = slope(words.pages[words.batch == WORD] / WORD, many - one)
-    holds, stalls = data.counted_holds[repeats], data.read_stalls[repeats]
+    holds, kicks = data.counted_holds[repeats], np.concatenate([data.kicks[repeat] for repeat in repeats])
     if np.isfinite(holds).any():
         values["counted_hold"] = float(np.nanmedian(holds))
-    if np.isfinite(stalls).any():
-        values["kick"] = float(np.nanmedian(stalls)) - values["guest_access"]
+    if len(kicks):
+        values["kick"] = float(kicks.mean()) - values["guest_access"]
     return values
 
 

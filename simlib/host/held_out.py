@@ -120,23 +120,26 @@ def judged(fit: Fit) -> pd.DataFrame:
     return seen.assign(within=inside)
 
 
-def interrupted_shares(fit: Fit) -> pd.DataFrame:
-    """Of the CLEAR ioctls under load, the share that had to interrupt a vCPU, as far as their time tells.
+def interrupted_shares(fit: Fit, data: HostData) -> pd.DataFrame:
+    """Of the flushes of CLEAR under load, the share that interrupted a vCPU: counted by KVM, and predicted.
 
-    What they took beyond their own costs, over what an interrupt costs; a wait for the lock counts as a part of one.
+    Predicted is what CLEAR takes in the model beyond its own costs, over what an interrupt costs; a wait for the lock
+    counts as a part of one.
 
-    Returns: ``vcpus``, ``chunk_pages``, ``measured``, ``predicted``; a row for each cell of several ioctls.
+    Returns: ``vcpus``, ``chunk_pages``, ``counted``, ``predicted``; a row for each cell of several ioctls. None where
+    the kernel does not count them.
     """
     costs = dict(zip(fit.parameters["name"], fit.parameters["value"], strict=True))
-    if "interrupt" not in costs:
-        return pd.DataFrame(columns=["vcpus", "chunk_pages", "measured", "predicted"])
+    columns = ["vcpus", "chunk_pages", "counted", "predicted"]
+    if "interrupt" not in costs or "flush_interrupts" not in data.runs:
+        return pd.DataFrame(columns=columns)
     seen = fit.observations
     rows = seen[(seen["study"] == "load") & (seen["metric"] == "clear_dirty_log_time") & (seen["chunk_pages"] > 0)]
     pages = rows["vcpus"] * fit.scenario.guest.pages_per_vcpu
     calls = pages / rows["chunk_pages"]
     own = calls * sum(costs.get(name, 0.0) for name in ("clear_ioctl", "flush")) + pages * costs["clear_page"]
-    shares = {
-        name: ((rows[column] / PS - own) / (calls * costs["interrupt"])).clip(0, 1)
-        for name, column in (("measured", "value"), ("predicted", "model"))
-    }
-    return rows[["vcpus", "chunk_pages"]].assign(**shares).reset_index(drop=True)
+    predicted = ((rows["model"] / PS - own) / (calls * costs["interrupt"])).clip(0, 1)
+    runs = data.runs[data.runs["experiment"] == "load"]
+    counts = runs.groupby(["vcpus", "chunk_pages"])[["flush_interrupts", "flush_requests"]].sum()
+    counted = (counts["flush_interrupts"] / counts["flush_requests"]).rename("counted").reset_index()
+    return rows[["vcpus", "chunk_pages"]].assign(predicted=predicted).merge(counted)[columns]

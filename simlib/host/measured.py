@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from simlib.errors import CalibrationError, InputError
 from simlib.host.design import PAGE
 from simlib.host.measure import NAME
-from simlib.lab.records import FAULT_SITES, batch_of
+from simlib.lab.records import FAULT_SITES, batch_of, read_gaps
 from simlib.measurements import data_dir
 from simlib.measurements.table import read
 from simlib.model.quantities import parse_size
@@ -28,6 +28,9 @@ from simlib.model.scenario import Scenario
 
 SHIPPED = "host-pvm"
 """First part of the names of the tables that the data set has of a host."""
+
+KICKS = 256
+"""Values by which a scenario has how interrupts vary."""
 
 PAUSE = "1ms"
 """Pause before the one round that is simulated, in which all is dirty from the beginning."""
@@ -67,6 +70,8 @@ class HostData:
     """Rows of the quiet runs; columns as in the tables."""
     noise: pd.DataFrame
     """A row a run, quiet or not."""
+    stalls: pd.DataFrame
+    runs: pd.DataFrame
     locks: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Rows of the quiet runs of the kernel's statistics of mmu_lock; none without them."""
 
@@ -102,11 +107,23 @@ class HostData:
         return Cells(pages[seen], batch[seen], np.nanmedian(time[seen], axis=1), np.nanmedian(calls[seen], axis=1))
 
     @cached_property
-    def read_stalls(self) -> Floats:
-        """Longest gap of a vCPU that only reads while all of its memory is cleared in one ioctl, by repeat, ps."""
-        rows = self.rounds[(self.rounds["experiment"] == "reads") & (self.rounds["chunk_pages"] == 0)]
-        longest = rows.groupby("seed")["longest_stall_ns"].median().reindex(self.repeats)
-        return longest.to_numpy(dtype=float) * 1000
+    def kicks(self) -> list[Floats]:
+        """What interrupts of a vCPU that only reads take, by repeat, ps, each with an access.
+
+        These are its longest gaps, as many as KVM counted flushes that interrupted a CPU; none where they are not kept.
+        """
+        if "gaps" not in self.stalls or "flush_interrupts" not in self.runs:
+            return [np.empty(0)] * len(self.repeats)
+        keys = ["seed", "chunk_pages"]
+        sent = self.runs[self.runs["experiment"] == "reads"].set_index(keys)["flush_interrupts"].dropna()
+        found: dict[int, list[Floats]] = {repeat: [] for repeat in self.repeats}
+        for key, rows in self.stalls[self.stalls["experiment"] == "reads"].groupby(keys):
+            if not (sent.index == key).any():
+                continue
+            gaps, count = read_gaps(rows["gaps"]), int(sent[sent.index == key].iloc[0])
+            times = np.repeat((gaps["from"] + gaps["to"]).to_numpy(dtype=float) / 2, gaps["count"])
+            found[rows["seed"].iloc[0]].append(1000 * np.sort(times)[len(times) - count :])
+        return [np.concatenate([*each, np.empty(0)]) for each in found.values()]
 
     @cached_property
     def counted_holds(self) -> Floats:
@@ -143,7 +160,7 @@ def load_host(folder: str | Path, name: str = NAME) -> HostData:
     """
     folder = Path(folder)
     tables = {}
-    for part in ("ioctls", "rounds", "noise", "locks"):
+    for part in ("ioctls", "rounds", "noise", "stalls", "runs", "locks"):
         path = folder / f"{name}-{part}.csv"
         if path.is_file():
             tables[part] = read(path)
@@ -183,6 +200,9 @@ def host_scenario(data: HostData, vcpus: int = 1, memory_per_vcpu: int | None = 
     load = data.ioctls[data.ioctls["experiment"] == "load"]
     size = memory_per_vcpu or max(parse_size(text) for text in (load if len(load) else data.ioctls)["memory_per_vcpu"])
     machine = {key: facts[key] for key in ("cores", "sockets", "threads_per_core")}
+    if len(kicks := np.concatenate(data.kicks)):
+        spread = np.quantile(kicks, (np.arange(KICKS) + 0.5) / KICKS)
+        machine["kick_spread"] = [float(f"{value:.4g}") for value in spread / kicks.mean()]
     return Scenario.parse(
         {
             "machine": {"name": machine_name(facts), **machine},

@@ -199,14 +199,27 @@ RUNS = (
     Column("repeats", "whole", "how often the cell was run", unit="count"),
     Column("identical", "text", "whether all repeats gave the same bytes"),
     Column("guest_time_s", "number", "time that passed on the guest's clock"),
+    Column("flush_requests", "whole", "remote TLB flushes asked for in the rounds", optional=True, unit="count"),
+    Column("flush_interrupts", "whole", "those of them that interrupted a CPU", optional=True, unit="count"),
 )
 
 
 def run_rows(record: Record) -> pd.DataFrame:
     """One row: repeats and their agreement."""
     digests, identical = record.content["digests"], str(record.repeatable).lower()
-    row = (digests[0][:16], len(digests), identical, round(record.content["guest_s"], 6))
-    return pd.DataFrame([row], columns=[column.name for column in RUNS])
+    flushes = [_since_enabled(record, name) for name in ("remote_tlb_flush_requests", "remote_tlb_flush")]
+    row = (digests[0][:16], len(digests), identical, round(record.content["guest_s"], 6), *flushes)
+    frame = pd.DataFrame([row], columns=[column.name for column in RUNS])
+    return frame.astype(dict.fromkeys(("flush_requests", "flush_interrupts"), "Int64"))
+
+
+def _since_enabled(record: Record, name: str) -> int | None:
+    """By how much a statistic of the VM grew since the log was enabled; None where the kernel does not have it."""
+    if "others" not in record.imported.tables:
+        return None
+    frame = record.imported.tables["others"].frame
+    seen = frame[(frame["scope"] == "vm") & (frame["name"] == name)].groupby("when")["value"].sum()
+    return int(seen["end"] - seen["enabled"]) if {"end", "enabled"} <= set(seen.index) else None
 
 
 LOCKS = (

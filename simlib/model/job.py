@@ -77,7 +77,8 @@ class Job:
     - `crowding_ps`: what a queued lock's hand-over takes longer for each doubling of the threads that wait: k others
       behind the one whose turn it is add log2(1 + k) times as much (`crowding`).
     - `lines`: cache lines that `Step.TOUCH` may change.
-    - `cvs`: coefficient of variation of each distribution that steps name; number 0 is the fixed one.
+    - `cvs`: coefficient of variation of each distribution that steps name, or its values, each as likely, of which only
+      the ratios count; number 0 is the fixed one.
     - `places`: each distribution of places that SEEK names; number 0 must be 0, which is uniform. A number is the
       exponent of Zipf's law, its ranks scattered over the region; else quantiles: up to which share of the region so
       many parts of the draws go, each part as likely (4097 numbers from 0 to 1).
@@ -101,6 +102,7 @@ class Job:
     - `tick_table`: which of `cvs` is that of the latter.
     - `queue_ps`, `look_ps`: what a thread that has to wait for a lock does before it first looks whether it has it, and
       with each look that is in vain, where turns have a length and who waits gives the rest of them away.
+    - `leave_ps`: how long a vCPU still counts as in the guest once a fault has begun.
     - `notes`: for the listing: steps, and what begins there.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
     """
@@ -113,7 +115,7 @@ class Job:
     near_ps: int
     far_ps: int
     socket: NDArray[np.int64]
-    cvs: tuple[float, ...] = (0.0,)
+    cvs: tuple[float | tuple[float, ...], ...] = (0.0,)
     places: tuple[float | tuple[float, ...], ...] = (0.0,)
     pages: int = 64
     block_pages: int = 512
@@ -134,6 +136,7 @@ class Job:
     tick_work_ps: int = 0
     tick_table: int = 0
     queue_ps: int = 0
+    leave_ps: int = 0
     look_ps: int = 0
     cluster: NDArray[np.int64] | None = None
     cluster_ps: int = 0

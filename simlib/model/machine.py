@@ -41,6 +41,8 @@ class Machine(rules.Checked):
       it, before it gives the rest of its turn away. For CPUs that have turns.
     - `tick`, `tick_work`, `tick_jitter`: how often the host's timer interrupts each CPU, and what such an interrupt
       takes of its time, picoseconds (0: never), with its coefficient of variation. For CPUs that have turns.
+    - `kick_spread`: how `Costs.kick` varies: values that are as likely as each other, of which only the ratios count;
+      none: it does not.
     """
 
     name: str = rules.rule(rules.text, "unnamed")
@@ -60,6 +62,7 @@ class Machine(rules.Checked):
     tick: int = rules.duration("0ns")
     tick_work: int = rules.duration("0ns")
     tick_jitter: float = rules.rule(rules.number(0, 8), 0.0)
+    kick_spread: tuple[float, ...] = rules.rule(rules.values, (), list)
 
     def slowed(self, busy: int) -> float:
         """How many times as long work takes with so many busy CPUs.

@@ -462,6 +462,6 @@ class Program:
         self.add(Step.SLEEP, time_ps)
         self.add(Step.WAKE)
 
-    def kick(self, time_ps: int, stalls: bool = False) -> None:
+    def kick(self, time_ps: int, stalls: bool = False, table: int = 0) -> None:
         """Make every vCPU in the guest leave and enter it again; `stalls`: by its stopwatch, too."""
-        self.add(Step.KICK, time_ps, stalls)
+        self.add(Step.KICK, time_ps, stalls, table)

@@ -61,6 +61,13 @@ def steps_up(low: int, high: int) -> Parser:
     return parse
 
 
+def values(value: Any, what: str) -> tuple[float, ...]:
+    """A list of numbers above 0, at most 2048."""
+    if len(listed := _listed(value, what)) > 2048:
+        raise InputError(what, f"{len(listed)} numbers", "must be at most 2048")
+    return tuple(number(1e-6, 1e6)(one, f"{what}[{index}]") for index, one in enumerate(listed))
+
+
 def _listed(value: Any, what: str) -> list[Any]:
     if not isinstance(value, (list, tuple)):
         raise InputError(what, value, "must be a list")

@@ -202,7 +202,7 @@ class Quantity(IntEnum):
     FLAG = 9, "1: the flag was raised", _FLAG
     BLOCK = 10, "1: a block maps the current page", None
     DIRTY = 11, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
-    GUESTS = 12, "vCPUs in the guest: awake, and in no fault", None
+    GUESTS = 12, "vCPUs in the guest: awake, in no fault beyond its exit, in no interrupt", None
 
     def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
         """A number that knows what it means."""
@@ -262,7 +262,7 @@ class Step(IntEnum):
     WAKE = 20, "Sleep on until that time, then awake."
     KICK = 21, "Every vCPU in the guest leaves and enters it once before its next ACCESS. `stalls` 1: its stopwatch " \
         "starts when it leaves, and is read at once without a fault.", \
-        Argument("time_ps"), Argument("stalls", 0, 2)  # fmt: skip
+        Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION  # fmt: skip
     TOUCH = 22, "Change a cache line that threads share. Locks change their own.", Argument("line", 0, "lines")
     END = 23, "The thread is done."
 

@@ -62,7 +62,7 @@ def host_report(folder: str | Path, fit: Fit | None = None, name: str = NAME) ->
             raise InputError("fit", str(path), "is not there", f"calibrate first: simlib host calibrate {folder}")
         fit = load_fit(path)
     sections = [
-        Section("What was held out", [*_held_out(judged(fit)), *_missing(fit)]),
+        Section("What was held out", [*_held_out(judged(fit)), *_missing(fit, data)]),
         Section("Costs of this host", _costs(fit)),
         Section("What was measured", _measured(data)),
     ]
@@ -150,22 +150,22 @@ def held_out_table(seen: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _missing(fit: Fit) -> list[Block | str]:
+def _missing(fit: Fit, data: HostData) -> list[Block | str]:
     """What the model lacks, as far as the cells of several ioctls tell."""
-    shares = interrupted_shares(fit)
+    shares = interrupted_shares(fit, data)
     if not len(shares):
         return []
     text = (
-        "A flush interrupts a vCPU only while it is in the guest. Which of many ioctls finds it there depends on where "
-        "in its fault it is at that moment, to a tenth of a microsecond; and one that is just entering the guest, or "
-        "leaving it, is interrupted, too, which the model does not have. Where the shares differ, so do the times."
+        "A flush interrupts a vCPU that is in the guest, or on its way out or in. Which of many ioctls finds it there "
+        "depends on where in its fault it is at that moment, to a tenth of a microsecond. Where the shares differ, so "
+        "do the times."
     )
     table = shares.astype({"vcpus": int, "chunk_pages": int})
-    table[["measured", "predicted"]] = table[["measured", "predicted"]].map("{:.0%}".format)
-    table.columns = pd.Index(["vCPUs", "pages of a CLEAR", "interrupted, measured", "interrupted, predicted"])
+    table[["counted", "predicted"]] = table[["counted", "predicted"]].map("{:.0%}".format)
+    table.columns = pd.Index(["vCPUs", "pages of a CLEAR", "interrupted, counted", "interrupted, predicted"])
     return [
         text,
-        Table(table, "CLEAR ioctls under load that had to interrupt a vCPU, by what they took beyond their costs."),
+        Table(table, "Flushes of CLEAR under load that interrupted a vCPU: counted by KVM, and predicted."),
     ]
 
 

@@ -23,8 +23,8 @@ from simlib.model.topology import Placement, placement
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
 
-_JITTER, RANDOM, _TICK = 1, 2, 3
-"""Distributions of a job's times: as `Costs.fault_jitter` says, exponential, and as `Machine.tick_jitter` says."""
+_JITTER, RANDOM, _TICK, _KICK = 1, 2, 3, 4
+"""Distributions of a job's times: as `Costs.fault_jitter` says, exponential, and as `Machine` says of ticks, kicks."""
 
 PLACES = 1
 """Distribution of the places that the guest touches, where it is not uniform."""
@@ -85,6 +85,7 @@ class Kernel:
     costs: Spent = field(init=False)
     """What actions cost on the scenario's machine."""
     first_batch: int = 64
+    leave_ps: int = 0
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
     places: tuple[float | tuple[float, ...], ...] = ()
     """Which pages the guest touches, as `Job.places` has it, where it is not uniform; by default Zipf's law."""
@@ -171,6 +172,7 @@ class Kernel:
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
         program, lock = self.program, self.lock(mode, regions=True)
         program.run(self.costs.fault_exit, _JITTER)
+        self.leave_ps = self.costs.fault_exit
         for section in range(sections):
             with program.holding(lock):
                 program.hold(hold // sections, _JITTER)
@@ -228,9 +230,10 @@ class Kernel:
     def flush(self, held: bool = False) -> None:
         """Flush all TLBs: it takes the caller's time, and interrupts the vCPUs; `held`: with the lock held.
 
-        A vCPU that is not in the guest flushes before it enters it again, and is sent no interrupt.
+        Interrupted is whoever is in the guest or on its way out or in: all but those that wait for the lock or hold
+        it, or are interrupted already.
 
-        Source: virt/kvm/kvm_main.c kvm_make_vcpu_request (kvm_request_needs_ipi), 6.12.
+        Source: virt/kvm/kvm_main.c kvm_request_needs_ipi with KVM_REQUEST_WAIT (vcpu->mode), 6.12.
         """
         costs = self.costs
         time = costs.flush + self.scenario.guest.vcpus * costs.flush_per_vcpu
@@ -246,7 +249,7 @@ class Kernel:
     def kick(self) -> None:
         """Interrupt the vCPUs, as far as that costs them anything."""
         if self.costs.kick:
-            self.program.kick(self.costs.kick, self.kicks_stall)
+            self.program.kick(self.costs.kick, self.kicks_stall, _KICK if self.scenario.machine.kick_spread else 0)
 
     def adapt(self, condition: Condition, lock: Lock) -> None:
         """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""
@@ -302,7 +305,7 @@ class Kernel:
             cluster_ps=round(near * machine.cluster_ratio),
             crowding_ps=costs.crowding,
             lines=self.policy.facts.data_lines,
-            cvs=(0.0, self._jitter(steps), 1.0, machine.tick_jitter),
+            cvs=(0.0, self._jitter(steps), 1.0, machine.tick_jitter, machine.kick_spread or 0.0),
             places=(0.0, *self.places),
             pages=self.slot_pages,
             block_pages=self.block_pages,
@@ -325,6 +328,7 @@ class Kernel:
             turn_ps=machine.turn,
             queue_ps=machine.queue_work,
             look_ps=machine.look_work,
+            leave_ps=self.leave_ps,
             tick_ps=machine.tick,
             tick_work_ps=machine.tick_work,
             tick_table=_TICK,

@@ -81,13 +81,19 @@ class SimulatedHost:
         if chunk:
             workload["clear_chunk"] = chunk * 4096
         calls = -(-pages * vcpus // chunk) if chunk else 1
-        rounds = range(1, test.get("rounds", 3) + 1)
+        rounds, gaps = range(1, test.get("rounds", 3) + 1), list[list[int]]()
         stalls = [[0] * len(rounds) for _ in range(vcpus)]
         if test.get("write_percent") == 0:
             each = sum(self.ps(name) for name in ("clear_ioctl", "flush", "interrupt"))
             ioctl("get", 1, 1e-6, dirty=0)
             ioctl("clear", 1, (calls * each + pages * self.ps("clear_page")) * 1e-12, calls, dirty=0)
-            stalls[0] = [round((self.ps("kick") + self.ps("guest_access")) / 1000)] * len(rounds)
+            kick = round((self.ps("kick") + self.ps("guest_access")) / 1000)
+            stalls[0], gaps = [kick] * len(rounds), [[kick - 1, kick + 1, calls]]
+            lines += [
+                {"type": "stat", "scope": "vm", "when": when, "name": f"remote_tlb_flush{what}", "value": value}
+                for when, value in (("enabled", 0), ("end", calls))
+                for what in ("", "_requests")
+            ]
         elif test.get("parked"):
             kind = "lock_probe" if test.get("probe") else "dirty_log_perf_test"
             run = simulated(vcpus, pages, self.batch, json.dumps({**workload, "kind": kind}), test.get("seed", 1))
@@ -112,7 +118,7 @@ class SimulatedHost:
                 ioctl("get", number, 1e-6, dirty=0)
                 ioctl("clear", number, run.value("clear_dirty_log_time"), calls, dirty=0)
                 stalls[0][number - 1] = round(run.value("longest_stall") * 1e9)
-        known = {"reads": 0, "longest": [], "gap_hist": [], "pause_longest_ns": [0] * len(rounds), "progress": []}
+        known = {"reads": 0, "longest": [], "gap_hist": gaps, "pause_longest_ns": [0] * len(rounds), "progress": []}
         lines += [
             {"type": "vcpu", "id": vcpu, "writes": pages, "longest_ns": max(own), "round_longest_ns": own, **known}
             for vcpu, own in enumerate(stalls)

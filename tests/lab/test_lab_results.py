@@ -370,3 +370,15 @@ def test_a_native_matrix(kernel, tmp_path, monkeypatch):
     assert [check(path)[0].split(",")[0] for path in paths[:1]] == ["native-runs: 2 rows"]
     with pytest.raises(InputError, match="m: target = arm64: this host is x86_64; leave out --native"):
         collect_native([matrix(target="arm64")])
+
+
+@pytest.mark.parametrize(("emulated", "told"), [(3, False), (5000, True)])
+def test_only_a_guest_that_is_emulated_is_said_to_be(tmp_path, emulated, told):
+    """Some instructions always are: beside a guest's accesses they count, not beside the writes of one that reads."""
+    one = f'{{"type":"stat","scope":"vcpu","when":"end","name":"insn_emulation","value":{emulated}}}\n'
+    reads = OUTPUT.replace('"writes":1024,"reads":0', '"writes":1,"reads":1023')
+    text = reads.replace('{"type":"end"', one + '{"type":"end"')
+    where = {"cpu": "A CPU", "cpus": 4, "kernel": "6.1", "patched": False}
+    written = write_tables([save_record(tmp_path / "one.json", cell(), [outcome(text)], where)], tmp_path / "t", "mine")
+    described = json.loads(written[0].with_suffix(".json").read_text())
+    assert any("one by one" in caveat for caveat in described["caveats"]) == told

@@ -292,7 +292,7 @@ def test_the_notebook_says_what_its_cells_compute(ran):
     run = ran(ROOT / "notebooks" / "02-contention-lab.ipynb")
     assert_ran_without_complaint(run)
     drawn = figures_of(run)
-    assert len(drawn) == 10
+    assert len(drawn) == 11
     for figure in drawn:
         subtitle = figure["layout"]["title"]["subtitle"]["text"]
         assert "lab time" in subtitle or "simulated" in subtitle, subtitle

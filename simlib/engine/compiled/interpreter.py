@@ -39,11 +39,17 @@ def quantity(pages, thread, step, time):
 
 
 @small
-def in_guest(threads, vcpus):
+def in_guest(thread, now):
+    """Whether a vCPU is awake, in no fault, and not on its way back from an interrupt."""
+    return thread.asleep == 0 and now < thread.outside_from and thread.interrupted == 0
+
+
+@small
+def guests(threads, vcpus, now):
     """How many vCPUs are in the guest."""
     found = 0
     for j in range(vcpus):
-        if threads[j].asleep == 0 and threads[j].outside == 0:
+        if in_guest(threads[j], now):
             found += 1
     return found
 
@@ -59,7 +65,7 @@ def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step
     if asked == Quantity.CLOCK:
         return clock.shown(world, world.now)
     if asked == Quantity.GUESTS:
-        return in_guest(threads, world.vcpus)
+        return guests(threads, world.vcpus, world.now)
     if asked == Quantity.DIRTY:
         return memory.any_ahead(pages, thread, argument, Page.DIRTY, step.d)
     lock = argument if argument >= 0 else thread.region_lock
@@ -174,12 +180,13 @@ def rare_step(run, thread, number, step):
         thread.alarm = clock.shown(world, now) + step.a
         clock.starts(world, now, -1)
     elif kind == Step.KICK:
+        time = clock.sample(thread, run.quantiles, step.a, step.c)
         for j in range(world.vcpus):
             other = run.threads[j]
-            if j != number and other.asleep == 0 and other.outside == 0 and other.interrupted == 0:
-                other.kick = step.a
+            if j != number and in_guest(other, now):
+                other.kick = time
                 other.kick_stalls = step.b
-        statistics.note(world, run.books.trace, now, number, statistics.KICK, step.a)
+        statistics.note(world, run.books.trace, now, number, statistics.KICK, time)
     else:  # END
         thread.ended = now
         thread.asleep = 1

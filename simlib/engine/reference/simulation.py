@@ -144,7 +144,7 @@ class Simulation(World):
             case Quantity.BLOCK:
                 return int(self.memory.mapped_by_block(thread.page))
             case Quantity.GUESTS:
-                return sum(vcpu.in_guest for vcpu in self.threads[: self.job.vcpus])
+                return sum(vcpu.in_guest(self.now) for vcpu in self.threads[: self.job.vcpus])
         assert lock is not None  # noqa: S101  # what remains is asked of a lock
         only = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
         return sum(other.number < only for other in lock.waiting)
@@ -295,13 +295,13 @@ class Simulation(World):
             thread.faults[fault] += 1
             self.note(self.now, thread, "fault", fault)
             thread.pc = faults[fault]
-        thread.outside = fault is not None
+        thread.outside_from = limits.HORIZON_PS if fault is None else self.now + self.job.leave_ps
         return self.now
 
     def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
         """Change the entry of the current page."""
         self.memory.map(thread.page, Map(action), bool(logging))
-        thread.outside = False
+        thread.outside_from = limits.HORIZON_PS
         if self.memory.writes(thread.page) and action <= Map.BLOCK:
             self.books.enter(self.now, thread, "write", thread.page, 1)
         self.note(self.now, thread, "mapped", thread.page)
@@ -373,10 +373,11 @@ class Simulation(World):
         thread.pc += 1
         return self.now
 
-    def kick(self, thread: Thread, time: int, stalls: int, _c: int, _d: int) -> int:
-        """Interrupt every vCPU that is in the guest, and not on its way back from the last time."""
+    def kick(self, thread: Thread, mean: int, stalls: int, table: int, _d: int) -> int:
+        """Interrupt every vCPU that is in the guest, each for the same time."""
+        time = self.chance.duration(thread, mean, table)
         for other in self.threads[: self.job.vcpus]:
-            if other is not thread and other.in_guest and not other.interrupted:
+            if other is not thread and other.in_guest(self.now):
                 other.kick, other.kick_stalls = time, bool(stalls)
         self.note(self.now, thread, "kick", time)
         thread.pc += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from simlib.engine.limits import HORIZON_PS
 from simlib.engine.result import LAP_BINS
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS
@@ -47,7 +48,7 @@ class Thread:
     """Whether it waits for a lock."""
     rests: bool = False
     """Whether it sleeps until its alarm, where turns have a length."""
-    outside: bool = False
+    outside_from: int = HORIZON_PS
     interrupted: bool = False
     kicked: bool = False
     """Whether its stopwatch runs since a kick."""
@@ -64,10 +65,9 @@ class Thread:
         """Whether a turn is of use to it: it goes on, or looks whether it has the lock."""
         return (self.spins or not self.asleep) and not (self.rests and self.alarm > now)
 
-    @property
-    def in_guest(self) -> bool:
-        """Whether it is awake and in no fault."""
-        return not (self.asleep or self.outside)
+    def in_guest(self, now: int) -> bool:
+        """Whether it is awake, in no fault, and not on its way back from an interrupt."""
+        return not (self.asleep or self.interrupted) and now < self.outside_from
 
 
 def first_state(job: Job, number: int, key: int, roused: simpy.Event) -> Thread:

@@ -45,7 +45,7 @@ def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
     return _compared(name, estimate, rows_of("fine-ioctls", name), rows_of("fine-stalls", name))
 
 
-RULERS = {50: "turns", 100: "turns", 200: "fine", 500: "turns", 1000: "turns", COARSE: "load"}
+RULERS = {100: "turns", 200: "fine", 500: "turns", 1000: "turns", COARSE: "load"}
 """Lengths of a turn, instructions, at which the same cells were measured, and whose tables have them."""
 
 

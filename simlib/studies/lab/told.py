@@ -9,6 +9,7 @@ import pandas as pd
 
 from simlib.figures.style import plain_number
 from simlib.model.quantities import say_seconds
+from simlib.prediction import LEVEL
 from simlib.studies.lab.figures import metric_title
 from simlib.studies.lab.load import METRICS, SHOWN, SMALL, load_errors
 from simlib.studies.lab.switches import SWITCHES, clear_instructions
@@ -37,6 +38,23 @@ def errors_rows(errors: pd.DataFrame) -> list[str]:
         cells = [_percent(mine[column][name]) for column in ("median_64", "median") for name in SHOWN]
         rows.append(f"| {machine} | {' | '.join(cells)} |")
     return rows
+
+
+def ledger_told(cells: pd.DataFrame) -> str:
+    """How the predictions of the ledger fared, in words.
+
+    - `cells`: as `simlib.studies.lab.ledger.scored` gives them.
+    """
+    known, said = cells.dropna(subset=["lab"]), []
+    for name, own in known.groupby("ledger", sort=False):
+        missed = own["error"].abs()
+        said.append(
+            f"{name}, predicted on {own['date'].iloc[0]}: {own['inside'].sum()} of {len(own)} are within their "
+            f"{LEVEL:.0%} interval, off by {_percent(missed.median())} in the median, {_percent(missed.max())} at most."
+        )
+    if waiting := len(cells) - len(known):
+        said.append(f"{waiting} have no answer yet.")
+    return " ".join(said)
 
 
 def turns_told(cells: pd.DataFrame) -> str:
