@@ -75,7 +75,7 @@ def lap_quantile(histogram: NDArray[Any], share: float) -> float:
     >>> counts = np.zeros(LAP_BINS, int)
     >>> counts[[10, 509]] = 999, 2
     >>> f"{lap_quantile(counts, 0.9995):.3g}"
-    '1e-06'
+    '1.01e-06'
     """
     if not histogram.any():
         return 0.0

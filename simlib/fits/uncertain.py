@@ -113,7 +113,7 @@ class UncertainCosts:
 
         >>> costs = UncertainCosts.of(Scenario.parse({"policy": {"architecture": "riscv"}}))
         >>> [round(end) for end in costs.ends("fault_hold")]
-        [265161, 2548200]
+        [168333, 1515000]
         """
         prior = self.priors[name]
         far = np.exp(prior.deviation * float(ndtri(0.5 + level / 2)))
