@@ -216,7 +216,7 @@ def test_memory_on_the_other_socket_is_predicted(found):
     assert 0.04 < tdp.max() < 0.05
     assert (1 + shadow) / parked.far_factor(64) < 1 - parked.BAR / 100  # without the distance it would be missed
     page = " ".join((Path(__file__).parents[2] / "docs/model.md").read_text(encoding="utf-8").split())
-    whole = -100 * errors["shadow MMU: CLEAR of unsplit blocks", 64].iloc[0]
+    whole = -100 * errors["shadow MMU: CLEAR of unsplit blocks", 64]
     told = f"within 6 % with 64, but −{whole:.0f} % where blocks stay whole; the TDP MMU's with 96 within 5 %"
     assert told in page
 
