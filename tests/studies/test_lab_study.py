@@ -14,7 +14,8 @@ from simlib.calibration import find_fit
 from simlib.fits import load_priors
 from simlib.prediction import predict
 from simlib.studies.lab import STUDY, figures, instructions, load, processor, told, translation
-from simlib.studies.lab.machines import LABS, lab_name, lab_scenario
+from simlib.studies.lab.counts import count_comparison
+from simlib.studies.lab.machines import LABS, lab_name, lab_scenario, rows_of
 from simlib.studies.lab.switches import SWITCHES
 
 
@@ -52,6 +53,14 @@ def test_counts_are_the_kernels_own(counts):
     """From the moment the log is enabled, every acquisition that the model has: to the unit, in every cell."""
     judged = counts[counts["phase"] != "populate"]
     assert len(judged) >= 6
+    assert judged[judged["difference"] != 0].empty
+
+
+def test_counts_do_not_depend_on_the_length_of_a_turn(machine):
+    """The cells for the costs had turns of 200 instructions; those for the counts had 2000."""
+    rows = rows_of("memory-locks", machine)
+    judged = count_comparison(rows[rows["passes"] == 1]).query("phase != 'populate'")
+    assert len(judged) >= 8
     assert judged[judged["difference"] != 0].empty
 
 
