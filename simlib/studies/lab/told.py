@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from simlib.figures.style import plain_number
+from simlib.figures.style import plain_number, signed
 from simlib.model.quantities import say_seconds
 from simlib.prediction import LEVEL
 from simlib.studies.lab.figures import metric_title
@@ -26,7 +26,7 @@ def load_told(load: pd.DataFrame) -> str:
     vcpus = f"{worst['vcpus']} vCPU{'s' if worst['vcpus'] > 1 else ''}"
     return (
         f"Median errors with {SMALL} pages a hold, of all machines: {each}. The worst of these cells is the "
-        f"{METRICS[worst['metric']]} of {worst['machine']} with {vcpus}: {100 * worst['error']:+.0f} %."
+        f"{METRICS[worst['metric']]} of {worst['machine']} with {vcpus}: {signed(100 * worst['error'])} %."
     )
 
 
