@@ -232,13 +232,10 @@ def test_the_notebook_says_what_its_cells_compute(run):
     assert found.tables["readings"]["verdict"].tolist() == ["excluded"] * 2 + ["possible"] * 2 + ["open"] * 3
     assert found.budget.page[0] * 2**26 == pytest.approx(2.04, abs=0.01)
     verdicts = run["verdicts"].set_index(["axis", "value"]).sort_index()
-    assert sorted(verdicts["as_good"].unique()) == ["every 4096 pages", "every 512 pages", "every 64 pages"]
+    assert sorted(verdicts["as_good"].unique()) == ["every 4096 pages", "every 512 pages"]
     assert verdicts.loc[("vcpus", "16"), "whole_stall_ratio"] == pytest.approx(200, rel=0.2)
-    assert verdicts.loc[("interval", "3us"), ["as_good", "get_ratio"]].tolist() == [
-        "every 64 pages", pytest.approx(190, rel=0.05)
-    ]  # fmt: skip
-    others = verdicts["get_ratio"].drop([("vcpus", "64"), ("interval", "3us")])
-    assert verdicts.loc[("vcpus", "64"), "get_ratio"] == pytest.approx(27, abs=1)
+    others = verdicts["get_ratio"].drop([("vcpus", "64")])
+    assert verdicts.loc[("vcpus", "64"), "get_ratio"] == pytest.approx(26, abs=0.5)
     assert (others.min(), others.max()) == (pytest.approx(1.3, abs=0.05), pytest.approx(6, abs=0.3))
 
 
