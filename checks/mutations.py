@@ -52,9 +52,9 @@ SIMULATION, OTHER_LOCKS, OTHER_MEMORY, THREADS = (
     f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory", "threads")
 )
 WORKLOADS = "workloads/"
-LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, STATISTICS = (
+LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, STATISTICS, TURNS = (
     f"engine/compiled/{room}.py"
-    for room in ("locks", "memory", "interpreter", "clock", "ahead", "rounds", "statistics")
+    for room in ("locks", "memory", "interpreter", "clock", "ahead", "rounds", "statistics", "turns")
 )
 
 MUTATIONS: dict[str, list[Edit]] = {
@@ -95,6 +95,24 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "a lockless update that lost its race is not done again": [
         Edit(LOCKS, "if lock.count != thread.seen:", "if lock.count < thread.seen:"),
+    ],
+    "readers pass the queue while a writer is its head": [
+        Edit(LOCKS, "(mode == Mode.READ and head.mode == Mode.READ)", "mode == Mode.READ"),
+    ],
+    "nobody passes the queue": [
+        Edit(LOCKS, "return at < lock.comes_at or (mode", "return (mode"),
+    ],
+    "who queues does nothing before its first look": [
+        Edit(LOCKS, "now + world.queue_ps", "now"),
+    ],
+    "who looks in vain uses all of its turn": [
+        Edit(TURNS, "min(now + world.look_ps, world.turn_end)", "world.turn_end"),
+    ],
+    "a tick that came late shifts the next one": [
+        Edit(TURNS, "((now - thread.tick_at) // world.tick_ps + 1) * world.tick_ps", "world.tick_ps"),
+    ],
+    "a lap at a bin's upper end is one bin further": [
+        Edit(STATISTICS, "lap_bin(gap))] += 1", "lap_bin(gap + 1))] += 1"),
     ],
     "a vCPU in a fault counts as in the guest": [
         Edit(INTERPRETER, "thread.asleep == 0 and now < thread.outside_from and", "thread.asleep == 0 and"),
