@@ -116,13 +116,13 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(STATISTICS, "lap_bin(gap))] += 1", "lap_bin(gap + 1))] += 1"),
     ],
     "a vCPU in a fault counts as in the guest": [
-        Edit(INTERPRETER, "thread.asleep == 0 and now < thread.outside_from and", "thread.asleep == 0 and"),
+        Edit(INTERPRETER, "thread.asleep == 0 and thread.holds == 0 and", "thread.asleep == 0 and"),
     ],
     "who is on the way back from an interrupt is interrupted again": [
-        Edit(THREADS, "not (self.asleep or self.interrupted)", "not self.asleep"),
+        Edit(THREADS, "not (self.asleep or self.holds or self.interrupted)", "not (self.asleep or self.holds)"),
     ],
-    "a vCPU is out of the guest as soon as it faults": [
-        Edit(MEMORY, "world.now + world.leave_ps", "world.now"),
+    "a vCPU that held a lock once is never in the guest again": [
+        Edit(LOCKS, "        thread.holds = 0\n", ""),
     ],
     "an interrupt takes its mean, whatever its distribution": [
         Edit(INTERPRETER, "time = clock.sample(thread, run.quantiles, step.a, step.c)", "time = step.a"),

@@ -183,7 +183,6 @@ def seek_tables(places: tuple[float | tuple[float, ...], ...], pages: int) -> ND
     return np.column_stack([rows, scattered])
 
 
-@functools.lru_cache(maxsize=64)
 def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:
     """Table of a distribution with mean 1 whose values are as these to each other, each as likely.
 
@@ -199,6 +198,7 @@ def spread_table(values: tuple[float, ...]) -> NDArray[np.int64]:
     return table
 
 
+@functools.lru_cache(maxsize=64)
 def tables(cvs: tuple[float | tuple[float, ...], ...]) -> NDArray[np.int64]:
     """One quantile table a row.
 

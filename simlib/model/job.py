@@ -102,7 +102,6 @@ class Job:
     - `tick_table`: which of `cvs` is that of the latter.
     - `queue_ps`, `look_ps`: what a thread that has to wait for a lock does before it first looks whether it has it, and
       with each look that is in vain, where turns have a length and who waits gives the rest of them away.
-    - `leave_ps`: how long a vCPU still counts as in the guest once a fault has begun.
     - `notes`: for the listing: steps, and what begins there.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
     """
@@ -136,7 +135,6 @@ class Job:
     tick_work_ps: int = 0
     tick_table: int = 0
     queue_ps: int = 0
-    leave_ps: int = 0
     look_ps: int = 0
     cluster: NDArray[np.int64] | None = None
     cluster_ps: int = 0

@@ -202,7 +202,7 @@ class Quantity(IntEnum):
     FLAG = 9, "1: the flag was raised", _FLAG
     BLOCK = 10, "1: a block maps the current page", None
     DIRTY = 11, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
-    GUESTS = 12, "vCPUs in the guest: awake, in no fault beyond its exit, in no interrupt", None
+    GUESTS = 12, "vCPUs that have no lock, await none, and are not interrupted", None
 
     def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
         """A number that knows what it means."""

@@ -85,7 +85,6 @@ class Kernel:
     costs: Spent = field(init=False)
     """What actions cost on the scenario's machine."""
     first_batch: int = 64
-    leave_ps: int = 0
     """Pages of each thread's adaptive batch when the run begins: the least that the strategy in use allows."""
     places: tuple[float | tuple[float, ...], ...] = ()
     """Which pages the guest touches, as `Job.places` has it, where it is not uniform; by default Zipf's law."""
@@ -172,7 +171,6 @@ class Kernel:
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
         program, lock = self.program, self.lock(mode, regions=True)
         program.run(self.costs.fault_exit, _JITTER)
-        self.leave_ps = self.costs.fault_exit
         for section in range(sections):
             with program.holding(lock):
                 program.hold(hold // sections, _JITTER)
@@ -328,7 +326,6 @@ class Kernel:
             turn_ps=machine.turn,
             queue_ps=machine.queue_work,
             look_ps=machine.look_work,
-            leave_ps=self.leave_ps,
             tick_ps=machine.tick,
             tick_work_ps=machine.tick_work,
             tick_table=_TICK,

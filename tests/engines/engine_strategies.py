@@ -449,7 +449,6 @@ def jobs(draw, stamped=False):
         populated=draw(st.booleans()),
         image=image,
         lock_pages=draw(st.sampled_from([64, 192, 256])),
-        leave_ps=draw(TIMES),
         vcpus=draw(st.integers(0, threads)),
         first_batch=draw(st.sampled_from([64, 128])),
         notes=writer.program.notes(),

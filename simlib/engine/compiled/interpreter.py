@@ -39,17 +39,17 @@ def quantity(pages, thread, step, time):
 
 
 @small
-def in_guest(thread, now):
-    """Whether a vCPU is awake, in no fault, and not on its way back from an interrupt."""
-    return thread.asleep == 0 and now < thread.outside_from and thread.interrupted == 0
+def in_guest(thread):
+    """Whether a vCPU is in the guest, or on its way out or in: it has and awaits no lock, and is not interrupted."""
+    return thread.asleep == 0 and thread.holds == 0 and thread.interrupted == 0
 
 
 @small
-def guests(threads, vcpus, now):
+def guests(threads, vcpus):
     """How many vCPUs are in the guest."""
     found = 0
     for j in range(vcpus):
-        if in_guest(threads[j], now):
+        if in_guest(threads[j]):
             found += 1
     return found
 
@@ -65,7 +65,7 @@ def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step
     if asked == Quantity.CLOCK:
         return clock.shown(world, world.now)
     if asked == Quantity.GUESTS:
-        return guests(threads, world.vcpus, world.now)
+        return guests(threads, world.vcpus)
     if asked == Quantity.DIRTY:
         return memory.any_ahead(pages, thread, argument, Page.DIRTY, step.d)
     lock = argument if argument >= 0 else thread.region_lock
@@ -183,7 +183,7 @@ def rare_step(run, thread, number, step):
         time = clock.sample(thread, run.quantiles, step.a, step.c)
         for j in range(world.vcpus):
             other = run.threads[j]
-            if j != number and in_guest(other, now):
+            if j != number and in_guest(other):
                 other.kick = time
                 other.kick_stalls = step.b
         statistics.note(world, run.books.trace, now, number, statistics.KICK, time)

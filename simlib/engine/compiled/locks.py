@@ -149,6 +149,7 @@ def own(world, books, index, lock, number, thread, mode, at):
         thread.served = at
     else:
         thread.acquired = at
+        thread.holds = 1
     thread.asleep = 0
     wait = at - thread.tried
     first = LOCK_STATISTICS * mode
@@ -197,6 +198,7 @@ def take(run, thread, number, step, now):
     if lock.kind == Discipline.LOCKLESS:
         thread.seen = lock.count
         thread.acquired = now
+        thread.holds = 1
         thread.pc += 1
         return now
     done = reach(world, run.cpus, lock, number, now)
@@ -243,7 +245,11 @@ def drop(run, thread, number, step, now):
         lock.holders -= 1 if mode == Mode.READ else -1
         if lock.holders == 0:
             lock.busy += done - lock.busy_since
-    held = done - (thread.served if lock.kind == Discipline.SERVER else thread.acquired)
+    if lock.kind == Discipline.SERVER:
+        held = done - thread.served
+    else:
+        held = done - thread.acquired
+        thread.holds = 0
     lock.stats[np.uint64(first + HOLD_PS)] += held
     lock.stats[np.uint64(first + HOLD_MAX_PS)] = max(lock.stats[np.uint64(first + HOLD_MAX_PS)], held)
     lock.holds[np.uint64(BITS * mode + bit_length(held))] += 1

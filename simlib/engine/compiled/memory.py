@@ -6,7 +6,7 @@ from __future__ import annotations
 from simlib.engine.compiled.clock import HOLD, IDLE, RUN, shown
 from simlib.engine.compiled.inline import apart, item, small
 from simlib.engine.compiled.statistics import FAULT, FIRST_SCAN, MAPPED, SCAN, WRITE, end_kick, enter, note
-from simlib.engine.limits import HORIZON_PS, PADDING
+from simlib.engine.limits import PADDING
 from simlib.model.steps import STATE, Block, Map, Page, Scan
 
 _LOGGED = int(Page.DIRTY | Page.COLLECTED)
@@ -58,7 +58,6 @@ def access(world, books, pages, blocks, thread, number, step):
     thread.interrupted = 0
     page = thread.page
     fault = fault_of(world, pages, blocks, page)
-    thread.outside_from = HORIZON_PS if fault == NO_FAULT else world.now + world.leave_ps
     if fault == NO_FAULT:
         thread.pc += 1
         if thread.kicked:
@@ -91,7 +90,6 @@ def fill_table(pages, block, block_shift, state):
 def map_page(world, trace, ledger, pages, blocks, thread, number, step):
     """Change the entry of the current page, and mark the page dirty; the access that faulted is made by that."""
     page, action = thread.page, step.a
-    thread.outside_from = HORIZON_PS
     block = page >> world.block_shift
     written = writes(world, page)
     if action == Map.BLOCK:

@@ -51,11 +51,11 @@ def aligned(count: int, fields: np.dtype[Any]) -> Records:
 
 
 _OFTEN = record(
-    "pc", "key", "draws", "tried", "acquired", "mode", "runs_ahead", "asleep",
+    "pc", "key", "draws", "tried", "acquired", "holds", "mode", "runs_ahead", "asleep",
     "served", "kick", spent=len(ACTIVITIES),
 )  # fmt: skip
 _IN_FAULTS = record(
-    "page", "alone", "outside_from", "interrupted", "kicked", "lap_from", "lap_max",
+    "page", "alone", "interrupted", "kicked", "lap_from", "lap_max",
     faults=4, end=EXTENTS, counters=COUNTERS, begin=EXTENTS,
 )  # fmt: skip
 _SELDOM = record(
@@ -64,14 +64,14 @@ _SELDOM = record(
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
-"""A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `parked`: the
-barrier at which it waits, or -1; `outside_from`: when it is out of the guest for its fault; `interrupted`: whether
-it is on its way back from an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of
-`kick`; `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what
-`simlib.engine.compiled.ahead` found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry
-was withdrawn since; what is used often lies together, in few cache lines of its own. Where turns have a length,
-`left` is what time the thread has to spend before it does something, while others have their turns, `rests` says
-that it sleeps until its alarm, and `tick_at` when a timer interrupts it next."""
+"""A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `holds`: whether it
+has that lock, or updates without one; `parked`: the barrier at which it waits, or -1; `interrupted`: whether it is on
+its way back from an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`;
+`runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead`
+found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used
+often lies together, in few cache lines of its own. Where turns have a length, `left` is what time the thread has to
+spend before it does something, while others have their turns, `rests` says that it sleeps until its alarm, and
+`tick_at` when a timer interrupts it next."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -95,7 +95,7 @@ WORLD = record(
     "local_ps", "pages", "block_shift", "lock_pages", "write_percent", "vcpus", "clock",
     "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
     "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "turn_key", "turn_draws", "turn_of", "turn_end", "vain",
-    "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps", "leave_ps",
+    "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
     flags=FLAGS,
 )  # fmt: skip
 """What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
@@ -247,7 +247,7 @@ def _world_of(job: Job, seed: int, trace: int, ledger: int) -> Records:
     world["live"], world["shift"], world["sweep_at"] = count, FIRST_SHIFT, -1
     world["fluid"] = job.clock != Clock.WALL and not job.turn_ps
     world["running"] = count if world["fluid"] else 1
-    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps", "leave_ps"):
+    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps"):
         world[name] = getattr(job, name)
     world["turn_of"] = count - 1
     world["turn_key"] = thread_keys(seed, count + 1)[-1:].view(np.int64)
@@ -261,7 +261,7 @@ def _threads_of(job: Job, seed: int) -> Records:
     threads = aligned(len(job.entry), THREAD)
     threads["pc"], threads["batch"] = job.entry, job.first_batch
     threads["key"] = thread_keys(seed, len(threads)).view(np.int64)
-    threads["ended"], threads["parked"], threads["outside_from"] = -1, -1, limits.HORIZON_PS
+    threads["ended"], threads["parked"] = -1, -1
     threads["tick_at"] = first_tick(int(thread_keys(seed, len(threads) + 1)[-1]), job.tick_ps)
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
     threads["page"] = job.region[:, 0]

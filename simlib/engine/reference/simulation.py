@@ -144,7 +144,7 @@ class Simulation(World):
             case Quantity.BLOCK:
                 return int(self.memory.mapped_by_block(thread.page))
             case Quantity.GUESTS:
-                return sum(vcpu.in_guest(self.now) for vcpu in self.threads[: self.job.vcpus])
+                return sum(vcpu.in_guest for vcpu in self.threads[: self.job.vcpus])
         assert lock is not None  # noqa: S101  # what remains is asked of a lock
         only = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
         return sum(other.number < only for other in lock.waiting)
@@ -173,7 +173,7 @@ class Simulation(World):
         thread.tried, thread.mode = now, mode
         self.note(now, thread, "try", index, mode)
         if isinstance(lock, Lockless):
-            thread.seen, thread.acquired = lock.version, now
+            thread.seen, thread.acquired, thread.holds = lock.version, now, True
             thread.pc += 1
             return now
         done = lock.reach(thread.number, now)
@@ -214,7 +214,7 @@ class Simulation(World):
         if isinstance(lock, Server):
             thread.served = at
         else:
-            thread.acquired = at
+            thread.acquired, thread.holds = at, True
         wait = at - thread.tried
         stats = lock.stats[mode]
         stats[0] += 1
@@ -243,6 +243,7 @@ class Simulation(World):
         else:
             lock.leave(mode, done)
         held = done - (thread.served if isinstance(lock, Server) else thread.acquired)
+        thread.holds = thread.holds and isinstance(lock, Server)
         stats = lock.stats[mode]
         stats[4] += held
         stats[5] = max(stats[5], held)
@@ -295,13 +296,11 @@ class Simulation(World):
             thread.faults[fault] += 1
             self.note(self.now, thread, "fault", fault)
             thread.pc = faults[fault]
-        thread.outside_from = limits.HORIZON_PS if fault is None else self.now + self.job.leave_ps
         return self.now
 
     def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
         """Change the entry of the current page."""
         self.memory.map(thread.page, Map(action), bool(logging))
-        thread.outside_from = limits.HORIZON_PS
         if self.memory.writes(thread.page) and action <= Map.BLOCK:
             self.books.enter(self.now, thread, "write", thread.page, 1)
         self.note(self.now, thread, "mapped", thread.page)
@@ -377,7 +376,7 @@ class Simulation(World):
         """Interrupt every vCPU that is in the guest, each for the same time."""
         time = self.chance.duration(thread, mean, table)
         for other in self.threads[: self.job.vcpus]:
-            if other is not thread and other.in_guest(self.now):
+            if other is not thread and other.in_guest:
                 other.kick, other.kick_stalls = time, bool(stalls)
         self.note(self.now, thread, "kick", time)
         thread.pc += 1

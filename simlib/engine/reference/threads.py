@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from simlib.engine.limits import HORIZON_PS
 from simlib.engine.result import LAP_BINS
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS
@@ -48,7 +47,8 @@ class Thread:
     """Whether it waits for a lock."""
     rests: bool = False
     """Whether it sleeps until its alarm, where turns have a length."""
-    outside_from: int = HORIZON_PS
+    holds: bool = False
+    """Whether it has a lock, or updates without one."""
     interrupted: bool = False
     kicked: bool = False
     """Whether its stopwatch runs since a kick."""
@@ -65,9 +65,10 @@ class Thread:
         """Whether a turn is of use to it: it goes on, or looks whether it has the lock."""
         return (self.spins or not self.asleep) and not (self.rests and self.alarm > now)
 
-    def in_guest(self, now: int) -> bool:
-        """Whether it is awake, in no fault, and not on its way back from an interrupt."""
-        return not (self.asleep or self.interrupted) and now < self.outside_from
+    @property
+    def in_guest(self) -> bool:
+        """Whether it is in the guest, or on its way out or in: it has and awaits no lock, and is not interrupted."""
+        return not (self.asleep or self.holds or self.interrupted)
 
 
 def first_state(job: Job, number: int, key: int, roused: simpy.Event) -> Thread:
