@@ -181,11 +181,11 @@ def lab_predict(
     Example: simlib lab predict data/experiments/odd.toml --out data/predictions --name odd
     """
     from simlib.files import write_together
-    from simlib.studies.lab.ledger import foretell, prediction_files
+    from simlib.studies.lab.ledger import predict_cells, prediction_files
 
     simlib.lab.check_name("--name", name)
     with progress_bar() as progress:
-        predicted = foretell(simlib.lab.load_experiment(experiment), progress)
+        predicted = predict_cells(simlib.lab.load_experiment(experiment), progress)
     for path in write_together(out, prediction_files(predicted, name, experiment)):
         say(f"{path}")
     _list_again(out)

@@ -128,18 +128,16 @@ def _stalls(choice: Choice) -> str:
     """The longest stall as it is, and with what shortens it most, each with its bound."""
     table, answer = choice.table.set_index("strategy"), choice.answers.set_index("objective").loc["stall"]
     now, best = table[table["as_it_is"]], table.loc[answer["take"]]
-    often, bound = "in 90 % of migrations at most ", say_seconds(best["stall_bound_s"])
-    rare = f"; 99.9 % of stalls at most {say_seconds((best if now.empty else now.iloc[0])['p999_s'])}"
-    least = (
-        f"shortest with {answer['take']}, {say_seconds(best['stall_s'])} ({often * now.empty}{bound}{rare * now.empty})"
-    )
+    shown = best if now.empty else now.iloc[0]
+    value, bound, rare = (say_seconds(shown[column]) for column in ("stall_s", "stall_bound_s", "p999_s"))
+    usual = f"(in 90 % of migrations at most {bound}; 99.9 % of stalls at most {rare})"
     if now.empty:
-        return least
+        return f"shortest with {answer['take']}, {value} {usual}"
+    least = f"shortest with {answer['take']}, {say_seconds(best['stall_s'])} ({say_seconds(best['stall_bound_s'])})"
     if best["as_it_is"] or (answer["any_is_as_good"] and now["allowed"].iloc[0]):
         shortens = "shortens" if answer["certain"] else "is sure to shorten"
         least = f"nothing simulated {shortens} it by more than {say_seconds(answer['zone_s'])}"
-    old, bound = (say_seconds(now[column].iloc[0]) for column in ("stall_s", "stall_bound_s"))
-    return f"{old} as it is ({often}{bound}{rare}); {least}"
+    return f"{value} as it is {usual}; {least}"
 
 
 def _sure(choice: Choice, objective: str) -> str:

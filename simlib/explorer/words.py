@@ -27,7 +27,7 @@ def answer(found: Findings) -> str:
     if "trips" in found.parts:
         table = found.compared().set_index(["series", "quantity"], drop=False).to_dict("index")
         for name, colour in strategy_colours(found.trips()["strategy"].tolist()).items():
-            cells = [table[name, quantity] for quantity in TERMS]
+            cells = {quantity: table[name, quantity] for quantity in TERMS}
             rows.append({"name": name, "colour": colour, "cells": cells})
     return rendered(
         "simlib.explorer", "answer.html.j2", rows=rows, least=_least(found) if rows else None, terms=TERMS.values(),

@@ -126,8 +126,8 @@ def interrupted_shares(fit: Fit, data: HostData) -> pd.DataFrame:
     Predicted is what CLEAR takes in the model beyond its own costs, over what an interrupt costs; a wait for the lock
     counts as a part of one.
 
-    Returns: ``vcpus``, ``chunk_pages``, ``counted``, ``predicted``; a row for each cell of several ioctls. None where
-    the kernel does not count them.
+    Returns: ``vcpus``, ``chunk_pages``, ``counted``, ``predicted``; a row for each cell of several ioctls, and none
+    where the kernel does not count them.
     """
     costs = dict(zip(fit.parameters["name"], fit.parameters["value"], strict=True))
     columns = ["vcpus", "chunk_pages", "counted", "predicted"]

@@ -71,7 +71,9 @@ class HostData:
     noise: pd.DataFrame
     """A row a run, quiet or not."""
     stalls: pd.DataFrame
+    """Rows of the quiet runs, one a vCPU: how many gaps between its accesses were how long."""
     runs: pd.DataFrame
+    """Rows of the quiet runs: how many flushes KVM counted."""
     locks: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Rows of the quiet runs of the kernel's statistics of mmu_lock; none without them."""
 
@@ -114,16 +116,13 @@ class HostData:
         """
         if "gaps" not in self.stalls or "flush_interrupts" not in self.runs:
             return [np.empty(0)] * len(self.repeats)
-        keys = ["seed", "chunk_pages"]
-        sent = self.runs[self.runs["experiment"] == "reads"].set_index(keys)["flush_interrupts"].dropna()
-        found: dict[int, list[Floats]] = {repeat: [] for repeat in self.repeats}
-        for key, rows in self.stalls[self.stalls["experiment"] == "reads"].groupby(keys):
-            if not (sent.index == key).any():
-                continue
-            gaps, count = read_gaps(rows["gaps"]), int(sent[sent.index == key].iloc[0])
+        found: dict[int, list[Floats]] = {repeat: [np.empty(0)] for repeat in self.repeats}
+        counts = self.runs[["experiment", "seed", "chunk_pages", "flush_interrupts"]].dropna()
+        for row in self.stalls[self.stalls["experiment"] == "reads"].merge(counts).to_dict("records"):
+            gaps = read_gaps([row["gaps"]])
             times = np.repeat((gaps["from"] + gaps["to"]).to_numpy(dtype=float) / 2, gaps["count"])
-            found[rows["seed"].iloc[0]].append(1000 * np.sort(times)[len(times) - count :])
-        return [np.concatenate([*each, np.empty(0)]) for each in found.values()]
+            found[row["seed"]].append(1000 * np.sort(times)[len(times) - int(row["flush_interrupts"]) :])
+        return [np.concatenate(each) for each in found.values()]
 
     @cached_property
     def counted_holds(self) -> Floats:

@@ -290,8 +290,13 @@ def test_the_pages_say_the_errors_as_they_are(found):
         assert row in page, row
     said = told.load_told(found.tables["under-load"])
     assert said in " ".join(page.split()), said
-    numbers = re.search(r"CLEAR ([0-9.]+ %),.*stall ([0-9.]+ %)\.", said).groups()
-    sentence = "with 64 pages a hold they miss the lab's CLEAR by {} and its longest stall by {}".format(*numbers)
+    medians = found.tables["errors"].pivot_table(index="machine", columns="metric", values="median_64")
+    clear, stall = (medians[name] for name in ("clear_dirty_log_time", "longest_stall"))
+    shares = [f"{100 * x:.{0 if x >= 0.1 else 1}f} %" for x in (clear["all"], stall["all"], clear.max(), stall.max())]
+    sentence = (
+        "with 64 pages a hold they miss the lab's CLEAR by {} and its longest stall by {} in the median, on the worst "
+        "machine by {} and {}."
+    ).format(*shares)
     assert sentence in " ".join(readme.split()), sentence
 
 

@@ -64,7 +64,7 @@ STUDY = Study(
         for kind, tables in (("counts", ("locks", "runs")), ("memory", ("ioctls", "locks", "runs")),
                              ("plain", ("ioctls",)), ("load", ("ioctls", "locks", "stalls", "runs")),
                              ("fine", ("ioctls", "stalls")), ("turns", ("ioctls", "stalls")),
-                             ("odd", ("predicted", "ioctls", "stalls")),
+                             ("odd", ("predicted", "ioctls", "stalls")), ("even", ("predicted",)),
                              ("switches", ("ioctls", "locks", "stalls", "runs")))
         for what in tables
     ),

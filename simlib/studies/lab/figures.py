@@ -6,6 +6,8 @@ The lab's clock counts instructions of all CPUs, a nanosecond each: axes say "la
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -52,15 +54,9 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
             part = rows[(rows["metric"] == metric) & (rows["machine"] == machine) & (rows["batch"] == batch)]
             part = part.sort_values("vcpus")
             name = f"{batch} pages" if batch else "whole ioctl"
-            line = {"color": colour, "width": 2.5}
-            bars = error_bars(part["lab"], part["lab_low"], part["lab_high"])
-            marker = {"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
-            lines = {"y": part["model"], "mode": "lines", "line": line, "name": f"{name}, simulated"}
-            points = {"y": part["lab"], "mode": "markers", "marker": marker, "error_y": bars,
-                      "name": f"{name}, lab, held out"}  # fmt: skip
-            for trace in (lines, points):
+            for trace in _both(part, "vcpus", colour, name):
                 at = {"legendgroup": trace["name"], "showlegend": True, "row": i, "col": j}
-                figure.add_scatter(x=part["vcpus"], **trace, **at)
+                figure.add_scatter(**trace, **at)
         figure.update_xaxes(vcpu_axis(rows["vcpus"]), row=i, col=j)
         if i < len(metrics):
             figure.update_xaxes(title=None, row=i, col=j)
@@ -72,6 +68,17 @@ def under_load(rows: pd.DataFrame) -> go.Figure:
     figure.update_layout(height=280 * len(metrics) + 220, margin_t=116)
     said = "lab time; points: median and range over the seeds; lines: simulated from instruction costs"
     return titled(figure, "CLEAR under load: the lab beside the simulator", said, rows_of=3)
+
+
+def _both(rows: pd.DataFrame, x: str, colour: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A line for the simulator, and points with their range for the lab."""
+    lines = {"x": rows[x], "y": rows["model"], "mode": "lines", "line": {"color": colour, "width": 2.5},
+             "name": f"{name}, simulated"}  # fmt: skip
+    marker = {"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}}
+    bars = error_bars(rows["lab"], rows["lab_low"], rows["lab_high"])
+    points = {"x": rows[x], "y": rows["lab"], "mode": "markers", "marker": marker, "error_y": bars,
+              "name": f"{name}, lab, held out"}  # fmt: skip
+    return lines, points
 
 
 TURN_COLUMNS = {key: LOAD_COLUMNS[key] for key in ("machine", "metric", "lab", "lab_low", "lab_high", "model")}
@@ -88,16 +95,8 @@ def over_turns(rows: pd.DataFrame) -> go.Figure:
     rows = rows[rows["metric"] == "longest_stall"].sort_values("turn")
     figure = go.Figure()
     for colour, machine in zip(PALETTE, in_order(rows["machine"]), strict=False):
-        part = rows[rows["machine"] == machine]
-        figure.add_scatter(
-            x=part["turn"], y=part["model"], mode="lines", line={"color": colour, "width": 2.5},
-            name=f"{machine}, simulated",
-        )  # fmt: skip
-        figure.add_scatter(
-            x=part["turn"], y=part["lab"], mode="markers", name=f"{machine}, lab, held out",
-            error_y=error_bars(part["lab"], part["lab_low"], part["lab_high"]),
-            marker={"symbol": "diamond-open", "size": 9, "color": colour, "line": {"width": 2, "color": colour}},
-        )  # fmt: skip
+        for trace in _both(rows[rows["machine"] == machine], "turn", colour, str(machine)):
+            figure.add_scatter(**trace)
     turns = sorted(set(rows["turn"]))
     figure.update_xaxes(
         type="log", tickmode="array", tickvals=turns, ticktext=[plain_number(t) for t in turns],

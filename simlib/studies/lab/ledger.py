@@ -44,7 +44,7 @@ COLUMNS = (
 """Columns of a table of predictions."""
 
 
-def foretell(experiments: Sequence[Experiment], progress: Progress | None = None) -> pd.DataFrame:
+def predict_cells(experiments: Sequence[Experiment], progress: Progress | None = None) -> pd.DataFrame:
     """Predict what the lab will measure under load: the medians over the seeds of each cell, from the shipped fits.
 
     Raises `InputError` if vCPUs of a cell are parked, or its machine is not one of the lab's.
@@ -71,7 +71,7 @@ def foretell(experiments: Sequence[Experiment], progress: Progress | None = None
 def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> dict[str, str]:
     """The files of a table of predictions: its CSV, and the descriptor with all that it was predicted from.
 
-    - `predicted`: as `foretell` gives it.
+    - `predicted`: as `predict_cells` gives it.
     - `name`: the lab's tables that will answer: ``<name>-ioctls``, ``<name>-stalls``.
     - `experiment`: the file of the cells.
     """
@@ -110,6 +110,7 @@ def scored() -> pd.DataFrame:
             rows = rows.merge(_answers(name), on=["machine", *CELL, "metric"], how="left")
         out.append(rows)
     found = pd.concat(out, ignore_index=True)
+    found["lab"] = found.get("lab", np.nan)  # where nothing was run yet
     inside = found["lab"].between(found["low_s"], found["high_s"])
     return found.assign(error=found["estimate_s"] / found["lab"] - 1, inside=inside)
 
@@ -125,16 +126,14 @@ def _answers(name: str) -> pd.DataFrame:
 
 
 def score(cells: pd.DataFrame) -> pd.DataFrame:
-    """How good the predictions were, of those that have an answer: by machine and metric, and of all.
+    """How good the predictions were, of those that have an answer, by machine and metric.
 
-    Returns: ``machine``, ``metric`` (``all``: of all of them), ``predictions``, ``inside`` (share within its interval),
+    Returns: ``machine`` (``all``: of all of them), ``metric``, ``predictions``, ``inside`` (share within its interval),
     ``median`` and ``largest`` error.
 
     - `cells`: as `scored` gives them.
     """
-    known = cells.dropna(subset=["lab"])
-    both = pd.concat([known, known.assign(machine="all")])
-    both = pd.concat([both, both[both["machine"] == "all"].assign(metric="all")])
-    grouped = both.assign(error=both["error"].abs()).groupby(["machine", "metric"], sort=False)
+    known = cells.dropna(subset=["lab"]).assign(error=cells["error"].abs())
+    grouped = pd.concat([known, known.assign(machine="all")]).groupby(["machine", "metric"], sort=False)
     return grouped.agg(predictions=("error", "size"), inside=("inside", "mean"), median=("error", "median"),
                        largest=("error", "max")).reset_index()  # fmt: skip

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from simlib.engine.result import PS
 from simlib.fits import CostEstimate, Fit
 from simlib.histogram import quantile
 from simlib.lab.records import FAULT_SITES, read_gaps
+from simlib.model.scenario import Scenario
 from simlib.prediction import LEVEL, PAGES_PER_VCPU, evaluate
 from simlib.studies.lab.instructions import cost_estimate, instruction_costs
-from simlib.studies.lab.machines import COARSE, lab_case, lab_scenario, rows_of
+from simlib.studies.lab.machines import COARSE, FINE, lab_case, lab_scenario, rows_of
 
 METRICS = {
     "clear_dirty_log_time": "time of CLEAR", "longest_stall": "longest stall", "gap_p50": "median gap",
@@ -45,7 +48,7 @@ def load_comparison(name: str, estimate: CostEstimate) -> pd.DataFrame:
     return _compared(name, estimate, rows_of("fine-ioctls", name), rows_of("fine-stalls", name))
 
 
-RULERS = {100: "turns", 200: "fine", 500: "turns", 1000: "turns", COARSE: "load"}
+RULERS = {100: "turns", FINE: "fine", 500: "turns", 1000: "turns", COARSE: "load"}
 """Lengths of a turn, instructions, at which the same cells were measured, and whose tables have them."""
 
 
@@ -71,14 +74,18 @@ RULED = ("x86-shadow", "arm64-read", "riscv")
 
 def _compared(name: str, estimate: CostEstimate, ioctls: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
     """Cells of one machine beside the simulator's."""
-    cells = measured_cells(ioctls, stalls)
-    first = ioctls.groupby(CELL, as_index=False).first()
+    cells, first = measured_cells(ioctls, stalls), ioctls.groupby(CELL, as_index=False).first()
     cases = [estimate.apply(lab_case(name, row)) for _, row in first.iterrows()]
-    runs = [[run.metrics for run in evaluate(cases, seed=seed)] for seed in SEEDS]
-    number = {key: n for n, key in enumerate(first[CELL].itertuples(index=False, name=None))}
-    each = zip(cells[CELL].itertuples(index=False, name=None), cells["metric"], strict=True)
-    cells["model"] = [float(np.median([run[number[key]][metric] for run in runs])) for key, metric in each]
+    metrics = list(cells["metric"].unique())
+    model = first[CELL].join(pd.DataFrame(medians(cases, metrics, SEEDS), columns=metrics))
+    cells = cells.merge(model.melt(CELL, var_name="metric", value_name="model"))
     return cells.assign(error=cells["model"] / cells["lab"] - 1).drop(columns="memory_per_vcpu")
+
+
+def medians(cases: Sequence[Scenario], metrics: Sequence[str], seeds: Iterable[int]) -> NDArray[np.float64]:
+    """Medians over some seeds of the simulator, shape (cases, metrics)."""
+    runs = [evaluate(cases, pages_per_vcpu=None, seed=seed) for seed in seeds]
+    return np.asarray(np.median([[[run.value(metric) for metric in metrics] for run in each] for each in runs], axis=0))
 
 
 CELL = ["vcpus", "memory_per_vcpu", "batch"]

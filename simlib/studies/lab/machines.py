@@ -10,6 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from simlib.errors import InputError, nearest
+from simlib.lab.experiment import Experiment
 from simlib.lab.records import batch_of
 from simlib.measurements import data_dir, load
 from simlib.model.quantities import parse_size
@@ -21,6 +22,9 @@ LABS = ("x86-npt", "x86-shadow", "arm64-read", "arm64-write", "riscv")
 
 PAGE = 4096
 """Bytes of a page of the lab's guests."""
+
+FINE = Experiment.turn_instructions
+"""Mean length of a turn, instructions, with which the load was measured."""
 
 COARSE = 2000
 """Mean length of a turn, instructions, in tables that do not say it: all of them before the load was measured finer."""

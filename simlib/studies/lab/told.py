@@ -12,6 +12,7 @@ from simlib.model.quantities import say_seconds
 from simlib.prediction import LEVEL
 from simlib.studies.lab.figures import metric_title
 from simlib.studies.lab.load import METRICS, SHOWN, SMALL, load_errors
+from simlib.studies.lab.machines import FINE
 from simlib.studies.lab.switches import SWITCHES, clear_instructions
 from simlib.studies.lab.translation import statistics_own
 
@@ -47,10 +48,11 @@ def ledger_told(cells: pd.DataFrame) -> str:
     """
     known, said = cells.dropna(subset=["lab"]), []
     for name, own in known.groupby("ledger", sort=False):
-        missed = own["error"].abs()
+        missed = own["error"].abs().groupby(own["metric"]).median()
+        each = ", ".join(f"{METRICS[metric]} {_percent(missed[metric])}" for metric in SHOWN)
         said.append(
-            f"{name}, predicted on {own['date'].iloc[0]}: {own['inside'].sum()} of {len(own)} are within their "
-            f"{LEVEL:.0%} interval, off by {_percent(missed.median())} in the median, {_percent(missed.max())} at most."
+            f"{name}, predicted on {own['date'].iloc[0]}: {own['inside'].sum()} of {len(own)} answers are within their "
+            f"{LEVEL:.0%} interval. Median errors: {each}."
         )
     if waiting := len(cells) - len(known):
         said.append(f"{waiting} have no answer yet.")
@@ -61,7 +63,7 @@ def turns_told(cells: pd.DataFrame) -> str:
     """From which length of a turn on the lab's longest stall stays the same, in words."""
     stalls = cells[cells["metric"] == "longest_stall"]
     longest = stalls.pivot_table(index="machine", columns="turn", values="lab")
-    least, usual, most = longest.columns.min(), 200, longest.columns.max()
+    least, usual, most = longest.columns.min(), FINE, longest.columns.max()
     more, moved = longest[most] / longest[usual], longest[usual] / longest[least] - 1
     return (
         f"With turns of {most} instructions the longest stall is {more.min():.1f} to {more.max():.1f} times that with "

@@ -24,6 +24,7 @@ from simlib.model.pagetable import WORD_PAGES
 from simlib.model.scenario import Scenario
 from simlib.prediction import evaluate
 from simlib.studies.lab.instructions import cost_estimate, instruction_costs
+from simlib.studies.lab.load import medians
 from simlib.studies.lab.machines import lab_case, lab_scenario
 from simlib.studies.lockless import kernbench
 from simlib.studies.study import shipped_fit, student
@@ -75,12 +76,6 @@ def _lab_cases(*lockless_pages: float) -> list[Scenario]:
     return [case, *(lockless.with_costs(lockless_page=1000 * page) for page in lockless_pages)]
 
 
-def _medians(cases: list[Scenario], metrics: tuple[str, ...]) -> NDArray[np.float64]:
-    """Median over the seeds: a row a case, a column a metric."""
-    runs = [evaluate(cases, pages_per_vcpu=None, seed=seed) for seed in SEEDS]
-    return np.asarray(np.median([[[run.value(m) for m in metrics] for run in each] for each in runs], axis=0))
-
-
 _ROUNDS = ("clear_dirty_log_time[1]", "clear_dirty_log_time[2]")
 
 
@@ -92,7 +87,7 @@ def fit_walk() -> Walk:
     """
     page = instruction_costs("x86-shadow").query("name == 'clear_page'")[["value", "low", "high"]]
     value, low, high = page.to_numpy(dtype=float)[0].tolist()
-    model = np.log(_medians(_lab_cases(*GRID)[1:], _ROUNDS))
+    model = np.log(medians(_lab_cases(*GRID)[1:], _ROUNDS, SEEDS))
     seen = lab_rows("ioctls").query("lockless and name == 'clear'")
     which, logs = seen["round"].to_numpy() - 1, np.log(seen["total_time_ns"].to_numpy(dtype=float) * 1e-9)
 
@@ -123,7 +118,7 @@ def lab_comparison(walk: Walk) -> pd.DataFrame:
     from it).
     """
     cases = _lab_cases(walk.lockless[0])
-    model = _THOUSANDS_PER_S * _medians(cases, (*_ROUNDS, "longest_stall"))
+    model = _THOUSANDS_PER_S * medians(cases, (*_ROUNDS, "longest_stall"), SEEDS)
     clears, stalls = lab_rows("ioctls").query("name == 'clear'"), lab_rows("stalls")
     taken = lab_rows("locks").query("phase == 'rounds' and site == 'clear'")
     rows = []

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The ledger: predictions of a file's cells are written whole, not changed, and scored against their answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from notebook_run import ROOT
+
+from simlib import InputError
+from simlib.lab.experiment import load_experiment, parse_experiment
+from simlib.measurements import check, data_dir
+from simlib.studies.lab import ledger, told
+from simlib.studies.lab.load import CELL, SHOWN
+
+PREDICTIONS = sorted((data_dir() / "predictions").glob("*.json"))
+SMALL = {"name": "small", "target": "x86_64", "parameters": {"dirty_log_clear_batch": [0, 64]},
+         "test": {"vcpus": 1, "memory_per_vcpu": "2M", "rounds": 2, "flush_accesses": 64, "seed": [1, 2]}}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scored():
+    return ledger.scored()
+
+
+def test_each_cell_is_predicted_once_and_written_down_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger, "SEEDS", (1,))
+    found = ledger.predict_cells([parse_experiment(SMALL)])
+    assert found[["batch", "metric"]].to_numpy().tolist() == [[batch, metric] for batch in (0, 64) for metric in SHOWN]
+    assert ((found["low_s"] < found["estimate_s"]) & (found["estimate_s"] < found["high_s"])).all()
+    experiment = tmp_path / "small.toml"
+    experiment.write_text("", encoding="utf-8")
+    for name, text in ledger.prediction_files(found, "small", experiment).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert check(tmp_path / "small-predicted.csv")[0].startswith("small-predicted: 6 rows")
+    described = json.loads((tmp_path / "small-predicted.json").read_text(encoding="utf-8"))
+    assert described["kind"] == "simulated"
+    assert {"small.toml", "lab-x86-npt.toml", "lab-x86-npt.json"} == set(described["sha256"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"test": {"parked": True}}, "is not under load"), ({"target": "arm64", "mode": "nvhe"}, "has no scenario")],
+)
+def test_what_cannot_be_predicted_is_refused(changes, said):
+    with pytest.raises(InputError, match=said):
+        ledger.predict_cells([parse_experiment(SMALL | changes)])
+
+
+@pytest.mark.parametrize("path", PREDICTIONS, ids=lambda path: path.stem)
+def test_the_experiment_is_the_one_that_was_predicted(path):
+    described = json.loads(path.read_text(encoding="utf-8"))
+    (name,) = (name for name in described["sha256"] if not name.startswith("lab-"))
+    experiment = ROOT / "data" / "experiments" / name
+    assert hashlib.sha256(experiment.read_bytes()).hexdigest() == described["sha256"][name]
+    cells = {(cell.experiment.name, *cell.parameters.items(), *((k, v) for k, v in cell.test.items() if k != "seed"))
+             for one in load_experiment(experiment) for cell in one.cells()}  # fmt: skip
+    predicted = pd.read_csv(Path(path).with_suffix(".csv"))
+    assert len(predicted) == len(cells) * len(SHOWN)
+    assert not predicted.duplicated(["machine", *CELL, "metric"]).any()
+
+
+def test_answers_are_put_beside_their_predictions(scored):
+    odd = scored[scored["ledger"] == "odd"]
+    assert len(odd) == 135
+    assert odd["lab"].notna().all()
+    assert (odd["inside"] == ((odd["low_s"] <= odd["lab"]) & (odd["lab"] <= odd["high_s"]))).all()
+    assert odd[odd["metric"] == "clear_dirty_log_time"]["error"].abs().max() < 0.06
+    waiting = scored[scored["lab"].isna()]
+    assert not waiting["inside"].any()
+    assert f"{odd['inside'].sum()} of 135 answers are within" in told.ledger_told(scored)
+    assert f"{len(waiting)} have no answer yet" in told.ledger_told(scored)
+
+
+def test_a_score_counts_what_has_an_answer():
+    rows = [("a", "m", 0.1, True, 1.0), ("a", "m", -0.3, False, 1.0), ("b", "m", 9.0, False, None)]
+    cells = pd.DataFrame(rows, columns=["machine", "metric", "error", "inside", "lab"])
+    found = ledger.score(cells).set_index("machine")
+    assert found.loc["a", ["predictions", "inside", "median", "largest"]].tolist() == [2, 0.5, pytest.approx(0.2), 0.3]
+    assert found.loc["all", "predictions"] == 2
+    assert "b" not in found.index
