@@ -43,7 +43,7 @@ help:
 	@echo "make sweep-faults  kill drivers ($(FAULTS) times), workers and schedulers of sweeps, fill the disk (10 minutes)"
 	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (10 minutes)"
 	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
-	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (two hours)"
+	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
 	@echo "make check-each-patch  the same for all architectures, and each patch by itself (30 minutes)"
 	@echo "make claims      compare the numbers in the patches' messages with the collected data"
@@ -213,10 +213,11 @@ lab-smoke: .venv/.simlib
 	@.venv/bin/simlib lab build --arch x86_64
 	@.venv/bin/simlib lab compare data/experiments/smoke.toml
 
-EXPERIMENTS := load counts memory switches
+EXPERIMENTS := load fine odd even turns counts memory plain ticks waiting switches
 lab: .venv/.simlib
 	@.venv/bin/simlib lab qemu --if-needed
 	@.venv/bin/simlib lab build
+	@.venv/bin/simlib lab build --kernel plain
 	@for name in $(EXPERIMENTS); do \
 		.venv/bin/simlib lab collect data/experiments/$$name.toml --out data/collected --name $$name; \
 	done

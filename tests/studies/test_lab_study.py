@@ -102,7 +102,7 @@ def test_cells_under_load_are_predicted(machine, cells):
     """No cell under load was used to calibrate anything; of two batches the better one is so in the model, too."""
     errors = load.load_errors(cells.assign(machine=machine)).query("machine != 'all'").set_index("metric")
     clear, stall, rare = (errors.loc[name] for name in ("clear_dirty_log_time", "longest_stall", "gap_p999"))
-    assert (clear["median_64"], clear["largest_64"]) <= (0.06, 0.15)
+    assert clear["median_64"] < 0.06
     assert clear["largest_64"] < 0.15
     assert rare["largest_64"] < 0.1
     assert stall["median_64"] < (0.16 if machine == TICKED else 0.1)
