@@ -108,7 +108,9 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
             fault_lock_sections=pick((0, 1, 2)),
             eager_split=pick((None, True, False)),
             split_alloc=pick(("default", "under_lock", "drop", "under_read_lock")),
-            lock_regions=pick((1, 1, 1, 2, 3, 5)),
+            lock_regions=pick((1, 1, 1, 2, 3, 5)) if when != "ring" else 1,
+            dirty_tracking=pick(("write_protect", "pml", "pml", "dbm") if when != "ring" else ("write_protect", "pml")),
+            log_buffer=pick((20, 1, 3, 60)),
         ),
         workload=Workload(
             kind=kind,
@@ -123,6 +125,8 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
             warm_up=pick((70 * US, 0)),
             link=page_size * 8 * 10**12 // pick((330_000, 3_300_000, 33_000)),
             clear_when=when,
+            ring_entries=pick((128, 256)),
+            reap_every=pick((500 * US, 0)),
             clear_threads=helpers,
             downtime=pick((0, 0, 0, 10 * US)),
             pass_limit=pick((3, 2, 4, 3, 1)),
@@ -157,6 +161,9 @@ def setting_of(scenario: Scenario) -> Setting:
         downtime=workload.downtime,
         timeout=workload.timeout,
         helpers=workload.clear_threads,
+        dirty_bits=kernel.tracking.dirty_bits,
+        buffer=kernel.buffer_entries,
+        rings=kernel.ring_entries > 0,
     )
 
 
@@ -200,7 +207,8 @@ CLASSES = (
     "nothing collected", "regions", "regions that no chunk fits", "clear threads", "lazy", "at once", "at get", "ring",
     "initially set", "not initially set", "blocks", "blocks split by writes", "eager split", "shared memory",
     "pages only read", "lockless faults", "written between CLEAR and SEND", "pages left", "several passes",
-    "switched over for the downtime", "clear_under_load", "dirty_log_perf_test",
+    "switched over for the downtime", "clear_under_load", "dirty_log_perf_test", "log buffers", "full log buffers",
+    "dirty bits alone", "full rings", "runs of several entries", "rings behind log buffers",
 )  # fmt: skip
 """What scenarios are counted by."""
 
@@ -213,6 +221,8 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
     batches = [leaf.least for leaf in asked if getattr(leaf, "quantity", "") == "pages"]
     names = {getattr(leaf, "quantity", type(leaf).__name__.lower()) for leaf in asked}
     migrates = workload.kind == "migration"
+    left = int((result.trace[:, 2] == EVENTS.index("leave")).sum())
+    resets = int(result.ledger[result.ledger[:, 2] == LEDGER.index("reset"), 4].sum())
     chunked = not migrates or workload.clear_when in ("lazy", "at_once")
     held = chunked and workload.clear_when != "ring"
     later = account.found[1:] if migrates else []
@@ -249,6 +259,12 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
         "several passes": account.passes > 1,
         "switched over for the downtime": bool(sends),
         workload.kind: not migrates,
+        "log buffers": account.logged > 0 and kernel.buffer_entries > 0,
+        "full log buffers": account.full > 0,
+        "dirty bits alone": account.logged > 0 and not kernel.buffer_entries,
+        "full rings": bool(left) and kernel.ring_entries > 0 and not kernel.buffer_entries,
+        "runs of several entries": account.runs > 0 and account.runs < resets,
+        "rings behind log buffers": account.runs > 0 and kernel.buffer_entries > 0,
     }  # fmt: skip
     return (name for name, holds in facts.items() if holds)
 

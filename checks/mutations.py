@@ -49,13 +49,13 @@ class Edit(NamedTuple):
     wrong: str
 
 
-SIMULATION, OTHER_LOCKS, OTHER_MEMORY, THREADS = (
-    f"engine/reference/{room}.py" for room in ("simulation", "locks", "memory", "threads")
+SIMULATION, OTHER_LOCKS, OTHER_LOGS, OTHER_MEMORY, THREADS = (
+    f"engine/reference/{room}.py" for room in ("simulation", "locks", "logs", "memory", "threads")
 )
 WORKLOADS = "workloads/"
-LOCKS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, STATISTICS, TURNS = (
+ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, STATISTICS, TURNS = (
     f"engine/compiled/{room}.py"
-    for room in ("locks", "memory", "interpreter", "clock", "ahead", "rounds", "statistics", "turns")
+    for room in ("access", "locks", "logs", "memory", "interpreter", "clock", "ahead", "rounds", "statistics", "turns")
 )
 
 MUTATIONS: dict[str, list[Edit]] = {
@@ -128,7 +128,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(INTERPRETER, "time = clock.sample(thread, run.quantiles, step.a, step.c)", "time = step.a"),
     ],
     "an access that was interrupted ends the interruption of the next": [
-        Edit(MEMORY, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n"),
+        Edit(ACCESS, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n"),
     ],
     "an interrupted vCPU runs ahead": [
         Edit(ROUNDS, "if thread.kick or thread.interrupted or thread", "if thread.interrupted or thread"),
@@ -169,6 +169,52 @@ MUTATIONS: dict[str, list[Edit]] = {
     "an adaptive batch is halved below its bound": [
         Edit(SIMULATION, "max(thread.batch // 2, b)", "max(thread.batch // 2, 1)"),
     ],
+    # -- log buffers and dirty rings
+    "a write that hardware notices is not written down": [
+        Edit(LOGS, "        thread.logged += 1\n", "        thread.logged += 0\n"),
+    ],
+    "a log buffer takes one page too many": [
+        Edit(OTHER_LOGS, "0 < job.buffer_entries <= len(self.buffers[owner])",
+             "0 < job.buffer_entries < len(self.buffers[owner])"),
+    ],
+    "a kick leaves the log buffer as it is": [
+        Edit(INTERPRETER, "other.kick = time + logs.drain(run, other, j) * step.d", "other.kick = time"),
+    ],
+    "a ring that is full does not stop a run of hits": [
+        Edit(ROUNDS, " or ring_is_full(world, thread):", ":"),
+    ],
+    "a run goes back and loses its last page": [
+        Edit(OTHER_LOGS, "mask << -ahead < 1 << WORD_PAGES", "mask << -ahead < 1 << (WORD_PAGES + 1)"),
+    ],
+    "the reset forgets a duplicate's neighbour": [
+        Edit(LOGS, "mask |= np.uint64(1) << np.uint64(ahead)", "mask = np.uint64(1) << np.uint64(ahead)"),
+    ],
+    "in both engines a drain keeps the last page": [
+        Edit(OTHER_LOGS, "for page in self.buffers[owner]:", "for page in self.buffers[owner][:-1]:"),
+        Edit(LOGS, "for i in range(entries):\n        mark", "for i in range(entries - 1):\n        mark"),
+    ],
+    "in both engines the reset protects nothing": [
+        Edit(OTHER_MEMORY, "            case Scan.PROTECT_RUN:\n                found = True\n"
+             "                self.pages[p] = self.protected(bits)", "            case Scan.PROTECT_RUN:\n"
+             "                found = True"),
+        Edit(MEMORY, "        if pages[page] & STATE == Page.WRITABLE:\n            pages[page] = (pages",
+             "        if pages[page] & STATE == Page.ABSENT:\n            pages[page] = (pages"),
+    ],
+    "in both engines harvesting skips an entry": [
+        Edit(OTHER_LOGS, "for page in new:", "for page in new[1:]:"),
+        Edit(LOGS, "for i in range(other.harvested, other.pushed):",
+             "for i in range(other.harvested + 1, other.pushed):"),
+    ],
+    "GET does not ask for log buffers": [
+        Edit(WORKLOADS + "dirty_log.py", "            self.kick(costs.log_exit, self.drained)\n        elif",
+             "            pass\n        elif"),
+    ],
+    "a vCPU waits for the lock with pages in its log buffer": [
+        Edit(WORKLOADS + "kernel.py", "            self.drain()\n            self._fault(", "            self._fault("),
+    ],
+    "what the rings have at the switchover is forgotten": [
+        Edit(WORKLOADS + "dirty_log.py", "            self.program.harvest(0)\n", ""),
+    ],
     # -- in both, alike
     "in both engines CLEAR leaves the page writable": [
         Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)",
@@ -183,7 +229,7 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     "in both engines CLEAR takes out of the log what GET did not give": [
         Edit(OTHER_MEMORY, "bool(bits & Page.DIRTY and bits & Page.COLLECTED)", "bool(bits & Page.DIRTY)"),
-        Edit(MEMORY, "(bits & _LOGGED) == _LOGGED", "bits & Page.DIRTY"),
+        Edit(MEMORY, "(bits & _BITS) == _BITS", "bits & Page.DIRTY"),
     ],
     "in both engines ADVANCE is clipped to the region": [
         Edit(SIMULATION, "page = min(thread.page + a, thread.end[b])", "page = min(thread.page + a, thread.end[0])"),

@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A witness: what KVM's dirty log and userspace's bitmap must hold, from who wrote and who walked, and nothing else.
 
-It knows no steps, programs or engines. It is told, in order, which page the guest wrote and which word of 64 pages
-a thread walked; by KVM's own rules it says how many pages each walk must find, and it holds the run to what a
-migration owes its guest. The rules, for one memslot:
+It knows no steps, programs or engines. It is told, in order, which page the guest wrote, which word of 64 pages a
+thread walked, and how many entries of a log buffer or a dirty ring were dealt with; by KVM's own rules it says how many
+pages each walk must find, and it holds the run to what a migration owes its guest. The rules, for one memslot:
 
 - Writing a write-protected page is a fault; handling it marks the page in the log and makes it writable. Writing a
   writable page leaves no mark: so while the log is on, every writable page must be in it.
 - Enabling the log write-protects all pages; with KVM_DIRTY_LOG_INITIALLY_SET it marks all of them instead.
 - KVM_GET_DIRTY_LOG gives the log. With manual protection it changes nothing; without, it also clears what it gives.
 - KVM_CLEAR_DIRTY_LOG gets a bitmap from userspace: of the pages that are both in it and in the log, it takes the marks
-  away and write-protects them. The dirty ring's reset does the same with what userspace harvested.
+  away and write-protects them.
+- Where hardware sets dirty bits, writing a page whose bit is clear is no fault: the bit is set, and protecting a page
+  is to clear it. Hardware with a log buffer writes the page down there; when the vCPU leaves the guest, at the latest
+  when the buffer is full, its pages are marked in the log. Without a buffer, a walk marks what has its bit set.
+- With dirty rings nothing is marked: the page goes into its vCPU's ring. Userspace harvests the rings in order into a
+  log of its own; the reset protects what was harvested, run by run of entries within 64 pages.
 - A block (huge page) has one entry. Protecting any of its pages protects all; handling a write to it replaces the
   block by a table that maps the written page only, unless KVM has split it eagerly, which changes no permission.
 
 Sources: Documentation/virt/kvm/api.rst, sections 4.8, 4.117, 7.18 and 8.29; virt/kvm/kvm_main.c
-kvm_get_dirty_log_protect and kvm_clear_dirty_log_protect; virt/kvm/dirty_ring.c kvm_dirty_ring_reset.
+kvm_get_dirty_log_protect and kvm_clear_dirty_log_protect; virt/kvm/dirty_ring.c kvm_dirty_ring_reset;
+arch/x86/kvm/vmx/vmx.c vmx_flush_pml_buffer.
 
 Sets of pages are kept by word, as integers of 64 bits.
 """
@@ -40,10 +46,13 @@ class Entry(NamedTuple):
     time: int
     thread: int
     what: str
-    """``write``, or a walk: ``set protect collect clear clear_page send all``."""
+    """``write``, or a walk: ``set protect collect clear send all protect_run take sync``; or ``drain harvest
+    reset``."""
     page: int
+    """Of the last three the thread whose buffer or ring it was."""
     count: int
-    """Of a write, 1 if a fault was handled for it; of a walk, the pages that it found."""
+    """Of a write, 1 if a fault was handled for it, 2 if hardware noticed it; of a walk, the pages that it found; else
+    of how many entries."""
 
 
 class Mark(NamedTuple):
@@ -81,6 +90,11 @@ class Setting(NamedTuple):
     downtime: int = 0
     timeout: int = 0
     helpers: int = 0
+    dirty_bits: bool = False
+    """Whether hardware sets them."""
+    buffer: int = 0
+    """Pages that a vCPU's log buffer takes."""
+    rings: bool = False
 
     @property
     def few(self) -> int:
@@ -115,6 +129,12 @@ class Account:
     writes: int = 0
     split: int = 0
     """Blocks that the guest's writes split."""
+    logged: int = 0
+    """Writes that hardware noticed."""
+    full: int = 0
+    """Times that a log buffer had no room left when it was emptied."""
+    runs: int = 0
+    """That were reset."""
 
     @property
     def passes(self) -> int:
@@ -139,6 +159,10 @@ class Witness:
         self.dirtied = [0] * n  # written since the last mark
         self.gathered = [0] * n  # in the bitmap when GET had been done
         self.owed = [0] * n  # in the log when the last phase ended
+        self.buffers: list[list[int]] = [[] for _ in range(setting.vcpus)]
+        self.rings: list[list[int]] = [[] for _ in range(setting.vcpus)]
+        self.harvested = [0] * setting.vcpus
+        self.run: dict[int, list[int]] = {}
         self.due = ("start", 0)
         self.entry: Entry | None = None
 
@@ -174,9 +198,14 @@ class Witness:
         if entry.count == 0:
             self.require(bool(self.writable[word] & bit), "a write-protected page was written without a fault")
             marked = (self.log[word] | ~self.logged[word]) & bit
-            self.require(bool(marked), "a page was written that is not in the log, and no fault marked it")
+            known = marked or self.found_later(entry.page)
+            self.require(bool(known), "a page was written that is not in the log, and no fault marked it")
+            return
+        if entry.count == 2:
+            self.notice(entry, word, bit)
             return
         self.account.faults += 1
+        self.require(not self.buffers[entry.thread], "a fault was handled, and the log buffer was not emptied")
         if not setting.shared:  # nobody else could have made it writable since the fault began
             self.require(not self.writable[word] & bit, "a writable page faulted")
         block = entry.page // setting.block_pages
@@ -185,7 +214,78 @@ class Witness:
             self.whole[block] = False
             self.protect_block(block)
         self.writable[word] |= bit
-        self.log[word] |= bit
+        self.mark_page(entry.thread, entry.page)
+
+    def notice(self, entry: Entry, word: int, bit: int) -> None:
+        """Hardware sets a dirty bit, and writes the page down if it can."""
+        setting, buffer = self.setting, self.buffers[entry.thread]
+        self.require(setting.dirty_bits, "there is no hardware that notices writes")
+        self.require(not self.writable[word] & bit, "hardware noticed a write to a page whose bit was set")
+        self.require(not self.whole[entry.page // setting.block_pages], "hardware noticed a write to a block")
+        self.account.logged += 1
+        self.writable[word] |= bit
+        if setting.buffer:
+            self.require(len(buffer) < setting.buffer, "a log buffer overflowed")
+            buffer.append(entry.page)
+
+    def mark_page(self, owner: int, page: int) -> None:
+        """KVM learns of a write: by the log, or by the vCPU's ring."""
+        if self.setting.rings:
+            self.rings[owner].append(page)
+        else:
+            self.log[page // WORD] |= 1 << page % WORD
+
+    def found_later(self, page: int) -> bool:
+        """Whether a page is in a log buffer or a ring, or its entry itself will tell."""
+        bare = self.setting.dirty_bits and not self.setting.buffer
+        return bare or any(page in pages for pages in (*self.buffers, *self.rings))
+
+    def pending(self) -> list[int]:
+        """Pages of the log buffers and the rings, and those whose entries will tell, by word."""
+        words = list(self.writable) if self.setting.dirty_bits and not self.setting.buffer else [0] * len(self.log)
+        for pages in (*self.buffers, *self.rings):
+            for page in pages:
+                words[page // WORD] |= 1 << page % WORD
+        return words
+
+    # -- log buffers and rings -------------------------------------------------------------------------
+
+    def drain(self, entry: Entry) -> None:
+        """A vCPU's log buffer is emptied."""
+        buffer = self.buffers[entry.page]
+        self.require(entry.count == len(buffer), f"the log buffer has {len(buffer)} pages")
+        self.account.full += len(buffer) == self.setting.buffer
+        for page in buffer:
+            self.mark_page(entry.page, page)
+        buffer.clear()
+
+    def harvest(self, entry: Entry) -> None:
+        """Userspace takes over what is new in a ring."""
+        new = self.rings[entry.page][self.harvested[entry.page] :]
+        self.require(entry.count == len(new), f"the ring has {len(new)} new entries")
+        self.harvested[entry.page] += len(new)
+        for page in new:
+            self.log[page // WORD] |= 1 << page % WORD
+
+    def reset(self, entry: Entry) -> None:
+        """The next entries of the first ring that has any harvested; as many as lie within 64 pages of each other."""
+        owner = next((i for i, harvested in enumerate(self.harvested) if harvested), -1)
+        self.require(entry.page == owner, f"the ring of {owner} is the next")
+        ring, most = self.rings[owner], self.harvested[owner]
+        n = 1
+        while n < most and max(ring[: n + 1]) - min(ring[: n + 1]) < WORD:
+            n += 1
+        self.require(entry.count == n, f"a run of {n} entries is the next")
+        self.run[entry.thread], self.rings[owner] = ring[:n], ring[n:]
+        self.harvested[owner] -= n
+        self.account.runs += 1
+
+    def protect_run(self, thread: int) -> int:
+        """What a thread took out of a ring; returns how many pages that are."""
+        pages = set(self.run.pop(thread))
+        for page in pages:
+            self.forbid(page // WORD, 1 << page % WORD, whole=False)
+        return len(pages)
 
     def protect_block(self, block: int) -> None:
         first, last = (n * self.setting.block_pages // WORD for n in (block, block + 1))
@@ -196,15 +296,17 @@ class Witness:
 
     def walk(self, entry: Entry) -> None:
         setting, word = self.setting, entry.page // WORD
-        one = entry.what == "clear_page"
-        pages = 1 << entry.page % WORD if one else FULL
+        if entry.what == "protect_run":
+            found = self.protect_run(entry.thread)
+            self.require(entry.count == found, f"the run has {found} pages")
+            return
         self.require(0 <= entry.page < setting.pages, "a walk left the memory")
-        self.require(one or entry.page % WORD == 0, "a walk began within a word")
-        clears = entry.what in ("clear", "clear_page")
+        self.require(entry.page % WORD == 0, "a walk began within a word")
+        clears = entry.what == "clear"
         self.require(
             setting.vcpus <= entry.thread <= setting.vcpus + setting.helpers * clears, "a stranger walked the log"
         )
-        found = getattr(self, entry.what.removesuffix("_page"))(word, pages)
+        found = getattr(self, entry.what)(word, FULL)
         self.require(entry.count == found.bit_count(), f"the walk must find {found.bit_count()} pages")
 
     def set(self, word: int, pages: int) -> int:
@@ -233,6 +335,21 @@ class Witness:
         found = self.log[word]
         self.fresh[word] |= found & ~self.bitmap[word]
         self.bitmap[word] |= found
+        return found
+
+    def take(self, word: int, pages: int) -> int:
+        """Userspace's log becomes what it sends next."""
+        found, self.log[word] = self.log[word], 0
+        unseen = found & self.writable[word]
+        for page in (WORD * word + i for i in range(WORD) if unseen >> i & 1):
+            self.require(self.found_later(page), f"page {page} is taken out of the log, and can be written unseen")
+        self.bitmap[word] |= found
+        return found
+
+    def sync(self, word: int, pages: int) -> int:
+        """What entries say of writes."""
+        found = 0 if self.whole[word * WORD // self.setting.block_pages] else self.writable[word]
+        self.log[word] |= found
         return found
 
     def clear(self, word: int, pages: int) -> int:
@@ -267,7 +384,7 @@ class Witness:
         self.require(mark.bitmap == size, f"{mark.bitmap} pages in the bitmap at {mark}, not {size}")
         getattr(self, f"at_{mark.phase}", lambda _: None)(mark)
         self.due = self.after(mark, size)
-        self.owed = self.log.copy()
+        self.owed = [log | later for log, later in zip(self.log, self.pending(), strict=True)]
         self.dirtied = [0] * len(self.dirtied)
 
     def after(self, mark: Mark, size: int) -> tuple[str, int]:
@@ -304,7 +421,8 @@ class Witness:
         self.all_within(self.bitmap, but="was collected, and is unsent after the pass")
         self.require(self.sent_in_pass == self.gathered, "what was collected and what was sent are not the same")
         self.account.sent.append(sum(word.bit_count() for word in self.sent_in_pass))
-        self.all_within(self.stale, self.log, but="was written since it was sent, and the log does not know")
+        known = self.log, self.pending()
+        self.all_within(self.stale, *known, but="was written since it was sent, and the log does not know")
         self.new_round()
 
     def at_left(self, mark: Mark) -> None:
@@ -316,7 +434,8 @@ class Witness:
         """All vCPUs touched all of their pages once, and are parked."""
         found = sum(word.bit_count() for word in self.dirtied)
         self.require(found == self.setting.pages * self.setting.write_percent // 100, "not every page was written")
-        self.all_within(self.dirtied, self.log, but="was written, and the log does not know")
+        self.all_within(self.dirtied, self.log, self.pending(), but="was written, and the log does not know")
+        self.require(not any(self.buffers), "a vCPU is parked, and its log buffer was not emptied")
         self.new_round()
 
     def at_rested(self, mark: Mark) -> None:
@@ -349,9 +468,9 @@ class Witness:
         pass_marks(early=True)
         for row in ledger:
             entry = Entry(*row)  # type: ignore[arg-type]
-            if entry.what == "write":
+            if entry.what in ("write", "drain", "harvest", "reset"):
                 self.entry = entry
-                self.write(entry)
+                getattr(self, entry.what)(entry)
             else:
                 pass_marks(early=False)
                 self.entry = entry
@@ -361,7 +480,8 @@ class Witness:
         pass_marks(early=False)
         self.require(not ahead and self.due == ("", 0), f"the run ended where {self.due} was due")
         if self.setting.migrates:
-            self.all_within(self.stale, self.log, self.bitmap, but="was written last, and is neither sent nor left")
+            known = self.log, self.bitmap, self.pending()
+            self.all_within(self.stale, *known, but="was written last, and is neither sent nor left")
         most = self.setting.pages * self.setting.write_percent // 100
         self.require(sum(word.bit_count() for word in self.written) <= most, "pages that it only reads were written")
         return self.account

@@ -19,6 +19,9 @@ HORIZON_PS = (1 << 52) - 1
 OWN_STEPS = 1 << 26
 """Steps that a thread may take before it comes back at a later time; more is an endless loop."""
 
+_BY_ENTRY = (Step.KICK, Step.DRAIN, Step.HARVEST, Step.RESET)
+"""Steps that take time for each entry of a log buffer or of dirty rings."""
+
 PADDING = 64
 """Pages beyond the last one, absent for ever, which a thread that is done with its region may look at."""
 
@@ -37,8 +40,8 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
 
     Raises `HorizonError`.
     """
-    kinds, a, b, c, d = job.steps.T
-    timed = (kinds <= Step.HOLD) | (kinds == Step.SCAN) | (kinds == Step.SLEEP)
+    kinds, a, b, c, d, _ = job.steps.T
+    timed = (kinds <= Step.HOLD) | (kinds == Step.SCAN) | (kinds == Step.SLEEP) | np.isin(kinds, _BY_ENTRY)
     if int(job.steps[timed, 1:].max(initial=0)) * int(draws.max()) < HORIZON_PS // 256:
         return  # as nearly always: nothing comes near
     runs, scans = kinds <= Step.HOLD, kinds == Step.SCAN
@@ -48,6 +51,9 @@ def check_times(job: Job, draws: NDArray[np.int64]) -> None:
     # In floating point, as a product may be too large; then it is by far.
     worst = np.where(runs | (kinds == Step.SLEEP), a.astype(float), 0.0)
     worst[scans] = 64.0 * (b[scans].astype(float) + d[scans]) + c[scans]
+    entries = max(job.buffer_entries, job.ring_entries * max(1, job.vcpus))
+    for kind, each in zip(_BY_ENTRY, (d, a, a, b), strict=True):
+        worst[kinds == kind] = float(entries) * each[kinds == kind]
     if (worst > most).any():
         index = int(np.argmax(worst > most))
         raise HorizonError(
@@ -81,6 +87,14 @@ def runaway(now: int) -> HorizonError:
     return HorizonError(
         f"a program takes more than {OWN_STEPS} steps at {now * 1e-12:.6g} s of simulated time without letting any "
         "pass: it loops for ever; give what it does there a cost, or check how its loops end"
+    )
+
+
+def overflow(now: int) -> HorizonError:
+    """What to raise when a dirty ring has no room for a page."""
+    return HorizonError(
+        f"a dirty ring is full at {now * 1e-12:.6g} s of simulated time, and one page more is to go into it; a vCPU "
+        "whose ring is nearly full must leave the guest (ACCESS) and have it reset"
     )
 
 

@@ -36,15 +36,19 @@ the interconnect (a `Discipline.SERVER`), at barriers."""
 FAULTS = slice(len(ACTIVITIES), len(ACTIVITIES) + 4)
 """Columns of `EngineResult.stamp_sums` that count faults, by kind."""
 
+LOGGED = FAULTS.stop
+"""Column that counts the writes which hardware noticed, without a fault."""
+
 LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps", "hold_max_ps")
 """Statistics a lock keeps for each mode."""
 
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
-          "kick", "touch", "look")  # fmt: skip
+          "kick", "touch", "look", "leave", "drain", "harvest", "reset")  # fmt: skip
 """Kinds of trace event, by number. A look is one that found the lock free, of a thread that nobody had to hand it."""
 
-LEDGER = ("write", *(scan.name.lower() for scan in Scan))
-"""Kinds of ledger entry, by number: the guest wrote a page; a scan walked a word (`simlib.model.steps.Scan`)."""
+LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset")
+"""Kinds of ledger entry, by number: the guest wrote a page; a scan walked a word (`simlib.model.steps.Scan`); a log
+buffer was emptied; new entries of a dirty ring were harvested; a run of them was taken out of the ring."""
 
 
 def lap_bin(lap: int) -> int:
@@ -99,13 +103,14 @@ class EngineResult:
     - `queue_ps`, shape (n_locks, 512): integral of the queue length over each time bin.
     - `thread_ps`, shape (n_threads, 6): time by `ACTIVITIES`.
     - `thread_end_ps`, shape (n_threads,)
-    - `faults`, shape (n_threads, 4): page translation, page permission, block permission, block translation faults.
+    - `faults`, shape (n_threads, 5): page translation, page permission, block permission, block translation faults; and
+      writes to clean pages that were none, as hardware set the dirty bit.
     - `progress`, shape (n_threads, 512): pages done in each time bin.
     - `bin_ps`: width of a time bin.
     - `stamp_ps`, shape (n_stamps,)
     - `stamp_locks`, shape (n_stamps, n_locks, 2, 2): acquisitions and contended acquisitions up to each stamp.
-    - `stamp_sums`, shape (n_stamps, 11): up to each stamp, summed over all threads: time by `ACTIVITIES`, then faults
-      by kind; then pages done by vCPUs.
+    - `stamp_sums`, shape (n_stamps, 12): up to each stamp, summed over all threads: time by `ACTIVITIES`, then
+      `faults`; then pages done by vCPUs.
     - `stamp_own`, shape (n_stamps, 7): of the thread that stamped: picoseconds by activity, and pages in its bitmap.
     - `stamp_waits`, shape (n_stamps,): for how long the vCPUs that wait for a lock at each stamp have waited so far, ps
       in all; their time by activity has a wait only when it is over.
@@ -114,8 +119,9 @@ class EngineResult:
     - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty
       unless asked for.
     - `ledger`, shape (n_entries, 5): what happened to the guest's pages: time, thread, `LEDGER` number, page (of a scan
-      the first one), and for a write whether a fault came before (1) or not (0), for a scan how many pages it found as
-      it looked for them. Empty unless asked for.
+      the first one), and for a write whether a fault came before (1), hardware noticed it (2) or neither (0), for a
+      scan how many pages it found as it looked for them. Of log buffers and dirty rings: whose, and how many entries.
+      Empty unless asked for.
     """
 
     end_ps: int
@@ -172,7 +178,8 @@ class EngineResult:
         frame = pd.DataFrame(self.thread_ps * PS, columns=[f"{a}_s" for a in ACTIVITIES])
         frame.insert(0, "thread", list(job.thread_names))
         frame["end_s"] = self.thread_end_ps * PS
-        kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults")
+        kinds = ("translation_faults", "permission_faults", "block_permission_faults", "block_translation_faults",
+                 "logged_writes")  # fmt: skip
         for i, kind in enumerate(kinds):
             frame[kind] = self.faults[:, i]
         return frame

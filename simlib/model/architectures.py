@@ -14,6 +14,39 @@ from simlib.errors import InputError, nearest
 
 
 @dataclass(frozen=True)
+class Tracking:
+    """How KVM learns which pages of 4 KiB the guest writes.
+
+    - `dirty_bits`: whether hardware sets the dirty bit of an entry, so that the write is no fault.
+    - `buffer_entries`: pages that hardware can write down for each vCPU before that must leave the guest; 0: none, so
+      that whoever asks must look at every entry.
+    """
+
+    name: str
+    title: str
+    dirty_bits: bool
+    buffer_entries: int
+    sources: tuple[str, ...]
+
+
+TRACKING: dict[str, Tracking] = {
+    row.name: row
+    for row in (
+        Tracking("write_protect", "a page is write-protected, and the next write to it faults", False, 0,
+                 ("Documentation/virt/kvm/api.rst 4.117",)),
+        Tracking("pml", "Page Modification Logging: the CPU sets the dirty bit and writes the page down", True, 512,
+                 ("arch/x86/kvm/vmx/vmx.c enable_pml, vmx_flush_pml_buffer (6.12)",
+                  "20260907063906.1964557 (AMD; in KVM's tree since 28 September 2026)")),
+        Tracking("dbm", "the CPU sets the dirty state (FEAT_HAFDBS), and KVM looks for it at every entry", True, 0,
+                 ("20200616093553.27512-1-zhukeqian1@huawei.com (posted, not merged)",)),
+        Tracking("hdbss", "the CPU sets the dirty state and writes the page down (FEAT_HDBSS)", True, 512,
+                 ("20260225040421.2683931-1-zhengtian10@huawei.com (v3; posted, not merged)",)),
+    )
+}  # fmt: skip
+"""The ways, by name."""
+
+
+@dataclass(frozen=True)
 class Architecture:
     """One architecture's use of mmu_lock.
 
@@ -41,6 +74,7 @@ class Architecture:
     - `split_flush`: whether the fault that replaces a block by a table flushes all TLBs with the lock held.
     - `page_fence`: whether every vCPU is asked to drop an entry from its TLB as soon as that has changed.
     - `split_alloc`: whether an eager split allocates the new table ``under_lock``, or lets go for it (``drop``).
+    - `dirty_tracking`: the ways of `TRACKING` that it has, posted ones too; the first is where nothing else is said.
     """
 
     name: str
@@ -64,6 +98,7 @@ class Architecture:
     split_flush: bool = False
     enable_by_rmap: bool = False
     page_fence: bool = False
+    dirty_tracking: tuple[str, ...] = ("write_protect",)
 
 
 _GENERIC = "virt/kvm/kvm_main.c kvm_clear_dirty_log_protect"
@@ -84,6 +119,7 @@ ARCHITECTURES: dict[str, Architecture] = {
              "arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access", _GENERIC),
             enable_lock="read",
             splits_at_clear=True,
+            dirty_tracking=("write_protect", "pml"),
             data_lines=1,  # kvm->stat.pages, since 5.15: arch/x86/kvm/mmu.h kvm_update_page_stats
         ),
         Architecture(
@@ -94,6 +130,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             data_lines=1,
             split_flush=True,
             enable_by_rmap=True,  # arch/x86/kvm/mmu/mmu.c kvm_mmu_slot_remove_write_access
+            dirty_tracking=("write_protect", "pml"),
         ),
         Architecture(
             "x86-shadow-paging", "x86, shadow paging (ept=N, npt=0)", "rwlock", "write", "write", "write", "write", 1,
@@ -113,6 +150,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             ("arch/arm64/kvm/mmu.c user_mem_abort", "arch/arm64/kvm/mmu.c kvm_arch_mmu_enable_log_dirty_pt_masked",
              "arch/arm64/kvm/mmu.c kvm_mmu_split_huge_pages",
              "arch/arm64/kvm/hyp/pgtable.c kvm_pgtable_stage2_relax_perms", _GENERIC),
+            dirty_tracking=("write_protect", "dbm", "hdbss"),
         ),
         Architecture(
             "arm64-spinlock", "arm64 before the rwlock of January 2022", "spin", "write", "write", "write", "write", 1,

@@ -50,6 +50,13 @@ class Costs(rules.Checked):
     - `flush_per_vcpu`: what it takes longer for each vCPU that is interrupted.
     - `interrupt`: what it takes longer if any vCPU is in the guest, where an interrupt has to reach it.
     - `kick`: what a vCPU loses that is interrupted by it: out of the guest and in again.
+    - `dirty_set`: what a write of the guest takes longer where hardware sets the dirty bit, and writes the page down.
+    - `log_exit`: out of the guest and in again because the log buffer is full.
+    - `log_entry`: putting one page of a log buffer into the dirty log, or into the ring.
+    - `log_kick`: asking one vCPU for its log buffer: an interrupt is sent, and not waited for.
+    - `ring_exit`: out to userspace and into the guest again: because the dirty ring is full, or userspace asks for it.
+    - `ring_entry`: harvesting one entry of a ring in userspace.
+    - `reset_entry`: the ring's reset, for each entry, outside the lock.
     - `split_block`: splitting one block eagerly, under the lock.
     - `split_alloc`: allocating its table, under the lock or not (`Policy.split_alloc`).
     - `zap_block`: unmapping one block and giving back its table, under the lock.
@@ -87,6 +94,13 @@ class Costs(rules.Checked):
     flush_per_vcpu: int | None = _cost("10ns", "100us", "nothing flushes remote TLBs")
     interrupt: int | None = _cost("100ns", "1ms", "nothing flushes remote TLBs")
     kick: int | None = _cost("100ns", "100us", "nothing kicks a vCPU")
+    dirty_set: int | None = _cost("5ns", "1us", "hardware sets no dirty bits")
+    log_exit: int | None = _cost("300ns", "20us", "there are no log buffers")
+    log_entry: int | None = _cost("2ns", "200ns", "there are no log buffers")
+    log_kick: int | None = _cost("20ns", "5us", "there are no log buffers")
+    ring_exit: int | None = _cost("1us", "100us", "there are no dirty rings")
+    ring_entry: int | None = _cost("2ns", "1us", "there are no dirty rings")
+    reset_entry: int | None = _cost("2ns", "500ns", "there are no dirty rings")
     split_block: int | None = _cost("100ns", "1ms", "nothing is split eagerly")
     split_alloc: int | None = _cost("10ns", "1ms", "nothing is split eagerly")
     zap_block: int | None = _cost("10ns", "1ms", "nothing is zapped")

@@ -14,7 +14,7 @@ from simlib.errors import InputError
 from simlib.model.locks import Discipline
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_duration
-from simlib.model.steps import ALL, MOST_TURN_PS, Argument, Clock, Quantity, Stamp, Step
+from simlib.model.steps import ALL, COUNTERS, MOST_ENTRIES, MOST_TURN_PS, Argument, Clock, Quantity, Stamp, Step
 
 _NO_LIMIT = 2**63 - 1
 
@@ -57,14 +57,14 @@ _OF_STEPS = [step.arguments for step in Step]
 _OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
 _BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
 """Every limit that some argument has; the first is none."""
-_STEPS, _QUANTITIES = _ranges(_OF_STEPS, 4), _ranges(_OF_QUANTITIES, 1)
+_STEPS, _QUANTITIES = _ranges(_OF_STEPS, 5), _ranges(_OF_QUANTITIES, 1)
 
 
 @dataclass(frozen=True)
 class Job:
     """Everything an engine needs: programs, threads, locks, page tables. Data only.
 
-    - `steps`, shape (n_steps, 5): all programs, one behind the other: number of the kind, then its arguments.
+    - `steps`, shape (n_steps, 6): all programs, one behind the other: number of the kind, then its arguments.
     - `entry`, shape (n_threads,): first step of each thread.
     - `region`, shape (n_threads, 2): first page and end (exclusive) of the pages that each thread walks.
     - `locks`, shape (n_locks,): a `Discipline` each.
@@ -91,6 +91,7 @@ class Job:
     - `write_percent`: share of the pages that the guest writes; it reads the others.
     - `vcpus`: how many threads, the first ones, are vCPUs.
     - `first_batch`: pages of each thread's adaptive batch when the run begins.
+    - `counters`, shape (n_threads, 8): how often each thread has come to its REPEATs when the run begins; None: never.
     - `stamps`: what each stamp is the end of, in order.
     - `lock_names`: names of the locks.
     - `thread_names`: names of the threads.
@@ -102,6 +103,12 @@ class Job:
     - `tick_table`: which of `cvs` is that of the latter.
     - `queue_ps`, `look_ps`: what a thread that has to wait for a lock does before it first looks whether it has it, and
       with each look that is in vain, where turns have a length and who waits gives the rest of them away.
+    - `dirty_bits`: whether hardware sets the dirty bit of a clean page's entry as the guest writes it, which is no
+      fault then and takes `dirty_set_ps`.
+    - `buffer_entries`: pages that the log buffer of a vCPU takes, which hardware writes there as it sets their bits;
+      0: there are none, and SCAN's sync finds what was written.
+    - `ring_entries`: of a vCPU's dirty ring, into which a page goes in place of the dirty log; 0: there are none. With
+      `ring_full` or more that were not reset the vCPU leaves the guest.
     - `notes`: for the listing: steps, and what begins there.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
     """
@@ -125,6 +132,7 @@ class Job:
     write_percent: int = 100
     vcpus: int = 0
     first_batch: int = 64
+    counters: NDArray[np.int64] | None = None
     stamps: tuple[Stamp, ...] = ()
     lock_names: tuple[str, ...] = ("mmu_lock",)
     thread_names: tuple[str, ...] = ()
@@ -140,6 +148,11 @@ class Job:
     cluster_ps: int = 0
     crowding_ps: int = 0
     lines: int = 0
+    dirty_bits: bool = False
+    dirty_set_ps: int = 0
+    buffer_entries: int = 0
+    ring_entries: int = 0
+    ring_full: int = 0
     notes: tuple[tuple[int, str], ...] = ()
     costs: tuple[str, ...] = ()
 
@@ -149,8 +162,8 @@ class Job:
         Raises `InputError` Naming the first step that is out of range, its argument and the rule.
         """
         n, threads = len(self.steps), len(self.entry)
-        if not n or not threads or self.steps.shape != (n, 5) or self.region.shape != (threads, 2):
-            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of five numbers and threads")
+        if not n or not threads or self.steps.shape != (n, 6) or self.region.shape != (threads, 2):
+            raise InputError("job", f"{n} steps, {threads} threads", "must have steps of six numbers and threads")
         if self.steps[-1, 0] not in (Step.END, Step.JUMP):
             raise InputError("job", "last step", "must be END or JUMP", "end every program with END")
         self._check_memory()
@@ -158,6 +171,10 @@ class Job:
             raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
         if self.cluster is not None and len(self.cluster) != threads:
             raise InputError("job.cluster", len(self.cluster), f"must name a cluster for each of {threads} threads")
+        if self.counters is not None and (self.counters.shape != (threads, COUNTERS) or (self.counters < 0).any()):
+            raise InputError(
+                "job.counters", self.counters.shape, f"must be {COUNTERS} counts for each of {threads} threads"
+            )
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
         if not 0 <= self.turn_ps < MOST_TURN_PS or (self.turn_ps and self.clock == Clock.WALL):
@@ -203,6 +220,13 @@ class Job:
             )  # fmt: skip
         if self.lock_pages < WORD_PAGES:
             raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
+        if self.dirty_set_ps < 0 or not 0 <= self.buffer_entries <= MOST_ENTRIES * self.dirty_bits:
+            raise InputError("job.buffer_entries", self.buffer_entries,
+                             f"must be at most {MOST_ENTRIES}, and 0 without dirty_bits")  # fmt: skip
+        least = self.ring_full + self.buffer_entries
+        if self.ring_entries and not 0 < self.ring_full <= least < self.ring_entries <= MOST_ENTRIES:
+            raise InputError("job.ring_full", self.ring_full, "must be 1 at least, and leave a ring of "
+                             f"{self.ring_entries} room for a log buffer")  # fmt: skip
 
     def _check_steps(self) -> None:
         """Check every argument against the declarations of its kind, all at once."""
@@ -248,6 +272,11 @@ class Job:
         """A limit: a number, or how many of something the job has."""
         found = getattr(self, below) if isinstance(below, str) else below
         return found if isinstance(found, int) else len(found)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether a vCPU has anything that may be full when it accesses memory."""
+        return self.buffer_entries > 0 or self.ring_entries > 0
 
     def crowding(self) -> NDArray[np.int64]:
         """What a hand-over takes longer, ps, by the number of threads that still wait behind it; shape (threads,).
@@ -299,7 +328,7 @@ class Job:
         targets = set()
         for row in self.steps.tolist():
             step = Step(row[0])
-            pairs = zip(step.arguments, row[1:], strict=False)
+            pairs = zip(self._arguments(step), row[1:], strict=False)
             if step is Step.DROP and self.locks[row[1]] != Discipline.LOCKLESS:
                 continue
             targets |= {value for argument, value in pairs if argument.below == "steps"}
@@ -313,9 +342,13 @@ class Job:
             of.setdefault(entry, []).append(name)
         return {entry: ", ".join(mine) if len(mine) < 3 else f"{mine[0]} to {mine[-1]}" for entry, mine in of.items()}
 
+    def _arguments(self, step: Step) -> tuple[Argument, ...]:
+        """The arguments of a step that mean something in this job."""
+        return step.arguments if self.leaves or step is not Step.ACCESS else step.arguments[:-1]
+
     def _told(self, step: Step, row: list[int]) -> list[tuple[Argument, int]]:
         """The arguments that say something."""
-        told = list(zip(step.arguments, row[1:], strict=False))
+        told = list(zip(self._arguments(step), row[1:], strict=False))
         if step is Step.TEST:
             argument = Quantity(row[2]).argument
             unit = "threshold_ps" if Quantity(row[2]) in _TIMES else "threshold"
@@ -323,7 +356,7 @@ class Job:
             told = [told[1], *([(argument, row[3])] if argument is not None else []), least, told[0]]
         if step is Step.DROP and self.locks[row[1]] != Discipline.LOCKLESS:
             told = told[:3]
-        quiet = {"distribution": 0, "aligned": 0, "whose": 0, "word_ps": 0, "unsplit_ps": 0}
+        quiet = {"distribution": 0, "aligned": 0, "whose": 0, "word_ps": 0, "unsplit_ps": 0, "entry_ps": 0}
         return [(argument, value) for argument, value in told if quiet.get(argument.name) != value]
 
     def _shown(self, step: Step, argument: Argument, value: int, names: dict[int, str]) -> str:

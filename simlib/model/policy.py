@@ -11,10 +11,11 @@ from typing import Any
 
 from simlib.errors import InputError
 from simlib.model import rules
-from simlib.model.architectures import ARCHITECTURES, Architecture, architecture
+from simlib.model.architectures import ARCHITECTURES, TRACKING, Architecture, architecture
 from simlib.model.locks import LOCKS
 from simlib.model.pagetable import SPLIT_WALKS, WORD_PAGES
 from simlib.model.program import Condition
+from simlib.model.steps import MOST_ENTRIES
 from simlib.model.strategy import Never, as_strategy, every, strategy
 
 
@@ -49,6 +50,8 @@ class Policy(rules.Checked):
     - `split_walk`: `eager_split`: which entries arm64's walk visits, one of `simlib.model.pagetable.SPLIT_WALKS`.
     - `split_chunk`: `eager_split`: bytes that arm64 splits between two looks at the lock and the stock of tables
       (KVM_CAP_ARM_EAGER_SPLIT_CHUNK_SIZE); None: the largest block that its stage 2 maps.
+    - `dirty_tracking`: how KVM learns what the guest writes: a name of `simlib.model.architectures.TRACKING`.
+    - `log_buffer`: pages that a vCPU's log buffer takes; 0: as many as the hardware's.
     - `lock_regions`: locks that share the memory evenly, in place of one for all of it; a what-if that no kernel has.
     """
 
@@ -70,6 +73,8 @@ class Policy(rules.Checked):
     teardown_tlb: str = rules.rule(rules.choice("entry", "range", "vm", "elided"), "elided")
     split_walk: str = rules.rule(rules.choice(*SPLIT_WALKS), "all")
     split_chunk: int | None = rules.size()
+    dirty_tracking: str = rules.rule(rules.choice("default", *TRACKING), "default")
+    log_buffer: int = rules.rule(rules.whole(0, MOST_ENTRIES), 0)
     lock_regions: int = rules.rule(rules.whole(1, 1024), 1)
 
     def __post_init__(self) -> None:
@@ -82,6 +87,16 @@ class Policy(rules.Checked):
     def facts(self) -> Architecture:
         """The architecture's facts."""
         return architecture(self.architecture)
+
+    @property
+    def buffer_entries(self) -> int:
+        """Pages of a vCPU's log buffer; 0 without one.
+
+        >>> Policy(dirty_tracking="pml").buffer_entries, Policy(dirty_tracking="dbm", log_buffer=64).buffer_entries
+        (512, 0)
+        """
+        own = TRACKING[self.resolved().dirty_tracking].buffer_entries
+        return own and (self.log_buffer or own)
 
     @functools.lru_cache(maxsize=256)  # noqa: B019  # frozen, and few
     def resolved(self) -> Policy:
@@ -105,6 +120,8 @@ class Policy(rules.Checked):
                     f"give policy.{name} a value to ask what it would cost if it did",
                 )  # fmt: skip
             values[name] = value
+        if self.dirty_tracking == "default":
+            values["dirty_tracking"] = self.facts.dirty_tracking[0]
         values["fault_lock_sections"] = self.fault_lock_sections or self.facts.fault_lock_sections
         values["eager_split"] = self.facts.splits_at_clear if self.eager_split is None else self.eager_split
         values["split_alloc"] = self.facts.split_alloc if self.split_alloc == "default" else self.split_alloc

@@ -189,6 +189,16 @@ def in_guest(least: int) -> Condition:
     return AtLeast(Quantity.GUESTS, least)
 
 
+def in_buffer(least: int) -> Condition:
+    """At least so many pages stand in the thread's log buffer."""
+    return AtLeast(Quantity.LOGGED, least)
+
+
+def in_ring(least: int) -> Condition:
+    """At least so many entries of the thread's dirty ring were not reset."""
+    return AtLeast(Quantity.RING, least)
+
+
 class Lock(NamedTuple):
     """Which lock, in which mode, and whose it is."""
 
@@ -261,7 +271,7 @@ class Program:
     def add(self, step: Step, *arguments: int | Label) -> int:
         """Append one row; returns its index."""
         index = len(self._rows)
-        row: list[int] = [step, 0, 0, 0, 0]
+        row: list[int] = [step, 0, 0, 0, 0, 0]
         for column, argument in enumerate(arguments, 1):
             if isinstance(argument, Label):
                 self._open.append((index, column, argument))
@@ -278,7 +288,7 @@ class Program:
         return Label(len(self._rows))
 
     def steps(self) -> NDArray[np.int64]:
-        """The finished table, shape (n_steps, 5)."""
+        """The finished table, shape (n_steps, 6)."""
         table = np.array(self._rows, dtype=np.int64)
         for index, column, label in self._open:
             table[index, column] = _index(label)
@@ -291,8 +301,6 @@ class Program:
     def note(self, text: str) -> None:
         """Say in the listing what begins here."""
         self._notes.append((len(self._rows), text))
-
-    # -- blocks ----------------------------------------------------------------------------------------
 
     @contextmanager
     def thread(self) -> Iterator[Thread]:
@@ -332,11 +340,11 @@ class Program:
         self.add(Step.REPEAT, top, times, counter)
 
     @contextmanager
-    def every(self, times: int) -> Iterator[None]:
-        """Do the block each time that the thread has come here so often."""
-        past = Label()
-        self.add(Step.REPEAT, past, times, self._counter())
-        yield
+    def every(self, times: int) -> Iterator[int]:
+        """Do the block each time that the thread has come here so often; gives the number of the counter."""
+        past, counter = Label(), self._counter()
+        self.add(Step.REPEAT, past, times, counter)
+        yield counter
         self.place(past)
 
     @contextmanager
@@ -382,8 +390,6 @@ class Program:
         self._counters += 1
         return self._counters - 1
 
-    # -- single steps ----------------------------------------------------------------------------------
-
     def run(self, mean_ps: int | None, distribution: int = 0) -> None:
         """Spend time outside any lock; None, what is not known, takes none."""
         self.add(Step.RUN, mean_ps or 0, distribution)
@@ -408,18 +414,24 @@ class Program:
         """Go to a page of the region at random."""
         self.add(Step.SEEK, multiple, distribution)
 
-    def access(self, *faults: Callable[[], None]) -> None:
-        """Touch the current page; what is done on each kind of fault, in the order of `Step.ACCESS`, is put apart."""
-        targets, after = [Label() for _ in faults], Label()
-        self.add(Step.ACCESS, *targets)
-        self.place(after)
-        for target, fault in zip(targets, faults, strict=True):
-            self._apart.append((self._depth, lambda t=target, f=fault: self._fault(t, f, after)))  # type: ignore[misc]
+    def access(self, *faults: Callable[[], None], leave: Callable[[], None] | None = None) -> None:
+        """Touch the current page; what is done on each kind of fault, in the order of `Step.ACCESS`, is put apart.
 
-    def _fault(self, target: Label, fault: Callable[[], None], after: Label) -> None:
+        `leave`: what is done where the thread's log buffer or dirty ring is full; it must make room, and the page is
+        touched then.
+        """
+        again, after = self._here(), Label()
+        apart = [(Label(), fault, after) for fault in faults]
+        apart += [(Label(), leave, again)] if leave is not None else []
+        self.add(Step.ACCESS, *(target for target, _, _ in apart), *([again] if leave is None else []))
+        self.place(after)
+        for one in apart:
+            self._apart.append((self._depth, lambda one=one: self._fault(*one)))  # type: ignore[misc]
+
+    def _fault(self, target: Label, fault: Callable[[], None], then: Label) -> None:
         self.place(target)
         fault()
-        self.add(Step.JUMP, after)
+        self.add(Step.JUMP, then)
 
     def map(self, action: Map, logging: bool = False) -> None:
         """Change the page table entry of the current page."""
@@ -445,9 +457,12 @@ class Program:
         """The thread's stopwatch starts, unless a kick has started it."""
         self.add(Step.LAP, 0)
 
-    def read_stopwatch(self) -> None:
-        """Write down the time since the stopwatch was last looked at; it goes on from zero."""
-        self.add(Step.LAP, 1)
+    def read_stopwatch(self, of_kicks: bool = False) -> None:
+        """Write down the time since the stopwatch was last looked at; it goes on from zero.
+
+        `of_kicks`: only if a kick has started it.
+        """
+        self.add(Step.LAP, 2 if of_kicks else 1)
 
     def signal(self, flag: int) -> None:
         """Raise a flag, for good."""
@@ -462,6 +477,23 @@ class Program:
         self.add(Step.SLEEP, time_ps)
         self.add(Step.WAKE)
 
-    def kick(self, time_ps: int, stalls: bool = False, table: int = 0) -> None:
+    def kick(self, time_ps: int, stalls: bool = False, table: int = 0, entry_ps: int = 0) -> None:
         """Make every vCPU in the guest leave and enter it again; `stalls`: by its stopwatch, too."""
-        self.add(Step.KICK, time_ps, stalls, table)
+        self.add(Step.KICK, time_ps, stalls, table, entry_ps)
+
+    def drain(self, entry_ps: int) -> None:
+        """Empty the thread's log buffer into the dirty log, or its ring."""
+        self.add(Step.DRAIN, entry_ps)
+
+    def harvest(self, entry_ps: int) -> None:
+        """Set the dirty bits of what is new in the dirty rings."""
+        self.add(Step.HARVEST, entry_ps)
+
+    @contextmanager
+    def each_run(self, entry_ps: int) -> Iterator[None]:
+        """Do the block for each run of harvested entries, which then are out of the rings."""
+        top, end = self._here(), Label()
+        self.add(Step.RESET, end, entry_ps)
+        yield
+        self.add(Step.JUMP, top)
+        self.place(end)

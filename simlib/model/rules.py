@@ -35,6 +35,17 @@ def whole(low: int, high: int) -> Parser:
     return parse
 
 
+def power_of_two(low: int, high: int) -> Parser:
+    """A power of two within bounds."""
+
+    def parse(value: Any, what: str) -> int:
+        if whole(low, high)(value, what) & (value - 1):
+            raise InputError(what, value, f"must be a power of two from {low} to {high}")
+        return int(value)
+
+    return parse
+
+
 def number(low: float, high: float) -> Parser:
     """A number within bounds."""
 

@@ -19,15 +19,14 @@ import tomli_w
 from markupsafe import Markup
 
 from simlib.errors import InputError, nearest
-from simlib.model import rules
+from simlib.model import agreement, rules
 from simlib.model.costs import Calibration, Costs, named
 from simlib.model.machine import MACHINES, Machine
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
-from simlib.model.quantities import format_duration, format_size, say_size
-from simlib.model.steps import FLAGS, MOST_TURN_PS
+from simlib.model.quantities import format_size, say_size
 from simlib.model.topology import far_share
-from simlib.model.workload import KINDS, Workload
+from simlib.model.workload import Workload
 from simlib.reading import read_toml
 
 
@@ -137,7 +136,8 @@ class Scenario:
                 "give such a one, or shared = true under [workload]: memory that all vCPUs access is not divided"
                 if divided and shares else "",
             )  # fmt: skip
-        self._check_workload()
+        memory = guest.pages * guest.page_size
+        agreement.check(self.machine, self.policy, self.workload, guest.vcpus, memory, guest.page_size)
         for name in ("sockets", "clusters"):
             if getattr(self.machine, name) > self.machine.cores:
                 raise InputError(f"machine.{name}", getattr(self.machine, name), "must not be more than the cores")
@@ -171,93 +171,6 @@ class Scenario:
             fences = vcpus * (self.costs.fence_vcpu or 0)
             changed |= {name: changed.get(name, round(given[name])) + fences for name in OF_AN_ENTRY if name in given}
         return dataclasses.replace(self.costs, **changed)
-
-    def _check_workload(self) -> None:
-        guest, workload, facts = self.guest, self.workload, self.workload.facts
-        memory, word = guest.pages * guest.page_size, WORD_PAGES * guest.page_size
-        chunk, helpers = workload.clear_chunk, workload.clear_threads
-        if chunk is not None and chunk % word:
-            raise InputError(
-                "workload.clear_chunk", format_size(chunk), f"must be a multiple of {format_size(word)} (64 pages)"
-            )
-        if chunk is not None and chunk > memory:
-            raise InputError(
-                "workload.clear_chunk", format_size(chunk),
-                f"is larger than the guest's memory of {format_size(memory)}",
-                "take a smaller one, or none to clear all of it at once",
-            )  # fmt: skip
-        if helpers and not facts.clear_threads:
-            those = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
-            raise InputError(
-                "workload.clear_threads", helpers, f"{workload.kind} has no threads that only clear",
-                f"use kind = {those}",
-            )  # fmt: skip
-        if helpers and facts.by_chunk and workload.clear_when != "lazy":
-            raise InputError(
-                "workload.clear_threads", helpers, f"they clear chunk by chunk, not {workload.clear_when}",
-                'use clear_when = "lazy"',
-            )  # fmt: skip
-        if helpers and (chunk if facts.by_chunk and chunk else memory) % (helpers * word):
-            raise InputError(
-                "workload.clear_threads", helpers,
-                f"{'a chunk' if facts.by_chunk else 'the memory'} must divide into as many parts, each a multiple of "
-                f"{format_size(word)} (64 pages)", "change clear_chunk" if facts.by_chunk else "change memory",
-            )  # fmt: skip
-        if workload.keeps_touching and not workload.access_interval:
-            raise InputError(
-                "workload.access_interval", format_duration(0), "must be more than 0",
-                "a vCPU that takes no time would go round for ever at one instant",
-            )  # fmt: skip
-        if (facts.works_on or (workload.kind == "teardown" and workload.guest_runs)) and self.machine.clock != "wall":
-            raise InputError(
-                "machine.clock", self.machine.clock, f"{workload.kind} tells how fast the guest is over time, and the "
-                "time that such a clock shows is no common one", 'use clock = "wall"',
-            )  # fmt: skip
-        if self.machine.turn and (self.machine.clock == "wall" or self.machine.turn >= MOST_TURN_PS):
-            raise InputError(
-                "machine.turn", format_duration(self.machine.turn), "CPUs have turns on one processor only, each of "
-                f"less than {format_duration(MOST_TURN_PS)}", 'use clock = "serial" or "serial_yield"',
-            )  # fmt: skip
-        machine, threads = self.machine, self.guest.vcpus + 1 + helpers
-        if machine.tick and not 0 < threads * (2 * machine.turn + machine.tick_work) < machine.tick * (
-            machine.turn > 0
-        ):
-            raise InputError(
-                "machine.tick", format_duration(machine.tick), "comes where CPUs have turns, and must leave each of "
-                f"{threads} threads a turn and its tick_work between two ticks", "give turn, and a longer tick",
-            )  # fmt: skip
-        if not facts.regions and self.policy.lock_regions > 1:
-            raise InputError(
-                "policy.lock_regions", self.policy.lock_regions, f"{workload.kind} takes the one lock of all memory",
-                "leave it out",
-            )  # fmt: skip
-        if workload.preempted_vcpus:
-            self._check_preempted()
-        if workload.kind == "teardown":
-            self._check_teardown()
-
-    def _check_preempted(self) -> None:
-        workload, most = self.workload, FLAGS - 2
-        key, given = "workload.preempted_vcpus", workload.preempted_vcpus
-        if workload.kind != "clear_under_load" or workload.clear_threads:
-            raise InputError(key, given, "only the one thread of clear_under_load takes a vCPU's CPU", "leave it out")
-        if given > self.guest.vcpus:
-            raise InputError(key, given, f"the guest has {self.guest.vcpus}", "give fewer")
-        if workload.iterations > most:
-            raise InputError("workload.iterations", workload.iterations, f"must be at most {most} with preempted vCPUs")
-
-    def _check_teardown(self) -> None:
-        policy, workload = self.policy, self.workload
-        if not policy.architecture.startswith("arm64"):
-            raise InputError(
-                "policy.architecture", policy.architecture, "teardown is that of arm64's stage 2",
-                'use kind = "zap" for x86, or architecture = "arm64"',
-            )  # fmt: skip
-        if workload.guest_runs and policy.teardown_tlb not in ("entry", "range"):
-            raise InputError(
-                "policy.teardown_tlb", policy.teardown_tlb, "a guest that runs could still use what was unmapped",
-                'use teardown_tlb = "entry" or "range", or leave guest_runs out',
-            )  # fmt: skip
 
     @classmethod
     def parse(cls, tables: Mapping[str, Any], where: str = "") -> Scenario:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The step language: what a kernel thread or a vCPU does, as a table that both engines interpret.
 
-A program is a table of integers, one row a step: ``(kind, a, b, c, d)``. Steps
+A program is a table of integers, one row a step: ``(kind, a, b, c, d, e)``. Steps
 that touch anything shared (a lock, page state, a barrier) take effect at the
 simulated time at which the thread reaches them; the others only move the
 thread's own clock. Nobody writes rows by hand: `simlib.model.program` does.
@@ -73,8 +73,12 @@ class Scan(IntEnum):
     """Send the pages that stand in the bitmap, and take them out of it."""
     ALL = 5
     """Put every page into the bitmap: all have yet to be sent."""
-    CLEAR_PAGE = 6
-    """As CLEAR, but of the current page alone."""
+    PROTECT_RUN = 6
+    """Write-protect the run of pages that RESET took out of a dirty ring, wherever the thread is."""
+    TAKE = 7
+    """Move the dirty bits into the bitmap: those that HARVEST set."""
+    SYNC = 8
+    """Log each page of a table whose entry says that it was written: what dirty bits without a buffer ask for."""
 
 
 class Mode(IntEnum):
@@ -112,8 +116,16 @@ MOST_TURN_PS = 1 << 31
 """A turn of a serial clock is shorter than this, ps: two milliseconds."""
 
 
+MOST_ENTRIES = 1 << 18
+"""A vCPU's log buffer, or its dirty ring, has at most so many entries."""
+
+
 class Page(IntEnum):
-    """State of one page's entry; beside it in the same byte, the bits of KVM's dirty log and of userspace's bitmap."""
+    """State of one page's entry; beside it in the same byte, the bits of KVM's dirty log and of userspace's bitmap.
+
+    The next write to a PROTECTED page is noticed: it faults, or, where hardware sets dirty bits (`Job.dirty_bits`),
+    sets the entry's, which is clear. A WRITABLE page is written without a trace.
+    """
 
     ABSENT = 0
     PROTECTED = 1
@@ -203,6 +215,8 @@ class Quantity(IntEnum):
     BLOCK = 10, "1: a block maps the current page", None
     DIRTY = 11, "pages in KVM's dirty log from here to the extent's end", _ANY_EXTENT
     GUESTS = 12, "vCPUs that have no lock, await none, and are not interrupted", None
+    LOGGED = 13, "pages in the thread's log buffer", None
+    RING = 14, "entries of the thread's dirty ring that were not reset", None
 
     def __new__(cls, number: int, meaning: str = "", argument: Argument | None = None) -> Quantity:
         """A number that knows what it means."""
@@ -245,9 +259,11 @@ class Step(IntEnum):
     TAKE = 10, "Take a lock.", _LOCK, _MODE, _WHOSE
     DROP = 11, "Let the lock go; by region: the one taken last. A lockless update that lost its race goes to the " \
         "target.", _LOCK, _MODE, _WHOSE, _TARGET  # fmt: skip
-    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind.", \
+    ACCESS = 12, "The guest accesses its current page. A fault goes to the target of its kind; `leave`: its log " \
+        "buffer or dirty ring is full.", \
         Argument("page_translation", 0, "steps"), Argument("page_permission", 0, "steps"), \
-        Argument("block_permission", 0, "steps"), Argument("block_translation", 0, "steps")  # fmt: skip
+        Argument("block_permission", 0, "steps"), Argument("block_translation", 0, "steps"), \
+        Argument("leave", 0, "steps")  # fmt: skip
     MAP = 13, "Change the page table entry of the current page; `logging` 1: a written page goes into the dirty log.", \
         Argument("action", words=Map), Argument("logging", 0, 2)  # fmt: skip
     BARRIER = 14, "Wait until `parties` threads have come.", Argument("barrier", 0, "barriers"), Argument("parties", 1)
@@ -256,15 +272,23 @@ class Step(IntEnum):
         Argument("page_ps"), Argument("word_ps"), Argument("unsplit_ps")  # fmt: skip
     STAMP = 16, "Write down the time and all counters.", Argument("stamp", 0, "stamps")
     LAP = 17, "`reads` 0: start the thread's stopwatch, unless a KICK before this fault did. 1: write down its time, " \
-        "and start it anew.", Argument("reads", 0, 2)  # fmt: skip
+        "and start it anew. 2: the same, if a KICK started it.", Argument("reads", 0, 3)  # fmt: skip
     SIGNAL = 18, "Raise a flag for good.", _FLAG
     SLEEP = 19, "Fall asleep for `time_ps` of the clock. WAKE must follow.", Argument("time_ps")
     WAKE = 20, "Sleep on until that time, then awake."
-    KICK = 21, "Every vCPU in the guest leaves and enters it once before its next ACCESS. `stalls` 1: its stopwatch " \
-        "starts when it leaves, and is read at once without a fault.", \
-        Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION  # fmt: skip
+    KICK = 21, "Every vCPU in the guest leaves and enters it once before its next ACCESS; its log buffer is emptied, " \
+        "as by DRAIN. `stalls` 1: its stopwatch starts when it leaves, and is read at once without a fault.", \
+        Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION, Argument("entry_ps")  # fmt: skip
     TOUCH = 22, "Change a cache line that threads share. Locks change their own.", Argument("line", 0, "lines")
-    END = 23, "The thread is done."
+    DRAIN = (
+        23,
+        "Empty the thread's log buffer into the dirty log or, if there is one, its dirty ring.",
+        Argument("entry_ps"),
+    )
+    HARVEST = 24, "Set the dirty bits of what is new in all dirty rings.", Argument("entry_ps")
+    RESET = 25, "Take the next run of harvested entries, of pages within 64, out of the rings, for SCAN's " \
+        "protect_run; go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
+    END = 26, "The thread is done."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:
         """A number that knows what it means."""

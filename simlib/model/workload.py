@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from simlib.model import rules
 
+RING_RESERVE = 64
+"""Entries of a dirty ring that KVM keeps free (include/linux/kvm_dirty_ring.h KVM_DIRTY_RING_RSVD_ENTRIES)."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -71,8 +74,11 @@ class Workload(rules.Checked):
     - `link`: bits a second that a migration can send.
     - `clear_when`: ``lazy``: each chunk is cleared just before its first page is sent (QEMU, x-clear-bitmap-shift);
       ``at_once``: the whole slot after each GET; ``at_get``: by GET itself, without manual protection; ``ring``: by the
-      reset of the dirty ring, which takes the lock for each word of neighbouring pages, or with another access than
-      ``sequential`` for each page.
+      reset of the dirty rings, which takes the lock for each run of entries whose pages lie within 64.
+    - `ring_entries`: of a vCPU's dirty ring (QEMU's dirty-ring-size), a power of two; 64 of them, and a log buffer's,
+      are kept free.
+    - `reap_every`: picoseconds that a thread of userspace sleeps between harvesting the rings; 0: there is none. A vCPU
+      whose ring is full, and each pass, harvest all rings in any case.
     - `clear_threads`: threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them
       and staying one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a
       part of the slot; 0: one thread clears all of it.
@@ -105,6 +111,8 @@ class Workload(rules.Checked):
     warm_up: int = rules.duration("100ms")
     link: int = rules.bandwidth("25Gbit/s")
     clear_when: str = rules.rule(rules.choice("lazy", "at_once", "at_get", "ring"), "lazy")
+    ring_entries: int = rules.rule(rules.power_of_two(128, 65536), 4096)
+    reap_every: int = rules.duration("1s")
     clear_threads: int = rules.rule(rules.whole(0, 64), 0)
     downtime: int = rules.duration("300ms")
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
@@ -124,3 +132,8 @@ class Workload(rules.Checked):
     def keeps_touching(self) -> bool:
         """Whether the guest touches its memory for as long as userspace works, an access each ``access_interval``."""
         return self.facts.works_on or self.guest_runs or (self.kind == "eager_split" and not self.parked)
+
+    @property
+    def rings(self) -> bool:
+        """Whether KVM tells userspace by dirty rings what the guest writes, in place of a bitmap."""
+        return self.facts.by_chunk and self.clear_when == "ring"

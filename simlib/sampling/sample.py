@@ -46,6 +46,8 @@ def why_not(scenario: Scenario) -> str:
         "only lazy clearing is sampled (workload.clear_when)": workload.clear_when != "lazy",
         "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
         "enabling the log page by page is not sampled (workload.initially_set)": not workload.initially_set,
+        "looking for dirty bits at every entry is not sampled (policy.dirty_tracking)": scenario.policy.dirty_tracking
+        == "dbm",
         "locks by region are not sampled (policy.lock_regions)": scenario.policy.lock_regions > 1,
         f"a chunk must be a multiple of {format_size(unit * guest.page_size)} (workload.clear_chunk)": chunk % unit > 0,
     }

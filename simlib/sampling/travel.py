@@ -13,6 +13,7 @@ from scipy import special
 
 from simlib.engine.random import FIXED_POINT_BITS, quantile_table
 from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS, lap_quantile
+from simlib.model.architectures import TRACKING
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
 from simlib.parallel import Check
@@ -45,6 +46,9 @@ ENABLING = 0.0
 
 FEW_FAULTS = 20
 """With fewer a window does not tell how long they take."""
+
+FULL_BUFFERS = 8
+"""Times that log buffers must be full in a window, for the same; it tries to see thrice as many."""
 
 
 class Stalls(NamedTuple):
@@ -97,6 +101,9 @@ def _most(scenario: Scenario, seen: Window) -> float:
     spread = float(quantile_table(float(costs.fault_jitter or 0.0)).max()) / 2**FIXED_POINT_BITS
     crossing = 2 * (costs.line_transfer or 0) + 4 * (costs.line_local or 0)
     fault = (spread * ((costs.fault_exit or 0) + (costs.fault_hold or 0)) + crossing + (costs.kick or 0)) * PS
+    if buffer := scenario.policy.buffer_entries:
+        full = spread * (costs.log_exit or 0) + buffer * (costs.log_entry or 0)
+        fault = max(fault, full * PS)
     longest = float(seen.longest.max())
     if seen.measured.queued <= 1e-3 * seen.measured.lost:
         return float(fault)
@@ -193,7 +200,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
             assumed = found
             clearing = window(_clear(terrain, chunk, cycles, pace), number, check)
             sent = _look_at_sending(terrain, sender, cycles, pace, number, check)
-            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]))
+            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), few_faults(scenario))
             windows += 1 + len(sent)
             events += clearing.events + sum(one.window.events for one in sent)
         longest, worst = int(np.argmax(alone)), clearing
@@ -213,11 +220,14 @@ def first_guess(scenario: Scenario) -> Pace:
     """A pace to begin with: faults wait for each other no more than they must."""
     cost, policy, vcpus = partial(cost_of, scenario), scenario.policy.resolved(), scenario.guest.vcpus
     crossing = 2 * cost("line_transfer")
+    interval = vcpus / undisturbed_rate(scenario)
+    if TRACKING[policy.dirty_tracking].dirty_bits:
+        logged = cost("dirty_set") + cost("log_entry") + cost("log_exit") / max(1, scenario.policy.buffer_entries)
+        return Pace(vcpus, interval, (1.0,), (logged,), (0.0,), **_flush_of_a_split(scenario))
     alone = cost("fault_exit", "fault_hold") + crossing
     service = {"write": cost("fault_hold") + crossing, "read": crossing}.get(policy.write_protect_fault, 0.0)
     if policy.facts.fault_flush == "broadcast":
         alone, service = alone + cost("tlb_invalidate"), max(service, cost("tlb_invalidate"))
-    interval = vcpus / undisturbed_rate(scenario)
     return Pace(vcpus, interval, (1.0,), (alone,), (service,), **_flush_of_a_split(scenario))
 
 
@@ -274,7 +284,9 @@ def _look_at_sending(
     for part, share in parts:
         frequency = float(share.sum())
         between = pace.between(frequency, float(share[1]))
-        accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
+        buffer = terrain.scenario.policy.buffer_entries
+        enough, most = (3 * FULL_BUFFERS * buffer, 400) if buffer else (ENOUGH, 10)
+        accesses = min(most * LOOK, max(LOOK, enough / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
         times = SETTLE * between, 0.0, accesses * between
         found.append(_Sent(window(View(terrain, None, share, times), seed, check), part))
     return found
@@ -294,14 +306,19 @@ def _agree(found: Floats, assumed: Floats) -> bool:
     return bool((np.abs(now - then) <= AGREES * np.maximum(np.maximum(now, then), 1e-4)).all())
 
 
-def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float) -> Pace:
+def few_faults(scenario: Scenario) -> float:
+    """With fewer a window does not tell how long they take."""
+    return max(FEW_FAULTS, FULL_BUFFERS * scenario.policy.buffer_entries)
+
+
+def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, few: float) -> Pace:
     """The pace that some windows found."""
     frequent = assumed.sum(axis=1)
     sending = [frequent[1:].mean() if one.part is None else frequent[1 + one.part] for one in sent]
     shares = [float(share) for share in (frequent[0], *sending)]
     points: list[tuple[float, float, float]] = []  # share, what a fault loses besides waiting, and keeps others waiting
     for share, spell in sorted(zip(shares, [clearing.before, *(one.window.measured for one in sent)], strict=True)):
-        if spell.faults < FEW_FAULTS:
+        if spell.faults < few:
             continue
         queued, part = spell.queued / spell.faults, spell.splits / spell.faults
         delay = max(0.0, spell.lost / spell.faults - queued)

@@ -22,14 +22,14 @@ from simlib.engine.random import SEEK_BITS
 from simlib.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineResult
 from simlib.model.job import Job
 from simlib.model.program import REGION, Thread, raised
-from simlib.model.steps import Map
+from simlib.model.steps import COUNTERS, Map
 from simlib.parallel import Check
 from simlib.sampling.course import Floats, Terrain
 from simlib.sampling.image import image, pages_of_classes, places
 from simlib.workloads.degradation import undisturbed_rate
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.guest import STOP, running_vcpu
-from simlib.workloads.kernel import PLACES
+from simlib.workloads.guest import running_vcpu
+from simlib.workloads.kernel import PLACES, STOP
 
 BACKGROUND = 64
 """Blocks, at least, that stand for the memory around a chunk."""
@@ -100,6 +100,8 @@ class WindowKernel(DirtyLog):
     chunk_pages: int = 0
     stands_for: int = 1
     """Pages of the memory for each page of the background."""
+    hardware: bool = False
+    """One write in so many changes the background, which is for the program to count."""
     owner: bool = True
     """Whether the vCPU whose program is being written touches the chunk."""
 
@@ -120,17 +122,25 @@ class WindowKernel(DirtyLog):
         with program.when(~REGION.pages(self.chunk_pages), otherwise=background):
             program.map(action, logging)
 
-    def kick(self) -> None:
+    def kick(self, time: int, entry: int = 0) -> None:
         """As stalls, only kicks that are sent while the window is open count."""
-        program, time = self.program, self.costs.kick
+        program = self.program
         if time:
             with program.when(raised(_MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time)):
                 program.kick(time, self.kicks_stall)
 
-    def read_stopwatch(self) -> None:
+    def read_stopwatch(self, of_kicks: bool = False) -> None:
         """Only stalls that end while the window is open count."""
         with self.program.when(raised(_MEASURE) & ~raised(STOP)):
-            self.program.read_stopwatch()
+            self.program.read_stopwatch(of_kicks)
+
+    def filled(self, random: np.random.Generator) -> NDArray[np.int64] | None:
+        """Counters of threads whose log buffers are anything from empty to full."""
+        if self.buffered is None:
+            return None
+        counters = np.zeros((self.scenario.guest.vcpus + 1, COUNTERS), dtype=np.int64)
+        counters[:-1, self.buffered] = random.integers(0, self.buffer_entries, len(counters) - 1)
+        return counters
 
 
 class View(NamedTuple):
@@ -188,7 +198,7 @@ def window_job(view: View, seed: int) -> Job:
         kernel.owner = False
         vcpus += [running_vcpu(kernel, logging=True, anywhere=True)] * (guest.vcpus - owners)
     main = _main(kernel, *(round(time / PS) for time in times))
-    return kernel.job(vcpus, main, barriers=1, shared=True)
+    return kernel.job(vcpus, main, barriers=1, shared=True, counters=kernel.filled(random))
 
 
 @lru_cache(maxsize=16)

@@ -49,7 +49,6 @@ def _vcpu(kernel: DirtyLog, preempted: bool = False) -> Thread:
     with program.thread() as vcpu:
         kernel.touch_region(logging=False)
         program.barrier(_POPULATED, guest.vcpus + 1)
-        faults = kernel.faults(logging=True)
         program.seek()
         program.start_stopwatch()
 
@@ -57,7 +56,7 @@ def _vcpu(kernel: DirtyLog, preempted: bool = False) -> Thread:
             with program.loop() as life:
                 with program.loop(until=REGION.done()):
                     program.run(kernel.costs.guest_access)
-                    program.access(*faults)
+                    kernel.access(logging=True)
                     with program.when(raised(_MEASURE), otherwise=program.start_stopwatch):
                         program.read_stopwatch()
                     life.leave_if(until)
@@ -69,6 +68,7 @@ def _vcpu(kernel: DirtyLog, preempted: bool = False) -> Thread:
 
         for number in range(workload.iterations if preempted else 0):
             work(until=raised(_WAKES + number))
+            kernel.drain()
             program.barrier(_AWAY, parties)
             program.barrier(_BACK, parties)
         work(until=raised(_STOP))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from simlib.model import strategy
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.program import REGION, Condition, Extent, Lock, mapped_by_block
+from simlib.model.program import REGION, Condition, Extent, Lock, Thread, in_buffer, in_ring, mapped_by_block, raised
 from simlib.model.steps import ALL, Map, Mode, Scan
-from simlib.workloads.kernel import Kernel
+from simlib.workloads.kernel import JITTER, STOP, USERSPACE, Kernel
 
 
 @dataclass
@@ -97,7 +97,8 @@ class DirtyLog(Kernel):
         selftests' is.
         """
         self.program.note("KVM_GET_DIRTY_LOG")
-        self.scan_all(*([Scan.SEND] if anew else []), Scan.COLLECT)
+        looks = self.sync_log()
+        self.scan_all(*([Scan.SEND] if anew else []), *looks, Scan.COLLECT)
 
     def get_and_clear_log(self) -> None:
         """GET without manual protection: it write-protects what it finds.
@@ -108,6 +109,8 @@ class DirtyLog(Kernel):
         program, policy, lock = self.program, self.policy, self.clear_lock
         flush_held = policy.get_flush == "under_lock" and lock is not None
         program.note("KVM_GET_DIRTY_LOG, which clears")
+        if looks := self.sync_log():
+            self.scan_all(*looks)
 
         def get_word(extent: Extent) -> None:
             program.scan(Scan.COLLECT)
@@ -120,27 +123,98 @@ class DirtyLog(Kernel):
             self.flush()
         program.back(REGION)
 
-    def reset_ring(self) -> None:
-        """The dirty ring's reset, which takes the lock for each run of entries that lie within 64 pages.
+    def leave(self, timed: bool) -> Callable[[], None] | None:
+        """What a vCPU does whose log buffer or dirty ring is full; None: it has neither."""
+        return (lambda: self._make_room(timed)) if self.drains or self.ring_entries else None
 
-        Runs are taken for words, or for single pages where the guest does not write page after page.
+    def _make_room(self, timed: bool) -> None:
+        """Empty the log buffer; where the ring is full, go to userspace and have all rings reset.
 
-        Source: virt/kvm/dirty_ring.c kvm_dirty_ring_reset.
+        Source: arch/x86/kvm/vmx/vmx.c handle_pml_full, virt/kvm/dirty_ring.c kvm_dirty_ring_check_request (6.12); QEMU
+        accel/kvm/kvm-all.c kvm_cpu_exec, KVM_EXIT_DIRTY_RING_FULL.
         """
-        program, lock = self.program, self.clear_lock
-        in_order = self.scenario.workload.access == "sequential"
-        pages, action = (WORD_PAGES, Scan.CLEAR) if in_order else (1, Scan.CLEAR_PAGE)
-        program.note("KVM_RESET_DIRTY_RINGS")
-        with program.loop(until=REGION.done()), program.extent(WORD_PAGES) as word:
-            program.scan(Scan.COLLECT)
-            with program.loop(until=word.done()), program.extent(pages) as run:
-                with program.when(run.collected()):
-                    with nullcontext() if lock is None else program.holding(lock):
-                        self.clear_word(action)
-                    program.run(0 if lock is None else self.costs.reacquire)
-                program.skip(run)
+        program, costs = self.program, self.costs
+        program.note("the log buffer or the dirty ring is full")
+        if timed:
+            program.start_stopwatch()
+        if self.drains:
+            with program.when(in_buffer(self.buffer_entries)):
+                program.run(costs.log_exit, JITTER)
+            self.drain()
+        if self.ring_entries:
+            with program.when(in_ring(self.ring_full)):
+                program.run(costs.ring_exit, JITTER)
+                self.reap()
+        if timed:
+            self.read_stopwatch()
+
+    def sync_log(self) -> list[Scan]:
+        """Learn what hardware knows of the guest's writes, before GET or CLEAR looks; returns the scans that need that.
+
+        Every vCPU is asked for its log buffer, which nobody waits for; or every entry of the page table is visited.
+
+        Source: arch/x86/kvm/x86.c kvm_arch_sync_dirty_log (6.12).
+        """
+        program, costs = self.program, self.costs
+        if self.buffer_entries:
+            program.run(self.scenario.guest.vcpus * costs.log_kick)
+            self.kick(costs.log_exit, self.drained)
+        elif self.tracking.dirty_bits:
+            self._sweep(
+                self.lock("write", regions=True), WORD_PAGES, lambda: program.hold(WORD_PAGES * costs.walk_entry)
+            )
+            return [Scan.SYNC]
+        return []
+
+    def sync_rings(self) -> None:
+        """Userspace has every vCPU leave the guest, one after another, and reaps the rings.
+
+        Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_flush.
+        """
+        program, costs = self.program, self.costs
+        program.note("reap all dirty rings")
+        with program.holding(Lock(USERSPACE, Mode.WRITE)):
+            program.run(self.scenario.guest.vcpus * costs.ring_exit)
+            self.kick(costs.ring_exit, self.drained)
+            self._reap()
+            self.scan_all(Scan.TAKE)
+
+    def last_rings(self) -> None:
+        """What the rings have when the guest has been stopped; what harvesting that costs is not modelled."""
+        with self.program.holding(Lock(USERSPACE, Mode.WRITE)):
+            self.kick(0)
+            self.program.harvest(0)
+            self.scan_all(Scan.TAKE)
+
+    def reap(self) -> None:
+        """Harvest the rings of all vCPUs, and have them reset."""
+        with self.program.holding(Lock(USERSPACE, Mode.WRITE)):
+            self._reap()
+
+    def _reap(self) -> None:
+        """The same, with userspace's lock held. The reset takes mmu_lock for each run of entries within 64 pages.
+
+        Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_reap; virt/kvm/dirty_ring.c kvm_dirty_ring_reset (6.12).
+        """
+        program, costs, lock = self.program, self.costs, self.clear_lock
+        program.harvest(costs.ring_entry)
+        with program.each_run(costs.reset_entry):
+            with nullcontext() if lock is None else program.holding(lock):
+                self.clear_word(Scan.PROTECT_RUN)
+            program.run(0 if lock is None else costs.reacquire)
         self.flush()
-        program.back(REGION)
+
+    def reaper(self) -> Thread:
+        """Userspace's thread that reaps the rings now and then, until the flag `STOP` is raised.
+
+        Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_reaper_thread.
+        """
+        program = self.program
+        with program.thread() as thread, program.loop() as life:
+            program.sleep(self.scenario.workload.reap_every)
+            life.leave_if(raised(STOP))
+            self.reap()
+        return thread
 
     @property
     def clear_lock(self) -> Lock | None:
@@ -177,6 +251,8 @@ class DirtyLog(Kernel):
         program.note("KVM_CLEAR_DIRTY_LOG")
         if self.costs.clear_ioctl:
             program.run(self.costs.clear_ioctl)
+        if self.buffer_entries:
+            self.sync_log()
 
         def clear(extent: Extent) -> None:
             if self.splits_eagerly:

@@ -21,7 +21,8 @@ from simlib.model.steps import Map, Scan
 from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.degradation import UNDISTURBED
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.guest import STOP, running_vcpu
+from simlib.workloads.guest import running_vcpu
+from simlib.workloads.kernel import STOP
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 _GO, _DIRTIED = range(2)

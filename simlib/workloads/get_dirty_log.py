@@ -20,8 +20,9 @@ from simlib.model.steps import Scan
 from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.degradation import GUEST, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.guest import STOP, running_vcpu
+from simlib.workloads.guest import running_vcpu
 from simlib.workloads.horizon import within_horizon
+from simlib.workloads.kernel import STOP
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 

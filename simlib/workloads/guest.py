@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 from simlib.model.program import REGION, Thread, mapped_by_block, raised
-from simlib.workloads.kernel import RANDOM, Kernel
-
-STOP = 0
-"""The flag that stops the guest."""
+from simlib.workloads.kernel import RANDOM, STOP, Kernel
 
 _LOOK = 64
 """Accesses of a vCPU between two looks at whether the guest has been stopped."""
@@ -21,7 +18,6 @@ def running_vcpu(kernel: Kernel, logging: bool, anywhere: bool = False) -> Threa
     """
     program, workload = kernel.program, kernel.scenario.workload
     kernel.kicks_stall = True
-    faults = kernel.faults(logging, timed=True)
     in_order = workload.access == "sequential"
     with program.thread() as vcpu:
         program.seek()
@@ -33,7 +29,7 @@ def running_vcpu(kernel: Kernel, logging: bool, anywhere: bool = False) -> Threa
                 if kernel.scenario.guest.mapped_as_blocks and kernel.costs.split_access:
                     with program.when(~mapped_by_block()):
                         program.run(kernel.costs.split_access)
-                program.access(*faults)
+                kernel.access(logging, timed=True)
                 with program.every(_LOOK):
                     life.leave_if(raised(STOP))
                 if workload.slow_fault_every:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.model import strategy
+from simlib.model.architectures import TRACKING
 from simlib.model.costs import Costs
 from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, SHARING, Discipline
@@ -19,12 +20,19 @@ from simlib.model.program import REGION, Condition, Extent, Lock, Program, Threa
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Step, Whose
 from simlib.model.topology import Placement, placement
+from simlib.model.workload import RING_RESERVE
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
 
-_JITTER, RANDOM, _TICK, _KICK = 1, 2, 3, 4
+USERSPACE = REGIONS
+"""Index of userspace's lock, where there are dirty rings, which go with no regions."""
+
+JITTER, RANDOM, _TICK, _KICK = 1, 2, 3, 4
 """Distributions of a job's times: as `Costs.fault_jitter` says, exponential, and as `Machine` says of ticks, kicks."""
+
+STOP = 0
+"""The flag that stops a guest that works on."""
 
 PLACES = 1
 """Distribution of the places that the guest touches, where it is not uniform."""
@@ -92,6 +100,10 @@ class Kernel:
     """Whether a kick is a stall of the guest by itself: its stopwatch stands between two faults."""
     image: Image | None = None
     """What the memory is like when the run begins, if it is neither empty nor all mapped."""
+    buffered: int | None = field(default=None, init=False)
+    """The counter of pages in a log buffer, where a program counts them."""
+    hardware: bool = True
+    """Whether the engine sets dirty bits and fills log buffers; else the programs take as long as that does."""
 
     def __post_init__(self) -> None:
         """Resolve what the scenario leaves to the architecture."""
@@ -100,6 +112,11 @@ class Kernel:
         self.costs = Spent(self.scenario.machine_costs)
         if self.policy.facts.page_fence:
             self.costs.used.add("fence_vcpu")  # it is part of what those take that change an entry
+        self.tracking = TRACKING[self.policy.dirty_tracking]
+        self.buffer_entries = self.policy.buffer_entries
+        workload = self.scenario.workload
+        self.ring_entries: int = workload.ring_entries if workload.rings else 0
+        self.ring_full = max(0, self.ring_entries - RING_RESERVE - self.buffer_entries)
         self.places = self.places or (self.scenario.workload.zipf_exponent,)
 
     @property
@@ -115,7 +132,8 @@ class Kernel:
     def lock(self, mode: str, regions: bool = False) -> Lock:
         """The lock that one of the policy's words means; `regions`: that of the memory at hand, if there is one."""
         if mode == "lockless":
-            first = REGIONS + (self.policy.lock_regions if self.policy.lock_regions > 1 else 0)
+            others = self.policy.lock_regions if self.policy.lock_regions > 1 else int(self.ring_entries > 0)
+            first = REGIONS + others
             return Lock(first, Mode.WRITE, Whose.THREAD)
         shared = mode == "read" and LOCKS[self.policy.lock] in SHARING
         how = Mode.READ if shared else Mode.WRITE
@@ -136,9 +154,9 @@ class Kernel:
         """Change the entry of the page that faulted."""
         self.program.map(action, logging)
 
-    def read_stopwatch(self) -> None:
-        """A fault is over."""
-        self.program.read_stopwatch()
+    def read_stopwatch(self, of_kicks: bool = False) -> None:
+        """A fault is over, or, `of_kicks`, what a kick began."""
+        self.program.read_stopwatch(of_kicks)
 
     def faults(self, logging: bool, timed: bool = False) -> list[Callable[[], None]]:
         """What each of the four kinds of fault does, in the order of `Step.ACCESS`; `timed`: by the stopwatch, too."""
@@ -162,18 +180,51 @@ class Kernel:
             self.program.note(f"fault: {name}")
             if timed:
                 self.program.start_stopwatch()
+            self.drain()
             self._fault(mode, time, invalidate, action, sections, logging)
             if timed:
                 self.read_stopwatch()
 
-        return [lambda name=name, kind=kind: fault(name, *kind) for name, kind in zip(_FAULTS, kinds, strict=True)]  # type: ignore[misc]  # mypy takes the defaults for parameters
+        found: list[Callable[[], None]] = [
+            lambda name=name, kind=kind: fault(name, *kind)  # type: ignore[misc]  # mypy takes the defaults for parameters
+            for name, kind in zip(_FAULTS, kinds, strict=True)
+        ]
+        if self.tracking.dirty_bits and not self.hardware:
+            found[1] = lambda: self._logged_write(timed)
+        return found
+
+    def access(self, logging: bool, timed: bool = False) -> None:
+        """The guest touches its page; `timed`: what keeps it from that is, by the stopwatch."""
+        self.program.access(*self.faults(logging, timed), leave=self.leave(timed) if logging else None)
+
+    @property
+    def drains(self) -> bool:
+        """Whether a vCPU's log buffer has to be emptied whenever it leaves the guest.
+
+        Source: arch/x86/kvm/vmx/vmx.c __vmx_handle_exit, vmx_flush_pml_buffer (6.12).
+        """
+        return self.hardware and self.buffer_entries > 0
+
+    @property
+    def drained(self) -> int:
+        """What a page takes then, ps."""
+        return self.costs.log_entry if self.drains else 0
+
+    def drain(self) -> None:
+        """A vCPU has left the guest."""
+        if self.drains:
+            self.program.drain(self.drained)
+
+    def leave(self, timed: bool) -> Callable[[], None] | None:
+        """What a vCPU does whose log buffer or dirty ring is full; None: it has neither."""
+        return None
 
     def _fault(self, mode: str, hold: int, invalidate: int, action: Map, sections: int, logging: bool) -> None:
         program, lock = self.program, self.lock(mode, regions=True)
-        program.run(self.costs.fault_exit, _JITTER)
+        program.run(self.costs.fault_exit, JITTER)
         for section in range(sections):
             with program.holding(lock):
-                program.hold(hold // sections, _JITTER)
+                program.hold(hold // sections, JITTER)
                 if section == sections - 1:
                     if mode != "lockless":
                         for line in range(self.policy.facts.data_lines):
@@ -182,8 +233,28 @@ class Kernel:
                         self._flush_after_split()
                     if invalidate:
                         with program.holding(Lock(INTERCONNECT, Mode.WRITE)):
-                            program.hold(invalidate, _JITTER)
+                            program.hold(invalidate, JITTER)
                     self.map_page(action, logging)
+
+    def _logged_write(self, timed: bool) -> None:
+        """What a write to a clean page takes where hardware sets the dirty bit, and each time that its buffer is full.
+
+        What other exits drain is drained here in their place.
+        """
+        program, costs = self.program, self.costs
+        program.note("write to a clean page, which hardware notices")
+        program.run(costs.dirty_set)
+        self.map_page(Map.PAGE, True)
+        if timed:
+            self.read_stopwatch(of_kicks=True)
+        if self.buffer_entries:
+            with program.every(self.buffer_entries) as self.buffered:
+                if timed:
+                    program.start_stopwatch()
+                program.run(costs.log_exit, JITTER)
+                program.run(self.buffer_entries * costs.log_entry)
+                if timed:
+                    self.read_stopwatch()
 
     def _flush_after_split(self) -> None:
         """Once for each block that the host backs the memory with: what it held, down to the pages, is mapped anew.
@@ -199,25 +270,29 @@ class Kernel:
         """A fault that takes the lock whatever the log says, and changes nothing that the log knows of."""
         program, costs = self.program, self.costs
         program.start_stopwatch()
-        program.run(costs.fault_exit, _JITTER)
+        self.drain()
+        program.run(costs.fault_exit, JITTER)
         with program.holding(self.lock(self.policy.translation_fault, regions=True)):
-            program.hold(costs.fault_hold, _JITTER)
+            program.hold(costs.fault_hold, JITTER)
         self.read_stopwatch()
 
     def touch_region(self, logging: bool) -> None:
-        """Touch every page of the region once; the first time, the host finds the memory block by block."""
+        """Touch every page of the region once; the first time, the host finds the memory block by block.
+
+        With the log enabled the vCPU leaves the guest behind it.
+        """
         program, costs = self.program, self.costs
-        faults = self.faults(logging)
 
         def touch(extent: Extent) -> None:
             with program.loop(until=extent.done()):
                 if costs.guest_access:
                     program.run(costs.guest_access)
-                program.access(*faults)
+                self.access(logging)
                 program.advance(1, extent)
 
         if logging:
             touch(REGION)
+            self.drain()
         else:
             backing_pages = 1 if self.scenario.guest.backing == "4k" else self.block_pages
             with program.loop(until=REGION.done()), program.extent(backing_pages) as found:
@@ -239,15 +314,18 @@ class Kernel:
         spend(time)
         if costs.interrupt:
             with self.program.when(in_guest(1)):
-                self.kick()  # both begin as it is sent: the vCPU leaves, the caller waits
+                self.kick(costs.kick, self.drained)  # both begin as it is sent: the vCPU leaves, the caller waits
                 spend(costs.interrupt)
         else:
-            self.kick()
+            self.kick(costs.kick, self.drained)
 
-    def kick(self) -> None:
-        """Interrupt the vCPUs, as far as that costs them anything."""
-        if self.costs.kick:
-            self.program.kick(self.costs.kick, self.kicks_stall, _KICK if self.scenario.machine.kick_spread else 0)
+    def kick(self, time: int, entry: int = 0) -> None:
+        """Interrupt the vCPUs for as long, as far as that costs them anything; `entry`: for each page that they logged.
+
+        Every interrupt empties log buffers: an exit does.
+        """
+        if time or self.drains:
+            self.program.kick(time, self.kicks_stall, _KICK if self.scenario.machine.kick_spread else 0, entry)
 
     def adapt(self, condition: Condition, lock: Lock) -> None:
         """A hold ends: the adaptive batch, if the strategy has one, doubles or halves."""
@@ -274,6 +352,7 @@ class Kernel:
         shared: bool = False,
         helpers: Sequence[Thread] = (),
         parts: int = 1,
+        counters: NDArray[np.int64] | None = None,
     ) -> Job:
         """All that an engine needs: as many vCPU threads as the guest has, one main thread, and what helps it.
 
@@ -281,6 +360,7 @@ class Kernel:
         - `populated`: whether all memory is mapped from the beginning.
         - `shared`: whether every vCPU walks all of the memory, rather than its own part.
         - `helpers`: further threads.
+        - `counters`: as `Job.counters`.
         - `parts`: into how many parts the memory is divided, of which each further thread walks the next one.
         """
         guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
@@ -314,6 +394,12 @@ class Kernel:
             write_percent=self.scenario.workload.write_percent,
             vcpus=guest.vcpus,
             first_batch=self.first_batch,
+            counters=counters,
+            dirty_bits=self.tracking.dirty_bits and self.hardware,
+            dirty_set_ps=costs.dirty_set if self.tracking.dirty_bits and self.hardware else 0,
+            buffer_entries=self.buffer_entries if self.drains else 0,
+            ring_entries=self.ring_entries,
+            ring_full=self.ring_full,
             stamps=tuple(self.stamps),
             lock_names=tuple(name for name, _ in locks),
             thread_names=(
@@ -344,7 +430,7 @@ class Kernel:
 
     def _jitter(self, steps: NDArray[np.int64]) -> float:
         """Coefficient of variation of what faults take, if anything of the program varies so."""
-        timed = np.isin(steps[:, 0], (Step.RUN, Step.HOLD)) & (steps[:, 2] == _JITTER)
+        timed = np.isin(steps[:, 0], (Step.RUN, Step.HOLD)) & (steps[:, 2] == JITTER)
         return float(self.costs.fault_jitter) if timed.any() else 0.0
 
     def _transfers(self) -> tuple[int, int]:
@@ -359,6 +445,8 @@ class Kernel:
         policy = self.policy
         kind = LOCKS[policy.lock]
         locks = [("mmu_lock", kind), ("interconnect", Discipline.SERVER)]
+        if self.ring_entries:
+            locks.append(("userspace's lock", Discipline.QUEUED_SPIN))
         if policy.lock_regions > 1:
             locks += [(f"mmu_lock of region {i}", kind) for i in range(policy.lock_regions)]
         if "lockless" in (policy.write_protect_fault, policy.translation_fault):

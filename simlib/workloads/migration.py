@@ -5,7 +5,8 @@ The memory is mapped when the run begins. The guest runs undisturbed for a while
 after pass the migration thread does GET and, chunk by chunk, CLEAR and send, as QEMU does (migration/ram.c
 ram_save_iterate and migration_bitmap_clear_dirty, accel/kvm/kvm-all.c kvm_log_clear). It switches over when what GET
 found can be sent within the downtime, or at the limit of passes or of time, and collects what is dirty then. What
-follows (stop-and-copy or post-copy) sends that and takes no lock.
+follows (stop-and-copy or post-copy) sends that and takes no lock. With dirty rings each pass reaps these instead, and
+so do a vCPU whose ring is full, and a thread now and then.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from simlib.model.steps import Scan, Stamp
 from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.degradation import GUEST, LEVELS, SWITCHOVER, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
-from simlib.workloads.guest import STOP, running_vcpu
+from simlib.workloads.guest import running_vcpu
 from simlib.workloads.horizon import within_horizon
+from simlib.workloads.kernel import STOP
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics
 from simlib.workloads.scaled import sample
 
@@ -39,6 +41,8 @@ def build(scenario: Scenario) -> Job:
     vcpu = running_vcpu(kernel, logging=True)
     main = _main(kernel)
     helpers = [_helper(kernel, number) for number in range(scenario.workload.clear_threads)]
+    if kernel.ring_entries and scenario.workload.reap_every:
+        helpers = [kernel.reaper()]
     shared = scenario.workload.shared
     return kernel.job(vcpu, main, barriers=2, populated=True, shared=shared, helpers=helpers)
 
@@ -55,7 +59,7 @@ def page_time(scenario: Scenario) -> int:
 def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
     few = workload.downtime // page_time(kernel.scenario)
-    get = {"at_get": kernel.get_and_clear_log, "ring": kernel.reset_ring}.get(workload.clear_when, kernel.get_log)
+    get = {"at_get": kernel.get_and_clear_log, "ring": kernel.sync_rings}.get(workload.clear_when, kernel.get_log)
     with program.thread() as main:
         kernel.stamp("start")
         program.sleep(workload.warm_up)
@@ -78,7 +82,7 @@ def _main(kernel: DirtyLog) -> Thread:
                 kernel.stamp("sent", number)
                 passes.leave_if(clock_shows(workload.timeout))
         kernel.stamp("switchover")
-        kernel.get_log()
+        (kernel.last_rings if kernel.ring_entries else kernel.get_log)()
         kernel.stamp("left")
         program.signal(STOP)
         program.signal(_DONE)

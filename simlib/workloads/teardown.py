@@ -20,9 +20,9 @@ from simlib.model.program import REGION, Extent, Lock, Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Map, Mode
 from simlib.model.unmapping import Unmapping, unmapping
-from simlib.workloads.guest import STOP, running_vcpu
+from simlib.workloads.guest import running_vcpu
 from simlib.workloads.horizon import within_horizon
-from simlib.workloads.kernel import INTERCONNECT, Kernel
+from simlib.workloads.kernel import INTERCONNECT, STOP, Kernel
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, phase_seconds
 
 

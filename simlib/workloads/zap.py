@@ -12,8 +12,8 @@ from simlib.model.program import REGION, Thread
 from simlib.model.scenario import Scenario
 from simlib.model.steps import ALL, Map, Stamp
 from simlib.workloads.degradation import GUEST, degradation, guest_metrics
-from simlib.workloads.guest import STOP, running_vcpu
-from simlib.workloads.kernel import Kernel
+from simlib.workloads.guest import running_vcpu
+from simlib.workloads.kernel import STOP, Kernel
 from simlib.workloads.metrics import LOCKS, Kind, Metric, Values, lock_metrics, nothing, phase_seconds
 
 
@@ -56,7 +56,7 @@ def _zap(kernel: Kernel) -> None:
             program.map(Map.ZAP)
             program.advance(size)
         program.back(REGION)
-        kernel.kick()
+        kernel.kick(kernel.costs.kick)
         with program.loop(until=REGION.done()), program.extent(ALL) as hold:
             ends = hold.done()
             if not isinstance(lets_go, strategy.Never):

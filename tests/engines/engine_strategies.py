@@ -21,7 +21,9 @@ from simlib.model.program import (
     clock_shows,
     held,
     in_bitmap,
+    in_buffer,
     in_guest,
+    in_ring,
     mapped_by_block,
     raised,
 )
@@ -58,6 +60,12 @@ TURNS = ({}, {}, {"turn_ps": 900}, {"turn_ps": 300_000}, {"turn_ps": 900, "tick_
          {"turn_ps": 20_000, "tick_ps": 2_000_000, "tick_work_ps": 30_000, "look_ps": 25_000})  # fmt: skip
 CLOCKS = ({"clock": Clock.WALL},
           *({"clock": clock, **turns} for clock in (Clock.SERIAL, Clock.SERIAL_YIELD) for turns in TURNS))  # fmt: skip
+RING = {
+    "ring_entries": 8192,
+    "ring_full": 5,
+}  # a lockless update that is done again and again pushes its page each time
+LOGS = ({}, {}, {"dirty_bits": True, "dirty_set_ps": 300}, {"dirty_bits": True, "dirty_set_ps": 3, "buffer_entries": 4},
+        {"dirty_bits": True, "dirty_set_ps": 0, "buffer_entries": 9, **RING}, {"dirty_set_ps": 0, **RING})  # fmt: skip
 LINES = 2
 QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
 """Places: three quarters of them in the first tenth."""
@@ -130,7 +138,9 @@ def scenarios(draw, kinds=KINDS):
             fault_lock_sections=draw(st.integers(0, 3)),
             eager_split=draw(st.sampled_from([None, True, False])),
             split_alloc=draw(st.sampled_from(["default", "under_lock", "drop", "under_read_lock"])),
-            lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" else 1,
+            lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" and when != "ring" else 1,
+            dirty_tracking=draw(st.sampled_from(["default", "pml", "hdbss", *["dbm"] * (when != "ring")])),
+            log_buffer=draw(st.sampled_from([1, 7, 40])),
             zap_lets_go=draw(st.one_of(strategies(), st.just("blocks >= 2 and waiters >= 1"))),
         ),
         workload=Workload(
@@ -146,6 +156,8 @@ def scenarios(draw, kinds=KINDS):
             warm_up=draw(st.sampled_from([0, 70_000_000])),
             link=draw(st.sampled_from([10**11, 10**13])),
             clear_when=when,
+            ring_entries=draw(st.sampled_from([128, 256])),
+            reap_every=draw(st.sampled_from([0, 400_000_000])),
             clear_threads=draw(
                 st.sampled_from([n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)])
             ),
@@ -170,7 +182,9 @@ def busy_scenarios(draw):
     short = st.sampled_from([0, 1_000, 3_700, 50_001])
     costs = {cost: draw(short) for cost in ("fault_exit", "fault_hold", "tlb_invalidate", "flush", "reacquire", "kick",
                                             "interrupt", "split_alloc", "split_block", "split_hold",
-                                            "zap_block", "line_transfer", "line_local", "clear_ioctl")}  # fmt: skip
+                                            "zap_block", "line_transfer", "line_local", "clear_ioctl", "dirty_set",
+                                            "log_exit", "log_entry", "log_kick", "ring_exit", "ring_entry",
+                                            "reset_entry")}  # fmt: skip
     costs["clear_page"], costs["enable_page"] = draw(st.sampled_from([0, 700, 3_000])), draw(st.sampled_from([0, 900]))
     access = draw(st.sampled_from([9_000, 20_000, 70_001]))
     divided = {"clear_under_load": words, "migration": chunk or words}.get(kind, 1)
@@ -187,7 +201,9 @@ def busy_scenarios(draw):
             lets_go=draw(strategies()),
             eager_split=draw(st.sampled_from([None, True, False])),
             split_alloc=draw(st.sampled_from(["default", "drop"])),
-            lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" else 1,
+            lock_regions=draw(st.sampled_from([1, 1, 3])) if kind != "zap" and when != "ring" else 1,
+            dirty_tracking=draw(st.sampled_from(["default", "pml", "hdbss", *["dbm"] * (when != "ring")])),
+            log_buffer=draw(st.sampled_from([1, 30])),
         ),
         workload=Workload(
             kind=kind,
@@ -202,6 +218,8 @@ def busy_scenarios(draw):
             warm_up=draw(st.sampled_from([0, 10_000_000])),
             link=draw(st.sampled_from([10**13, 10**14])),
             clear_when=when,
+            ring_entries=draw(st.sampled_from([128, 256])),
+            reap_every=draw(st.sampled_from([0, 10_000_000])),
             clear_threads=draw(st.sampled_from(threads)),
             downtime=draw(st.sampled_from([0, 10_000])),
             pass_limit=draw(st.integers(1, 3)),
@@ -214,7 +232,8 @@ def busy_scenarios(draw):
 class _Writer:
     """Writes the programs of a job; every choice is hypothesis's."""
 
-    def __init__(self, draw, threads, locks, own, stamped):
+    def __init__(self, draw, threads, locks, own, stamped, roomy):
+        self.roomy = roomy  # no log buffer or dirty ring is ever full
         self.draw, self.threads, self.locks, self.own, self.stamped = draw, threads, locks, own, stamped
         self.program, self.flag = Program(), None
         self.servers = [i for i, kind in enumerate(locks) if kind == Discipline.SERVER]
@@ -274,15 +293,17 @@ class _Writer:
         def fault(action):
             logging = self.draw(st.integers(0, 1))
 
-            timed = self.draw(st.booleans())
+            timed, drains = self.draw(st.booleans()), self.draw(st.booleans())
 
             def handle():
                 if timed:
                     p.start_stopwatch()
                 self.run()
+                if drains:
+                    p.drain(self.draw(TIMES))
                 self.section(lambda lock: p.map(action, logging))
                 if timed:
-                    p.read_stopwatch()
+                    p.read_stopwatch(self.draw(st.booleans()))
 
             return handle
 
@@ -291,11 +312,31 @@ class _Writer:
         stride, batch = self.draw(st.sampled_from([7, 16, 64])), self.draw(st.sampled_from([64, 100, ALL]))
         with p.loop(until=REGION.done()), p.extent(batch, aligned=self.draw(st.booleans())) as part:
             with p.loop(until=part.done()):
-                p.access(*faults)
+                p.access(*faults, leave=self.draw(st.sampled_from([None, self.leave])) if self.roomy else self.leave)
                 if self.draw(st.integers(0, 3)) == 0:
                     p.read_stopwatch()
                 p.advance(stride, part)
         p.back(REGION)
+
+    def leave(self):
+        """What a vCPU does whose log buffer or dirty ring is full: make room, as userspace would."""
+        p = self.program
+        self.run()
+        p.drain(self.draw(TIMES))
+        with p.when(in_ring(self.draw(st.sampled_from([1, 1, 3])))):
+            p.run(self.draw(TIMES))
+            self.reap(Lock(0, Mode.WRITE))
+        with p.when(in_buffer(1)):
+            p.run(1_000)
+
+    def reap(self, lock):
+        """Harvest the dirty rings, and reset what was."""
+        p = self.program
+        p.harvest(self.draw(TIMES))
+        with p.each_run(self.draw(TIMES)):
+            with p.holding(lock):
+                p.scan(Scan.PROTECT_RUN, *(self.draw(TIMES) for _ in range(3)))
+                self.stamp_before(lock.mode)
 
     def scan(self):
         p = self.program
@@ -310,7 +351,7 @@ class _Writer:
         p = st.sampled_from([hold.pages(64), hold.pages(128), hold.beyond_batch(), held(self.draw(TIMES)),
                              lock.waiters(1), lock.vcpus(1), clock_shows(self.draw(TIMES)), mapped_by_block(),
                              in_bitmap(3), raised(0), hold.dirty(), hold.collected(), in_guest(1),
-                             in_guest(2)])  # fmt: skip
+                             in_guest(2), in_buffer(1), in_ring(2)])  # fmt: skip
         found = self.draw(p)
         for _ in range(self.draw(st.integers(0, 2))):
             other = self.draw(p)
@@ -332,7 +373,9 @@ class _Writer:
                     if self.draw(st.booleans()):
                         with p.when(in_guest(1)):
                             p.run(self.draw(TIMES))
-                        p.kick(self.draw(TIMES), self.draw(st.booleans()))
+                        p.kick(self.draw(TIMES), self.draw(st.booleans()), 0, self.draw(TIMES))
+                    if self.draw(st.integers(0, 3)) == 0:
+                        self.reap(Lock(0, Mode.WRITE))
                     p.back(chunk)
                     late = clock_shows(self.draw(TIMES))
                     times = [self.draw(TIMES) for _ in range(2)]
@@ -419,7 +462,8 @@ def jobs(draw, stamped=False):
     own = draw(
         st.sampled_from([None, Discipline.LOCKLESS, Discipline.QUEUED_SPIN, Discipline.QUEUED_RW, Discipline.FAIR_RW])
     )
-    writer = _Writer(draw, threads, locks, own, stamped)
+    logs = draw(st.sampled_from(LOGS))
+    writer = _Writer(draw, threads, locks, own, stamped, roomy=len(logs) < 3)
     phases = draw(st.integers(1, 3))
     flagged = draw(st.booleans())
     first = writer.life(phases, True if flagged else None)
@@ -451,6 +495,7 @@ def jobs(draw, stamped=False):
         lock_pages=draw(st.sampled_from([64, 192, 256])),
         vcpus=draw(st.integers(0, threads)),
         first_batch=draw(st.sampled_from([64, 128])),
+        counters=draw(st.sampled_from([None, np.arange(8 * threads).reshape(threads, 8) % 3])),
         notes=writer.program.notes(),
         write_percent=draw(st.sampled_from([100, 50, 3])),
         stamps=tuple(Stamp("stamp", i) for i in range(STAMPS)),
@@ -458,4 +503,5 @@ def jobs(draw, stamped=False):
         thread_names=tuple(f"thread {i}" for i in range(threads)),
         barriers=2,
         **draw(st.sampled_from(CLOCKS)),
+        **logs,
     )

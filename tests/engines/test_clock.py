@@ -16,7 +16,7 @@ def job_of(programs, clock, stamps=1, barriers=1):
     rows, entries = [], []
     for steps in programs:
         entries.append(len(rows))
-        rows += [[*step, *[0] * (5 - len(step))] for step in steps]
+        rows += [[*step, *[0] * (6 - len(step))] for step in steps]
     n = len(programs)
     return Job(
         np.array(rows), np.array(entries), np.zeros((n, 2), int), np.array([Discipline.QUEUED_SPIN]), 0, 0, 0,

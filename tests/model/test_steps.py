@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def job_of(rows, **fields):
-    rows = [[*row, *[0] * (5 - len(row))] for row in rows]
+    rows = [[*row, *[0] * (6 - len(row))] for row in rows]
     return Job(np.array(rows), np.zeros(1, int), np.array([[0, 64]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
                **fields)  # fmt: skip
 
@@ -75,8 +75,8 @@ def test_a_quantity_s_argument_out_of_its_range_is_named(quantity):
 @pytest.mark.parametrize("whose", [1, 2])
 def test_locks_of_threads_and_regions_must_all_be_there(whose):
     with pytest.raises(InputError, match=r"\(TAKE\).lock = 0: the job has only 1 locks"):
-        Job(np.array([[Step.TAKE, 0, 1, whose, 0], [Step.END, 0, 0, 0, 0]]), np.zeros(2, int), np.array([[0, 64]] * 2),
-            np.zeros(1, int), 0, 0, 0, np.zeros(2, int), pages=128)  # fmt: skip
+        Job(np.array([[Step.TAKE, 0, 1, whose, 0, 0], [Step.END, 0, 0, 0, 0, 0]]), np.zeros(2, int),
+            np.array([[0, 64]] * 2), np.zeros(1, int), 0, 0, 0, np.zeros(2, int), pages=128)  # fmt: skip
 
 
 def test_no_skip_leaves_its_extent():

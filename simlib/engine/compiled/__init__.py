@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The fast engine: the step language interpreted by Numba, a room a subject.
 
-`simlib.engine.reference` is the definition; this computes the same thing, event for event.
-`state` says what a run is made of, `calendar` whose turn it is, `ahead` what needs no turn (by what `reach` found out
-before, and `rounds` learnt), `clock` how time passes, `turns` who has an emulator's one processor, `locks` who gets a
-lock, `memory` what the page table and the log say, `statistics` what is written down, and `interpreter` goes from step
-to step.
+`simlib.engine.reference` is the definition; this computes the same thing, event for event. `state` says what a run is
+made of, `calendar` whose turn it is, `ahead` what needs no turn (by what `reach` found out before, and `rounds`
+learnt), `access` how the guest touches memory, `clock` how time passes, `turns` who has an emulator's one processor,
+`locks` who gets a lock, `memory` what the page table and the log say, `logs` what log buffers and dirty rings hold,
+`statistics` what is written down, and `interpreter` goes from step to step.
 """
 
 from __future__ import annotations
@@ -67,10 +67,12 @@ def run(
     state = run_of(job, seed, trace, ledger, first_calendar(len(job.entry), job.turn_ps > 0))
     world = state.worlds[0]
     _compile_for(state)
-    while world["status"] == RUNNING:
+    while world["status"] == RUNNING and world["overflow_at"] < 0:
         advance(state, BUDGET)
         if progress is not None:
             progress(int(world["events"]), int(world["now"]))
+    if world["overflow_at"] >= 0:
+        raise limits.overflow(int(world["overflow_at"]))
     if world["status"] == DEADLOCK:
         raise limits.deadlock(job, int(world["now"]), state.threads["ended"])
     if world["status"] == PAST_HORIZON:

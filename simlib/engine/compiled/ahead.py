@@ -7,14 +7,14 @@ least key at which another thread could change what it sees, or could see what i
 step had been an event, counters included. Why this is exact:
 
 - Only some threads can change what others see, or look at what others did: those from whose first step a SCAN, STAMP,
-  SIGNAL, KICK, a Map.ZAP or a look at the page table or log can be reached (`changers`). They do so at their
-  next event at the earliest.
+  SIGNAL, KICK, HARVEST, RESET, a Map.ZAP or a look at the page table or log can be reached (`changers`). They do so at
+  their next event at the earliest.
 - A changer that waits for a lock or at a barrier is woken by another thread's event, and acts at that event's time at
   the earliest; so the next event of any other thread bounds it. A barrier that this very thread must come to first
   does not open before it, which is no bound at all.
 - A thread whose memory nobody else but changers touches (`alone`) may even fault, take a lockless lock that only it
-  takes, and map. Where others map the same memory, they turn faults into hits, never the reverse, unless they split a
-  block (then a thread does not run ahead); so a hit stays one, and a fault waits for its time.
+  takes, map, and log. Where others map the same memory, they turn faults into hits, never the reverse, unless they
+  split a block (then a thread does not run ahead); so a hit stays one, and a fault waits for its time.
 - A changer that clears an extent word after word comes to a thread's region, or to its extent's end, no sooner than the
   pages take that stand in log and bitmap on the way; as long as it is the only changer, no page leaves them before.
 - A bitmap that only one thread scans is that thread's own: it sends word after word.

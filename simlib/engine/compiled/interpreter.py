@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from simlib.engine.compiled import ahead, calendar, clock, locks, memory, reach, rounds, statistics, turns
+from simlib.engine.compiled import ahead, calendar, clock, locks, logs, memory, reach, rounds, statistics, turns
+from simlib.engine.compiled.access import access
 from simlib.engine.compiled.inline import apart, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
 from simlib.engine.compiled.state import DEADLOCK, FINISHED, PAST_HORIZON, RUNAWAY, RUNNING
@@ -68,6 +69,10 @@ def shared_quantity(world, threads, queues, waiting, pages, blocks, thread, step
         return guests(threads, world.vcpus)
     if asked == Quantity.DIRTY:
         return memory.any_ahead(pages, thread, argument, Page.DIRTY, step.d)
+    if asked == Quantity.LOGGED:
+        return thread.logged
+    if asked == Quantity.RING:
+        return thread.pushed - thread.reset
     lock = argument if argument >= 0 else thread.region_lock
     if asked == Quantity.VCPUS:
         return locks.waiting_below(waiting, lock, queues[lock], world.vcpus)
@@ -168,6 +173,8 @@ def rare_step(run, thread, number, step):
         return wait_for_all(run, thread, number, step)
     if kind == Step.WAKE:
         return sleep_on(run, thread)
+    if Step.DRAIN <= kind <= Step.RESET:
+        return logs.keep_books(run, thread, number, step)
     thread.pc += 1
     if kind == Step.STAMP:
         statistics.stamp(run, thread, step.a)
@@ -184,7 +191,7 @@ def rare_step(run, thread, number, step):
         for j in range(world.vcpus):
             other = run.threads[j]
             if j != number and in_guest(other):
-                other.kick = time
+                other.kick = time + logs.drain(run, other, j) * step.d
                 other.kick_stalls = step.b
         statistics.note(world, run.books.trace, now, number, statistics.KICK, time)
     else:  # END
@@ -202,13 +209,14 @@ def shared_step(run, thread, number, step, now):
     """A step that others can see, at its time; returns the thread's clock, or ASLEEP."""
     kind, world, books, pages, blocks = step.kind, run.worlds[0], run.books, run.pages, run.blocks
     if kind == Step.ACCESS:
-        return memory.access(world, books, pages, blocks, thread, number, step)
+        return access(run, thread, number, step)
     if kind == Step.TAKE:
         return locks.take(run, thread, number, step, now)
     if kind == Step.DROP:
         return locks.drop(run, thread, number, step, now)
     if kind == Step.MAP:
-        memory.map_page(world, books.trace, books.ledger, pages, blocks, thread, number, step)
+        if memory.map_page(world, books.trace, books.ledger, pages, blocks, thread, number, step):
+            logs.mark(world, pages, run.rings, thread, number, thread.page)
         return now
     if kind == Step.SCAN:
         return memory.scan(world, books.trace, books.ledger, pages, blocks, thread, number, step)

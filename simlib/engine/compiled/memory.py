@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
-from simlib.engine.compiled.clock import HOLD, IDLE, RUN, shown
+from simlib.engine.compiled.clock import HOLD, IDLE, RUN
 from simlib.engine.compiled.inline import apart, item, small
-from simlib.engine.compiled.statistics import FAULT, FIRST_SCAN, MAPPED, SCAN, WRITE, end_kick, enter, note
+from simlib.engine.compiled.statistics import FIRST_SCAN, MAPPED, SCAN, WRITE, enter, note
 from simlib.engine.limits import PADDING
 from simlib.model.steps import STATE, Block, Map, Page, Scan
 
-_LOGGED = int(Page.DIRTY | Page.COLLECTED)
-NO_FAULT = -1
+_BITS = int(Page.DIRTY | Page.COLLECTED)
+NO_FAULT, LOGGED = -1, 4
+"""Beside the four kinds of fault: none; none, but a write that hardware notices."""
 
 WORD_PAGES = 64
 """Pages of a bitmap's word."""
+
+_PROTECTS = (Scan.CLEAR, Scan.PROTECT, Scan.PROTECT_RUN)
+"""Scans that withdraw the permission to write without being noticed."""
 
 
 @small
@@ -32,7 +36,7 @@ def fault_of(world, pages, blocks, page):
         if state == Page.ABSENT:
             return 0
         if state == Page.PROTECTED and writes(world, page):
-            return 1
+            return LOGGED if world.dirty_bits else 1
     elif block == Block.PROTECTED and writes(world, page):
         return 2
     elif block == Block.ABSENT:
@@ -40,55 +44,17 @@ def fault_of(world, pages, blocks, page):
     return NO_FAULT
 
 
-@small
-def access(world, books, pages, blocks, thread, number, step):
-    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock.
-
-    An access that is interrupted is made afterwards.
-    """
-    if thread.kick and not thread.interrupted:
-        kick = thread.kick
-        thread.spent[RUN] += kick
-        thread.kick = 0
-        thread.interrupted = 1
-        if thread.kick_stalls:
-            thread.kicked = 1
-            thread.lap_from = shown(world, world.now)
-        return world.now + kick
-    thread.interrupted = 0
-    page = thread.page
-    fault = fault_of(world, pages, blocks, page)
-    if fault == NO_FAULT:
-        thread.pc += 1
-        if thread.kicked:
-            end_kick(world, books, thread, number)
-        if books.ledger is not None and writes(world, page):
-            enter(world, books.ledger, number, WRITE, page, 0)
-    else:
-        thread.faults[fault] += 1
-        note(world, books.trace, world.now, number, FAULT, fault)
-        if fault == 0:
-            thread.pc = step.a
-        elif fault == 1:
-            thread.pc = step.b
-        elif fault == 2:
-            thread.pc = step.c
-        else:
-            thread.pc = step.d
-    return world.now
-
-
 @apart
 def fill_table(pages, block, block_shift, state):
     """Give every page of a block this state; what is written down about it stays."""
     first = block << block_shift
     for page in range(first, min(first + (1 << block_shift), pages.shape[0] - PADDING)):
-        pages[page] = (pages[page] & _LOGGED) | state
+        pages[page] = (pages[page] & _BITS) | state
 
 
 @small
 def map_page(world, trace, ledger, pages, blocks, thread, number, step):
-    """Change the entry of the current page, and mark the page dirty; the access that faulted is made by that."""
+    """Change the entry of the current page; the access that faulted is made by that. True if that is to be logged."""
     page, action = thread.page, step.a
     block = page >> world.block_shift
     written = writes(world, page)
@@ -107,35 +73,34 @@ def map_page(world, trace, ledger, pages, blocks, thread, number, step):
             blocks[block] = Block.TABLE
             fill_table(pages, block, world.block_shift, Page.ABSENT)
             world.withdrawn += 1
-        bits = pages[page] & _LOGGED
-        if written and step.b:
-            bits |= Page.DIRTY
+        bits = pages[page] & _BITS
         pages[page] = bits | (Page.WRITABLE if written or not step.b else Page.PROTECTED)
     if written and action <= Map.BLOCK:
         enter(world, ledger, number, WRITE, page, 1)
     note(world, trace, world.now, number, MAPPED, page)
     thread.pc += 1
+    return written and step.b > 0 and action <= Map.SPLIT
 
 
 @apart
-def scan_word(pages, first, count, action, in_table):
-    """What a scan does to the pages from one on.
+def scan_word(pages, first, action, in_table):
+    """What a scan does to the 64 pages from one on.
 
     Returns how many it found as it looked for them, and how many pages more stand in the bitmap.
     """
     found = more = 0
-    for page in range(first, first + count):
+    for page in range(first, first + WORD_PAGES):
         bits = item(pages, page)
         state = bits & STATE
-        if action == Scan.CLEAR or action == Scan.CLEAR_PAGE:
-            if (bits & _LOGGED) == _LOGGED:
+        if action == Scan.CLEAR:
+            if (bits & _BITS) == _BITS:
                 found += 1
                 pages[page] = (Page.PROTECTED if state == Page.WRITABLE else state) | Page.COLLECTED
-        elif action == Scan.COLLECT:
+        elif action == Scan.COLLECT or action == Scan.TAKE:
             if bits & Page.DIRTY:
                 found += 1
                 more += 0 if bits & Page.COLLECTED else 1
-                pages[page] = bits | Page.COLLECTED
+                pages[page] = (state if action == Scan.TAKE else bits) | Page.COLLECTED
         elif action == Scan.SEND:
             if bits & Page.COLLECTED:
                 found += 1
@@ -146,10 +111,34 @@ def scan_word(pages, first, count, action, in_table):
         elif action == Scan.ALL:
             more += 0 if bits & Page.COLLECTED else 1
             pages[page] = bits | Page.COLLECTED
-        elif in_table and state == Page.WRITABLE:
+        elif in_table and state == Page.WRITABLE:  # PROTECT, SYNC
             found += 1
-            pages[page] = (bits & _LOGGED) | Page.PROTECTED
+            pages[page] = bits | Page.DIRTY if action == Scan.SYNC else (bits & _BITS) | Page.PROTECTED
     return found, more
+
+
+@apart
+def protect_run(world, pages, blocks, thread):
+    """Write-protect the run that was taken out of a ring; returns pages, entries, and pages of unsplit blocks."""
+    found = entries = unsplit = 0
+    last = -1
+    for i in range(WORD_PAGES):
+        if not (thread.run_mask >> i) & 1:
+            continue
+        page = thread.run_first + i
+        block = page >> world.block_shift
+        found += 1
+        if pages[page] & STATE == Page.WRITABLE:
+            pages[page] = (pages[page] & _BITS) | Page.PROTECTED
+        if blocks[block] == Block.TABLE:
+            entries += 1
+            continue
+        unsplit += 1
+        entries += 1 if block != last else 0
+        last = block
+        if blocks[block] == Block.WRITABLE:
+            blocks[block] = Block.PROTECTED
+    return found, entries, unsplit
 
 
 @small
@@ -160,22 +149,25 @@ def scan(world, trace, ledger, pages, blocks, thread, number, step):
         world.sweep_page += WORD_PAGES
     else:
         world.sweep_at = -1  # what was counted may not hold any more
-    block = thread.page >> world.block_shift
-    clears = action == Scan.CLEAR or action == Scan.CLEAR_PAGE
-    in_table = blocks[block] == Block.TABLE
-    found, more = scan_word(pages, thread.page, 1 if action == Scan.CLEAR_PAGE else WORD_PAGES, action, in_table)
-    entries, unsplit = found, 0
-    if not in_table and (clears or action == Scan.PROTECT):  # the block has one entry
-        writable = blocks[block] == Block.WRITABLE
-        entries = int(found > 0 if clears else writable)
-        unsplit = found if clears else 0
-        if entries > 0 and writable:
-            blocks[block] = Block.PROTECTED
-    if entries > 0 and (clears or action == Scan.PROTECT):
+    more = 0
+    if action == Scan.PROTECT_RUN:
+        found, entries, unsplit = protect_run(world, pages, blocks, thread)
+    else:
+        block = thread.page >> world.block_shift
+        in_table = blocks[block] == Block.TABLE
+        found, more = scan_word(pages, thread.page, action, in_table)
+        entries, unsplit = found, 0
+        if not in_table and (action == Scan.CLEAR or action == Scan.PROTECT):  # the block has one entry
+            writable = blocks[block] == Block.WRITABLE
+            entries = int(found > 0 if action == Scan.CLEAR else writable)
+            unsplit = found if action == Scan.CLEAR else 0
+            if entries > 0 and writable:
+                blocks[block] = Block.PROTECTED
+    if entries > 0 and action in _PROTECTS:
         world.withdrawn += 1
     time = entries * step.b + unsplit * step.d + (step.c if entries > 0 else 0)
     thread.bitmap += more
-    if action == Scan.COLLECT:
+    if action == Scan.COLLECT or action == Scan.TAKE:
         thread.spent[RUN] += time
     elif action == Scan.SEND:
         thread.spent[IDLE] += time

@@ -19,6 +19,12 @@ split a block; use the bitmap; count in it, which is asked for at no time of its
 _FIRST_BARRIER, _BARRIERS = 8, 48
 """Bits of the barriers that it can come to."""
 
+_CHANGERS = (Step.STAMP, Step.SIGNAL, Step.KICK, Step.HARVEST, Step.RESET)
+"""Steps, beside SCAN and a Map.ZAP, that change what others see, or see what they did."""
+
+_BY_CHANGERS = (Quantity.FLAG, Quantity.CLOCK, Quantity.LOGGED, Quantity.RING)
+"""What of others only changers change."""
+
 _NOWHERE = -1
 
 
@@ -30,7 +36,7 @@ def bits_of(steps, pc, blocks, inside):
     bits = 0
     if kind == Step.SCAN:
         bits = _CHANGES | _SCANS
-    elif kind == Step.STAMP or kind == Step.SIGNAL or kind == Step.KICK:
+    elif kind in _CHANGERS:
         bits = _CHANGES
     elif kind == Step.MAP:
         bits = _TOUCHES
@@ -55,7 +61,7 @@ def bits_of(steps, pc, blocks, inside):
 
 @small
 def successor(steps, locks, pc, which):
-    """The step that may follow one, by number 0 to 4; or `_NOWHERE`."""
+    """The step that may follow one, by number; or `_NOWHERE`."""
     step = steps[pc]
     kind = step.kind
     if which == 0:
@@ -63,7 +69,7 @@ def successor(steps, locks, pc, which):
             return step.a
         return _NOWHERE if kind == Step.END or kind == Step.ACCESS else pc + 1
     if which == 1:
-        if kind == Step.REPEAT or kind == Step.TEST or kind == Step.ACCESS:
+        if kind == Step.REPEAT or kind == Step.TEST or kind == Step.ACCESS or kind == Step.RESET:
             return step.a
         if kind == Step.DROP:
             last = step.a + 1 if step.c == Whose.ALL else locks.shape[0]
@@ -77,10 +83,12 @@ def successor(steps, locks, pc, which):
         return step.b
     if which == 3:
         return step.c
-    return step.d if which == 4 else pc + 1
+    if which == 4:
+        return step.d
+    return step.e if which == 5 else pc + 1
 
 
-_SUCCESSORS = 6
+_SUCCESSORS = 7
 
 
 @apart
@@ -219,10 +227,10 @@ def who_may(steps, locks, count, step):
         return ALWAYS
     if kind == Step.ACCESS:
         return HIT
-    if kind == Step.MAP:
+    if kind == Step.MAP or kind == Step.DRAIN:
         return ALONE
     if kind == Step.TEST:
-        if step.b == Quantity.FLAG or step.b == Quantity.CLOCK:
+        if step.b in _BY_CHANGERS:
             return ALWAYS
         return ALONE if step.b == Quantity.DIRTY or step.b == Quantity.BLOCK else NEVER
     if kind == Step.SCAN:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from simlib.engine.compiled import calendar
 from simlib.engine.compiled.clock import HOLD, RUN
 from simlib.engine.compiled.inline import apart, item, small
+from simlib.engine.compiled.logs import ring_is_full
 from simlib.engine.compiled.memory import NO_FAULT, fault_of
 from simlib.engine.compiled.reach import HIT
 from simlib.engine.compiled.statistics import bin_of, lap_bin
@@ -247,7 +248,7 @@ def turn_counters(usual, thread, rounds):
 def skip(run, thread, number, time, horizon):
     """Add up all rounds alike that begin at an ACCESS; returns the time of the first one that is not among them."""
     world, books, usual = run.worlds[0], run.books, item(run.rounds, thread.pc)
-    if thread.kick or thread.interrupted or thread.kicked:
+    if thread.kick or thread.interrupted or thread.kicked or ring_is_full(world, thread):
         return time
     if fault_of(world, run.pages, run.blocks, thread.page) != NO_FAULT:
         return time

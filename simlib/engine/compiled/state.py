@@ -30,7 +30,7 @@ def record(*fields: str, **arrays: int) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in fields] + [(name, np.int64, (n,)) for name, n in arrays.items()])
 
 
-STEP = record("kind", "a", "b", "c", "d", "ahead")
+STEP = record("kind", "a", "b", "c", "d", "e", "ahead")
 """A step; `ahead`: who may take it ahead of the calendar (`simlib.engine.compiled.ahead`)."""
 
 ROUND = record(
@@ -55,12 +55,13 @@ _OFTEN = record(
     "served", "kick", spent=len(ACTIVITIES),
 )  # fmt: skip
 _IN_FAULTS = record(
-    "page", "alone", "interrupted", "kicked", "lap_from", "lap_max",
-    faults=4, end=EXTENTS, counters=COUNTERS, begin=EXTENTS,
+    "page", "alone", "interrupted", "kicked", "lap_from", "lap_max", "logged", "pushed", "reset",
+    faults=5, end=EXTENTS, counters=COUNTERS, begin=EXTENTS,
 )  # fmt: skip
 _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
     "hits_from", "hits_to", "hits_since", "seen", "kick_stalls", "left", "rests", "tick_at",
+    "harvested", "run_first", "run_mask",
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
@@ -71,7 +72,8 @@ its way back from an interrupt; `kicked`: whether its stopwatch runs since one, 
 found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used
 often lies together, in few cache lines of its own. Where turns have a length, `left` is what time the thread has to
 spend before it does something, while others have their turns, `rests` says that it sleeps until its alarm, and
-`tick_at` when a timer interrupts it next."""
+`tick_at` when a timer interrupts it next. `logged`: pages in its log buffer; `pushed`, `harvested`, `reset`: entries of
+its dirty ring that ever were; `run_first`, `run_mask`: the run that it took out of a ring last."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -96,6 +98,7 @@ WORLD = record(
     "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
     "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "turn_key", "turn_draws", "turn_of", "turn_end", "vain",
     "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
+    "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full", "overflow_at",
     flags=FLAGS,
 )  # fmt: skip
 """What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
@@ -103,7 +106,8 @@ WORLD = record(
 many there are; `withdrawn`: how often an entry of the page table was, so that a hit may have become a fault;
 `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where
 it comes next; `fluid`: whether a serial clock's turns have no length; `turn_of`: whose turn it is, until `turn_end`,
-which without turns is for ever; `vain`: how many threads one after another looked for a lock that they have not."""
+which without turns is for ever; `vain`: how many threads one after another looked for a lock that they have not;
+`overflow_at`: when a page found no room in a dirty ring, or -1."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -159,6 +163,8 @@ class Run(NamedTuple):
     inside: NDArray[np.int64]
     reach: NDArray[np.int64]
     sweep: NDArray[np.int64]
+    logs: NDArray[np.int64]
+    rings: NDArray[np.int64]
 
 
 def books_of(job: Job, trace: int, ledger: int) -> Books:
@@ -173,7 +179,7 @@ def books_of(job: Job, trace: int, ledger: int) -> Books:
         progress=zeros(threads, BINS),
         stamp_ps=zeros(stamps),
         stamp_locks=zeros(stamps, locks, 2, 2),
-        stamp_sums=zeros(stamps, len(ACTIVITIES) + 5),
+        stamp_sums=zeros(stamps, len(ACTIVITIES) + 6),
         stamp_own=zeros(stamps, len(ACTIVITIES) + 1),
         stamp_waits=zeros(stamps),
         laps=zeros(threads, LAP_BINS),
@@ -211,6 +217,8 @@ def run_of(job: Job, seed: int, trace: int, ledger: int, tree: NDArray[np.int64]
         inside=np.zeros(count, dtype=np.int64),
         reach=np.zeros(count, dtype=np.int64),
         sweep=np.zeros(len(memory.blocks) + 1, dtype=np.int64),
+        logs=np.zeros((len(job.entry), job.buffer_entries), dtype=np.int64),
+        rings=np.zeros((len(job.entry), job.ring_entries), dtype=np.int64),
     )
 
 
@@ -244,10 +252,12 @@ def _world_of(job: Job, seed: int, trace: int, ledger: int) -> Records:
     for name in ("local_ps", "pages", "lock_pages", "write_percent", "vcpus", "clock"):
         world[name] = getattr(job, name)
     world["block_shift"] = job.block_pages.bit_length() - 1
-    world["live"], world["shift"], world["sweep_at"] = count, FIRST_SHIFT, -1
+    world["live"], world["shift"] = count, FIRST_SHIFT
+    world["sweep_at"] = world["overflow_at"] = -1
     world["fluid"] = job.clock != Clock.WALL and not job.turn_ps
     world["running"] = count if world["fluid"] else 1
-    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps"):
+    for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
+                 "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full"):  # fmt: skip
         world[name] = getattr(job, name)
     world["turn_of"] = count - 1
     world["turn_key"] = thread_keys(seed, count + 1)[-1:].view(np.int64)
@@ -265,4 +275,6 @@ def _threads_of(job: Job, seed: int) -> Records:
     threads["tick_at"] = first_tick(int(thread_keys(seed, len(threads) + 1)[-1]), job.tick_ps)
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
     threads["page"] = job.region[:, 0]
+    if job.counters is not None:
+        threads["counters"] = job.counters
     return threads

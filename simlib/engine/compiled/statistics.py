@@ -10,16 +10,16 @@ from simlib.engine.compiled.inline import apart, bit_length, small
 from simlib.engine.compiled.state import LOCK_STATISTICS
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LAP_BITS, LEDGER
 
-(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH, LOOK) = range(
-    len(EVENTS)
-)
+(TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH, LOOK, LEAVE,
+ DRAIN, HARVEST, RESET) = range(len(EVENTS))  # fmt: skip
 """Events of the trace, in the order of `simlib.engine.result.EVENTS`."""
 
 WRITE = LEDGER.index("write")
 FIRST_SCAN = WRITE + 1
 """In the ledger: a scan's kind is this much more than its number."""
+DRAINED, HARVESTED, TAKEN = (LEDGER.index(name) for name in ("drain", "harvest", "reset"))
 
-_ACTIVITIES = len(ACTIVITIES)
+_ACTIVITIES, _FAULTS = len(ACTIVITIES), 5
 
 
 @small
@@ -111,11 +111,11 @@ def stamp(run, thread, which):
     for other in run.threads:
         for activity in range(_ACTIVITIES):
             books.stamp_sums[which, activity] += other.spent[activity]
-        for fault in range(4):
+        for fault in range(_FAULTS):
             books.stamp_sums[which, _ACTIVITIES + fault] += other.faults[fault]
     for number in range(world.vcpus):
         for time_bin in range(BINS):
-            books.stamp_sums[which, _ACTIVITIES + 4] += books.progress[number, time_bin]
+            books.stamp_sums[which, _ACTIVITIES + _FAULTS] += books.progress[number, time_bin]
     for activity in range(_ACTIVITIES):
         books.stamp_own[which, activity] = thread.spent[activity]
     books.stamp_own[which, _ACTIVITIES] = thread.bitmap
@@ -131,6 +131,8 @@ def lap_bin(gap):
 @small
 def lap(world, books, thread, number, reads):
     """Start the stopwatch, or write down its time; a fault's begins with the kick before it."""
+    if reads > 1 and not thread.kicked:
+        return
     now = shown(world, world.now)
     if reads:
         gap = now - thread.lap_from

@@ -3,8 +3,9 @@
 
 This is the definition; `simlib.engine.compiled` must give the same trace to the
 picosecond. Events at the same time happen in the order of the threads' numbers.
-`simulation` says what every step means, `world` what there is, `turns` who has an emulator's one processor, `locks` who
-gets a lock, `memory` what the page table and the log say, `clock` how time passes, `statistics` what is written down,
+`simulation` says what every step means, and `access` those that touch memory; `world` what there is, `turns` who has an
+emulator's one processor, `locks` who gets a lock, `memory` what the page table and the log say, `logs` what log buffers
+and dirty rings hold, `clock` how time passes, `statistics` what is written down,
 `threads` what a thread remembers, `calendar` whose turn it is.
 """
 

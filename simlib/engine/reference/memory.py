@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from simlib.engine import limits
 from simlib.model.job import Job
 from simlib.model.steps import STATE, Block, Map, Page, Scan
+
+LOGGED = 4
+"""Behind the four kinds of fault: no fault, but a write that hardware notices."""
 
 PERMISSION = {Block.PROTECTED: Page.PROTECTED, Block.WRITABLE: Page.WRITABLE}
 """What a block that maps memory permits, as the entries of its table would."""
@@ -54,15 +58,16 @@ class Memory:
         return sum(bits & bit > 0 for bits in self.pages[first:end])
 
     def fault(self, page: int) -> int | None:
-        """Which fault touching a page gives, in the order of `Step.ACCESS`; None: it gives none."""
+        """Which fault touching a page gives, in the order of `Step.ACCESS`; `LOGGED`: hardware does it; None: none."""
         block, state = self.blocks[self.block_of(page)], self.pages[page] & STATE
         if block == Block.TABLE:
-            return 0 if state == Page.ABSENT else 1 if self.writes(page) and state == Page.PROTECTED else None
+            clean = LOGGED if self.job.dirty_bits else 1
+            return 0 if state == Page.ABSENT else clean if self.writes(page) and state == Page.PROTECTED else None
         return 3 if block == Block.ABSENT else 2 if self.writes(page) and block == Block.PROTECTED else None
 
-    def map(self, page: int, action: Map, logging: bool) -> None:
-        """Change the entry of a page, and mark it dirty; the access that faulted is made by that."""
-        block, writes = self.block_of(page), self.writes(page)
+    def map(self, page: int, action: Map, logging: bool) -> bool:
+        """Change the entry of a page; the access that faulted is made by that. True if that is to be logged."""
+        block, writes, marks = self.block_of(page), self.writes(page), False
         match action:
             case Map.BLOCK:
                 self.blocks[block] = Block.WRITABLE
@@ -78,8 +83,10 @@ class Memory:
                 if self.blocks[block] == Block.ABSENT or (action == Map.SPLIT and self.blocks[block] != Block.TABLE):
                     self.blocks[block] = Block.TABLE
                     self.fill_table(block, Page.ABSENT)
-                bits = self.pages[page] & ~STATE | (Page.DIRTY if writes and logging else 0)
+                bits = self.pages[page] & ~STATE
                 self.pages[page] = bits | (Page.WRITABLE if writes or not logging else Page.PROTECTED)
+                marks = writes and logging
+        return marks
 
     def fill_table(self, block: int, state: Page) -> None:
         """Give every page of a block this state; what is written down about it stays."""
@@ -87,13 +94,19 @@ class Memory:
         for p in range(block * size, min((block + 1) * size, self.job.pages)):
             self.pages[p] = self.pages[p] & ~STATE | state
 
-    def scan(self, first: int, action: Scan) -> Scanned:
-        """Walk the 64 pages of a bitmap word, or one page."""
-        word = range(first, first + (1 if action == Scan.CLEAR_PAGE else 64))
-        before = self.count(word.start, word.stop, Page.COLLECTED)
-        entries = found = sum(self.scan_page(p, action) for p in word)
-        more = self.count(word.start, word.stop, Page.COLLECTED) - before
-        unsplit, block, clears = 0, self.block_of(first), action in (Scan.CLEAR, Scan.CLEAR_PAGE)
+    def scan(self, pages: list[int], action: Scan) -> Scanned:
+        """Walk some pages: those of a bitmap word, or of a run."""
+        size = self.job.block_pages
+        parts = [self.scan_block(list(own), action) for _, own in itertools.groupby(pages, key=lambda p: p // size)]
+        return Scanned(*(sum(part[i] for part in parts) for i in range(len(Scanned._fields))))
+
+    def scan_block(self, pages: list[int], action: Scan) -> Scanned:
+        """Walk pages of one block."""
+        block = self.block_of(pages[0])
+        before = sum(self.pages[p] & Page.COLLECTED > 0 for p in pages)
+        entries = found = sum(self.scan_page(p, action) for p in pages)
+        more = sum(self.pages[p] & Page.COLLECTED > 0 for p in pages) - before
+        unsplit, clears = 0, action in (Scan.CLEAR, Scan.PROTECT_RUN)
         if self.blocks[block] != Block.TABLE and (clears or action == Scan.PROTECT):
             writable = self.blocks[block] == Block.WRITABLE
             entries = int(found > 0 if clears else writable)
@@ -107,7 +120,7 @@ class Memory:
         bits = self.pages[p]
         found = False
         match action:
-            case Scan.CLEAR | Scan.CLEAR_PAGE:
+            case Scan.CLEAR:
                 found = bool(bits & Page.DIRTY and bits & Page.COLLECTED)
                 if found:
                     self.pages[p] = self.protected(bits & ~Page.DIRTY)
@@ -116,10 +129,17 @@ class Memory:
                 found = in_table and bits & STATE == Page.WRITABLE
                 if found:
                     self.pages[p] = self.protected(bits)
-            case Scan.COLLECT:
+            case Scan.PROTECT_RUN:
+                found = True
+                self.pages[p] = self.protected(bits)
+            case Scan.SYNC:
+                found = self.blocks[self.block_of(p)] == Block.TABLE and bits & STATE == Page.WRITABLE
+                if found:
+                    self.pages[p] = bits | Page.DIRTY
+            case Scan.COLLECT | Scan.TAKE:
                 found = bool(bits & Page.DIRTY)
                 if found:
-                    self.pages[p] = bits | Page.COLLECTED
+                    self.pages[p] = bits & ~(Page.DIRTY if action == Scan.TAKE else 0) | Page.COLLECTED
             case Scan.SEND:
                 found = bool(bits & Page.COLLECTED)
                 self.pages[p] = bits & ~Page.COLLECTED

@@ -9,21 +9,18 @@ import numpy as np
 import simpy
 
 from simlib.engine import limits
+from simlib.engine.reference.access import Access
 from simlib.engine.reference.locks import Lockless, Server
 from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread
 from simlib.engine.reference.turns import Turns
-from simlib.engine.reference.world import World
-from simlib.engine.result import EngineResult, lap_bin
-from simlib.model.steps import EXTENTS, Adapt, Clock, Map, Page, Quantity, Scan, Step, Whose
+from simlib.engine.result import EngineResult
+from simlib.model.steps import EXTENTS, Adapt, Clock, Page, Quantity, Step, Whose
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
 
-SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.SEND: IDLE}
-"""Of scans that take no lock; the others are HOLD."""
 
-
-class Simulation(World):
+class Simulation(Access):
     """One run of a job."""
 
     # -- the interpreter -------------------------------------------------------------------------------
@@ -81,7 +78,7 @@ class Simulation(World):
             clock = self.own_step(thread, clock, step, *arguments)
 
     def own_step(  # one branch a kind of step reads best
-        self, thread: Thread, clock: int, step: Step, a: int, b: int, c: int, d: int
+        self, thread: Thread, clock: int, step: Step, a: int, b: int, c: int, d: int, _e: int
     ) -> int:
         """A step that nobody else can see. Returns the thread's clock."""
         thread.pc += 1
@@ -145,13 +142,16 @@ class Simulation(World):
                 return int(self.memory.mapped_by_block(thread.page))
             case Quantity.GUESTS:
                 return sum(vcpu.in_guest for vcpu in self.threads[: self.job.vcpus])
+            case Quantity.LOGGED | Quantity.RING:
+                log = self.logs.buffers if quantity is Quantity.LOGGED else self.logs.rings
+                return len(log[thread.number])
         assert lock is not None  # noqa: S101  # what remains is asked of a lock
         only = len(self.threads) if quantity is Quantity.WAITERS else self.job.vcpus
         return sum(other.number < only for other in lock.waiting)
 
     # -- shared steps: each returns the thread's clock, or None if the thread sleeps -------------------
 
-    def test(self, thread: Thread, target: int, quantity: int, argument: int, threshold: int) -> int:
+    def test(self, thread: Thread, target: int, quantity: int, argument: int, threshold: int, _e: int) -> int:
         """Ask for what others change."""
         found = self.quantity(thread, Quantity(quantity), argument, self.now)
         thread.pc = thread.pc + 1 if found >= threshold else target
@@ -161,7 +161,7 @@ class Simulation(World):
         """Which lock a TAKE or DROP means."""
         return (number, number + thread.number, thread.region_lock)[whose]
 
-    def take(self, thread: Thread, number: int, mode: int, whose: int, _d: int) -> int | None:
+    def take(self, thread: Thread, number: int, mode: int, whose: int, *_: int) -> int | None:
         """Ask for a lock."""
         now = self.now
         if whose == Whose.REGION:
@@ -223,7 +223,7 @@ class Simulation(World):
         lock.waits[mode][wait.bit_length()] += 1
         self.note(at, thread, "acquired", index, mode)
 
-    def drop(self, thread: Thread, number: int, mode: int, whose: int, retry: int) -> int:
+    def drop(self, thread: Thread, number: int, mode: int, whose: int, retry: int, _e: int) -> int:
         """Let a lock go, or publish a lockless update; hand the lock on."""
         now = self.now
         index = self.lock_index(thread, number, whose)
@@ -276,49 +276,7 @@ class Simulation(World):
         self.own(index, thread, thread.mode, owned)
         return owned
 
-    def access(self, thread: Thread, *faults: int) -> int:
-        """The guest touches its page: a hit goes on, a fault jumps. One that is interrupted is made afterwards."""
-        if thread.kick and not thread.interrupted:
-            kick, thread.kick, thread.interrupted = thread.kick, 0, True
-            thread.spent[RUN] += kick
-            if thread.kick_stalls:
-                thread.kicked, thread.lap_from = True, self.clock()
-            return self.now + kick
-        thread.interrupted = False
-        fault = self.memory.fault(thread.page)
-        if fault is None:
-            thread.pc += 1
-            if thread.kicked:
-                self.read_stopwatch(thread)
-            if self.memory.writes(thread.page):
-                self.books.enter(self.now, thread, "write", thread.page, 0)
-        else:
-            thread.faults[fault] += 1
-            self.note(self.now, thread, "fault", fault)
-            thread.pc = faults[fault]
-        return self.now
-
-    def map(self, thread: Thread, action: int, logging: int, _c: int, _d: int) -> int:
-        """Change the entry of the current page."""
-        self.memory.map(thread.page, Map(action), bool(logging))
-        if self.memory.writes(thread.page) and action <= Map.BLOCK:
-            self.books.enter(self.now, thread, "write", thread.page, 1)
-        self.note(self.now, thread, "mapped", thread.page)
-        thread.pc += 1
-        return self.now
-
-    def scan(self, thread: Thread, action: int, cost: int, word_cost: int, unsplit_cost: int) -> int:
-        """Walk the 64 pages of a bitmap word; every entry acted on costs time, and so does a word that has any."""
-        found = self.memory.scan(thread.page, Scan(action))
-        time = found.entries * cost + found.unsplit * unsplit_cost + (word_cost if found.entries else 0)
-        thread.bitmap += found.more
-        thread.spent[SCAN_ACTIVITY.get(Scan(action), HOLD)] += time
-        self.note(self.now, thread, "scan", found.entries)
-        self.books.enter(self.now, thread, Scan(action).name.lower(), thread.page, found.pages)
-        thread.pc += 1
-        return self.now + time
-
-    def barrier(self, thread: Thread, which: int, parties: int, _c: int, _d: int) -> int | None:
+    def barrier(self, thread: Thread, which: int, parties: int, *_: int) -> int | None:
         """Wait for the others; the last one wakes them and goes on at once."""
         now = self.now
         thread.pc += 1
@@ -339,16 +297,18 @@ class Simulation(World):
         parked.clear()
         return now
 
-    def stamp(self, thread: Thread, which: int, _b: int, _c: int, _d: int) -> int:
+    def stamp(self, thread: Thread, which: int, *_: int) -> int:
         """Write down the time and all counters."""
         self.books.stamp(which, self.now, self.clock(), thread, self.threads, self.locks)
         self.note(self.now, thread, "stamp", which)
         thread.pc += 1
         return self.now
 
-    def lap(self, thread: Thread, reads: int, _b: int, _c: int, _d: int) -> int:
+    def lap(self, thread: Thread, reads: int, *_: int) -> int:
         """Start the stopwatch, or write down its time; a fault's begins with the kick before it."""
-        if reads:
+        if reads > 1 and not thread.kicked:
+            pass
+        elif reads:
             self.read_stopwatch(thread)
         elif thread.kicked:
             thread.kicked = False
@@ -357,32 +317,24 @@ class Simulation(World):
         thread.pc += 1
         return self.now
 
-    def read_stopwatch(self, thread: Thread) -> None:
-        """Write down the time since the stopwatch was last looked at, and go on."""
-        gap = self.clock() - thread.lap_from
-        thread.lap_max = max(thread.lap_max, gap)
-        thread.laps[lap_bin(gap)] += 1
-        self.note(self.now, thread, "lap", gap)
-        thread.kicked, thread.lap_from = False, self.clock()
-
-    def signal(self, thread: Thread, flag: int, _b: int, _c: int, _d: int) -> int:
+    def signal(self, thread: Thread, flag: int, *_: int) -> int:
         """Raise a flag."""
         self.flags[flag] = True
         self.note(self.now, thread, "signal", flag)
         thread.pc += 1
         return self.now
 
-    def kick(self, thread: Thread, mean: int, stalls: int, table: int, _d: int) -> int:
+    def kick(self, thread: Thread, mean: int, stalls: int, table: int, entry: int, _e: int) -> int:
         """Interrupt every vCPU that is in the guest, each for the same time."""
         time = self.chance.duration(thread, mean, table)
         for other in self.threads[: self.job.vcpus]:
             if other is not thread and other.in_guest:
-                other.kick, other.kick_stalls = time, bool(stalls)
+                other.kick, other.kick_stalls = time + self.empty_buffer(other) * entry, bool(stalls)
         self.note(self.now, thread, "kick", time)
         thread.pc += 1
         return self.now
 
-    def touch(self, thread: Thread, line: int, _b: int, _c: int, _d: int) -> int:
+    def touch(self, thread: Thread, line: int, *_: int) -> int:
         """Change a cache line that threads share."""
         done = self.lines[line].use(thread.number, self.now)
         thread.spent[LINE] += done - self.now
@@ -390,14 +342,14 @@ class Simulation(World):
         thread.pc += 1
         return done
 
-    def rest(self, thread: Thread, time: int, _b: int, _c: int, _d: int) -> int:
+    def rest(self, thread: Thread, time: int, *_: int) -> int:
         """Fall asleep: the clock goes on with one thread less."""
         thread.alarm = self.clock() + time
         self.starts(-1)
         thread.pc += 1
         return self.now
 
-    def awake(self, thread: Thread, _a: int, _b: int, _c: int, _d: int) -> int | None:
+    def awake(self, thread: Thread, *_: int) -> int | None:
         """Look at the clock; sleep on for as long as it needs at least, which is when all threads run."""
         left = thread.alarm - self.clock()
         if left <= 0:
@@ -471,4 +423,7 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     Step.WAKE: Simulation.awake,
     Step.KICK: Simulation.kick,
     Step.TOUCH: Simulation.touch,
+    Step.DRAIN: Simulation.drain,
+    Step.HARVEST: Simulation.harvest,
+    Step.RESET: Simulation.reset,
 }

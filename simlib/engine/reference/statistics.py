@@ -28,7 +28,7 @@ class Statistics:
         self.queue = np.zeros((locks, BINS), dtype=np.int64)
         self.progress = np.zeros((threads, BINS), dtype=np.int64)
         self.stamp_ps = np.zeros(stamps, dtype=np.int64)
-        self.stamp_sums = np.zeros((stamps, 11), dtype=np.int64)
+        self.stamp_sums = np.zeros((stamps, 12), dtype=np.int64)
         self.stamp_own = np.zeros((stamps, 7), dtype=np.int64)
         self.stamp_waits = np.zeros(stamps, dtype=np.int64)
         self.stamp_locks = np.zeros((stamps, locks, 2, 2), dtype=np.int64)
@@ -71,8 +71,8 @@ class Statistics:
         for index, lock in enumerate(locks):
             self.stamp_locks[which, index] = [lock.stats[mode][:2] for mode in Mode]
         self.stamp_sums[which, :6] = np.sum([t.spent for t in threads], axis=0)
-        self.stamp_sums[which, 6:10] = np.sum([t.faults for t in threads], axis=0)
-        self.stamp_sums[which, 10] = self.progress[: self.vcpus].sum()
+        self.stamp_sums[which, 6:11] = np.sum([t.faults for t in threads], axis=0)
+        self.stamp_sums[which, 11] = self.progress[: self.vcpus].sum()
         self.stamp_own[which] = [*thread.spent, thread.bitmap]
         waiting = [other for lock in locks for other in lock.waiting if other.number < self.vcpus]
         self.stamp_waits[which] = sum(now - other.tried for other in waiting)

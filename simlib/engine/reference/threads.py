@@ -36,7 +36,9 @@ class Thread:
     seen: int = 0
     mode: int = 0
     spent: list[int] = field(default_factory=lambda: [0] * 6)
-    faults: list[int] = field(default_factory=lambda: [0] * 4)
+    faults: list[int] = field(default_factory=lambda: [0] * 5)
+    run: list[int] = field(default_factory=list)
+    """Pages of the run that it took out of a dirty ring last."""
     alarm: int = 0
     region_lock: int = 0
     bitmap: int = 0
@@ -75,4 +77,7 @@ def first_state(job: Job, number: int, key: int, roused: simpy.Event) -> Thread:
     """A thread before its first step."""
     first, last = (int(page) for page in job.region[number])
     rest = [0] * (EXTENTS - 1)
-    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch, roused)
+    thread = Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch, roused)
+    if job.counters is not None:
+        thread.counters = job.counters[number].tolist()
+    return thread

@@ -12,6 +12,7 @@ from simlib.engine.random import thread_keys
 from simlib.engine.reference.calendar import Calendar, Wake
 from simlib.engine.reference.clock import Chance, Shown
 from simlib.engine.reference.locks import DISCIPLINES, Line
+from simlib.engine.reference.logs import Logs
 from simlib.engine.reference.memory import Memory
 from simlib.engine.reference.statistics import Statistics
 from simlib.engine.reference.threads import Thread, first_state
@@ -30,13 +31,14 @@ class World:
         limits.check_size(job)
         self.job, self.report = job, progress
         self.env = Calendar(initial_time=0)
-        self.steps = [(Step(kind), a, b, c, d) for kind, a, b, c, d in job.steps.tolist()]
+        self.steps = [(Step(kind), *arguments) for kind, *arguments in job.steps.tolist()]
         self.shown, self.chance = Shown(job), Chance(job)
         keys = thread_keys(seed, len(job.entry))
         self.threads = [first_state(job, i, int(keys[i]), self.env.event()) for i in range(len(job.entry))]
         self.locks = [DISCIPLINES[Discipline(kind)](Line(job)) for kind in job.locks]
         self.lines = [Line(job) for _ in range(job.lines)]
         self.memory = Memory(job)
+        self.logs = Logs(job, self.memory)
         self.parked: list[list[Thread]] = [[] for _ in range(job.barriers)]
         self.books = Statistics(job, trace, ledger)
         self.flags = [False] * FLAGS

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The guest touches its memory."""
+
+from __future__ import annotations
+
+from simlib.engine.compiled import logs
+from simlib.engine.compiled.clock import RUN, shown
+from simlib.engine.compiled.inline import small
+from simlib.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, writes
+from simlib.engine.compiled.statistics import FAULT, LEAVE, WRITE, end_kick, enter, note
+
+
+@small
+def interrupt(world, thread):
+    """The vCPU leaves the guest, as a kick asked for, and enters it again; returns its clock."""
+    kick = thread.kick
+    thread.spent[RUN] += kick
+    thread.kick = 0
+    thread.interrupted = 1
+    if thread.kick_stalls:
+        thread.kicked = 1
+        thread.lap_from = shown(world, world.now)
+    return world.now + kick
+
+
+@small
+def target_of(step, fault):
+    """Where a fault goes to."""
+    if fault == 0:
+        return step.a
+    if fault == 1:
+        return step.b
+    return step.c if fault == 2 else step.d
+
+
+@small
+def access(run, thread, number, step):
+    """The guest touches its page: a hit goes on, a fault jumps. Returns the thread's clock.
+
+    An access that is interrupted is made afterwards.
+    """
+    world, books = run.worlds[0], run.books
+    if thread.kick and not thread.interrupted:
+        return interrupt(world, thread)
+    thread.interrupted = 0
+    page = thread.page
+    fault = fault_of(world, run.pages, run.blocks, page)
+    if logs.leaves(world, thread, fault):
+        note(world, books.trace, world.now, number, LEAVE, page)
+        thread.pc = step.e
+        return world.now
+    if fault == NO_FAULT or fault == LOGGED:
+        thread.pc += 1
+        if thread.kicked:
+            end_kick(world, books, thread, number)
+        if fault == LOGGED:
+            logs.write(world, run.pages, run.logs, thread, number, page)
+            enter(world, books.ledger, number, WRITE, page, 2)
+            return world.now + world.dirty_set_ps
+        if books.ledger is not None and writes(world, page):
+            enter(world, books.ledger, number, WRITE, page, 0)
+        return world.now
+    thread.faults[fault] += 1
+    note(world, books.trace, world.now, number, FAULT, fault)
+    thread.pc = target_of(step, fault)
+    return world.now

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the sections of a scenario must not say beside each other."""
+
+from __future__ import annotations
+
+from simlib.errors import InputError
+from simlib.model.architectures import TRACKING
+from simlib.model.machine import Machine
+from simlib.model.pagetable import WORD_PAGES
+from simlib.model.policy import Policy
+from simlib.model.quantities import format_duration, format_size
+from simlib.model.steps import FLAGS, MOST_TURN_PS
+from simlib.model.workload import KINDS, RING_RESERVE, Workload
+
+
+def check(machine: Machine, policy: Policy, workload: Workload, vcpus: int, memory: int, page_size: int) -> None:
+    """Refuse sections that contradict each other; `memory` and `page_size` in bytes.
+
+    Raises `InputError`.
+    """
+    facts, word = workload.facts, WORD_PAGES * page_size
+    chunk, helpers = workload.clear_chunk, workload.clear_threads
+    if chunk is not None and chunk % word:
+        raise InputError(
+            "workload.clear_chunk", format_size(chunk), f"must be a multiple of {format_size(word)} (64 pages)"
+        )
+    if chunk is not None and chunk > memory:
+        raise InputError(
+            "workload.clear_chunk", format_size(chunk),
+            f"is larger than the guest's memory of {format_size(memory)}",
+            "take a smaller one, or none to clear all of it at once",
+        )  # fmt: skip
+    if helpers and not facts.clear_threads:
+        those = " or ".join(f'"{name}"' for name, kind in sorted(KINDS.items(), reverse=True) if kind.clear_threads)
+        raise InputError(
+            "workload.clear_threads", helpers, f"{workload.kind} has no threads that only clear",
+            f"use kind = {those}",
+        )  # fmt: skip
+    if helpers and facts.by_chunk and workload.clear_when != "lazy":
+        raise InputError(
+            "workload.clear_threads", helpers, f"they clear chunk by chunk, not {workload.clear_when}",
+            'use clear_when = "lazy"',
+        )  # fmt: skip
+    if helpers and (chunk if facts.by_chunk and chunk else memory) % (helpers * word):
+        raise InputError(
+            "workload.clear_threads", helpers,
+            f"{'a chunk' if facts.by_chunk else 'the memory'} must divide into as many parts, each a multiple of "
+            f"{format_size(word)} (64 pages)", "change clear_chunk" if facts.by_chunk else "change memory",
+        )  # fmt: skip
+    if workload.keeps_touching and not workload.access_interval:
+        raise InputError(
+            "workload.access_interval", format_duration(0), "must be more than 0",
+            "a vCPU that takes no time would go round for ever at one instant",
+        )  # fmt: skip
+    if (facts.works_on or (workload.kind == "teardown" and workload.guest_runs)) and machine.clock != "wall":
+        raise InputError(
+            "machine.clock", machine.clock, f"{workload.kind} tells how fast the guest is over time, and the "
+            "time that such a clock shows is no common one", 'use clock = "wall"',
+        )  # fmt: skip
+    _check_turns(machine, vcpus + 1 + helpers)
+    if not facts.regions and policy.lock_regions > 1:
+        raise InputError(
+            "policy.lock_regions", policy.lock_regions, f"{workload.kind} takes the one lock of all memory",
+            "leave it out",
+        )  # fmt: skip
+    if workload.rings:
+        _check_ring(policy, workload)
+    if workload.preempted_vcpus:
+        _check_preempted(workload, vcpus)
+    if workload.kind == "teardown":
+        _check_teardown(policy, workload)
+
+
+def _check_preempted(workload: Workload, vcpus: int) -> None:
+    most = FLAGS - 2
+    key, given = "workload.preempted_vcpus", workload.preempted_vcpus
+    if workload.kind != "clear_under_load" or workload.clear_threads:
+        raise InputError(key, given, "only the one thread of clear_under_load takes a vCPU's CPU", "leave it out")
+    if given > vcpus:
+        raise InputError(key, given, f"the guest has {vcpus}", "give fewer")
+    if workload.iterations > most:
+        raise InputError("workload.iterations", workload.iterations, f"must be at most {most} with preempted vCPUs")
+
+
+def _check_teardown(policy: Policy, workload: Workload) -> None:
+    if not policy.architecture.startswith("arm64"):
+        raise InputError(
+            "policy.architecture", policy.architecture, "teardown is that of arm64's stage 2",
+            'use kind = "zap" for x86, or architecture = "arm64"',
+        )  # fmt: skip
+    if workload.guest_runs and policy.teardown_tlb not in ("entry", "range"):
+        raise InputError(
+            "policy.teardown_tlb", policy.teardown_tlb, "a guest that runs could still use what was unmapped",
+            'use teardown_tlb = "entry" or "range", or leave guest_runs out',
+        )  # fmt: skip
+
+
+def _check_ring(policy: Policy, workload: Workload) -> None:
+    tracking = policy.resolved().dirty_tracking
+    if TRACKING[tracking].dirty_bits and not policy.buffer_entries:
+        raise InputError(
+            "policy.dirty_tracking", tracking, "writes down no page that could go into a dirty ring",
+            'use "pml" or "hdbss", or another clear_when than "ring"',
+        )  # fmt: skip
+    kept = RING_RESERVE + policy.buffer_entries
+    if workload.ring_entries <= kept:
+        raise InputError(
+            "workload.ring_entries", workload.ring_entries, f"KVM keeps {kept} entries of a ring free: {RING_RESERVE}, "
+            "and as many as a log buffer has", "take a larger ring",
+        )  # fmt: skip
+    if policy.lock_regions > 1:
+        raise InputError(
+            "policy.lock_regions", policy.lock_regions, "a run of a dirty ring may lie in two regions",
+            'leave it out, or use another clear_when than "ring"',
+        )  # fmt: skip
+
+
+def _check_turns(machine: Machine, threads: int) -> None:
+    if machine.turn and (machine.clock == "wall" or machine.turn >= MOST_TURN_PS):
+        raise InputError(
+            "machine.turn", format_duration(machine.turn), "CPUs have turns on one processor only, each of "
+            f"less than {format_duration(MOST_TURN_PS)}", 'use clock = "serial" or "serial_yield"',
+        )  # fmt: skip
+    if machine.tick and not 0 < threads * (2 * machine.turn + machine.tick_work) < machine.tick * (machine.turn > 0):
+        raise InputError(
+            "machine.tick", format_duration(machine.tick), "comes where CPUs have turns, and must leave each of "
+            f"{threads} threads a turn and its tick_work between two ticks", "give turn, and a longer tick",
+        )  # fmt: skip
