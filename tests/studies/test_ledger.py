@@ -17,7 +17,7 @@ from simlib.measurements import check, data_dir
 from simlib.studies.lab import ledger, told
 from simlib.studies.lab.load import CELL, SHOWN
 
-PREDICTIONS = sorted((data_dir() / "predictions").glob("*.json"))
+PREDICTIONS = sorted((data_dir() / "predictions").glob("*-predicted.json"))
 SMALL = {"name": "small", "target": "x86_64", "parameters": {"dirty_log_clear_batch": [0, 64]},
          "test": {"vcpus": 1, "memory_per_vcpu": "2M", "rounds": 2, "flush_accesses": 64, "seed": [1, 2]}}  # fmt: skip
 

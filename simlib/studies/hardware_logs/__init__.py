@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Does mmu_lock matter when the hardware logs?"""
