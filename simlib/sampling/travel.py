@@ -39,7 +39,7 @@ MOST_PASSES = 128
 """More than any migration has; tells the windows' seeds apart."""
 
 ENOUGH = 400
-"""Faults that a window tries to see while nothing is cleared, within ten times `LOOK`."""
+"""Faults that a window tries to see while nothing is cleared, within ten times `LOOK`; more where they differ much."""
 
 ENABLING = 0.0
 """What enabling takes where every page is dirty at once, s: no other log is sampled (`simlib.sampling.why_not`)."""
@@ -47,8 +47,8 @@ ENABLING = 0.0
 FEW_FAULTS = 20
 """With fewer a window does not tell how long they take."""
 
-FULL_BUFFERS = 8
-"""Times that log buffers must be full in a window, for the same; it tries to see thrice as many."""
+LOGGED_NOISE = 0.1
+"""By what part a fault's mean time may be off, of those that a window tells, because log buffers are seldom full."""
 
 
 class Stalls(NamedTuple):
@@ -200,7 +200,7 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
             assumed = found
             clearing = window(_clear(terrain, chunk, cycles, pace), number, check)
             sent = _look_at_sending(terrain, sender, cycles, pace, number, check)
-            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), few_faults(scenario))
+            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), scenario)
             windows += 1 + len(sent)
             events += clearing.events + sum(one.window.events for one in sent)
         longest, worst = int(np.argmax(alone)), clearing
@@ -284,9 +284,9 @@ def _look_at_sending(
     for part, share in parts:
         frequency = float(share.sum())
         between = pace.between(frequency, float(share[1]))
-        buffer = terrain.scenario.policy.buffer_entries
-        enough, most = (3 * FULL_BUFFERS * buffer, 400) if buffer else (ENOUGH, 10)
-        accesses = min(most * LOOK, max(LOOK, enough / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
+        enough = max(ENOUGH, 3 * few_faults(terrain.scenario, share))
+        most = (10 if enough == ENOUGH else 400) * LOOK
+        accesses = min(most, max(LOOK, enough / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
         times = SETTLE * between, 0.0, accesses * between
         found.append(_Sent(window(View(terrain, None, share, times), seed, check), part))
     return found
@@ -306,19 +306,28 @@ def _agree(found: Floats, assumed: Floats) -> bool:
     return bool((np.abs(now - then) <= AGREES * np.maximum(np.maximum(now, then), 1e-4)).all())
 
 
-def few_faults(scenario: Scenario) -> float:
-    """With fewer a window does not tell how long they take."""
-    return max(FEW_FAULTS, FULL_BUFFERS * scenario.policy.buffer_entries)
+def few_faults(scenario: Scenario, shares: Floats) -> float:
+    """With fewer a window does not tell how long they take: full log buffers are rare, and take long.
+
+    - `shares`, shape (3,): of the accesses that meet a clean page, a block that is not split, and a missing page.
+    """
+    buffer = scenario.policy.buffer_entries
+    if not buffer or not shares[0]:
+        return FEW_FAULTS
+    part = float(shares[0] / shares.sum())
+    full = cost_of(scenario, "log_exit") + buffer * cost_of(scenario, "log_entry")
+    other = (1 - part) * cost_of(scenario, "fault_exit", "fault_hold")
+    mean = part * (cost_of(scenario, "dirty_set") + full / buffer) + other
+    return max(FEW_FAULTS, part / buffer * (full / mean / LOGGED_NOISE) ** 2 if mean else 0.0)
 
 
-def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, few: float) -> Pace:
+def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, scenario: Scenario) -> Pace:
     """The pace that some windows found."""
-    frequent = assumed.sum(axis=1)
-    sending = [frequent[1:].mean() if one.part is None else frequent[1 + one.part] for one in sent]
-    shares = [float(share) for share in (frequent[0], *sending)]
+    sending = [assumed[1:].mean(axis=0) if one.part is None else assumed[1 + one.part] for one in sent]
+    seen = zip([assumed[0], *sending], [clearing.before, *(one.window.measured for one in sent)], strict=True)
     points: list[tuple[float, float, float]] = []  # share, what a fault loses besides waiting, and keeps others waiting
-    for share, spell in sorted(zip(shares, [clearing.before, *(one.window.measured for one in sent)], strict=True)):
-        if spell.faults < few:
+    for share, spell, met in sorted((float(met.sum()), spell, tuple(met)) for met, spell in seen):
+        if spell.faults < few_faults(scenario, np.array(met)):
             continue
         queued, part = spell.queued / spell.faults, spell.splits / spell.faults
         delay = max(0.0, spell.lost / spell.faults - queued)

@@ -14,7 +14,7 @@ from simlib.model.scenario import Scenario
 SAMPLE_PAGES = 2**18
 """Pages in all that a sampled migration keeps at least: 1 GiB, with which the April 2024 mail's whole memory agrees."""
 
-_TIMES = ("warm_up", "downtime", "timeout", "pause")
+_TIMES = ("warm_up", "downtime", "timeout", "pause", "reap_every")
 _PER_IOCTL = ("clear_ioctl", "flush", "flush_per_vcpu", "interrupt", "kick")
 
 

@@ -147,8 +147,8 @@ def files_of(found: pd.DataFrame) -> dict[str, str]:
         "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in used},
         "notes": [
             "Written before anybody answered, and not changed afterwards.",
-            "Enabling with KVM_DIRTY_LOG_INITIALLY_SET is free in the model. What stands here for it was not simulated: "
-            "it is at most the published 10 ms for 128 GiB.",
+            "Enabling with KVM_DIRTY_LOG_INITIALLY_SET is free in the model. What stands here for it was not "
+            "simulated: it is at most the published 10 ms for 128 GiB.",
             "GET and CLEAR take as long for a page in the model; the ratio's interval adds 5 % for each.",
         ],
         "caveats": ["No cost of such a host is known: all are drawn from data/priors/costs.toml."],
