@@ -43,9 +43,14 @@ def why_not(scenario: Scenario) -> str:
     reasons = {
         "only a migration is sampled by windows (workload.kind)": not workload.facts.by_chunk,
         "a guest that accesses its pages in order is not sampled (workload.access)": workload.access == "sequential",
-        "only lazy clearing is sampled (workload.clear_when)": workload.clear_when != "lazy",
+        "only lazy clearing and rings are sampled (workload.clear_when)": workload.clear_when not in ("lazy", "ring"),
+        "rings are sampled where blocks are split eagerly (policy.eager_split)": workload.rings
+        and guest.mapped_as_blocks
+        and not scenario.policy.resolved().eager_split,
         "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
-        "enabling the log page by page is not sampled (workload.initially_set)": not workload.initially_set,
+        "enabling the log page by page is not sampled (workload.initially_set)": not (
+            workload.initially_set or workload.rings
+        ),
         "looking for dirty bits at every entry is not sampled (policy.dirty_tracking)": scenario.policy.dirty_tracking
         == "dbm",
         "locks by region are not sampled (policy.lock_regions)": scenario.policy.lock_regions > 1,

@@ -17,6 +17,7 @@ from simlib.model.architectures import TRACKING
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
 from simlib.parallel import Check
+from simlib.sampling import rings
 from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, cost_of, service_of
 from simlib.sampling.window import Spell, View, Window, window, window_job
 from simlib.workloads.degradation import LEVELS, undisturbed_rate
@@ -176,6 +177,8 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
     - `check`: called with (events, simulated time) from time to time.
     """
     workload = scenario.workload
+    if workload.rings:
+        return _with_rings(scenario, seed, check)
     terrain, pace = Terrain(scenario), first_guess(scenario)
     few = workload.downtime // page_time(scenario)
     passes: list[_Pass] = []
@@ -214,6 +217,18 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
             break
     left = float(np.rint(terrain.dirty() * terrain.chunks).sum())
     return _journey(scenario, terrain.time, passes, left, left <= few, windows, events)
+
+
+def _with_rings(scenario: Scenario, seed: int, check: Check | None) -> Journey:
+    """A migration whose rings are reaped whatever the passes do."""
+    found = rings.rates(scenario, seed, check)
+    metrics, sent, last = rings.ring_metrics(scenario, found)
+    duration = metrics["precopy_duration"]
+    stalls = Stalls(found.longest, duration / found.seconds, max(2 * rings.reap_time(scenario), found.longest.max()))
+    metrics["longest_stall"] = max(metrics["longest_stall"], stalls.expected())
+    curve = rings.curve_of(duration, metrics["guest_throughput"])
+    laps = found.laps * (duration / found.seconds)
+    return Journey(metrics, laps, [stalls], curve, tuple(sent), last, 1, found.events)
 
 
 def first_guess(scenario: Scenario) -> Pace:

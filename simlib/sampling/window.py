@@ -40,7 +40,9 @@ UNSPLIT, MOST_BACKGROUND = 4, 1024
 PROFILE = 33
 """Moments at which a window says how many of its accesses were made."""
 
-_MEASURE = 1
+MEASURE = 1
+"""The flag that opens a window."""
+
 _HOLD_MAX = LOCK_COLUMNS.index("hold_max_ps")
 _SPLITS = 2
 """Which of the four kinds of fault meets a block that is not split (`Step.ACCESS`)."""
@@ -94,7 +96,24 @@ class Window:
 
 
 @dataclass
-class WindowKernel(DirtyLog):
+class OpenKernel(DirtyLog):
+    """A kernel whose guest is watched for a while: from the flag `MEASURE` to the flag `STOP`."""
+
+    def kick(self, time: int, entry: int = 0) -> None:
+        """As stalls, only kicks that are sent while the window is open count."""
+        program = self.program
+        if time:
+            with program.when(raised(MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time)):
+                program.kick(time, self.kicks_stall)
+
+    def read_stopwatch(self, of_kicks: bool = False) -> None:
+        """Only stalls that end while the window is open count."""
+        with self.program.when(raised(MEASURE) & ~raised(STOP)):
+            self.program.read_stopwatch(of_kicks)
+
+
+@dataclass
+class WindowKernel(OpenKernel):
     """A kernel whose memory is a chunk, page by page, and a background."""
 
     chunk_pages: int = 0
@@ -121,18 +140,6 @@ class WindowKernel(DirtyLog):
 
         with program.when(~REGION.pages(self.chunk_pages), otherwise=background):
             program.map(action, logging)
-
-    def kick(self, time: int, entry: int = 0) -> None:
-        """As stalls, only kicks that are sent while the window is open count."""
-        program = self.program
-        if time:
-            with program.when(raised(_MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time)):
-                program.kick(time, self.kicks_stall)
-
-    def read_stopwatch(self, of_kicks: bool = False) -> None:
-        """Only stalls that end while the window is open count."""
-        with self.program.when(raised(_MEASURE) & ~raised(STOP)):
-            self.program.read_stopwatch(of_kicks)
 
     def filled(self, random: np.random.Generator) -> NDArray[np.int64] | None:
         """Counters of threads whose log buffers are anything from empty to full."""
@@ -213,7 +220,7 @@ def _main(kernel: WindowKernel, settle: int, look: int, after: int) -> Thread:
         program.sleep(settle)
         kernel.stamp("settled")
         program.sleep(look)
-        program.signal(_MEASURE)
+        program.signal(MEASURE)
         kernel.stamp("opened")
         if kernel.chunk_pages:
             with program.extent(kernel.chunk_pages) as chunk, program.when(chunk.collected()):
