@@ -35,6 +35,7 @@ LIMIT_S = 400
 
 TESTS = ["test_rules.py", "test_turns.py", "test_identity.py", "test_lines.py",
          "test_conservation.py::test_no_scenario_breaks_a_law",
+         "test_conservation.py::test_a_vcpu_that_faults_has_emptied_its_log_buffer",
          "test_conservation.py::test_both_engines_and_the_witness_agree",
          "test_invariants.py::test_locks_keep_their_promises_and_their_books",
          "test_invariants.py::test_every_picosecond_of_a_thread_is_accounted_for",

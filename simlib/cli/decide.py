@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -44,6 +45,11 @@ class Subject:
     everything: Annotated[
         bool, typer.Option("--all", help="That guest on each of seven architectures: one table.")
     ] = False  # fmt: skip
+    dirty_tracking: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="How the host learns of writes: write_protect, pml, hdbss. On x86 by default "
+                     "as the --fit's host does, or that of a --from-qemu socket; else pml, as Intel's."),
+    ] = ""  # fmt: skip
     guest: Annotated[
         str,
         typer.Option(metavar="NAME", help="Which guest: database (default), web, idle, write-heavy, mysql-1g, "
@@ -177,6 +183,11 @@ def choose(
         typer.Option("--chunks", help="Compare how much memory one CLEAR covers (QEMU's x-clear-bitmap-shift), beside "
                      "what --among names."),
     ] = False,
+    rings: Annotated[
+        bool,
+        typer.Option("--rings", help="Compare dirty rings of three sizes (QEMU's dirty-ring-size) and the bitmap, with "
+                     "write protection and where the hardware logs, beside what --among names."),
+    ] = False,
     question: Question,
 ) -> None:  # fmt: skip
     """Choose how CLEAR_DIRTY_LOG should hold mmu_lock, and see what each way costs.
@@ -196,12 +207,19 @@ def choose(
 
     simlib choose --architecture arm64 --memory 256G --chunks
 
+    simlib choose --architecture x86-tdp --rings
+
     simlib choose --from-qemu /run/qemu/qmp.sock
 
     simlib choose --fit host/fit.json
     """
-    names = [*(among or []), *(name for name in simlib.decision.CHUNKS if chunks and name not in (among or []))]
-    choices = question.answers("choose", partial(simlib.choose, among=names or None))
+
+    def choose_one(case: Scenario, **arguments: Any) -> Choice:
+        more = [*(simlib.decision.CHUNKS if chunks else ()), *(simlib.decision.tracked(case) if rings else ())]
+        names = list(dict.fromkeys([*(among or []), *more]))
+        return simlib.choose(case, among=names or None, **arguments)
+
+    choices = question.answers("choose", choose_one)
     question.give("choose", choices, _print, simlib.decision.comparison, _by_architecture, "answers")
     if question.subject.everything:
         say("in brackets: the longest stall; --format csv has all objectives")
@@ -265,6 +283,7 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
         cases = {name: named.in_place_of(decision.standard_scenario(name)) for name in names}
         if host is not None:
             cases = {name: _on_host(case, host, numbers, subject.from_qemu) for name, case in cases.items()}
+    cases = {name: _tracking(case, subject, host) for name, case in cases.items()}
     if running is not None:
         from simlib.decision.qemu import apply
 
@@ -273,6 +292,19 @@ def _cases(command: str, subject: Subject, numbers: Numbers, fit: Path | None) -
         cases = {name: apply(running, case) for name, case in cases.items()}
         changes = {"guest": {}, "workload": {k: v for k, v in changes["workload"].items() if k != "link"}}
     return {name: decision.with_guest(case, changes) for name, case in cases.items()}
+
+
+def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenario:
+    """The scenario with the way in which the host learns of writes; a scenario of the user's says its own."""
+    way = subject.dirty_tracking
+    if not way and subject.scenario is None and "pml" in case.policy.facts.dirty_tracking:
+        if host is not None:
+            way = host.policy.resolved().dirty_tracking
+        elif subject.from_qemu and stat.S_ISSOCK(os.stat(subject.from_qemu).st_mode):
+            from simlib.host.facts import tracking_here
+
+            way = tracking_here()
+    return case.changed({"policy": {"dirty_tracking": way}}) if way else case
 
 
 def _on_host(case: Scenario, host: Scenario, numbers: Numbers, from_qemu: str) -> Scenario:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simlib.decision.choice import choose
     from simlib.decision.objectives import OBJECTIVES
     from simlib.decision.qemu import RunningGuest, read_guest
-    from simlib.decision.strategies import CHUNKS
+    from simlib.decision.strategies import CHUNKS, tracked
 
 __all__ = [
     "CHUNKS",
@@ -43,6 +43,7 @@ __all__ = [
     "read_guest",
     "standard_architectures",
     "standard_scenario",
+    "tracked",
     "with_guest",
 ]
 
@@ -51,7 +52,7 @@ _HOMES = {
     "batch": ("RULES", "BatchChoice", "choose_batch", "comparison_of_batches"),
     "choice": ("choose",),
     "objectives": ("OBJECTIVES",),
-    "strategies": ("CHUNKS",),
+    "strategies": ("CHUNKS", "tracked"),
     "qemu": ("RunningGuest", "read_guest"),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""

@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 
 from simlib.decision.objectives import OBJECTIVES
+from simlib.model.architectures import TRACKING
 from simlib.model.policies import OWN, policy
 from simlib.model.quantities import say_seconds
+from simlib.model.scenario import Scenario
 
 Choice = Any
 """`simlib.Choice`, which imports this module."""
@@ -30,7 +32,7 @@ def advice(choice: Choice, objective: str) -> dict[str, str]:
     - `objective`: what counts most.
     """
     take = choice.take(objective)
-    said = {"": _first(choice, objective)}
+    said = {"": _where(choice.scenario) + _first(choice, objective)}
     if not choice.nothing_to_do and not choice.table.set_index("strategy").loc[take, "as_it_is"]:
         said["To do so"], shipped = _means(choice, take)
         said["Without a patch"] = "" if shipped else _shipped(choice, objective)
@@ -49,6 +51,18 @@ def headline(choice: Choice) -> str:
 def nothing_matters(answers: pd.DataFrame) -> bool:
     """Whether any strategy is as good for every objective, and none may be better by what matters."""
     return bool(answers["any_is_as_good"].astype(bool).all() and answers["certain"].astype(bool).all())
+
+
+def _where(scenario: Scenario) -> str:
+    """Whose question is answered, where hosts of an architecture differ in how they track writes.
+
+    >>> _where(Scenario.parse({"policy": {"architecture": "x86-tdp", "dirty_tracking": "pml"}}))
+    'With PML: '
+    """
+    way = scenario.policy.resolved().dirty_tracking
+    if TRACKING[way].dirty_bits:
+        return f"With {way.upper()}: "
+    return "Without PML: " if "pml" in scenario.policy.facts.dirty_tracking else ""
 
 
 def _first(choice: Choice, objective: str) -> str:

@@ -26,6 +26,23 @@ CHUNKS = ("own", *(f"chunk-{size}" for size in ("16M", "64M", "256M", "1G", "4G"
 """Memory of one CLEAR, as userspace asks for it."""
 
 
+RINGS = ("dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536")
+"""Dirty rings, as userspace asks for them."""
+
+
+def tracked(scenario: Scenario) -> tuple[str, ...]:
+    """Ways of learning what the guest writes: those of the architecture, and dirty rings.
+
+    >>> tracked(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))[:4]
+    ('own', 'write-protect', 'pml', 'dirty-ring-1024')
+    """
+    names = {"write_protect": "write-protect", "pml": "pml", "hdbss": "hdbss"}
+    ways = [names[way] for way in scenario.policy.facts.dirty_tracking if way in names]
+    splits = scenario.guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
+    rings = [f"{ring}+eager-split-drop" if splits else ring for ring in RINGS]
+    return (OWN, *ways, *rings)
+
+
 @dataclass(frozen=True)
 class Strategy:
     """One strategy of a choice.

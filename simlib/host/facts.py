@@ -96,6 +96,18 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
     )
 
 
+def tracking_here(root: Path = Path("/")) -> str:
+    """How this machine's KVM learns of writes (`simlib.model.architectures.TRACKING`); empty if its modules do not say.
+
+    AMD's has no PML before September 2026. Source: arch/x86/kvm/vmx/vmx.c enable_pml, kvm_amd's parameter ``pml``.
+    """
+    modules = _modules(root / "sys")
+    said = modules.get("kvm_intel.pml", modules.get("kvm_amd.pml", ""))
+    if said:
+        return "pml" if said in ("Y", "1") else "write_protect"
+    return "write_protect" if any(name.startswith("kvm_amd.") for name in modules) else ""
+
+
 def page_tables(machine: str, kernel: str, modules: Mapping[str, str]) -> tuple[str, str]:
     """How a host's KVM takes mmu_lock, by the name of `simlib.model.architectures`, and in words.
 

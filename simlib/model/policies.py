@@ -191,17 +191,26 @@ POLICIES: dict[str, NamedPolicy] = {
         NamedPolicy("not-initially-set", "without INITIALLY_SET: enabling the log write-protects", "upstream",
                     {"workload": {"initially_set": False}}, ("arch/x86/kvm/x86.c kvm_mmu_slot_apply_flags",),
                     settings={"": "have userspace enable the log without KVM_DIRTY_LOG_INITIALLY_SET"}),
-        NamedPolicy("dirty-ring", "the dirty ring's reset takes the lock for each run of neighbouring pages",
-                    "upstream", {"workload": {"clear_when": "ring"}},
-                    ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",),
-                    settings={"": "start QEMU with -accel kvm,dirty-ring-size=4096"}),
+        NamedPolicy("write-protect", "a write to a clean page faults, whatever the hardware could do", "upstream",
+                    _split(dirty_tracking="write_protect", log_buffer=0), ("arch/x86/kvm/vmx/vmx.c enable_pml",),
+                    settings={"x86-tdp": "load kvm_intel with pml=N (AMD: nothing before PML)",
+                              "x86-shadow": "load kvm_intel with pml=N (AMD: nothing before PML)",
+                              "": "nothing: this is what Linux does"}),
+        NamedPolicy("pml", "the CPU sets dirty bits and logs the pages; KVM clears the bits", "upstream",
+                    _split(dirty_tracking="pml", log_buffer=0), ("arch/x86/kvm/vmx/vmx.c vmx_flush_pml_buffer",),
+                    settings={"x86-tdp": "load kvm_intel with pml=Y, its default",
+                              "x86-shadow": "load kvm_intel with pml=Y, its default"}),
+        NamedPolicy("hdbss", "the same on arm64 with FEAT_HDBSS", "posted",
+                    _split(dirty_tracking="hdbss", log_buffer=0),
+                    ("20260225040421.2683931-1-zhengtian10@huawei.com",)),
         NamedPolicy("lock-regions", "a lock for each sixteenth of the memory", "what-if", _split(lock_regions=16),
                     ("no kernel",)),
         NamedPolicy("clear-threads-2", "two threads clear", "what-if", {"workload": {"clear_threads": 2}},
                     ("no kernel",)),
     )
 }  # fmt: skip
-"""The policies, by name; beside them `policy` knows ``every-n`` for any multiple of 64 pages, and ``chunk-SIZE``."""
+"""The policies, by name; beside them `policy` knows ``every-n`` for any multiple of 64 pages, ``chunk-SIZE``, and
+``dirty-ring-n`` for a ring of n entries."""
 
 
 def policy(name: str) -> NamedPolicy:
@@ -229,6 +238,8 @@ def policy(name: str) -> NamedPolicy:
         return NamedPolicy(text, f"CLEAR lets go when {text}", "what-if", _clear(text), ("docs/policies.md",))
     if name.startswith("chunk-"):
         return _chunk(name, parse_size(name.removeprefix("chunk-"), "policy"))
+    if ring := re.fullmatch(r"dirty-ring(?:-([0-9]{1,9}))?", name):
+        return _ring(name, int(ring[1] or 4096))
     batch = re.fullmatch(r"every-([0-9]{1,12})", name)
     if batch is None:
         raise InputError("policy", name, "unknown policy", nearest(name, POLICIES))
@@ -237,6 +248,14 @@ def policy(name: str) -> NamedPolicy:
         raise InputError("policy", name, "must let go after a multiple of 64 pages", "such as every-512")
     return NamedPolicy(name, f"CLEAR lets go after every {pages} pages", "what-if", _clear(every(pages)),
                        ("kernel-patches/ 0007", _reply("3 April 2024")))  # fmt: skip
+
+
+def _ring(name: str, entries: int) -> NamedPolicy:
+    """A dirty ring of so many entries for each vCPU, in place of the bitmap."""
+    changes = {"workload": {"clear_when": "ring", "ring_entries": entries}}
+    title = f"dirty rings of {entries} entries, reset run by run of neighbouring pages"
+    return NamedPolicy(name, title, "upstream", changes, ("virt/kvm/dirty_ring.c kvm_dirty_ring_reset",),
+                       settings={"": f"start QEMU with -accel kvm,dirty-ring-size={entries}"})  # fmt: skip
 
 
 def _chunk(name: str, size: int) -> NamedPolicy:

@@ -30,10 +30,10 @@ from simlib.workloads.guest import running_vcpu
 from simlib.workloads.kernel import STOP
 from simlib.workloads.migration import page_time
 
-SETTLE = 2.5
+SETTLE = 1.5
 """Times that the rings are reaped before a window counts."""
 
-LOOKS, ACCESSES = (4.0, 20.0), 4e6
+LOOKS, ACCESSES = (2.5, 20.0), 1e6
 """Times while it does: at least, at most, and for how many accesses, if that lies between."""
 
 _WORK, _WAIT, _LINE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait", "line", "idle"))

@@ -40,7 +40,7 @@ MOST_PASSES = 128
 """More than any migration has; tells the windows' seeds apart."""
 
 ENOUGH = 400
-"""Faults that a window tries to see while nothing is cleared, within ten times `LOOK`; more where they differ much."""
+"""Faults that a window tries to see while nothing is cleared, within ten times `LOOK`."""
 
 ENABLING = 0.0
 """What enabling takes where every page is dirty at once, s: no other log is sampled (`simlib.sampling.why_not`)."""
@@ -299,9 +299,7 @@ def _look_at_sending(
     for part, share in parts:
         frequency = float(share.sum())
         between = pace.between(frequency, float(share[1]))
-        enough = max(ENOUGH, 3 * few_faults(terrain.scenario, share))
-        most = (10 if enough == ENOUGH else 400) * LOOK
-        accesses = min(most, max(LOOK, enough / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
+        accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
         times = SETTLE * between, 0.0, accesses * between
         found.append(_Sent(window(View(terrain, None, share, times), seed, check), part))
     return found
@@ -322,7 +320,7 @@ def _agree(found: Floats, assumed: Floats) -> bool:
 
 
 def few_faults(scenario: Scenario, shares: Floats) -> float:
-    """With fewer a window does not tell how long they take: full log buffers are rare, and take long.
+    """With fewer a window does not tell how long they take, as full log buffers are rare; then it is as guessed first.
 
     - `shares`, shape (3,): of the accesses that meet a clean page, a block that is not split, and a missing page.
     """

@@ -123,6 +123,27 @@ def test_pre_copy_is_sending_and_clearing(lets_go, chunk):
     assert metrics["precopy_duration"] == pytest.approx(enabling + sending + metrics["clear_cpu_time"], rel=1e-9)
 
 
+@pytest.mark.parametrize("when", ["lazy", "ring"])
+def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
+    """Some blocks are split late, so that faults come while pages of others stand in a buffer."""
+    scenario = Scenario.parse(
+        {
+            "guest": {"vcpus": 2, "memory": "12M", "backing": "hugetlb_2mb"},
+            "policy": {"architecture": "x86-tdp", "dirty_tracking": "pml", "eager_split": False},
+            "workload": {"kind": "migration", "clear_chunk": "4M", "access": "zipf", "shared": True,
+                         "zipf_exponent": 1.5, "access_interval": "3us", "pass_limit": 6, "downtime": "0ps",
+                         "link": "40Gbit/s", "clear_when": when, "ring_entries": 1024},
+            "costs": COSTS | {"dirty_set": "80ns", "log_exit": "1us", "log_entry": "20ns", "kick": "1us"},
+        }
+    )  # fmt: skip
+    for seed in range(4):
+        job = build(scenario)
+        result = compiled.run(job, seed, trace=ROOM, ledger=ROOM)
+        account, _ = examine(scenario, job, result)
+        assert account.logged > 0
+        assert account.faults > 0
+
+
 # -- the witness is awake ------------------------------------------------------------------------------
 
 

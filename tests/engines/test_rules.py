@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from simlib.engine import compiled, reference
-from simlib.engine.result import lap_bin
-from simlib.model.job import Job
+from simlib.engine.result import EVENTS, lap_bin
+from simlib.errors import HorizonError
+from simlib.model.job import Image, Job
 from simlib.model.locks import Discipline
 from simlib.model.program import REGION, Lock, Program, held
-from simlib.model.steps import Adapt, Map, Mode, Whose
+from simlib.model.steps import Adapt, Block, Map, Mode, Page, Scan, Whose
 
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 READ, WRITE = Lock(0, Mode.READ), Lock(0, Mode.WRITE)
@@ -205,3 +206,70 @@ def test_conditions_combine_as_in_logic(engine):
                         program.run(weight)
 
     assert run(engine, Discipline.QUEUED_SPIN, life).end_ps == sum(weights)
+
+
+RUNS = {(0, 63): [2], (0, 64): [1, 1], (63, 0): [2], (64, 0): [1, 1], (100, 163, 99): [2, 1], (100, 162, 99): [3],
+        (5, 5, 6): [3], (70, 7, 8, 6): [3, 1], (1, 200, 2): [1, 1, 1]}  # fmt: skip
+"""Pages in the order in which they are pushed, and how many entries each run of the reset has."""
+
+
+@BOTH
+@pytest.mark.parametrize("pages", RUNS, ids=str)
+def test_a_run_of_the_ring_s_reset_lies_within_64_pages(engine, pages):
+    """virt/kvm/dirty_ring.c kvm_dirty_ring_reset: it may go back, as long as no page falls out."""
+    program = Program()
+    with program.thread():
+        for page in pages:
+            program.advance(page) if page else None
+            program.map(Map.PAGE, logging=True)
+            program.back(REGION)
+        program.harvest(1000)
+        with program.each_run(10):
+            program.scan(Scan.PROTECT_RUN, 1)
+    none = np.zeros(1, int)
+    job = Job(program.steps(), none, np.array([[0, 256]]), none, 0, 0, 0, none, pages=256, vcpus=1, ring_entries=16,
+              ring_full=8)  # fmt: skip
+    found = engine.run(job, trace=1000)
+    done = {kind: found.trace[found.trace[:, 2] == EVENTS.index(kind), 3].tolist() for kind in ("reset", "scan")}
+    assert done["reset"] == RUNS[pages]
+    assert sum(done["scan"]) == len(set(pages))
+    assert found.end_ps == len(pages) * 1010 + len(set(pages))
+
+
+@BOTH
+def test_a_vcpu_whose_ring_is_full_leaves_before_it_goes_on_with_hits(engine):
+    """Its first page is a fault, those behind it are none; with a ring that one page fills."""
+
+    def leave():
+        program.run(500)
+        program.harvest(0)
+        with program.each_run(0):
+            program.scan(Scan.PROTECT_RUN)
+
+    program = Program()
+    with program.thread() as first, program.loop(until=REGION.done()):
+        program.run(1000)
+        program.access(*[lambda: program.map(Map.PAGE, logging=True)] * 4, leave=leave)
+        program.advance(1)
+    none = np.zeros(1, int)
+    image = Image(np.full(64, Page.WRITABLE, np.uint8), np.array([Block.TABLE], np.uint8))
+    image.pages[0] = Page.PROTECTED
+    job = Job(program.steps(), np.array([first.first]), np.array([[0, 64]]), none, 0, 0, 0, none, pages=64, vcpus=1,
+              block_pages=64, image=image, ring_entries=4, ring_full=1)  # fmt: skip
+    found = engine.run(job)
+    assert found.faults.sum() == 1
+    assert found.end_ps == 64 * 1000 + 500
+
+
+@BOTH
+def test_a_page_that_finds_no_room_in_a_ring_ends_the_run(engine):
+    program = Program()
+    with program.thread():
+        with program.repeat(9):
+            program.map(Map.PAGE, logging=True)
+    none = np.zeros(1, int)
+    job = Job(
+        program.steps(), none, np.array([[0, 64]]), none, 0, 0, 0, none, pages=64, vcpus=1, ring_entries=8, ring_full=2
+    )
+    with pytest.raises(HorizonError, match="a dirty ring is full at 0 s"):
+        engine.run(job)

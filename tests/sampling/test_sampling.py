@@ -441,7 +441,12 @@ def test_walks_that_do_not_agree_say_so():
 REASONS = {
     "only a migration is sampled": {"workload": {"kind": "clear_under_load"}},
     "accesses its pages in order": {"workload": {"access": "sequential"}},
-    "only lazy clearing is sampled": {"workload": {"clear_when": "at_once"}},
+    "only lazy clearing and rings are sampled": {"workload": {"clear_when": "at_once"}},
+    "rings are sampled where blocks are split eagerly": {
+        "policy": {"eager_split": False},
+        "workload": {"clear_when": "ring"},
+    },
+    "looking for dirty bits at every entry is not sampled": {"policy": {"dirty_tracking": "dbm"}},
     "threads that only clear are not sampled": {"workload": {"clear_threads": 2}},
     "enabling the log page by page is not sampled": {"workload": {"initially_set": False}},
     "locks by region are not sampled": {"policy": {"lock_regions": 4}},
