@@ -54,15 +54,13 @@ def nothing_matters(answers: pd.DataFrame) -> bool:
 
 
 def _where(scenario: Scenario) -> str:
-    """Whose question is answered, where hosts of an architecture differ in how they track writes.
+    """Of which hosts the answer is, where hardware tracks writes.
 
     >>> _where(Scenario.parse({"policy": {"architecture": "x86-tdp", "dirty_tracking": "pml"}}))
     'With PML: '
     """
     way = scenario.policy.resolved().dirty_tracking
-    if TRACKING[way].dirty_bits:
-        return f"With {way.upper()}: "
-    return "Without PML: " if "pml" in scenario.policy.facts.dirty_tracking else ""
+    return f"With {way.upper()}: " if TRACKING[way].dirty_bits else ""
 
 
 def _first(choice: Choice, objective: str) -> str:

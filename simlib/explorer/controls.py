@@ -73,6 +73,8 @@ KEYS: dict[str, tuple[Key, ...]] = {
         Key("policy", "translation_fault", "translation fault", _MODES, "how an access to an unmapped page does"),
         Key("policy", "split_fault", "split fault", ("default", "read", "write"), "how the first write to a block"),
         Key("policy", "clear_lock", "CLEAR", _MODES, "how CLEAR takes it to write-protect"),
+        Key("policy", "dirty_tracking", "writes noticed by", ("default", "write_protect", "pml", "hdbss"),
+            "faults, or hardware that logs"),
         Key("policy", "eager_split", "eager split", ("default", True, False), "CLEAR splits blocks ahead of the guest"),
         Key("policy", "split_alloc", "split's memory", ("default", "under_lock", "drop", "under_read_lock"),
             "how an eager split allocates its page table"),
