@@ -13,7 +13,7 @@ from simlib.errors import HorizonError
 from simlib.model.job import Image, Job
 from simlib.model.locks import Discipline
 from simlib.model.program import REGION, Lock, Program, held
-from simlib.model.steps import Adapt, Block, Map, Mode, Page, Scan, Whose
+from simlib.model.steps import Adapt, Block, Map, Mode, Page, Scan, Stamp, Whose
 
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 READ, WRITE = Lock(0, Mode.READ), Lock(0, Mode.WRITE)
@@ -241,6 +241,7 @@ def test_a_vcpu_whose_ring_is_full_leaves_before_it_goes_on_with_hits(engine):
     """Its first page is a fault, those behind it are none; with a ring that one page fills."""
 
     def leave():
+        program.stamp(0)
         program.run(500)
         program.harvest(0)
         with program.each_run(0):
@@ -255,10 +256,11 @@ def test_a_vcpu_whose_ring_is_full_leaves_before_it_goes_on_with_hits(engine):
     image = Image(np.full(64, Page.WRITABLE, np.uint8), np.array([Block.TABLE], np.uint8))
     image.pages[0] = Page.PROTECTED
     job = Job(program.steps(), np.array([first.first]), np.array([[0, 64]]), none, 0, 0, 0, none, pages=64, vcpus=1,
-              block_pages=64, image=image, ring_entries=4, ring_full=1)  # fmt: skip
+              block_pages=64, image=image, ring_entries=4, ring_full=1,
+              stamps=(Stamp("left"),))  # fmt: skip
     found = engine.run(job)
     assert found.faults.sum() == 1
-    assert found.end_ps == 64 * 1000 + 500
+    assert (found.stamp_ps.tolist(), found.end_ps) == ([2000], 64 * 1000 + 500)
 
 
 @BOTH
