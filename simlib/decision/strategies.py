@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from simlib.errors import InputError
 from simlib.model.locks import LOCKS, SHARING
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.policies import OWN, apply
+from simlib.model.policies import OWN, POLICIES, apply
 from simlib.model.policy import Policy
 from simlib.model.scenario import Scenario
 from simlib.model.workload import Workload
@@ -36,8 +36,7 @@ def tracked(scenario: Scenario) -> tuple[str, ...]:
     >>> tracked(Scenario.parse({"policy": {"architecture": "x86-tdp"}}))[:4]
     ('own', 'write-protect', 'pml', 'dirty-ring-1024')
     """
-    names = {"write_protect": "write-protect", "pml": "pml", "hdbss": "hdbss"}
-    ways = [names[way] for way in scenario.policy.facts.dirty_tracking if way in names]
+    ways = [name for way in scenario.policy.facts.dirty_tracking if (name := way.replace("_", "-")) in POLICIES]
     splits = scenario.guest.mapped_as_blocks and not scenario.policy.resolved().eager_split
     rings = [f"{ring}+eager-split-drop" if splits else ring for ring in RINGS]
     return (OWN, *ways, *rings)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -425,8 +426,7 @@ class Program:
         apart += [(Label(), leave, again)] if leave is not None else []
         self.add(Step.ACCESS, *(target for target, _, _ in apart), *([again] if leave is None else []))
         self.place(after)
-        for one in apart:
-            self._apart.append((self._depth, lambda one=one: self._fault(*one)))  # type: ignore[misc]
+        self._apart += [(self._depth, partial(self._fault, *one)) for one in apart]
 
     def _fault(self, target: Label, fault: Callable[[], None], then: Label) -> None:
         self.place(target)

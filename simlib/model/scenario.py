@@ -26,7 +26,7 @@ from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.policy import Policy, renamed
 from simlib.model.quantities import format_size, say_size
 from simlib.model.topology import far_share
-from simlib.model.workload import Workload
+from simlib.model.workload import RING_RESERVE, Workload
 from simlib.reading import read_toml
 
 
@@ -144,6 +144,14 @@ class Scenario:
         if self.machine.clusters % self.machine.sockets:
             raise InputError("machine.clusters", self.machine.clusters, "must be a multiple of the sockets",
                              "every socket has as many")  # fmt: skip
+
+    @property
+    def ring_full(self) -> int:
+        """Entries with which a vCPU's dirty ring is full: a reserve stays free, and room for its log buffer.
+
+        Source: virt/kvm/dirty_ring.c kvm_dirty_ring_get_rsvd_entries (6.12).
+        """
+        return self.workload.ring_entries - RING_RESERVE - self.policy.buffer_entries
 
     @cached_property
     def machine_costs(self) -> Costs:

@@ -280,11 +280,7 @@ class Step(IntEnum):
         "as by DRAIN. `stalls` 1: its stopwatch starts when it leaves, and is read at once without a fault.", \
         Argument("time_ps"), Argument("stalls", 0, 2), _DISTRIBUTION, Argument("entry_ps")  # fmt: skip
     TOUCH = 22, "Change a cache line that threads share. Locks change their own.", Argument("line", 0, "lines")
-    DRAIN = (
-        23,
-        "Empty the thread's log buffer into the dirty log or, if there is one, its dirty ring.",
-        Argument("entry_ps"),
-    )
+    DRAIN = 23, "Empty the thread's log buffer into its dirty ring or, if none, the dirty log.", Argument("entry_ps")
     HARVEST = 24, "Set the dirty bits of what is new in all dirty rings.", Argument("entry_ps")
     RESET = 25, "Take the next run of harvested entries, of pages within 64, out of the rings, for SCAN's " \
         "protect_run; go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip

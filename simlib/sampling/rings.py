@@ -62,7 +62,7 @@ def reaps_every(scenario: Scenario) -> float:
     """Time until the rings are reaped again, s, of a guest that nothing slows down."""
     workload, guest = scenario.workload, scenario.guest
     touches, rate = touches_of(scenario), undisturbed_rate(scenario)
-    full = (workload.ring_entries - 64 - scenario.policy.buffer_entries) * guest.vcpus
+    full = scenario.ring_full * guest.vcpus
 
     def logged(seconds: float) -> float:
         found = guest.pages * touches.pages @ -np.expm1(-touches.rate * rate * seconds)

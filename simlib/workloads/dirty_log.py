@@ -142,7 +142,7 @@ class DirtyLog(Kernel):
                 program.run(costs.log_exit, JITTER)
             self.drain()
         if self.ring_entries:
-            with program.when(in_ring(self.ring_full)):
+            with program.when(in_ring(self.scenario.ring_full)):
                 program.run(costs.ring_exit, JITTER)
                 self.reap()
         if timed:
@@ -151,20 +151,23 @@ class DirtyLog(Kernel):
     def sync_log(self) -> list[Scan]:
         """Learn what hardware knows of the guest's writes, before GET or CLEAR looks; returns the scans that need that.
 
-        Every vCPU is asked for its log buffer, which nobody waits for; or every entry of the page table is visited.
+        The vCPUs give their log buffers; without any, every entry of the page table is visited.
+        """
+        program, costs = self.program, self.costs
+        self.sync_buffers()
+        if self.buffer_entries or not self.tracking.dirty_bits:
+            return []
+        self._sweep(self.lock("write", regions=True), WORD_PAGES, lambda: program.hold(WORD_PAGES * costs.walk_entry))
+        return [Scan.SYNC]
+
+    def sync_buffers(self) -> None:
+        """Ask every vCPU for its log buffer, if it has one, and wait for none.
 
         Source: arch/x86/kvm/x86.c kvm_arch_sync_dirty_log (6.12).
         """
-        program, costs = self.program, self.costs
         if self.buffer_entries:
-            program.run(self.scenario.guest.vcpus * costs.log_kick)
-            self.kick(costs.log_exit, self.drained)
-        elif self.tracking.dirty_bits:
-            self._sweep(
-                self.lock("write", regions=True), WORD_PAGES, lambda: program.hold(WORD_PAGES * costs.walk_entry)
-            )
-            return [Scan.SYNC]
-        return []
+            self.program.run(self.scenario.guest.vcpus * self.costs.log_kick)
+            self.kick(self.costs.log_exit, self.drained)
 
     def sync_rings(self) -> None:
         """Userspace has every vCPU leave the guest, one after another, and reaps the rings.
@@ -251,8 +254,7 @@ class DirtyLog(Kernel):
         program.note("KVM_CLEAR_DIRTY_LOG")
         if self.costs.clear_ioctl:
             program.run(self.costs.clear_ioctl)
-        if self.buffer_entries:
-            self.sync_log()
+        self.sync_buffers()
 
         def clear(extent: Extent) -> None:
             if self.splits_eagerly:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from simlib.model.program import REGION, Condition, Extent, Lock, Program, Threa
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Step, Whose
 from simlib.model.topology import Placement, placement
-from simlib.model.workload import RING_RESERVE
 
 MMU_LOCK, INTERCONNECT, REGIONS = range(3)
 """Indices among a job's locks: mmu_lock; broadcast invalidations; the first region's, if there are several."""
@@ -116,7 +116,6 @@ class Kernel:
         self.buffer_entries = self.policy.buffer_entries
         workload = self.scenario.workload
         self.ring_entries: int = workload.ring_entries if workload.rings else 0
-        self.ring_full = max(0, self.ring_entries - RING_RESERVE - self.buffer_entries)
         self.places = self.places or (self.scenario.workload.zipf_exponent,)
 
     @property
@@ -186,11 +185,10 @@ class Kernel:
                 self.read_stopwatch()
 
         found: list[Callable[[], None]] = [
-            lambda name=name, kind=kind: fault(name, *kind)  # type: ignore[misc]  # mypy takes the defaults for parameters
-            for name, kind in zip(_FAULTS, kinds, strict=True)
+            partial(fault, name, *kind) for name, kind in zip(_FAULTS, kinds, strict=True)
         ]
         if self.tracking.dirty_bits and not self.hardware:
-            found[1] = lambda: self._logged_write(timed)
+            found[1] = partial(self._logged_write, timed)
         return found
 
     def access(self, logging: bool, timed: bool = False) -> None:
@@ -399,7 +397,7 @@ class Kernel:
             dirty_set_ps=costs.dirty_set if self.tracking.dirty_bits and self.hardware else 0,
             buffer_entries=self.buffer_entries if self.drains else 0,
             ring_entries=self.ring_entries,
-            ring_full=self.ring_full,
+            ring_full=self.scenario.ring_full if self.ring_entries else 0,
             stamps=tuple(self.stamps),
             lock_names=tuple(name for name, _ in locks),
             thread_names=(

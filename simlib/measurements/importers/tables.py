@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import csv
+import datetime
+import hashlib
 import io
 import json
 import math
@@ -300,3 +302,25 @@ def measured_files(
     schema = {"fields": [column.field() for column in columns], "primaryKey": list(key)}
     described = {"name": stem, "title": title, "path": f"{stem}.csv", **form, **about, "schema": schema}
     return {f"{stem}.csv": text, f"{stem}.json": json.dumps(described, indent=2, ensure_ascii=False) + "\n"}
+
+
+def predicted_files(
+    stem: str,
+    title: str,
+    about: Mapping[str, Any],
+    columns: Iterable[Column],
+    key: Iterable[str],
+    predicted: pd.DataFrame,
+    used: Iterable[Path],
+) -> dict[str, str]:
+    """The same of what is predicted today; `used`: the files that it is predicted from, whose digests are kept."""
+    described = {
+        "kind": "simulated",
+        "hardware": "none: simulated",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "simlib": __version__,
+        "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in used},
+        **about,
+    }
+    text = predicted.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+    return measured_files(stem, title, described, columns, key, text)

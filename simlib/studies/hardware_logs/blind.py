@@ -9,8 +9,6 @@ prediction is the median over the draws, and its interval holds nine of ten of t
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 from functools import partial
 from typing import NamedTuple
 
@@ -23,13 +21,12 @@ from simlib.files import write_together
 from simlib.fits import UncertainCosts
 from simlib.fits.priors import priors_path
 from simlib.measurements import data_dir
-from simlib.measurements.importers.tables import Column, measured_files
+from simlib.measurements.importers.tables import Column, predicted_files
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario, load_scenario
 from simlib.model.steps import Stamp
 from simlib.prediction import LEVEL
 from simlib.simulation import run_scenario
-from simlib.version import __version__
 from simlib.workloads.degradation import SWITCHOVER
 
 NAME, DRAWS, SEED = "pml-xeon", 60, 1
@@ -135,16 +132,11 @@ def files_of(found: pd.DataFrame) -> dict[str, str]:
     """Both tables, each a CSV with its descriptor."""
     used = data_dir() / "scenarios" / f"{NAME}.toml", priors_path()
     about = {
-        "kind": "simulated",
         "source": {"subject": "simlib", "author": "simlib"},
-        "hardware": "none: simulated",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "simlib": __version__,
         "level": LEVEL,
         "seeds": [SEED],
         "command": "python -m simlib.studies.hardware_logs.blind",
         "answers": [],
-        "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in used},
         "notes": [
             "Written before anybody answered, and not changed afterwards.",
             "Enabling with KVM_DIRTY_LOG_INITIALLY_SET is free in the model. What stands here for it was not "
@@ -160,9 +152,8 @@ def files_of(found: pd.DataFrame) -> dict[str, str]:
     ):
         columns = _columns(unit)
         own = found[part].set_axis([column.name for column in columns], axis=1)
-        text = own.to_csv(index=False, float_format="%.4g", lineterminator="\n")
         title = f"a server with PML, {kind}: predicted before it was measured"
-        files |= measured_files(f"{NAME}-{kind}", title, about, columns, ["question", "guest_memory"], text)
+        files |= predicted_files(f"{NAME}-{kind}", title, about, columns, ["question", "guest_memory"], own, used)
     return files
 
 

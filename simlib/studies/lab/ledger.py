@@ -7,8 +7,6 @@ answers are the lab's tables of the same name in ``data/collected/``.
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,11 @@ from simlib.errors import InputError
 from simlib.lab.experiment import Experiment
 from simlib.lab.records import KEYS, cell_keys
 from simlib.measurements import data_dir, list_tables, load
-from simlib.measurements.importers.tables import Column, measured_files
+from simlib.measurements.importers.tables import Column, predicted_files
 from simlib.parallel import Progress
 from simlib.prediction import LEVEL, predict
 from simlib.studies.lab.load import CELL, SHOWN, measured_cells
 from simlib.studies.lab.machines import lab_case, lab_name, with_batch
-from simlib.version import __version__
 
 SEEDS = range(1, 6)
 """Seeds of the simulator: of what each predicts, the medians are written down."""
@@ -78,22 +75,17 @@ def prediction_files(predicted: pd.DataFrame, name: str, experiment: Path) -> di
     used = [data_dir() / folder / f"lab-{machine}.{kind}" for machine in dict.fromkeys(predicted["machine"])
             for folder, kind in (("scenarios", "toml"), ("fits", "json"))]  # fmt: skip
     about: dict[str, Any] = {
-        "kind": "simulated",
         "source": {"subject": "simlib lab predict", "author": "simlib"},
-        "hardware": "none: simulated",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "simlib": __version__,
         "level": LEVEL,
         "seeds": [*SEEDS],
         "command": f"simlib lab predict data/experiments/{experiment.name} --out data/predictions --name {name}",
         "answers": [f"{name}-{table}" for table in ("ioctls", "stalls")],
-        "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (experiment, *used)},
         "notes": ["Written before the cells were run, and not changed afterwards."],
         "caveats": ["Times are instructions: 1 ns each, summed over all CPUs."],
     }
-    text = predicted.to_csv(index=False, float_format="%.5g", lineterminator="\n")
-    key = ["machine", *CELL, "metric"]
-    return measured_files(f"{name}{_PREDICTED}", f"{name}: predicted before it was run", about, COLUMNS, key, text)
+    stem, key = f"{name}{_PREDICTED}", ["machine", *CELL, "metric"]
+    title = f"{name}: predicted before it was run"
+    return predicted_files(stem, title, about, COLUMNS, key, predicted, (experiment, *used))
 
 
 def scored() -> pd.DataFrame:
