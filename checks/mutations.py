@@ -172,11 +172,10 @@ MUTATIONS: dict[str, list[Edit]] = {
     ],
     # -- log buffers and dirty rings
     "a write that hardware notices is not written down": [
-        Edit(LOGS, "        thread.logged += 1\n", "        thread.logged += 0\n"),
+        Edit(LOGS, "    thread.logged += 1\n", "    thread.logged += 0\n"),
     ],
     "a log buffer takes one page too many": [
-        Edit(OTHER_LOGS, "0 < job.buffer_entries <= len(self.buffers[owner])",
-             "0 < job.buffer_entries < len(self.buffers[owner])"),
+        Edit(OTHER_LOGS, "return len(self.buffers[owner]) >= self.job", "return len(self.buffers[owner]) > self.job"),
     ],
     "a kick leaves the log buffer as it is": [
         Edit(INTERPRETER, "other.kick = time + logs.drain(run, other, j) * step.d", "other.kick = time"),
@@ -207,8 +206,7 @@ MUTATIONS: dict[str, list[Edit]] = {
              "for i in range(other.harvested + 1, other.pushed):"),
     ],
     "GET does not ask for log buffers": [
-        Edit(WORKLOADS + "dirty_log.py", "            self.kick(costs.log_exit, self.drained)\n        elif",
-             "            pass\n        elif"),
+        Edit(WORKLOADS + "dirty_log.py", "            self.kick(self.costs.log_exit, self.drained)\n", ""),
     ],
     "a vCPU waits for the lock with pages in its log buffer": [
         Edit(WORKLOADS + "kernel.py", "            self.drain()\n            self._fault(", "            self._fault("),

@@ -14,7 +14,7 @@ from simlib.errors import InputError
 from simlib.model.locks import Discipline
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_duration
-from simlib.model.steps import ALL, COUNTERS, MOST_ENTRIES, MOST_TURN_PS, Argument, Clock, Quantity, Stamp, Step
+from simlib.model.steps import ALL, MOST_ENTRIES, MOST_TURN_PS, Argument, Clock, Quantity, Stamp, Step
 
 _NO_LIMIT = 2**63 - 1
 
@@ -91,7 +91,6 @@ class Job:
     - `write_percent`: share of the pages that the guest writes; it reads the others.
     - `vcpus`: how many threads, the first ones, are vCPUs.
     - `first_batch`: pages of each thread's adaptive batch when the run begins.
-    - `counters`, shape (n_threads, 8): how often each thread has come to its REPEATs when the run begins; None: never.
     - `stamps`: what each stamp is the end of, in order.
     - `lock_names`: names of the locks.
     - `thread_names`: names of the threads.
@@ -106,7 +105,8 @@ class Job:
     - `dirty_bits`: whether hardware sets the dirty bit of a clean page's entry as the guest writes it, which is no
       fault then and takes `dirty_set_ps`.
     - `buffer_entries`: pages that the log buffer of a vCPU takes, which hardware writes there as it sets their bits;
-      0: there are none, and SCAN's sync finds what was written.
+      0: there are none, and SCAN's sync finds what was written. Without `dirty_bits` LOG writes there.
+    - `logged`, shape (n_threads,): pages in each log buffer when the run begins, all of them page 0; None: none.
     - `ring_entries`: of a vCPU's dirty ring, into which a page goes in place of the dirty log; 0: there are none. With
       `ring_full` or more that were not reset the vCPU leaves the guest.
     - `notes`: for the listing: steps, and what begins there.
@@ -132,7 +132,6 @@ class Job:
     write_percent: int = 100
     vcpus: int = 0
     first_batch: int = 64
-    counters: NDArray[np.int64] | None = None
     stamps: tuple[Stamp, ...] = ()
     lock_names: tuple[str, ...] = ("mmu_lock",)
     thread_names: tuple[str, ...] = ()
@@ -151,6 +150,7 @@ class Job:
     dirty_bits: bool = False
     dirty_set_ps: int = 0
     buffer_entries: int = 0
+    logged: NDArray[np.int64] | None = None
     ring_entries: int = 0
     ring_full: int = 0
     notes: tuple[tuple[int, str], ...] = ()
@@ -171,9 +171,11 @@ class Job:
             raise InputError("job.socket", len(self.socket), f"must name a socket for each of {threads} threads")
         if self.cluster is not None and len(self.cluster) != threads:
             raise InputError("job.cluster", len(self.cluster), f"must name a cluster for each of {threads} threads")
-        if self.counters is not None and (self.counters.shape != (threads, COUNTERS) or (self.counters < 0).any()):
+        if self.logged is not None and not (
+            self.logged.shape == (threads,) and ((self.logged >= 0) & (self.logged <= self.buffer_entries)).all()
+        ):
             raise InputError(
-                "job.counters", self.counters.shape, f"must be {COUNTERS} counts for each of {threads} threads"
+                "job.logged", self.logged.tolist(), f"must be 0 to {self.buffer_entries} for each of {threads} threads"
             )
         if self.clock not in tuple(Clock):
             raise InputError("job.clock", self.clock, "must be a Clock")
@@ -220,9 +222,8 @@ class Job:
             )  # fmt: skip
         if self.lock_pages < WORD_PAGES:
             raise InputError("job.lock_pages", self.lock_pages, "must be at least 64")
-        if self.dirty_set_ps < 0 or not 0 <= self.buffer_entries <= MOST_ENTRIES * self.dirty_bits:
-            raise InputError("job.buffer_entries", self.buffer_entries,
-                             f"must be at most {MOST_ENTRIES}, and 0 without dirty_bits")  # fmt: skip
+        if self.dirty_set_ps < 0 or not 0 <= self.buffer_entries <= MOST_ENTRIES:
+            raise InputError("job.buffer_entries", self.buffer_entries, f"must be 0 to {MOST_ENTRIES}")
         least = self.ring_full + self.buffer_entries
         if self.ring_entries and not 0 < self.ring_full <= least < self.ring_entries <= MOST_ENTRIES:
             raise InputError("job.ring_full", self.ring_full, "must be 1 at least, and leave a ring of "

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -265,21 +264,17 @@ class Program:
     _notes: list[tuple[int, str]] = field(default_factory=list)
     _depth: int = 0
     _counters: int = 0
-    _apart: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    _apart: list[tuple[int, Label, Callable[[], None], Label]] = field(default_factory=list)
 
-    # -- rows and labels: nothing outside of this module uses them -------------------------------------
-
-    def add(self, step: Step, *arguments: int | Label) -> int:
-        """Append one row; returns its index."""
-        index = len(self._rows)
+    def add(self, step: Step, *arguments: int | Label) -> None:
+        """Append one row, which only this module does."""
         row: list[int] = [step, 0, 0, 0, 0, 0]
         for column, argument in enumerate(arguments, 1):
             if isinstance(argument, Label):
-                self._open.append((index, column, argument))
+                self._open.append((len(self._rows), column, argument))
             else:
                 row[column] = argument
         self._rows.append(row)
-        return index
 
     def place(self, label: Label) -> None:
         """The label is the next row."""
@@ -311,8 +306,10 @@ class Program:
         yield thread
         self.add(Step.END)
         while self._apart:
-            self._depth, write = self._apart.pop(0)
-            write()
+            self._depth, target, act, then = self._apart.pop(0)
+            self.place(target)
+            act()
+            self.add(Step.JUMP, then)
         self._depth = 0
 
     @contextmanager
@@ -341,11 +338,11 @@ class Program:
         self.add(Step.REPEAT, top, times, counter)
 
     @contextmanager
-    def every(self, times: int) -> Iterator[int]:
-        """Do the block each time that the thread has come here so often; gives the number of the counter."""
-        past, counter = Label(), self._counter()
-        self.add(Step.REPEAT, past, times, counter)
-        yield counter
+    def every(self, times: int) -> Iterator[None]:
+        """Do the block each time that the thread has come here so often."""
+        past = Label()
+        self.add(Step.REPEAT, past, times, self._counter())
+        yield
         self.place(past)
 
     @contextmanager
@@ -364,7 +361,8 @@ class Program:
     @contextmanager
     def holding(self, lock: Lock) -> Iterator[None]:
         """Hold a lock; a lockless update that lost its race is done again."""
-        take = Label(self.add(Step.TAKE, *lock))
+        take = self._here()
+        self.add(Step.TAKE, *lock)
         yield
         self.add(Step.DROP, *lock, take)
 
@@ -418,20 +416,17 @@ class Program:
     def access(self, *faults: Callable[[], None], leave: Callable[[], None] | None = None) -> None:
         """Touch the current page; what is done on each kind of fault, in the order of `Step.ACCESS`, is put apart.
 
-        `leave`: what is done where the thread's log buffer or dirty ring is full; it must make room, and the page is
-        touched then.
+        `leave`: what makes room where the thread's log buffer or dirty ring is full; then the page is touched.
         """
         again, after = self._here(), Label()
-        apart = [(Label(), fault, after) for fault in faults]
-        apart += [(Label(), leave, again)] if leave is not None else []
-        self.add(Step.ACCESS, *(target for target, _, _ in apart), *([again] if leave is None else []))
+        targets = [self._put_apart(fault, after) for fault in faults]
+        self.add(Step.ACCESS, *targets, again if leave is None else self._put_apart(leave, again))
         self.place(after)
-        self._apart += [(self._depth, partial(self._fault, *one)) for one in apart]
 
-    def _fault(self, target: Label, fault: Callable[[], None], then: Label) -> None:
-        self.place(target)
-        fault()
-        self.add(Step.JUMP, then)
+    def _put_apart(self, act: Callable[[], None], then: Label) -> Label:
+        target = Label()
+        self._apart.append((self._depth, target, act, then))
+        return target
 
     def map(self, action: Map, logging: bool = False) -> None:
         """Change the page table entry of the current page."""
@@ -484,6 +479,10 @@ class Program:
     def drain(self, entry_ps: int) -> None:
         """Empty the thread's log buffer into the dirty log, or its ring."""
         self.add(Step.DRAIN, entry_ps)
+
+    def log(self, leave: Callable[[], None]) -> None:
+        """Put the current page into the thread's log buffer; `leave`: what is done first where that is full."""
+        self.add(Step.LOG, self._put_apart(leave, self._here()))
 
     def harvest(self, entry_ps: int) -> None:
         """Set the dirty bits of what is new in the dirty rings."""

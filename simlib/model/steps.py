@@ -284,7 +284,9 @@ class Step(IntEnum):
     HARVEST = 24, "Set the dirty bits of what is new in all dirty rings.", Argument("entry_ps")
     RESET = 25, "Take the next run of harvested entries, of pages within 64, out of the rings, for SCAN's " \
         "protect_run; go to the target if there is none.", _TARGET, Argument("entry_ps")  # fmt: skip
-    END = 26, "The thread is done."
+    LOG = 26, "Put the current page into the thread's log buffer, as hardware does; if it is full, go to the target.", \
+        _TARGET  # fmt: skip
+    END = 27, "The thread is done."
 
     def __new__(cls, number: int, meaning: str = "", *arguments: Argument) -> Step:
         """A number that knows what it means."""

@@ -203,7 +203,8 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
             assumed = found
             clearing = window(_clear(terrain, chunk, cycles, pace), number, check)
             sent = _look_at_sending(terrain, sender, cycles, pace, number, check)
-            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), scenario)
+            logged = float(_logged(cycles, sender, scenario.guest.vcpus)[-1])
+            pace = _learn(pace, assumed, clearing, sent, float(alone[chunk]), _logging(scenario, logged))
             windows += 1 + len(sent)
             events += clearing.events + sum(one.window.events for one in sent)
         longest, worst = int(np.argmax(alone)), clearing
@@ -236,14 +237,52 @@ def first_guess(scenario: Scenario) -> Pace:
     cost, policy, vcpus = partial(cost_of, scenario), scenario.policy.resolved(), scenario.guest.vcpus
     crossing = 2 * cost("line_transfer")
     interval = vcpus / undisturbed_rate(scenario)
-    if TRACKING[policy.dirty_tracking].dirty_bits:
-        logged = cost("dirty_set") + cost("log_entry") + cost("log_exit") / max(1, scenario.policy.buffer_entries)
-        return Pace(vcpus, interval, (1.0,), (logged,), (0.0,), **_flush_of_a_split(scenario))
+    if (logging := _logging(scenario)) is not None:
+        return Pace(vcpus, interval, (1.0,), (logging.write,), (0.0,), **_flush_of_a_split(scenario))
     alone = cost("fault_exit", "fault_hold") + crossing
     service = {"write": cost("fault_hold") + crossing, "read": crossing}.get(policy.write_protect_fault, 0.0)
     if policy.facts.fault_flush == "broadcast":
         alone, service = alone + cost("tlb_invalidate"), max(service, cost("tlb_invalidate"))
     return Pace(vcpus, interval, (1.0,), (alone,), (service,), **_flush_of_a_split(scenario))
+
+
+class Logging(NamedTuple):
+    """What logged writes take, s.
+
+    `write`: one, with its part of full log buffers; `buffer`: a full one; `full`: the share of writes whose page leaves
+    its buffer because that is full, over its entries: others do when the vCPU is interrupted. `fault`: another fault.
+    """
+
+    write: float
+    buffer: float
+    full: float
+    fault: float
+
+    def few(self, shares: Floats) -> float:
+        """With fewer faults a window does not tell how long they take, as full log buffers are rare.
+
+        - `shares`, shape (3,): of the accesses that meet a clean page, a block that is not split, and a missing page.
+        """
+        part = float(shares[0] / shares.sum()) if shares[0] else 0.0
+        mean = part * self.write + (1 - part) * self.fault
+        return max(FEW_FAULTS, part * self.full * (self.buffer / mean / LOGGED_NOISE) ** 2 if mean else 0.0)
+
+
+def _logging(scenario: Scenario, logged: float = 0.0) -> Logging | None:
+    """What logged writes take, of which a vCPU makes so many between two interrupts; None: writes fault."""
+    if not TRACKING[scenario.policy.resolved().dirty_tracking].dirty_bits:
+        return None
+    cost, entries = partial(cost_of, scenario), scenario.policy.buffer_entries
+    buffer, full = cost("log_exit") + entries * cost("log_entry"), logged // entries / logged if logged else 0.0
+    return Logging(cost("dirty_set") + full * buffer, buffer, full, cost("fault_exit", "fault_hold"))
+
+
+def _logged(cycles: Cycles, chunk: int, vcpus: int) -> Floats:
+    """Pages that a vCPU has logged since a chunk's CLEAR when each part of its sending begins, and at its end."""
+    shares = cycles.faulting[chunk]
+    first = (cycles.accesses[chunk, 1] - cycles.accesses[chunk, 0]) * shares[0, 0]
+    parts = cycles.faults[chunk] * shares[1:, 0] / np.maximum(shares[1:].sum(axis=1), 1e-300)
+    return np.asarray(np.cumsum([first, *parts]) / vcpus)
 
 
 def _flush_of_a_split(scenario: Scenario) -> dict[str, float]:
@@ -261,7 +300,9 @@ def _clear(terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace) -> View:
     kicked = SETTLE * between + (terrain.scenario.machine_costs.kick or 0) * PS  # for who faults after it, too
     after = min(max(DRAIN * between, kicked), float(cycles.send[chunk]))
     times = SETTLE * between, LOOK * between, after
-    return View(terrain, chunk, cycles.faulting[chunk, 0], times, float(cycles.accesses[chunk, 0]))
+    share = cycles.faulting[chunk, 0]
+    before = _logged(cycles, chunk - 1, terrain.scenario.guest.vcpus)[-1] - (SETTLE + LOOK) * share[0] if chunk else 0.0
+    return View(terrain, chunk, share, times, float(cycles.accesses[chunk, 0]), (max(0.0, before),) * 2)
 
 
 def job_of_clear(scenario: Scenario, seed: int = 1) -> Job:
@@ -290,7 +331,8 @@ def _look_at_sending(
     terrain: Terrain, chunk: int, cycles: Cycles, pace: Pace, seed: int, check: Check | None
 ) -> list[_Sent]:
     """One window if faults are as frequent all the time, else one for each part of it."""
-    shares, faults = cycles.faulting[chunk, 1:], cycles.faults[chunk]
+    shares, faults, vcpus = cycles.faulting[chunk, 1:], cycles.faults[chunk], terrain.scenario.guest.vcpus
+    logged = _logged(cycles, chunk, vcpus)
     frequent = shares.sum(axis=1)
     parts: list[tuple[int | None, Floats]] = list(enumerate(shares))
     if frequent.max() <= (1 + ALIKE) * frequent.min():
@@ -299,9 +341,11 @@ def _look_at_sending(
     for part, share in parts:
         frequency = float(share.sum())
         between = pace.between(frequency, float(share[1]))
-        accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * terrain.scenario.guest.vcpus)))
+        accesses = min(10 * LOOK, max(LOOK, ENOUGH / max(1e-9, frequency * vcpus)))
         times = SETTLE * between, 0.0, accesses * between
-        found.append(_Sent(window(View(terrain, None, share, times), seed, check), part))
+        first, last = (0, -1) if part is None else (part, part + 1)
+        view = View(terrain, None, share, times, logged=(float(logged[first]), float(logged[last])))
+        found.append(_Sent(window(view, seed, check), part))
     return found
 
 
@@ -319,28 +363,15 @@ def _agree(found: Floats, assumed: Floats) -> bool:
     return bool((np.abs(now - then) <= AGREES * np.maximum(np.maximum(now, then), 1e-4)).all())
 
 
-def few_faults(scenario: Scenario, shares: Floats) -> float:
-    """With fewer a window does not tell how long they take, as full log buffers are rare; then it is as guessed first.
-
-    - `shares`, shape (3,): of the accesses that meet a clean page, a block that is not split, and a missing page.
-    """
-    buffer = scenario.policy.buffer_entries
-    if not buffer or not shares[0]:
-        return FEW_FAULTS
-    part = float(shares[0] / shares.sum())
-    full = cost_of(scenario, "log_exit") + buffer * cost_of(scenario, "log_entry")
-    other = (1 - part) * cost_of(scenario, "fault_exit", "fault_hold")
-    mean = part * (cost_of(scenario, "dirty_set") + full / buffer) + other
-    return max(FEW_FAULTS, part / buffer * (full / mean / LOGGED_NOISE) ** 2 if mean else 0.0)
-
-
-def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, scenario: Scenario) -> Pace:
+def _learn(
+    pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alone: float, logging: Logging | None
+) -> Pace:
     """The pace that some windows found."""
     sending = [assumed[1:].mean(axis=0) if one.part is None else assumed[1 + one.part] for one in sent]
     seen = zip([assumed[0], *sending], [clearing.before, *(one.window.measured for one in sent)], strict=True)
     points: list[tuple[float, float, float]] = []  # share, what a fault loses besides waiting, and keeps others waiting
     for share, spell, met in sorted((float(met.sum()), spell, tuple(met)) for met, spell in seen):
-        if spell.faults < few_faults(scenario, np.array(met)):
+        if spell.faults < (FEW_FAULTS if logging is None else logging.few(np.array(met))):
             continue
         queued, part = spell.queued / spell.faults, spell.splits / spell.faults
         delay = max(0.0, spell.lost / spell.faults - queued)
@@ -352,6 +383,8 @@ def _learn(pace: Pace, assumed: Floats, clearing: Window, sent: list[_Sent], alo
     if points:
         faulting, delays, services = zip(*points, strict=True)
         pace = pace._replace(faulting=faulting, delay=delays, service=services)
+    elif logging is not None:
+        pace = pace._replace(faulting=(1.0,), delay=(logging.write,), service=(0.0,))
     drain = clearing.measured.seconds - clearing.clear
     return pace._replace(clear=clearing.clear / alone, working=_working(pace, clearing.measured), drain=drain)
 

@@ -22,7 +22,7 @@ from simlib.engine.random import SEEK_BITS
 from simlib.engine.result import ACTIVITIES, FAULTS, LOCK_COLUMNS, PS, EngineResult
 from simlib.model.job import Job
 from simlib.model.program import REGION, Thread, raised
-from simlib.model.steps import COUNTERS, Map
+from simlib.model.steps import Map
 from simlib.parallel import Check
 from simlib.sampling.course import Floats, Terrain
 from simlib.sampling.image import image, pages_of_classes, places
@@ -102,9 +102,9 @@ class OpenKernel(DirtyLog):
     def kick(self, time: int, entry: int = 0) -> None:
         """As stalls, only kicks that are sent while the window is open count."""
         program = self.program
-        if time:
-            with program.when(raised(MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time)):
-                program.kick(time, self.kicks_stall)
+        if time or self.drains:
+            with program.when(raised(MEASURE) & ~raised(STOP), otherwise=lambda: program.kick(time, entry_ps=entry)):
+                program.kick(time, self.kicks_stall, entry_ps=entry)
 
     def read_stopwatch(self, of_kicks: bool = False) -> None:
         """Only stalls that end while the window is open count."""
@@ -120,7 +120,7 @@ class WindowKernel(OpenKernel):
     stands_for: int = 1
     """Pages of the memory for each page of the background."""
     hardware: bool = False
-    """One write in so many changes the background, which is for the program to count."""
+    """One write in so many changes the background, which only programs can do."""
     owner: bool = True
     """Whether the vCPU whose program is being written touches the chunk."""
 
@@ -141,14 +141,6 @@ class WindowKernel(OpenKernel):
         with program.when(~REGION.pages(self.chunk_pages), otherwise=background):
             program.map(action, logging)
 
-    def filled(self, random: np.random.Generator) -> NDArray[np.int64] | None:
-        """Counters of threads whose log buffers are anything from empty to full."""
-        if self.buffered is None:
-            return None
-        counters = np.zeros((self.scenario.guest.vcpus + 1, COUNTERS), dtype=np.int64)
-        counters[:-1, self.buffered] = random.integers(0, self.buffer_entries, len(counters) - 1)
-        return counters
-
 
 class View(NamedTuple):
     """What a window is to show.
@@ -159,6 +151,7 @@ class View(NamedTuple):
       missing page.
     - `times`: before anything counts, before CLEAR, and after it, s.
     - `accesses`: of the guest so far, when CLEAR begins.
+    - `logged`: pages that a vCPU has logged since an interrupt emptied its buffer, when the window begins: from, to.
     """
 
     terrain: Terrain
@@ -166,6 +159,7 @@ class View(NamedTuple):
     faulting: Floats
     times: tuple[float, float, float]
     accesses: float = 0.0
+    logged: tuple[float, float] = (0.0, 0.0)
 
 
 def window(view: View, seed: int = 1, check: Check | None = None) -> Window:
@@ -176,7 +170,7 @@ def window(view: View, seed: int = 1, check: Check | None = None) -> Window:
 
 def window_job(view: View, seed: int) -> Job:
     """The programs and the memory of a window."""
-    terrain, chunk, faulting, times, accesses = view
+    terrain, chunk, faulting, times, accesses, logged = view
     random = np.random.default_rng([seed, 0 if chunk is None else 1])
     scenario, guest = terrain.scenario, terrain.scenario.guest
     counts = pages_of_classes(terrain, chunk, random)
@@ -205,7 +199,16 @@ def window_job(view: View, seed: int) -> Job:
         kernel.owner = False
         vcpus += [running_vcpu(kernel, logging=True, anywhere=True)] * (guest.vcpus - owners)
     main = _main(kernel, *(round(time / PS) for time in times))
-    return kernel.job(vcpus, main, barriers=1, shared=True, counters=kernel.filled(random))
+    return kernel.job(vcpus, main, barriers=1, shared=True, logged=_filled(kernel, logged, random))
+
+
+def _filled(kernel: WindowKernel, logged: tuple[float, float], random: np.random.Generator) -> NDArray[np.int64] | None:
+    """Pages in each log buffer, which is emptied when it is full; the thread that clears has none."""
+    if not kernel.buffer_entries:
+        return None
+    vcpus = kernel.scenario.guest.vcpus
+    found = random.poisson(random.uniform(*logged, vcpus)) % kernel.buffer_entries
+    return np.append(found, 0)
 
 
 @lru_cache(maxsize=16)

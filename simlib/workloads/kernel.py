@@ -100,10 +100,8 @@ class Kernel:
     """Whether a kick is a stall of the guest by itself: its stopwatch stands between two faults."""
     image: Image | None = None
     """What the memory is like when the run begins, if it is neither empty nor all mapped."""
-    buffered: int | None = field(default=None, init=False)
-    """The counter of pages in a log buffer, where a program counts them."""
     hardware: bool = True
-    """Whether the engine sets dirty bits and fills log buffers; else the programs take as long as that does."""
+    """Whether the engine sets dirty bits; else a write that hardware would notice faults, and takes no longer."""
 
     def __post_init__(self) -> None:
         """Resolve what the scenario leaves to the architecture."""
@@ -193,7 +191,8 @@ class Kernel:
 
     def access(self, logging: bool, timed: bool = False) -> None:
         """The guest touches its page; `timed`: what keeps it from that is, by the stopwatch."""
-        self.program.access(*self.faults(logging, timed), leave=self.leave(timed) if logging else None)
+        leave = self.leave(timed) if logging and self.hardware else None
+        self.program.access(*self.faults(logging, timed), leave=leave)
 
     @property
     def drains(self) -> bool:
@@ -201,7 +200,7 @@ class Kernel:
 
         Source: arch/x86/kvm/vmx/vmx.c __vmx_handle_exit, vmx_flush_pml_buffer (6.12).
         """
-        return self.hardware and self.buffer_entries > 0
+        return self.buffer_entries > 0
 
     @property
     def drained(self) -> int:
@@ -235,24 +234,14 @@ class Kernel:
                     self.map_page(action, logging)
 
     def _logged_write(self, timed: bool) -> None:
-        """What a write to a clean page takes where hardware sets the dirty bit, and each time that its buffer is full.
-
-        What other exits drain is drained here in their place.
-        """
-        program, costs = self.program, self.costs
-        program.note("write to a clean page, which hardware notices")
-        program.run(costs.dirty_set)
+        """What a write to a clean page is where hardware sets the dirty bit."""
+        self.program.note("write to a clean page, which hardware notices")
+        if leave := self.leave(timed):
+            self.program.log(leave)
+        self.program.run(self.costs.dirty_set)
         self.map_page(Map.PAGE, True)
         if timed:
             self.read_stopwatch(of_kicks=True)
-        if self.buffer_entries:
-            with program.every(self.buffer_entries) as self.buffered:
-                if timed:
-                    program.start_stopwatch()
-                program.run(costs.log_exit, JITTER)
-                program.run(self.buffer_entries * costs.log_entry)
-                if timed:
-                    self.read_stopwatch()
 
     def _flush_after_split(self) -> None:
         """Once for each block that the host backs the memory with: what it held, down to the pages, is mapped anew.
@@ -350,7 +339,7 @@ class Kernel:
         shared: bool = False,
         helpers: Sequence[Thread] = (),
         parts: int = 1,
-        counters: NDArray[np.int64] | None = None,
+        logged: NDArray[np.int64] | None = None,
     ) -> Job:
         """All that an engine needs: as many vCPU threads as the guest has, one main thread, and what helps it.
 
@@ -358,7 +347,7 @@ class Kernel:
         - `populated`: whether all memory is mapped from the beginning.
         - `shared`: whether every vCPU walks all of the memory, rather than its own part.
         - `helpers`: further threads.
-        - `counters`: as `Job.counters`.
+        - `logged`: as `Job.logged`.
         - `parts`: into how many parts the memory is divided, of which each further thread walks the next one.
         """
         guest, costs, machine = self.scenario.guest, self.costs, self.scenario.machine
@@ -392,10 +381,10 @@ class Kernel:
             write_percent=self.scenario.workload.write_percent,
             vcpus=guest.vcpus,
             first_batch=self.first_batch,
-            counters=counters,
+            logged=logged,
             dirty_bits=self.tracking.dirty_bits and self.hardware,
             dirty_set_ps=costs.dirty_set if self.tracking.dirty_bits and self.hardware else 0,
-            buffer_entries=self.buffer_entries if self.drains else 0,
+            buffer_entries=self.buffer_entries,
             ring_entries=self.ring_entries,
             ring_full=self.scenario.ring_full if self.ring_entries else 0,
             stamps=tuple(self.stamps),

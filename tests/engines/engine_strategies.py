@@ -60,11 +60,9 @@ TURNS = ({}, {}, {"turn_ps": 900}, {"turn_ps": 300_000}, {"turn_ps": 900, "tick_
          {"turn_ps": 20_000, "tick_ps": 2_000_000, "tick_work_ps": 30_000, "look_ps": 25_000})  # fmt: skip
 CLOCKS = ({"clock": Clock.WALL},
           *({"clock": clock, **turns} for clock in (Clock.SERIAL, Clock.SERIAL_YIELD) for turns in TURNS))  # fmt: skip
-RING = {
-    "ring_entries": 8192,
-    "ring_full": 5,
-}  # a lockless update that is done again and again pushes its page each time
+RING = {"ring_entries": 8192, "ring_full": 5}  # a lockless update that is done again pushes its page each time
 LOGS = ({}, {}, {"dirty_bits": True, "dirty_set_ps": 300}, {"dirty_bits": True, "dirty_set_ps": 3, "buffer_entries": 4},
+        {"buffer_entries": 4},
         {"dirty_bits": True, "dirty_set_ps": 0, "buffer_entries": 9, **RING}, {"dirty_set_ps": 0, **RING})  # fmt: skip
 LINES = 2
 QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
@@ -232,8 +230,9 @@ def busy_scenarios(draw):
 class _Writer:
     """Writes the programs of a job; every choice is hypothesis's."""
 
-    def __init__(self, draw, threads, locks, own, stamped, roomy):
-        self.roomy = roomy  # no log buffer or dirty ring is ever full
+    def __init__(self, draw, threads, locks, own, stamped, logs):
+        self.roomy = len(logs) < 3  # no access finds a log buffer or a dirty ring full
+        self.buffered = "buffer_entries" in logs and "ring_entries" not in logs
         self.draw, self.threads, self.locks, self.own, self.stamped = draw, threads, locks, own, stamped
         self.program, self.flag = Program(), None
         self.servers = [i for i, kind in enumerate(locks) if kind == Discipline.SERVER]
@@ -293,7 +292,8 @@ class _Writer:
         def fault(action):
             logging = self.draw(st.integers(0, 1))
 
-            timed, drains = self.draw(st.booleans()), self.draw(st.booleans())
+            timed, drains, logs = self.draw(st.booleans()), self.draw(st.booleans()), self.draw(st.booleans())
+            logs = logs and self.buffered
 
             def handle():
                 if timed:
@@ -301,6 +301,8 @@ class _Writer:
                 self.run()
                 if drains:
                     p.drain(self.draw(TIMES))
+                if logs:
+                    p.log(self.leave)
                 self.section(lambda lock: p.map(action, logging))
                 if timed:
                     p.read_stopwatch(self.draw(st.booleans()))
@@ -463,7 +465,7 @@ def jobs(draw, stamped=False):
         st.sampled_from([None, Discipline.LOCKLESS, Discipline.QUEUED_SPIN, Discipline.QUEUED_RW, Discipline.FAIR_RW])
     )
     logs = draw(st.sampled_from(LOGS))
-    writer = _Writer(draw, threads, locks, own, stamped, roomy=len(logs) < 3)
+    writer = _Writer(draw, threads, locks, own, stamped, logs)
     phases = draw(st.integers(1, 3))
     flagged = draw(st.booleans())
     first = writer.life(phases, True if flagged else None)
@@ -495,7 +497,7 @@ def jobs(draw, stamped=False):
         lock_pages=draw(st.sampled_from([64, 192, 256])),
         vcpus=draw(st.integers(0, threads)),
         first_batch=draw(st.sampled_from([64, 128])),
-        counters=draw(st.sampled_from([None, np.arange(8 * threads).reshape(threads, 8) % 3])),
+        logged=draw(st.sampled_from([None, np.arange(threads) % (1 + logs.get("buffer_entries", 0))])),
         notes=writer.program.notes(),
         write_percent=draw(st.sampled_from([100, 50, 3])),
         stamps=tuple(Stamp("stamp", i) for i in range(STAMPS)),

@@ -173,7 +173,7 @@ def rare_step(run, thread, number, step):
         return wait_for_all(run, thread, number, step)
     if kind == Step.WAKE:
         return sleep_on(run, thread)
-    if Step.DRAIN <= kind <= Step.RESET:
+    if Step.DRAIN <= kind <= Step.LOG:
         return logs.keep_books(run, thread, number, step)
     thread.pc += 1
     if kind == Step.STAMP:

@@ -25,14 +25,20 @@ def leaves(world, thread, fault):
 
 
 @small
+def put(logs, thread, number, page):
+    """A page goes into a thread's log buffer, which has room."""
+    logs[np.uint64(number), np.uint64(thread.logged)] = page
+    thread.logged += 1
+
+
+@small
 def write(world, pages, logs, thread, number, page):
     """Hardware sets the dirty bit of a page's entry, and writes the page down."""
     pages[page] = (pages[page] & ~STATE) | Page.WRITABLE
     thread.faults[LOGGED] += 1
     thread.spent[RUN] += world.dirty_set_ps
     if world.buffer_entries > 0:
-        logs[np.uint64(number), np.uint64(thread.logged)] = page
-        thread.logged += 1
+        put(logs, thread, number, page)
 
 
 @small
@@ -105,8 +111,15 @@ def take_run(run, thread, number):
 
 @apart
 def keep_books(run, thread, number, step):
-    """DRAIN, HARVEST or RESET; returns the thread's clock."""
+    """DRAIN, HARVEST, RESET or LOG; returns the thread's clock."""
     world, kind = run.worlds[0], step.kind
+    if kind == Step.LOG:
+        if thread.logged < world.buffer_entries:
+            put(run.logs, thread, number, thread.page)
+            thread.pc += 1
+        else:
+            thread.pc = step.a
+        return world.now
     if kind == Step.DRAIN:
         entries, each, event = drain(run, thread, number), step.a, DRAIN
     elif kind == Step.HARVEST:

@@ -227,7 +227,7 @@ def who_may(steps, locks, count, step):
         return ALWAYS
     if kind == Step.ACCESS:
         return HIT
-    if kind == Step.MAP or kind == Step.DRAIN:
+    if kind == Step.MAP or kind == Step.DRAIN or kind == Step.LOG:
         return ALONE
     if kind == Step.TEST:
         if step.b in _BY_CHANGERS:

@@ -275,6 +275,6 @@ def _threads_of(job: Job, seed: int) -> Records:
     threads["tick_at"] = first_tick(int(thread_keys(seed, len(threads) + 1)[-1]), job.tick_ps)
     threads["begin"][:, 0], threads["end"][:, 0] = job.region.T
     threads["page"] = job.region[:, 0]
-    if job.counters is not None:
-        threads["counters"] = job.counters
+    if job.logged is not None:
+        threads["logged"] = job.logged
     return threads

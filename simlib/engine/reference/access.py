@@ -84,6 +84,15 @@ class Access(World):
             self.books.enter(self.now, thread, "drain", thread.number, entries)
         return entries
 
+    def log(self, thread: Thread, target: int, *_: int) -> int:
+        """Put the current page into the thread's log buffer."""
+        if self.logs.full(thread.number):
+            thread.pc = target
+        else:
+            self.logs.buffers[thread.number].append(thread.page)
+            thread.pc += 1
+        return self.now
+
     def drain(self, thread: Thread, entry: int, *_: int) -> int:
         """The thread's own buffer."""
         entries = self.empty_buffer(thread)

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from simlib.engine import limits
 from simlib.engine.reference.memory import Memory
 from simlib.model.job import Job
@@ -58,20 +60,24 @@ class Logs:
 
     def __init__(self, job: Job, memory: Memory) -> None:
         self.job, self.memory = job, memory
-        self.buffers: list[list[int]] = [[] for _ in job.entry]
+        logged = job.logged if job.logged is not None else np.zeros(len(job.entry), dtype=np.int64)
+        self.buffers: list[list[int]] = [[0] * int(pages) for pages in logged]
         self.rings = [Ring() for _ in job.entry]
 
     def leaves(self, owner: int, logs: bool) -> bool:
         """Whether a thread must leave the guest before its next access: its ring is full, or its buffer if it logs."""
         job = self.job
-        full = 0 < job.buffer_entries <= len(self.buffers[owner])
-        return (full and logs) or 0 < job.ring_full <= len(self.rings[owner])
+        return (logs and job.buffer_entries > 0 and self.full(owner)) or 0 < job.ring_full <= len(self.rings[owner])
 
     def write(self, owner: int, page: int) -> None:
         """Hardware sets the dirty bit of a page's entry, and writes the page down."""
         self.memory.pages[page] = self.memory.pages[page] & ~STATE | Page.WRITABLE
         if self.job.buffer_entries:
             self.buffers[owner].append(page)
+
+    def full(self, owner: int) -> bool:
+        """Whether a buffer has no room."""
+        return len(self.buffers[owner]) >= self.job.buffer_entries
 
     def drain(self, owner: int, now: int) -> int:
         """Empty a buffer; returns how many pages it had."""

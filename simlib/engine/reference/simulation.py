@@ -426,4 +426,5 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     Step.DRAIN: Simulation.drain,
     Step.HARVEST: Simulation.harvest,
     Step.RESET: Simulation.reset,
+    Step.LOG: Simulation.log,
 }

@@ -77,7 +77,4 @@ def first_state(job: Job, number: int, key: int, roused: simpy.Event) -> Thread:
     """A thread before its first step."""
     first, last = (int(page) for page in job.region[number])
     rest = [0] * (EXTENTS - 1)
-    thread = Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch, roused)
-    if job.counters is not None:
-        thread.counters = job.counters[number].tolist()
-    return thread
+    return Thread(number, int(job.entry[number]), key, first, [first, *rest], [last, *rest], job.first_batch, roused)
