@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What hardware that logs changes: published times beside the model's, QEMU's dirty ring, and what was foretold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from notebook_run import ROOT, assert_ran_without_complaint
+
+from simlib.fits import UncertainCosts
+from simlib.model.scenario import Scenario
+from simlib.simulation import run_scenario
+from simlib.studies import hardware_logs
+from simlib.studies.hardware_logs import rings, told
+from simlib.studies.study import held_out, judged
+
+
+@pytest.mark.parametrize(("tracking", "page"), [("pml", told.by_hardware), ("write_protect", told.by_fault)])
+def test_a_write_takes_in_the_simulator_what_the_study_says(tracking, page):
+    """Without jitter, and without a cache line that is moved to oneself."""
+    case = Scenario.parse({
+        "guest": {"vcpus": 1, "memory": "1G"}, "policy": {"architecture": "x86-tdp", "dirty_tracking": tracking},
+        "workload": {"kind": "dirty_log_perf_test", "iterations": 1, "initially_set": False}})  # fmt: skip
+    case = UncertainCosts.of(case).central().with_costs(line_local=0, fault_jitter=0.0)
+    (said,) = page(lambda name: np.array([getattr(case.costs, name)], dtype=float))
+    found = run_scenario(case).metrics["dirty_memory_time"]
+    assert found == pytest.approx(told.GIB_PAGES * said * 1e-12, rel=1e-3)
+
+
+def test_what_misses_has_a_cause_and_nothing_else_has():
+    rows = held_out(told.told_numbers())
+    assert (rows["cause"] != "").tolist() == (rows["inside"] == False).tolist()  # noqa: E712  # None: no interval
+    assert len(rows) == 15
+
+
+def test_what_was_foretold_lies_in_its_interval():
+    """The ratio is one question of each guest, and what INITIALLY_SET takes was given, not simulated."""
+    rows = hardware_logs.foretold()
+    assert (rows["low"] <= rows["estimate"]).all()
+    assert (rows["estimate"] <= rows["high"]).all()
+    assert rows.groupby("guest_memory").size().tolist() == [8, 8]
+    assert rows["unit"].value_counts().to_dict() == {"s": 14, "ratio": 2}
+
+
+@pytest.mark.study
+def test_the_link_gives_the_published_bitmap_back_and_the_ring_lies_in_its_interval():
+    link = rings.link_of(55.0)
+    assert rings.migration_time("bitmap", link, seed=1) == pytest.approx(55.0, rel=0.01)
+    ring = judged(hardware_logs.STUDY.found().rings).set_index("variant").loc["ring of 4096"]
+    assert ring["inside"]
+    assert abs(ring["error_percent"]) < 10
+
+
+@pytest.mark.study
+def test_the_notebook_shows_what_it_computes(ran):
+    run = ran(ROOT / "notebooks" / "14-hardware-logs.ipynb")
+    assert_ran_without_complaint(run)
+    found = run["found"].matters
+    writes = found[~found["memory"].str.endswith("split by faults")].set_index(["mmu", "memory", "tracking", "hold"])
+    lost = writes["lost_percent"].unstack("tracking")
+    assert (lost["write protection"] > 5 * lost["PML"]).all()
+    assert np.ptp(lost.unstack("hold").to_numpy().reshape(-1, 2), axis=1).max() < 0.001  # the hold changes nothing
+    longest = found[found["memory"].str.endswith("split by faults")].set_index(["mmu", "tracking", "hold"])
+    stalls = longest["longest_stall_s"].unstack("hold")
+    assert (stalls["a GiB"] > 10 * stalls["64 pages"]).all()
