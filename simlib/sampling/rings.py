@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A migration with dirty rings, by one window over all of its memory.
+"""A migration with dirty rings, by windows over all of its memory.
 
-Rings protect a page when they are reaped, whatever the passes do: when one is full, and every `Workload.reap_every`. So
-after some reaps the guest goes on alike until the switchover. A window simulates it from when all pages are clean, page
-by page, over a reap and then another; what it loses in a second it loses in every second. How many pages a pass finds
-follows from how often each was accessed meanwhile, as in `simlib.sampling.course`.
+Rings protect a page when they are reaped: when a pass begins, and in it when one is full, and every
+`Workload.reap_every`. A pass begins with all pages clean, and goes on alike after some reaps. A window simulates all of
+a pass that is not longer than that; for the others one is enough, whose losses a second are those of every second. How
+many pages a pass finds follows from how often each was accessed meanwhile, as in `simlib.sampling.course`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from simlib.engine import compiled
-from simlib.engine.result import ACTIVITIES, BINS, LOCK_COLUMNS, PS, EngineResult, lap_quantile
+from simlib.engine.result import ACTIVITIES, BINS, LOCK_COLUMNS, PS, EngineResult
 from simlib.model.job import Image, Job
 from simlib.model.pagetable import PageTable
 from simlib.model.program import Thread
@@ -31,7 +31,7 @@ from simlib.workloads.kernel import STOP
 from simlib.workloads.migration import page_time
 
 SETTLE = 1.5
-"""Times that the rings are reaped before a window counts."""
+"""Times that the rings are reaped before a window on a long pass counts."""
 
 LOOKS, ACCESSES = (2.5, 20.0), 1e6
 """Times while it does: at least, at most, and for how many accesses, if that lies between."""
@@ -40,10 +40,25 @@ _WORK, _WAIT, _LINE, _IDLE = (ACTIVITIES.index(name) for name in ("hold", "wait"
 _ACQUIRED, _CONTENDED = (LOCK_COLUMNS.index(name) for name in ("acquisitions", "contended"))
 
 
+class Reaping(NamedTuple):
+    """What reaping the rings takes: mmu_lock so many times; with it held, waiting for it, and for the rest, s."""
+
+    acquisitions: float
+    work: float
+    wait: float
+    rest: float
+
+    @property
+    def seconds(self) -> float:
+        """Its time."""
+        return self.work + self.wait + self.rest
+
+
 class Rates(NamedTuple):
     """What a window showed, a second: of the guest's own time, and of the thread that reaps, s; of mmu_lock, counts.
 
-    `laps`, shape (1888,): its stalls by `simlib.engine.result.lap_bin`; `longest`, shape (vcpus,): of each vCPU, s.
+    `laps`, shape (1888,): its stalls by `simlib.engine.result.lap_bin`; `longest`, shape (vcpus,): of each vCPU, s;
+    `sync`: of asking every vCPU in turn for its ring at the end, with which the next pass begins.
     """
 
     throughput: float
@@ -54,80 +69,103 @@ class Rates(NamedTuple):
     contended: float
     laps: np.ndarray
     longest: np.ndarray
+    sync: Reaping
     seconds: float
     events: int
 
 
+def logged(scenario: Scenario, seconds: float) -> float:
+    """Pages that a guest which nothing slows down writes in a time after all were clean."""
+    workload, touches, rate = scenario.workload, touches_of(scenario), undisturbed_rate(scenario)
+    found = scenario.guest.pages * touches.pages @ -np.expm1(-touches.rate * rate * seconds)
+    return float(workload.write_percent / 100 * found)
+
+
 def reaps_every(scenario: Scenario) -> float:
     """Time until the rings are reaped again, s, of a guest that nothing slows down."""
-    workload, guest = scenario.workload, scenario.guest
-    touches, rate = touches_of(scenario), undisturbed_rate(scenario)
-    full = scenario.ring_full * guest.vcpus
-
-    def logged(seconds: float) -> float:
-        found = guest.pages * touches.pages @ -np.expm1(-touches.rate * rate * seconds)
-        return float(workload.write_percent / 100 * found)
-
-    most = workload.reap_every * PS or 10.0
-    return most if logged(most) <= full else float(brentq(lambda time: logged(time) - full, 0.0, most))
+    full, most = scenario.ring_full * scenario.guest.vcpus, scenario.workload.reap_every * PS or 10.0
+    if logged(scenario, most) <= full:
+        return most
+    return float(brentq(lambda time: logged(scenario, time) - full, 0.0, most))
 
 
-def ring_job(scenario: Scenario) -> tuple[Job, float]:
-    """The window's programs, and for how many seconds it is open."""
+def look(scenario: Scenario) -> tuple[float, float]:
+    """When a window on a long pass opens, and for how long it is open, s."""
     every = reaps_every(scenario)
+    return SETTLE * every, every * float(np.clip(ACCESSES / (undisturbed_rate(scenario) * every), *LOOKS))
+
+
+def ring_job(scenario: Scenario, settle: float, seconds: float) -> Job:
+    """A window's programs: when it opens, after all pages were clean, and for how long it is open, s.
+
+    One that opens at once is the whole of a pass, and asks for the rings at its end.
+    """
     kernel = OpenKernel(scenario)
     pages, block = scenario.guest.pages, PageTable(scenario.guest.page_size).pages_per_block()
     kernel.image = Image(np.full(pages, Page.PROTECTED, np.uint8), np.full(-(-pages // block), Block.TABLE, np.uint8))
     vcpu = running_vcpu(kernel, logging=True, anywhere=True)
-    seconds = every * float(np.clip(ACCESSES / (undisturbed_rate(scenario) * every), *LOOKS))
-    main = _main(kernel, round(SETTLE * every / PS), round(seconds / PS))
     helpers = [kernel.reaper()] if scenario.workload.reap_every else []
-    return kernel.job(vcpu, main, barriers=1, shared=scenario.workload.shared, helpers=helpers), seconds
+    main = _main(kernel, round(settle / PS), round(seconds / PS))
+    return kernel.job(vcpu, main, barriers=1, shared=scenario.workload.shared, helpers=helpers)
 
 
-def _main(kernel: OpenKernel, settle: int, look: int) -> Thread:
+def _main(kernel: OpenKernel, settle: int, seconds: int) -> Thread:
     program = kernel.program
     with program.thread() as main:
         program.sleep(settle)
         program.signal(MEASURE)
         kernel.stamp("opened")
-        program.sleep(look)
+        program.sleep(seconds)
         kernel.stamp("closed")
+        if not settle:
+            kernel.sync_rings()
+            kernel.stamp("asked")
         program.signal(STOP)
     return main
 
 
-def rates(scenario: Scenario, seed: int = 1, check: Check | None = None) -> Rates:
-    """Simulate the window."""
-    job, seconds = ring_job(scenario)
-    raw = compiled.run(job, seed, progress=check)
-    return _read(scenario, job, raw, seconds)
+def rates(scenario: Scenario, settle: float, seconds: float, seed: int = 1, check: Check | None = None) -> Rates:
+    """Simulate a window."""
+    job = ring_job(scenario, settle, seconds)
+    return _read(scenario, job, compiled.run(job, seed, progress=check), seconds)
+
+
+def parts_of(spent: np.ndarray) -> tuple[float, float, float]:
+    """A thread's time by `ACTIVITIES`: with mmu_lock held, waiting for it, and the rest, but for idling."""
+    work, wait = float(spent[_WORK]), float(spent[_WAIT] + spent[_LINE])
+    return work, wait, float(spent.sum() - spent[_IDLE]) - work - wait
 
 
 def _read(scenario: Scenario, job: Job, raw: EngineResult, seconds: float) -> Rates:
-    sums = raw.stamp_sums[1] - raw.stamp_sums[0]
-    locks = (raw.stamp_locks[1] - raw.stamp_locks[0])[0].sum(axis=0)
-    spent = raw.thread_ps[job.vcpus + 1 :].sum(axis=0) * PS / (int(raw.stamp_ps[1]) * PS)
+    sums, locks = raw.stamp_sums[1] - raw.stamp_sums[0], np.diff(raw.stamp_locks[:, 0].sum(axis=1), axis=0)
+    work, wait, rest = parts_of(raw.thread_ps[job.vcpus + 1 :].sum(axis=0) / int(raw.stamp_ps[-1]))
+    if len(locks) > 1:
+        asked = raw.stamp_own[2] - raw.stamp_own[1]
+        sync = Reaping(float(locks[1, _ACQUIRED]), *parts_of(asked[: len(ACTIVITIES)] * PS))
+    else:  # at any moment between two reaps
+        sync = asking(scenario, logged(scenario, reaps_every(scenario) / 2))
     return Rates(
         throughput=min(1.0, float(sums[-1]) / (undisturbed_rate(scenario) * seconds)),
-        work=float(spent[_WORK]),
-        wait=float(spent[_WAIT] + spent[_LINE]),
-        rest=float(spent.sum() - spent[_IDLE] - spent[_WORK] - spent[_WAIT] - spent[_LINE]),
-        acquisitions=float(locks[_ACQUIRED]) / seconds,
-        contended=float(locks[_CONTENDED]) / seconds,
+        work=work,
+        wait=wait,
+        rest=rest,
+        acquisitions=float(locks[0, _ACQUIRED]) / seconds,
+        contended=float(locks[0, _CONTENDED]) / seconds,
         laps=raw.lap_histogram[: job.vcpus].sum(axis=0),
         longest=raw.lap_max_ps[: job.vcpus].astype(np.float64) * PS,
+        sync=sync,
         seconds=seconds,
         events=raw.events,
     )
 
 
-def reap_time(scenario: Scenario) -> float:
-    """What reaping the rings takes, s, if all are full and no two entries lie within 64 pages."""
-    cost, guest, workload = partial(cost_of, scenario), scenario.guest, scenario.workload
-    entry = cost("ring_entry", "reset_entry", "clear_page", "clear_word", "reacquire") + 2 * cost("line_transfer")
-    around = cost("ring_exit", "flush", "interrupt") + guest.vcpus * cost("flush_per_vcpu")
-    return guest.vcpus * workload.ring_entries * entry + around
+def reaping(scenario: Scenario, entries: float) -> Reaping:
+    """All rings have so many entries, no two of them within 64 pages; faults move the lock's line if they take it."""
+    cost, policy = partial(cost_of, scenario), scenario.policy.resolved()
+    around = cost("ring_exit", "flush", "interrupt") + scenario.guest.vcpus * cost("flush_per_vcpu")
+    line = 2 * cost("line_local" if policy.write_protect_fault == "lockless" else "line_transfer")
+    each = cost("ring_entry", "reset_entry", "reacquire")
+    return Reaping(entries, entries * cost("clear_page", "clear_word"), entries * line, entries * each + around)
 
 
 def enabling(scenario: Scenario) -> float:
@@ -138,66 +176,82 @@ def enabling(scenario: Scenario) -> float:
     return pages + cost("flush", "interrupt") + guest.vcpus * cost("flush_per_vcpu")
 
 
-def syncing(scenario: Scenario) -> float:
-    """Time of asking for the rings at a pass, s: every vCPU in turn; rings are half full, in the mean."""
-    return scenario.guest.vcpus * cost_of(scenario, "ring_exit") + reap_time(scenario) / 2
+def asking(scenario: Scenario, entries: float) -> Reaping:
+    """Asking every vCPU in turn for its ring, and reaping; the rings have so many entries."""
+    found = reaping(scenario, entries)
+    return found._replace(rest=found.rest + scenario.guest.vcpus * cost_of(scenario, "ring_exit"))
 
 
-def passes_of(scenario: Scenario, throughput: float) -> tuple[list[float], list[float], float]:
-    """Pages that each pass sends, its time, s, and the pages that are left; all are sent first."""
+class RingPass(NamedTuple):
+    """A pass: the pages that it sends, its time, s, what a window showed of it, and asking for the rings before it."""
+
+    sent: float
+    seconds: float
+    seen: Rates
+    sync: Reaping
+
+
+def passes_of(scenario: Scenario, seed: int = 1, check: Check | None = None) -> tuple[list[RingPass], float]:
+    """The passes, of which the first sends all pages, and the pages that are left."""
     workload, guest, touches = scenario.workload, scenario.guest, touches_of(scenario)
-    rate, each = undisturbed_rate(scenario) * throughput, page_time(scenario) * PS
-    few, sent, times = workload.downtime // page_time(scenario), [float(guest.pages)], list[float]()
-    around = syncing(scenario)
+    each, (settle, seconds) = page_time(scenario) * PS, look(scenario)
+    few, dirty, long, passes = workload.downtime // page_time(scenario), float(guest.pages), None, list[RingPass]()
+    sync = asking(scenario, 0.0)
     while True:
-        times.append(sent[-1] * each + around)
-        found = touches.pages @ -np.expm1(-touches.rate * rate * times[-1])
+        sending = dirty * each
+        if sending <= settle + seconds:
+            seen = rates(scenario, 0.0, sending, seed, check)
+        else:
+            seen = long = long or rates(scenario, settle, seconds, seed, check)
+        time = sync.seconds + sending
+        passes.append(RingPass(dirty, time, seen, sync))
+        sync = seen.sync
+        rate = undisturbed_rate(scenario) * seen.throughput
+        found = touches.pages @ -np.expm1(-touches.rate * rate * time)
         dirty = float(np.rint(guest.pages * workload.write_percent / 100 * found))
-        late = workload.warm_up * PS + sum(times) >= workload.timeout * PS
-        if dirty <= few or len(times) == workload.pass_limit or late:
-            return sent, times, dirty
-        sent.append(dirty)
+        late = workload.warm_up * PS + sum(one.seconds for one in passes) >= workload.timeout * PS
+        if dirty <= few or len(passes) == workload.pass_limit or late:
+            return passes, dirty
 
 
-def ring_metrics(scenario: Scenario, found: Rates) -> tuple[dict[str, float], list[float], float]:
-    """The metrics of the whole migration, the pages that each pass sent, and the time of the last one, s."""
-    sent, times, left = passes_of(scenario, found.throughput)
-    enable, vcpus = enabling(scenario), scenario.guest.vcpus
-    time = enable + sum(times)
-    lost = 1 - found.throughput
-    share = sum(times) / time
-    clear = (found.work + found.wait + found.rest) * sum(times) + len(times) * syncing(scenario)
-    longest = float(found.longest.max())
-    above = {f"seconds_above_{level}": time * share * (lost > level / 100) for level in LEVELS}
-    few = scenario.workload.downtime // page_time(scenario)
-    return (
-        {
-            "logging_cpu_time": enable + clear + vcpus * lost * sum(times),
-            "enable_cpu_time": enable,
-            "clear_cpu_time": clear,
-            "fault_cpu_time": vcpus * lost * sum(times),
-            "clear_work_time": found.work * sum(times),
-            "clear_wait_time": found.wait * sum(times),
-            "clear_flush_time": clear - (found.work + found.wait) * sum(times),
-            "enable_time": enable,
-            "precopy_duration": time,
-            "passes": float(len(times)),
-            "converged": float(left <= few),
-            "dirty_left": left * scenario.guest.page_size,
-            "downtime": left * page_time(scenario) * PS,
-            **above,
-            "guest_throughput": 1 - lost * share,
-            "longest_stall": longest,
-            "stall_p999": min(longest, lap_quantile(found.laps, 0.999)),
-            "contentions": found.contended * sum(times) * scenario.workload.counted_runs,
-            "lock_acquisitions": found.acquisitions * sum(times),
-        },
-        sent,
-        times[-1],
-    )
+def ring_metrics(scenario: Scenario, passes: list[RingPass], left: float) -> dict[str, float]:
+    """The metrics of the whole migration, but for its longest stall and its stalls' quantile."""
+    enable, vcpus, times = enabling(scenario), scenario.guest.vcpus, np.array([one.seconds for one in passes])
+
+    def total(name: str) -> float:
+        return float(times @ [getattr(one.seen, name) for one in passes])
+
+    syncs = np.sum([one.sync for one in passes], axis=0)
+    acquired, work, wait, rest = map(float, syncs + [total(name) for name in ("acquisitions", "work", "wait", "rest")])
+    time, lost = enable + float(times.sum()), float(times.sum()) - total("throughput")
+    above = {
+        f"seconds_above_{level}": sum(one.seconds for one in passes if 1 - one.seen.throughput > level / 100)
+        for level in LEVELS
+    }
+    return {
+        "logging_cpu_time": enable + work + wait + rest + vcpus * lost,
+        "enable_cpu_time": enable,
+        "clear_cpu_time": work + wait + rest,
+        "fault_cpu_time": vcpus * lost,
+        "clear_work_time": work,
+        "clear_wait_time": wait,
+        "clear_flush_time": rest,
+        "enable_time": enable,
+        "precopy_duration": time,
+        "passes": float(len(passes)),
+        "converged": float(left <= scenario.workload.downtime // page_time(scenario)),
+        "dirty_left": left * scenario.guest.page_size,
+        "downtime": left * page_time(scenario) * PS,
+        **above,
+        "guest_throughput": 1 - lost / time,
+        "contentions": total("contended") * scenario.workload.counted_runs,
+        "lock_acquisitions": acquired,
+    }
 
 
-def curve_of(duration: float, throughput: float) -> np.ndarray:
-    """A throughput that is the same all the time, as `simlib.sampling.travel.Journey` has it."""
-    bins = BINS // 2
-    return np.column_stack([np.linspace(duration / bins, duration, bins), np.full(bins, throughput)])
+def curve_of(passes: list[RingPass], before: float) -> np.ndarray:
+    """The guest's throughput, the same all through a pass, as `simlib.sampling.travel.Journey` has it."""
+    ends = np.cumsum([before, *(one.seconds for one in passes)])
+    moments = np.linspace(0.0, ends[-1], BINS // 2 + 1)
+    throughput = np.array([1.0, *(one.seen.throughput for one in passes)])
+    return np.column_stack([moments[1:], throughput[np.searchsorted(ends, moments[:-1], side="right")]])

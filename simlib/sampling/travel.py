@@ -221,15 +221,19 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
 
 
 def _with_rings(scenario: Scenario, seed: int, check: Check | None) -> Journey:
-    """A migration whose rings are reaped whatever the passes do."""
-    found = rings.rates(scenario, seed, check)
-    metrics, sent, last = rings.ring_metrics(scenario, found)
-    duration = metrics["precopy_duration"]
-    stalls = Stalls(found.longest, duration / found.seconds, max(2 * rings.reap_time(scenario), found.longest.max()))
-    metrics["longest_stall"] = max(metrics["longest_stall"], stalls.expected())
-    curve = rings.curve_of(duration, metrics["guest_throughput"])
-    laps = found.laps * (duration / found.seconds)
-    return Journey(metrics, laps, [stalls], curve, tuple(sent), last, 1, found.events)
+    """A migration whose rings are reaped."""
+    passes, left = rings.passes_of(scenario, seed, check)
+    entries = scenario.guest.vcpus * scenario.workload.ring_entries
+    metrics, most = rings.ring_metrics(scenario, passes, left), 2 * rings.reaping(scenario, entries).seconds
+    stands = [(one.seen, one.seconds / one.seen.seconds) for one in passes]
+    laps = np.sum([times * seen.laps for seen, times in stands], axis=0)
+    stalls = [Stalls(seen.longest, times, max(most, seen.longest.max())) for seen, times in stands]
+    longest = max(float(value) for one in stalls for value in (one.expected(), one.longest.max()))
+    metrics |= {"longest_stall": longest, "stall_p999": min(longest, lap_quantile(laps, 0.999))}
+    windows = list({id(seen): seen for seen, _ in stands}.values())
+    curve, sent = rings.curve_of(passes, metrics["enable_time"]), tuple(one.sent for one in passes)
+    events = sum(seen.events for seen in windows)
+    return Journey(metrics, laps, stalls, curve, sent, passes[-1].seconds, len(windows), events)
 
 
 def first_guess(scenario: Scenario) -> Pace:
