@@ -30,6 +30,7 @@ _CONTENT = {
 _DEFAULTS = {
     "vcpus": 1, "memory_per_vcpu": "16M", "backing": "anonymous", "access": "sequential", "write_percent": 100,
     "chunk_pages": 0, "clear_threads": 1, "rounds": 3, "flush_accesses": 0, "seed": 1,
+    "ring_entries": 0,
 }  # fmt: skip
 """What the test does unless its options say otherwise."""
 
@@ -133,6 +134,7 @@ KEYS = (
     Column("flush_accesses", "whole", "accesses between two flushes of the guest's TLB; 0: it does none", unit="count"),
     Column("parked", "text", "true: the vCPUs wait while the log is read and cleared; false: they keep writing"),
     Column("seed", "whole", "seed of the test"),
+    Column("ring_entries", "whole", "entries of a vCPU's dirty ring; 0: there is none", unit="count"),
 )
 """Columns that every table begins with; together with a table's own key they identify a row."""
 

@@ -413,14 +413,14 @@ class Program:
         """Go to a page of the region at random."""
         self.add(Step.SEEK, multiple, distribution)
 
-    def access(self, *faults: Callable[[], None], leave: Callable[[], None] | None = None) -> None:
+    def access(self, *faults: Callable[[], None], leave: Callable[[], None] | None = None, again: bool = False) -> None:
         """Touch the current page; what is done on each kind of fault, in the order of `Step.ACCESS`, is put apart.
 
-        `leave`: what makes room where the thread's log buffer or dirty ring is full; then the page is touched.
+        `leave`: what makes room where the log buffer or dirty ring is full; `again`: a fault is no touch by itself.
         """
-        again, after = self._here(), Label()
-        targets = [self._put_apart(fault, after) for fault in faults]
-        self.add(Step.ACCESS, *targets, again if leave is None else self._put_apart(leave, again))
+        here, after = self._here(), Label()
+        targets = [self._put_apart(fault, here if again else after) for fault in faults]
+        self.add(Step.ACCESS, *targets, here if leave is None else self._put_apart(leave, here))
         self.place(after)
 
     def _put_apart(self, act: Callable[[], None], then: Label) -> Label:

@@ -21,6 +21,7 @@ class Facts:
     - `regions`: the lock may be one of several regions.
     - `shares`: all vCPUs may touch all of the memory (`Workload.shared`), which needs no dividing then.
     - `manual`: manual protection: there is a CLEAR, and ``initially_set`` may be.
+    - `rings`: KVM may tell by dirty rings what the guest writes.
     """
 
     works_on: bool = False
@@ -29,15 +30,16 @@ class Facts:
     regions: bool = True
     shares: bool = False
     manual: bool = True
+    rings: bool = False
 
 
 KINDS = {
     "clear_under_load": Facts(clear_threads=True),
-    "dirty_log_perf_test": Facts(),
+    "dirty_log_perf_test": Facts(rings=True),
     "eager_split": Facts(regions=False, shares=True),
     "get_dirty_log": Facts(works_on=True, shares=True, manual=False),
     "lock_probe": Facts(regions=False),
-    "migration": Facts(works_on=True, clear_threads=True, by_chunk=True, shares=True),
+    "migration": Facts(works_on=True, clear_threads=True, by_chunk=True, shares=True, rings=True),
     "teardown": Facts(regions=False, shares=True),
     "zap": Facts(works_on=True, regions=False, shares=True),
 }
@@ -136,4 +138,4 @@ class Workload(rules.Checked):
     @property
     def rings(self) -> bool:
         """Whether KVM tells userspace by dirty rings what the guest writes, in place of a bitmap."""
-        return self.facts.by_chunk and self.clear_when == "ring"
+        return self.facts.rings and self.clear_when == "ring"

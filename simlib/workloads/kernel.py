@@ -192,7 +192,10 @@ class Kernel:
     def access(self, logging: bool, timed: bool = False) -> None:
         """The guest touches its page; `timed`: what keeps it from that is, by the stopwatch."""
         leave = self.leave(timed) if logging and self.hardware else None
-        self.program.access(*self.faults(logging, timed), leave=leave)
+        # A fault that fills the ring leaves before its page is written, which is protected then, and logged twice.
+        self.program.access(
+            *self.faults(logging, timed), leave=leave, again=leave is not None and self.ring_entries > 0
+        )
 
     @property
     def drains(self) -> bool:

@@ -106,7 +106,8 @@ def scenarios(draw, kinds=KINDS):
     if kind == "clear_under_load":
         costs["guest_access"] = access
     chunk = draw(st.sampled_from([n for n in (None, 1, 3) if (n or 0) <= words]))
-    when = draw(st.sampled_from(["lazy", "lazy", "at_once", "at_get", "ring"])) if kind == "migration" else "lazy"
+    ways = {"migration": ["lazy", "lazy", "at_once", "at_get", "ring"], "dirty_log_perf_test": ["lazy", "lazy", "ring"]}
+    when = draw(st.sampled_from(ways.get(kind, ["lazy"])))
     divided = {"clear_under_load": words, "migration": (chunk or words) * (when == "lazy")}.get(kind, 0)
     return Scenario(
         machine=Machine(

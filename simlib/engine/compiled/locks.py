@@ -149,7 +149,7 @@ def own(world, books, index, lock, number, thread, mode, at):
         thread.served = at
     else:
         thread.acquired = at
-        thread.holds = 1
+        thread.holds += 1
     thread.asleep = 0
     wait = at - thread.tried
     first = LOCK_STATISTICS * mode
@@ -198,7 +198,7 @@ def take(run, thread, number, step, now):
     if lock.kind == Discipline.LOCKLESS:
         thread.seen = lock.count
         thread.acquired = now
-        thread.holds = 1
+        thread.holds += 1
         thread.pc += 1
         return now
     done = reach(world, run.cpus, lock, number, now)
@@ -233,6 +233,9 @@ def drop(run, thread, number, step, now):
         lock.line_owner = waiter(run.waiting, index, lock, place)
     done = reach(world, run.cpus, lock, number, now)
     thread.spent[LINE] += done - now
+    if lock.kind != Discipline.SERVER:
+        thread.holds -= 1
+    since = thread.acquired
     if lock.kind == Discipline.LOCKLESS:
         if lock.count != thread.seen:
             lock.stats[np.uint64(first + CONTENDED)] += 1
@@ -245,11 +248,11 @@ def drop(run, thread, number, step, now):
         lock.holders -= 1 if mode == Mode.READ else -1
         if lock.holders == 0:
             lock.busy += done - lock.busy_since
-    if lock.kind == Discipline.SERVER:
-        held = done - thread.served
-    else:
-        held = done - thread.acquired
-        thread.holds = 0
+        if lock.kind == Discipline.SERVER:
+            since = thread.served
+        elif mode == Mode.WRITE:  # others may have been taken within
+            since = lock.busy_since
+    held = done - since
     lock.stats[np.uint64(first + HOLD_PS)] += held
     lock.stats[np.uint64(first + HOLD_MAX_PS)] = max(lock.stats[np.uint64(first + HOLD_MAX_PS)], held)
     lock.holds[np.uint64(BITS * mode + bit_length(held))] += 1

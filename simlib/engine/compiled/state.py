@@ -65,8 +65,8 @@ _SELDOM = record(
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
-"""A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it holds; `holds`: whether it
-has that lock, or updates without one; `parked`: the barrier at which it waits, or -1; `interrupted`: whether it is on
+"""A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it took last; `holds`: locks
+that it has, and updates without one; `parked`: the barrier at which it waits, or -1; `interrupted`: whether it is on
 its way back from an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`;
 `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead`
 found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used

@@ -173,7 +173,8 @@ class Simulation(Access):
         thread.tried, thread.mode = now, mode
         self.note(now, thread, "try", index, mode)
         if isinstance(lock, Lockless):
-            thread.seen, thread.acquired, thread.holds = lock.version, now, True
+            thread.seen, thread.acquired, thread.since[index] = lock.version, now, now
+            thread.holds += 1
             thread.pc += 1
             return now
         done = lock.reach(thread.number, now)
@@ -211,10 +212,10 @@ class Simulation(Access):
         thread.asleep = thread.spins = False
         thread.pc += 1
         lock.enter(mode, at)
-        if isinstance(lock, Server):
-            thread.served = at
-        else:
-            thread.acquired, thread.holds = at, True
+        thread.since[index] = at
+        if not isinstance(lock, Server):
+            thread.acquired = at
+            thread.holds += 1
         wait = at - thread.tried
         stats = lock.stats[mode]
         stats[0] += 1
@@ -232,6 +233,7 @@ class Simulation(Access):
             lock.line.owner = lock.waiting[lock.successor(thread)].number
         done = lock.reach(thread.number, now)
         thread.spent[LINE] += done - now
+        thread.holds -= not isinstance(lock, Server)
         if isinstance(lock, Lockless):
             if lock.version != thread.seen:
                 lock.stats[mode][1] += 1
@@ -242,8 +244,7 @@ class Simulation(Access):
             lock.stats[mode][0] += 1
         else:
             lock.leave(mode, done)
-        held = done - (thread.served if isinstance(lock, Server) else thread.acquired)
-        thread.holds = thread.holds and isinstance(lock, Server)
+        held = done - thread.since[index]
         stats = lock.stats[mode]
         stats[4] += held
         stats[5] = max(stats[5], held)

@@ -32,7 +32,8 @@ class Thread:
     counters: list[int] = field(default_factory=lambda: [0] * COUNTERS)
     tried: int = 0
     acquired: int = 0
-    served: int = 0
+    since: dict[int, int] = field(default_factory=dict)
+    """When it got each lock that it had last."""
     seen: int = 0
     mode: int = 0
     spent: list[int] = field(default_factory=lambda: [0] * 6)
@@ -49,8 +50,8 @@ class Thread:
     """Whether it waits for a lock."""
     rests: bool = False
     """Whether it sleeps until its alarm, where turns have a length."""
-    holds: bool = False
-    """Whether it has a lock, or updates without one."""
+    holds: int = 0
+    """Locks that it has, and updates without one; but for servers."""
     interrupted: bool = False
     kicked: bool = False
     """Whether its stopwatch runs since a kick."""
