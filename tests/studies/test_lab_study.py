@@ -13,10 +13,12 @@ from notebook_run import ROOT, assert_ran_without_complaint, figures_of
 from simlib.calibration import find_fit
 from simlib.fits import load_priors
 from simlib.prediction import predict
-from simlib.studies.lab import STUDY, figures, instructions, load, processor, told, translation
+from simlib.simulation import run_scenario
+from simlib.studies.lab import STUDY, figures, instructions, load, processor, rings, told, translation
 from simlib.studies.lab.counts import count_comparison
-from simlib.studies.lab.machines import LABS, lab_name, lab_scenario, rows_of
+from simlib.studies.lab.machines import LABS, lab_case, lab_name, lab_scenario, rows_of
 from simlib.studies.lab.switches import SWITCHES
+from simlib.studies.study import HELD_OUT
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +272,28 @@ def test_what_is_said_of_each_switch_is_so(found):
         assert arm64[f"{walks[0]}, initially_set", clear] < arm64[f"{walks[1]}, initially_set", clear]
     neither, flush, clean, both = (value for (_, metric), value in found["teardown-arm64"].items())
     assert neither < flush < clean < both
+
+
+@pytest.mark.parametrize("name", rings.MACHINES)
+def test_rings_are_reset_as_often_as_the_kernel_resets_them(name):
+    """By the order of the test's accesses in all cells that turns do not decide; by the simulator where it is known."""
+    table = rings.ring_comparison(name)
+    settled = table[table["decided"]]
+    assert len(settled) == 16
+    for what in ("resets", "entries", "runs"):
+        assert settled[what].tolist() == settled[f"{what}_model"].tolist(), what
+    for _, row in rows_of("rings-runs", name).query("access == 'sequential'").iterrows():
+        if rings.decided(row):
+            assert rings.by_simulator(run_scenario(lab_case(name, row)))[:3] == rings.by_order(row)[:3]
+
+
+def test_times_of_resets_are_close_where_no_fault_holds_them_up():
+    table = rings.ring_table()
+    held = table[table["role"] == HELD_OUT]
+    assert len(held) == 60
+    assert held["error"].abs().median() < 0.02
+    far = held[held["error"].abs() > 0.1]
+    assert far[["machine", "vcpus", "decided"]].to_numpy().tolist() == [["x86-shadow", 4, False]]
 
 
 def test_a_median_lies_within_its_range(found):

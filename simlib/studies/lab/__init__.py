@@ -11,6 +11,7 @@ from simlib.studies.lab.instructions import cost_estimate, instruction_costs
 from simlib.studies.lab.ledger import scored
 from simlib.studies.lab.load import RULED, load_comparison, load_errors, turn_comparison
 from simlib.studies.lab.machines import LABS, rows_of
+from simlib.studies.lab.rings import ring_table
 from simlib.studies.lab.switches import SWITCHES, switch_effects
 from simlib.studies.lab.translation import ratio_table, riscv_priors
 from simlib.studies.study import COLUMNS, HELD_OUT, Answer, Found, Study
@@ -40,6 +41,7 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Found:
         "switches": pd.concat([switch_effects(name).assign(experiment=name) for name in SWITCHES], ignore_index=True),
         "repeats": repeat_table(),
         "ratios": ratios,
+        "rings": ring_table(),
         "riscv-priors": riscv_priors(ratios),
     }
     return Found(pd.DataFrame(columns=list(COLUMNS)), tables)
@@ -65,6 +67,7 @@ STUDY = Study(
                              ("plain", ("ioctls",)), ("load", ("ioctls", "locks", "stalls", "runs")),
                              ("fine", ("ioctls", "stalls")), ("turns", ("ioctls", "stalls")),
                              ("odd", ("predicted", "ioctls", "stalls")), ("even", ("predicted",)),
+                             ("rings", ("ioctls", "locks")),
                              ("switches", ("ioctls", "locks", "stalls", "runs")))
         for what in tables
     ),

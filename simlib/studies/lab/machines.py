@@ -51,6 +51,8 @@ def lab_case(name: str, row: pd.Series) -> Scenario:
     }
     if chunk:
         workload["clear_chunk"] = chunk * PAGE
+    if row["protection"] == "ring":
+        workload |= {"clear_when": "ring", "ring_entries": int(row["ring_entries"])}
     return lab_scenario(name).changed(
         {
             "machine": {"turn": f"{row.get('turn_instructions', COARSE)}ns"},

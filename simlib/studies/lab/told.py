@@ -15,6 +15,10 @@ from simlib.studies.lab.load import METRICS, SHOWN, SMALL, load_errors
 from simlib.studies.lab.machines import FINE
 from simlib.studies.lab.switches import SWITCHES, clear_instructions
 from simlib.studies.lab.translation import statistics_own
+from simlib.studies.study import HELD_OUT
+
+RULE = 0.1
+"""How close a time of a reset is to be."""
 
 
 def load_told(load: pd.DataFrame) -> str:
@@ -28,6 +32,27 @@ def load_told(load: pd.DataFrame) -> str:
     return (
         f"Median errors with {SMALL} pages a hold, of all machines: {each}. The worst of these cells is the "
         f"{METRICS[worst['metric']]} of {worst['machine']} with {vcpus}: {signed(100 * worst['error'])} %."
+    )
+
+
+def rings_told(rings: pd.DataFrame) -> str:
+    """What dirty rings showed, in words.
+
+    - `rings`: as `simlib.studies.lab.rings.ring_table` gives it.
+    """
+    settled, held = rings[rings["decided"]], rings[rings["role"] == HELD_OUT]
+    counts = ["resets", "entries", "runs"]
+    same = (settled[counts].to_numpy() == settled[[f"{what}_model" for what in counts]].to_numpy()).all(axis=1)
+    close = (held["error"].abs() < RULE).sum()
+    *_, worst = held.iloc[held["error"].abs().argsort()].to_dict("records")
+    return (
+        f"In {same.sum()} of {len(settled)} cells that turns do not decide, kernel and model have as many resets, "
+        "entries and runs. A fault that fills its ring leaves before its page is written: that page is protected "
+        f"again, and logged twice. Times of the resets are known from {len(rings) - len(held)} cells whose rings do "
+        f"not fill up. Of {len(held)} others the model is within {RULE * 100:.0f} % in {close}, in the median off by "
+        f"{_percent(held['error'].abs().median())}. The worst is {worst['machine']} with {worst['vcpus']} vCPUs, "
+        f"{worst['memory_per_vcpu']}, {worst['access']}, rings of {worst['ring_entries']}: "
+        f"{signed(100 * worst['error'])} %. There turns decide, and resets wait for faults, which take the lock."
     )
 
 
