@@ -97,11 +97,18 @@ def read_facts(cpus: Sequence[int], root: Path = Path("/")) -> HostFacts:
 
 
 def tracking_here(root: Path = Path("/")) -> str:
-    """How this machine's KVM learns of writes (`simlib.model.architectures.TRACKING`); empty if its modules do not say.
+    """How this machine's KVM learns of writes (`tracking_of`); `root`: where its ``sys`` lies."""
+    return tracking_of(_modules(root / "sys"))
+
+
+def tracking_of(modules: Mapping[str, str]) -> str:
+    """How KVM learns of writes (`simlib.model.architectures.TRACKING`); empty if its modules do not say.
 
     AMD's has no PML before September 2026. Source: arch/x86/kvm/vmx/vmx.c enable_pml, kvm_amd's parameter ``pml``.
+
+    >>> tracking_of({"kvm_intel.pml": "Y"}), tracking_of({"kvm_amd.npt": "Y"}), tracking_of({})
+    ('pml', 'write_protect', '')
     """
-    modules = _modules(root / "sys")
     said = modules.get("kvm_intel.pml", modules.get("kvm_amd.pml", ""))
     if said:
         return "pml" if said in ("Y", "1") else "write_protect"

@@ -23,7 +23,7 @@ from simlib.errors import InputError, SimlibError
 from simlib.files import write_text
 from simlib.host import noise
 from simlib.host.design import MIB, PAGE, design, memory_per_vcpu
-from simlib.host.facts import HostFacts, parse_cpus, read_facts
+from simlib.host.facts import HostFacts, parse_cpus, read_facts, tracking_of
 from simlib.host.program import Program, build_program, find_given
 from simlib.lab.cache import at_work, system_faults
 from simlib.lab.experiment import parse_experiment
@@ -41,6 +41,8 @@ TRIES = 3
 
 BUSY_PERCENT = 10.0
 """A host whose CPUs other programs use more than this is not measured unasked."""
+
+_WITHOUT_PML = "load KVM's module with pml=0, measure, and choose with --dirty-tracking pml"
 
 _PILOT = ("base", "pause_us", "emulated_instructions_per_access")
 """What `_pilot` finds."""
@@ -114,8 +116,8 @@ def measure_host(
 ) -> Measured:
     """Measure this host's own ``/dev/kvm``: its kernel as it is, no rights beyond those for ``/dev/kvm``.
 
-    Raises `InputError` if this host has no usable ``/dev/kvm`` or is busy, an option is wrong, or the folder holds
-    another measurement. Raises `SimlibError` if a run fails, or another one is under way.
+    Raises `InputError` if this host has no usable ``/dev/kvm``, logs writes by itself or is busy, an option is wrong,
+    or the folder holds another measurement. Raises `SimlibError` if a run fails, or another one is under way.
 
     - `out`: folder for what is measured. One that holds a part of it is continued.
     - `name`: first part of the tables' names.
@@ -125,6 +127,8 @@ def measure_host(
     chosen = plan.chosen()
     with system_faults(), _pinned(chosen), at_work(alone=True):
         facts = read_facts(chosen)
+        if tracking_of(facts.modules) == "pml":
+            raise InputError("pml", "Y", "hides what a fault costs, as hardware notes writes by itself", _WITHOUT_PML)
         if plan.program:
             program = find_given(plan.program)
         else:

@@ -39,7 +39,7 @@ from simlib.decision.evidence import fit_of, grounds
 from simlib.decision.information import value_of_information
 from simlib.decision.objectives import METRICS, objective
 from simlib.decision.ranking import BUDGETS, FRONT, Ranking, Terms, knee, pareto_front
-from simlib.decision.strategies import Strategy, strategies_of
+from simlib.decision.strategies import Strategy, strategies_of, tracked
 from simlib.decision.trials import Trials
 from simlib.errors import InputError
 from simlib.fits import BOUNDS, CostEstimate, UncertainCosts, find_fit, load_priors
@@ -971,6 +971,32 @@ def test_a_host_that_is_not_stated_is_not_called_calibrated_without_a_word(short
     assert found.evidence_shown == "calibrated, host not stated"
     assert found.grounds in found.summary()
     assert found.to_dict()["grounds"] == found.grounds
+
+
+RINGED = {"dirty_set": "100ns", "log_exit": "2us", "log_entry": "30ns", "log_kick": "300ns", "ring_exit": "2us",
+          "ring_entry": "20ns", "reset_entry": "10ns"}  # fmt: skip
+
+
+def test_rings_stand_beside_the_bitmap_and_hardware_that_logs(ask, tmp_path, short):
+    """A scenario of the user's says its own tracking; what is chosen among are all that its x86 has."""
+    file = tmp_path / "mine.toml"
+    file.write_text(scenario({"architecture": "x86-tdp"}, RINGED).to_toml())
+    code, text, messages = ask("choose", file, "--rings", "--format", "json")
+    assert code == 0, messages
+    names = ["own", "write-protect", "pml", "dirty-ring-1024", "dirty-ring-4096", "dirty-ring-65536"]
+    assert [row["strategy"] for row in json.loads(text)["strategies"]] == [
+        name for name in names if name != "write-protect"
+    ]  # as it is
+    own = json.loads(text)["strategies"][0]
+    assert own["as_it_is"]
+    code, text, _ = ask("choose", file, "--dirty-tracking", "pml", "--among", "own", "--among", "every-64")
+    assert code == 0
+    assert text.startswith("With PML: ")
+
+
+def test_ways_of_tracking_are_those_of_the_architecture():
+    assert tracked(standard_scenario("arm64"))[:3] == ("own", "write-protect", "hdbss")
+    assert tracked(standard_scenario("riscv"))[:3] == ("own", "write-protect", "dirty-ring-1024")
 
 
 def test_where_nothing_matters_the_command_says_so_and_no_more(ask, tmp_path):

@@ -15,7 +15,7 @@ import simlib
 from simlib.errors import CalibrationError, InputError
 from simlib.host import fit as fitting
 from simlib.host import held_out, measure, noise
-from simlib.host.facts import page_tables, parse_cpus, read_facts
+from simlib.host.facts import page_tables, parse_cpus, read_facts, tracking_here
 from simlib.host.held_out import judged
 from simlib.host.measured import load_host
 from simlib.host.program import Program
@@ -229,6 +229,32 @@ def test_facts_of_a_host_with_two_sockets(tmp_path):
     assert (facts.nodes, facts.cpu, facts.memory_bytes) == ({"0": (0, 1), "1": (2, 3)}, "A CPU", 2**20)
     assert facts.hypervisor
     assert facts.architecture == "x86-tdp"
+
+
+@pytest.mark.parametrize(
+    ("written", "way"),
+    [
+        ({"kvm_intel/parameters/pml": "Y"}, "pml"),
+        ({"kvm_intel/parameters/pml": "N"}, "write_protect"),
+        ({"kvm_amd/parameters/npt": "1"}, "write_protect"),
+        ({"kvm_amd/parameters/npt": "1", "kvm_amd/parameters/pml": "Y"}, "pml"),
+        ({"kvm/parameters/tdp_mmu": "Y"}, ""),
+        ({}, ""),
+    ],
+)
+def test_how_kvm_learns_of_writes_is_read_from_its_modules(tmp_path, written, way):
+    for name, text in written.items():
+        (path := tmp_path / "sys/module" / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert tracking_here(tmp_path) == way
+
+
+def test_a_host_that_logs_by_itself_is_not_measured(host, monkeypatch, tmp_path):
+    logs = replace(FACTS, modules={**FACTS.modules, "kvm_intel.pml": "Y"})
+    monkeypatch.setattr(measure, "read_facts", lambda cpus: logs)
+    with pytest.raises(InputError, match=r"pml = Y: hides what a fault costs.*load KVM's module with pml=0"):
+        measured(tmp_path / "h")
+    assert not (tmp_path / "h").exists()
 
 
 @pytest.mark.parametrize("text", ["a", "3-1", "1;2"])
