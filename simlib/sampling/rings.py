@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from simlib.engine import compiled
-from simlib.engine.result import ACTIVITIES, BINS, LOCK_COLUMNS, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, BINS, FAULTS, LOCK_COLUMNS, PS, EngineResult
 from simlib.model.job import Image, Job
 from simlib.model.pagetable import PageTable
 from simlib.model.program import Thread
@@ -24,7 +24,7 @@ from simlib.model.scenario import Scenario
 from simlib.model.steps import Block, Page
 from simlib.parallel import Check
 from simlib.sampling.course import cost_of, touches_of
-from simlib.sampling.window import MEASURE, OpenKernel
+from simlib.sampling.window import MEASURE, OpenKernel, Spell
 from simlib.workloads.degradation import LEVELS, undisturbed_rate
 from simlib.workloads.guest import running_vcpu
 from simlib.workloads.kernel import STOP
@@ -54,23 +54,19 @@ class Reaping(NamedTuple):
         return self.work + self.wait + self.rest
 
 
-class Rates(NamedTuple):
-    """What a window showed, a second: of the guest's own time, and of the thread that reaps, s; of mmu_lock, counts.
+class RingWindow(NamedTuple):
+    """What a window showed.
 
-    `laps`, shape (1888,): its stalls by `simlib.engine.result.lap_bin`; `longest`, shape (vcpus,): of each vCPU, s;
-    `sync`: of asking every vCPU in turn for its ring at the end, with which the next pass begins.
+    `seen`: the guest, and the thread that reaps; `working`: accesses over those of the same time undisturbed; `laps`,
+    shape (1888,): stalls by `simlib.engine.result.lap_bin`; `longest`, shape (vcpus,): of each vCPU, s; `sync`: asking
+    every vCPU in turn for its ring at the end, with which the next pass begins.
     """
 
-    throughput: float
-    work: float
-    wait: float
-    rest: float
-    acquisitions: float
-    contended: float
+    seen: Spell
+    working: float
     laps: np.ndarray
     longest: np.ndarray
     sync: Reaping
-    seconds: float
     events: int
 
 
@@ -95,21 +91,18 @@ def look(scenario: Scenario) -> tuple[float, float]:
     return SETTLE * every, every * float(np.clip(ACCESSES / (undisturbed_rate(scenario) * every), *LOOKS))
 
 
-def ring_job(scenario: Scenario, settle: float, seconds: float) -> Job:
-    """A window's programs: when it opens, after all pages were clean, and for how long it is open, s.
-
-    One that opens at once is the whole of a pass, and asks for the rings at its end.
-    """
+def ring_job(scenario: Scenario, settle: float, seconds: float, asks: bool) -> Job:
+    """A window's programs: when it opens, after all pages were clean, and for how long, s; `asks`: its pass ends."""
     kernel = OpenKernel(scenario)
     pages, block = scenario.guest.pages, PageTable(scenario.guest.page_size).pages_per_block()
     kernel.image = Image(np.full(pages, Page.PROTECTED, np.uint8), np.full(-(-pages // block), Block.TABLE, np.uint8))
     vcpu = running_vcpu(kernel, logging=True, anywhere=True)
     helpers = [kernel.reaper()] if scenario.workload.reap_every else []
-    main = _main(kernel, round(settle / PS), round(seconds / PS))
+    main = _main(kernel, round(settle / PS), round(seconds / PS), asks)
     return kernel.job(vcpu, main, barriers=1, shared=scenario.workload.shared, helpers=helpers)
 
 
-def _main(kernel: OpenKernel, settle: int, seconds: int) -> Thread:
+def _main(kernel: OpenKernel, settle: int, seconds: int, asks: bool) -> Thread:
     program = kernel.program
     with program.thread() as main:
         program.sleep(settle)
@@ -117,17 +110,28 @@ def _main(kernel: OpenKernel, settle: int, seconds: int) -> Thread:
         kernel.stamp("opened")
         program.sleep(seconds)
         kernel.stamp("closed")
-        if not settle:
+        if asks:
             kernel.sync_rings()
             kernel.stamp("asked")
         program.signal(STOP)
     return main
 
 
-def rates(scenario: Scenario, settle: float, seconds: float, seed: int = 1, check: Check | None = None) -> Rates:
-    """Simulate a window."""
-    job = ring_job(scenario, settle, seconds)
-    return _read(scenario, job, compiled.run(job, seed, progress=check), seconds)
+def whole_pass(scenario: Scenario, seconds: float, seed: int = 1, check: Check | None = None) -> RingWindow:
+    """Simulate a pass from when all pages are clean; the window opens when each vCPU has begun to work."""
+    settle = min(seconds / 2, 2 * scenario.guest.vcpus / undisturbed_rate(scenario))
+    job = ring_job(scenario, settle, seconds - settle, asks=True)
+    raw = compiled.run(job, seed, progress=check)
+    asked = (raw.stamp_own[2] - raw.stamp_own[1])[: len(ACTIVITIES)] * PS
+    acquired = (raw.stamp_locks[2] - raw.stamp_locks[1])[0, :, _ACQUIRED].sum()
+    return _read(scenario, job, raw, Reaping(float(acquired), *parts_of(asked)))
+
+
+def part_of_pass(scenario: Scenario, seed: int = 1, check: Check | None = None) -> RingWindow:
+    """Simulate some reaps of a long pass; it ends at any moment between two."""
+    job = ring_job(scenario, *look(scenario), asks=False)
+    sync = asking(scenario, logged(scenario, reaps_every(scenario) / 2))
+    return _read(scenario, job, compiled.run(job, seed, progress=check), sync)
 
 
 def parts_of(spent: np.ndarray) -> tuple[float, float, float]:
@@ -136,27 +140,29 @@ def parts_of(spent: np.ndarray) -> tuple[float, float, float]:
     return work, wait, float(spent.sum() - spent[_IDLE]) - work - wait
 
 
-def _read(scenario: Scenario, job: Job, raw: EngineResult, seconds: float) -> Rates:
-    sums, locks = raw.stamp_sums[1] - raw.stamp_sums[0], np.diff(raw.stamp_locks[:, 0].sum(axis=1), axis=0)
-    work, wait, rest = parts_of(raw.thread_ps[job.vcpus + 1 :].sum(axis=0) / int(raw.stamp_ps[-1]))
-    if len(locks) > 1:
-        asked = raw.stamp_own[2] - raw.stamp_own[1]
-        sync = Reaping(float(locks[1, _ACQUIRED]), *parts_of(asked[: len(ACTIVITIES)] * PS))
-    else:  # at any moment between two reaps
-        sync = asking(scenario, logged(scenario, reaps_every(scenario) / 2))
-    return Rates(
-        throughput=min(1.0, float(sums[-1]) / (undisturbed_rate(scenario) * seconds)),
+def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping) -> RingWindow:
+    vcpus, interval = job.vcpus, job.vcpus / undisturbed_rate(scenario)
+    sums, (locks, *_) = raw.stamp_sums[1] - raw.stamp_sums[0], np.diff(raw.stamp_locks[:, 0].sum(axis=1), axis=0)
+    seconds = float(raw.stamp_ps[1] - raw.stamp_ps[0]) * PS
+    # The thread that reaps does as much in each second.
+    reaper = raw.thread_ps[vcpus + 1 :].sum(axis=0) / int(raw.stamp_ps[-1]) * seconds
+    everybody = sum(parts_of(sums[: len(ACTIVITIES)] * PS)) - sum(parts_of(reaper))
+    work, wait, rest = parts_of(reaper)
+    seen = Spell(
+        seconds=seconds,
+        accesses=float(sums[-1]),
+        faults=float(sums[FAULTS].sum()),
+        splits=0.0,
+        lost=everybody - float(sums[-1]) * interval,
+        queued=0.0,
         work=work,
         wait=wait,
         rest=rest,
-        acquisitions=float(locks[0, _ACQUIRED]) / seconds,
-        contended=float(locks[0, _CONTENDED]) / seconds,
-        laps=raw.lap_histogram[: job.vcpus].sum(axis=0),
-        longest=raw.lap_max_ps[: job.vcpus].astype(np.float64) * PS,
-        sync=sync,
-        seconds=seconds,
-        events=raw.events,
+        acquisitions=float(locks[_ACQUIRED]),
+        contended=float(locks[_CONTENDED]),
     )
+    laps, longest = raw.lap_histogram[:vcpus].sum(axis=0), raw.lap_max_ps[:vcpus].astype(np.float64) * PS
+    return RingWindow(seen, seen.working(vcpus, interval), laps, longest, sync, raw.events)
 
 
 def reaping(scenario: Scenario, entries: float) -> Reaping:
@@ -168,6 +174,12 @@ def reaping(scenario: Scenario, entries: float) -> Reaping:
     return Reaping(entries, entries * cost("clear_page", "clear_word"), entries * line, entries * each + around)
 
 
+def asking(scenario: Scenario, entries: float) -> Reaping:
+    """Asking every vCPU in turn for its ring, and reaping; the rings have so many entries."""
+    found = reaping(scenario, entries)
+    return found._replace(rest=found.rest + scenario.guest.vcpus * cost_of(scenario, "ring_exit"))
+
+
 def enabling(scenario: Scenario) -> float:
     """Time of enabling the log, s: blocks are split eagerly, and every page is protected."""
     cost, guest = partial(cost_of, scenario), scenario.guest
@@ -176,76 +188,77 @@ def enabling(scenario: Scenario) -> float:
     return pages + cost("flush", "interrupt") + guest.vcpus * cost("flush_per_vcpu")
 
 
-def asking(scenario: Scenario, entries: float) -> Reaping:
-    """Asking every vCPU in turn for its ring, and reaping; the rings have so many entries."""
-    found = reaping(scenario, entries)
-    return found._replace(rest=found.rest + scenario.guest.vcpus * cost_of(scenario, "ring_exit"))
-
-
 class RingPass(NamedTuple):
-    """A pass: the pages that it sends, its time, s, what a window showed of it, and asking for the rings before it."""
+    """A pass: the pages that it sends, its time, s, and a window on it."""
 
     sent: float
     seconds: float
-    seen: Rates
-    sync: Reaping
+    window: RingWindow
 
 
-def passes_of(scenario: Scenario, seed: int = 1, check: Check | None = None) -> tuple[list[RingPass], float]:
-    """The passes, of which the first sends all pages, and the pages that are left."""
+class RingPasses(NamedTuple):
+    """All passes; `asked`: what asking for the rings took, and of that `after` them, s; `left`: pages at the end."""
+
+    passes: list[RingPass]
+    asked: Reaping
+    after: float
+    left: float
+
+
+def passes_of(scenario: Scenario, seed: int = 1, check: Check | None = None) -> RingPasses:
+    """The passes, of which the first sends all pages; each begins by asking for the rings, and so does one too many."""
     workload, guest, touches = scenario.workload, scenario.guest, touches_of(scenario)
-    each, (settle, seconds) = page_time(scenario) * PS, look(scenario)
-    few, dirty, long, passes = workload.downtime // page_time(scenario), float(guest.pages), None, list[RingPass]()
-    sync = asking(scenario, 0.0)
+    each, few = page_time(scenario) * PS, workload.downtime // page_time(scenario)
+    dirty, long, passes, syncs = float(guest.pages), None, list[RingPass](), [asking(scenario, 0.0)]
     while True:
         sending = dirty * each
-        if sending <= settle + seconds:
-            seen = rates(scenario, 0.0, sending, seed, check)
+        if sending <= sum(look(scenario)):
+            window = whole_pass(scenario, sending, seed, check)
         else:
-            seen = long = long or rates(scenario, settle, seconds, seed, check)
-        time = sync.seconds + sending
-        passes.append(RingPass(dirty, time, seen, sync))
-        sync = seen.sync
-        rate = undisturbed_rate(scenario) * seen.throughput
-        found = touches.pages @ -np.expm1(-touches.rate * rate * time)
+            window = long = long or part_of_pass(scenario, seed, check)
+        passes.append(RingPass(dirty, syncs[-1].seconds + sending, window))
+        accesses = undisturbed_rate(scenario) * window.working * passes[-1].seconds
+        found = touches.pages @ -np.expm1(-touches.rate * accesses)
         dirty = float(np.rint(guest.pages * workload.write_percent / 100 * found))
         late = workload.warm_up * PS + sum(one.seconds for one in passes) >= workload.timeout * PS
-        if dirty <= few or len(passes) == workload.pass_limit or late:
-            return passes, dirty
+        ended = late or len(passes) == workload.pass_limit
+        if not ended:
+            syncs.append(window.sync)
+        if ended or dirty <= few:
+            after = 0.0 if ended else syncs[-1].seconds
+            return RingPasses(passes, Reaping(*(float(part) for part in np.sum(syncs, axis=0))), after, dirty)
 
 
-def ring_metrics(scenario: Scenario, passes: list[RingPass], left: float) -> dict[str, float]:
+def ring_metrics(scenario: Scenario, found: RingPasses) -> dict[str, float]:
     """The metrics of the whole migration, but for its longest stall and its stalls' quantile."""
-    enable, vcpus, times = enabling(scenario), scenario.guest.vcpus, np.array([one.seconds for one in passes])
+    passes, enable, vcpus = found.passes, enabling(scenario), scenario.guest.vcpus
+    times = np.array([one.seconds for one in passes])
 
     def total(name: str) -> float:
-        return float(times @ [getattr(one.seen, name) for one in passes])
+        return float(times @ [getattr(one.window.seen, name) / one.window.seen.seconds for one in passes])
 
-    syncs = np.sum([one.sync for one in passes], axis=0)
-    acquired, work, wait, rest = map(float, syncs + [total(name) for name in ("acquisitions", "work", "wait", "rest")])
-    time, lost = enable + float(times.sum()), float(times.sum()) - total("throughput")
-    above = {
-        f"seconds_above_{level}": sum(one.seconds for one in passes if 1 - one.seen.throughput > level / 100)
-        for level in LEVELS
-    }
+    work, wait, rest = (getattr(found.asked, name) + total(name) for name in ("work", "wait", "rest"))
+    lost = np.array([1 - one.window.working for one in passes])
+    time, of_guest = enable + float(times.sum()) + found.after, float(times @ lost)
+    above = {f"seconds_above_{level}": float(times[lost > level / 100].sum()) for level in LEVELS}
     return {
-        "logging_cpu_time": enable + work + wait + rest + vcpus * lost,
+        "logging_cpu_time": enable + work + wait + rest + vcpus * of_guest,
         "enable_cpu_time": enable,
         "clear_cpu_time": work + wait + rest,
-        "fault_cpu_time": vcpus * lost,
+        "fault_cpu_time": vcpus * of_guest,
         "clear_work_time": work,
         "clear_wait_time": wait,
         "clear_flush_time": rest,
         "enable_time": enable,
         "precopy_duration": time,
         "passes": float(len(passes)),
-        "converged": float(left <= scenario.workload.downtime // page_time(scenario)),
-        "dirty_left": left * scenario.guest.page_size,
-        "downtime": left * page_time(scenario) * PS,
+        "converged": float(found.left <= scenario.workload.downtime // page_time(scenario)),
+        "dirty_left": found.left * scenario.guest.page_size,
+        "downtime": found.left * page_time(scenario) * PS,
         **above,
-        "guest_throughput": 1 - lost / time,
+        "guest_throughput": 1 - of_guest / time,
         "contentions": total("contended") * scenario.workload.counted_runs,
-        "lock_acquisitions": acquired,
+        "lock_acquisitions": found.asked.acquisitions + total("acquisitions"),
     }
 
 
@@ -253,5 +266,5 @@ def curve_of(passes: list[RingPass], before: float) -> np.ndarray:
     """The guest's throughput, the same all through a pass, as `simlib.sampling.travel.Journey` has it."""
     ends = np.cumsum([before, *(one.seconds for one in passes)])
     moments = np.linspace(0.0, ends[-1], BINS // 2 + 1)
-    throughput = np.array([1.0, *(one.seen.throughput for one in passes)])
+    throughput = np.array([1.0, *(one.window.working for one in passes)])
     return np.column_stack([moments[1:], throughput[np.searchsorted(ends, moments[:-1], side="right")]])

@@ -19,7 +19,7 @@ from simlib.model.scenario import Scenario
 from simlib.results import Result, text_of
 from simlib.sampling.table import flags_of_walks, table_of
 from simlib.sampling.travel import Journey, travel
-from simlib.workloads.migration import METRICS
+from simlib.workloads.migration import METRICS, page_time
 
 WALKS = 8
 """Walks unless told otherwise."""
@@ -47,6 +47,8 @@ def why_not(scenario: Scenario) -> str:
         "rings are sampled where blocks are split eagerly (policy.eager_split)": workload.rings
         and guest.mapped_as_blocks
         and not scenario.policy.resolved().eager_split,
+        "with rings, a guest that is sent at once is not sampled (workload.downtime)": workload.rings
+        and guest.pages <= workload.downtime // page_time(scenario),
         "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
         "enabling the log page by page is not sampled (workload.initially_set)": not (
             workload.initially_set or workload.rings

@@ -19,7 +19,7 @@ from simlib.model.scenario import Scenario
 from simlib.parallel import Check
 from simlib.sampling import rings
 from simlib.sampling.course import ENDS, GOLDEN, Cycles, Floats, Pace, Terrain, cost_of, service_of
-from simlib.sampling.window import Spell, View, Window, window, window_job
+from simlib.sampling.window import View, Window, window, window_job
 from simlib.workloads.degradation import LEVELS, undisturbed_rate
 from simlib.workloads.kernel import split_at_once
 from simlib.workloads.migration import page_time
@@ -222,17 +222,18 @@ def travel(scenario: Scenario, seed: int = 1, at: float = 0.5, check: Check | No
 
 def _with_rings(scenario: Scenario, seed: int, check: Check | None) -> Journey:
     """A migration whose rings are reaped."""
-    passes, left = rings.passes_of(scenario, seed, check)
+    found = rings.passes_of(scenario, seed, check)
+    passes = found.passes
     entries = scenario.guest.vcpus * scenario.workload.ring_entries
-    metrics, most = rings.ring_metrics(scenario, passes, left), 2 * rings.reaping(scenario, entries).seconds
-    stands = [(one.seen, one.seconds / one.seen.seconds) for one in passes]
-    laps = np.sum([times * seen.laps for seen, times in stands], axis=0)
-    stalls = [Stalls(seen.longest, times, max(most, seen.longest.max())) for seen, times in stands]
+    metrics, most = rings.ring_metrics(scenario, found), 2 * rings.reaping(scenario, entries).seconds
+    stands = [(one.window, one.seconds / one.window.seen.seconds) for one in passes]
+    laps = np.sum([times * window.laps for window, times in stands], axis=0)
+    stalls = [Stalls(window.longest, times, max(most, window.longest.max())) for window, times in stands]
     longest = max(float(value) for one in stalls for value in (one.expected(), one.longest.max()))
     metrics |= {"longest_stall": longest, "stall_p999": min(longest, lap_quantile(laps, 0.999))}
-    windows = list({id(seen): seen for seen, _ in stands}.values())
+    windows = list({id(window): window for window, _ in stands}.values())
     curve, sent = rings.curve_of(passes, metrics["enable_time"]), tuple(one.sent for one in passes)
-    events = sum(seen.events for seen in windows)
+    events = sum(window.events for window in windows)
     return Journey(metrics, laps, stalls, curve, sent, passes[-1].seconds, len(windows), events)
 
 
@@ -390,18 +391,8 @@ def _learn(
     elif logging is not None:
         pace = pace._replace(faulting=(1.0,), delay=(logging.write,), service=(0.0,))
     drain = clearing.measured.seconds - clearing.clear
-    return pace._replace(clear=clearing.clear / alone, working=_working(pace, clearing.measured), drain=drain)
-
-
-def _working(pace: Pace, seen: Spell) -> float:
-    """Accesses over those of the same time undisturbed.
-
-    By what was lost, which is known more finely; but who still waits at the end has lost more than is written down.
-    """
-    whole = pace.vcpus * seen.seconds
-    unseen = whole - seen.accesses * pace.interval - seen.lost
-    lost = seen.lost + (unseen if unseen > pace.vcpus * pace.interval else 0.0)
-    return min(1.0, max(0.0, 1 - lost / whole))
+    working = clearing.measured.working(pace.vcpus, pace.interval)
+    return pace._replace(clear=clearing.clear / alone, working=working, drain=drain)
 
 
 def _journey(

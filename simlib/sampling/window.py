@@ -70,6 +70,16 @@ class Spell(NamedTuple):
     acquisitions: float
     contended: float
 
+    def working(self, vcpus: int, interval: float) -> float:
+        """Accesses over those of the same time undisturbed; `interval`: from one of a vCPU to the next, s.
+
+        By what was lost, which is known more finely; but who still waits at the end has lost more than is written down.
+        """
+        whole = vcpus * self.seconds
+        unseen = whole - self.accesses * interval - self.lost
+        lost = self.lost + (unseen if unseen > vcpus * interval else 0.0)
+        return min(1.0, max(0.0, 1 - lost / whole))
+
 
 @dataclass(frozen=True)
 class Window:
