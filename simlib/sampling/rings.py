@@ -3,8 +3,8 @@
 
 Rings protect a page when they are reaped: when a pass begins, and in it when one is full, and every
 `Workload.reap_every`. A pass begins with all pages clean, and goes on alike after some reaps. A window simulates all of
-a pass that is not longer than that; for the others one is enough, whose losses a second are those of every second. How
-many pages a pass finds follows from how often each was accessed meanwhile, as in `simlib.sampling.course`.
+a pass with hardly any; for the others one is enough, whose losses a second are those of every second. How many pages a
+pass finds follows from how often each was accessed meanwhile, as in `simlib.sampling.course`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from simlib.workloads.degradation import LEVELS, undisturbed_rate
 from simlib.workloads.guest import running_vcpu
 from simlib.workloads.kernel import STOP
 from simlib.workloads.migration import page_time
+
+SHORT = 2.0
+"""Times that the rings are reaped in a pass that is simulated whole."""
 
 SETTLE = 1.5
 """Times that the rings are reaped before a window on a long pass counts."""
@@ -212,7 +215,7 @@ def passes_of(scenario: Scenario, seed: int = 1, check: Check | None = None) -> 
     dirty, long, passes, syncs = float(guest.pages), None, list[RingPass](), [asking(scenario, 0.0)]
     while True:
         sending = dirty * each
-        if sending <= sum(look(scenario)):
+        if sending <= SHORT * reaps_every(scenario):
             window = whole_pass(scenario, sending, seed, check)
         else:
             window = long = long or part_of_pass(scenario, seed, check)
