@@ -340,12 +340,16 @@ RINGS = {
 
 @pytest.mark.parametrize("name", RINGS)
 def test_rings_of_sampled_and_whole_migrations_agree(name):
-    """With passes of many reaps, and of hardly one; what the whole runs lose to reaps varies by 3 to 12 %."""
+    """With passes of many reaps, and of hardly one; what the whole runs lose to reaps varies by 3 to 12 %.
+
+    What a pass finds in the rings as it begins is taken as the mean, between nothing and full rings; here all that CLEAR
+    takes is that, of two passes.
+    """
     case = RINGS[name]
     truth = pd.DataFrame([run_scenario(case, seed=seed).metrics for seed in (1, 2, 3, 4)]).mean()
     mean = sample_migration(case, walks=4).metrics
-    within = {"precopy_duration": 0.01, "passes": 0.0, "enable_time": 1e-3, "dirty_left": 0.03, "longest_stall": 0.2,
-              "stall_p999": 0.02, "lock_acquisitions": 0.1, "fault_cpu_time": 0.15, "clear_cpu_time": 0.25}  # fmt: skip
+    within = {"precopy_duration": 0.01, "passes": 0.0, "enable_time": 1e-3, "dirty_left": 0.03, "longest_stall": 0.25,
+              "stall_p999": 0.02, "lock_acquisitions": 0.1, "fault_cpu_time": 0.15, "clear_cpu_time": 0.3}  # fmt: skip
     for metric, most in within.items():
         assert mean[metric] == pytest.approx(truth[metric], rel=most), metric
     assert mean["guest_throughput"] == pytest.approx(truth["guest_throughput"], rel=0.005)
