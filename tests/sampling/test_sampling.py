@@ -342,8 +342,8 @@ RINGS = {
 def test_rings_of_sampled_and_whole_migrations_agree(name):
     """With passes of many reaps, and of hardly one; what the whole runs lose to reaps varies by 3 to 12 %.
 
-    What a pass finds in the rings as it begins is taken as the mean, between nothing and full rings; here all that CLEAR
-    takes is that, of two passes.
+    What a pass finds in the rings as it begins is taken as the mean, between nothing and full rings; here all that
+    CLEAR takes is that, of two passes.
     """
     case = RINGS[name]
     truth = pd.DataFrame([run_scenario(case, seed=seed).metrics for seed in (1, 2, 3, 4)]).mean()
