@@ -213,7 +213,7 @@ lab-smoke: .venv/.simlib
 	@.venv/bin/simlib lab build --arch x86_64
 	@.venv/bin/simlib lab compare data/experiments/smoke.toml
 
-EXPERIMENTS := load fine odd even turns counts memory plain ticks waiting switches
+EXPERIMENTS := load fine odd even turns counts memory rings plain ticks waiting switches
 lab: .venv/.simlib
 	@.venv/bin/simlib lab qemu --if-needed
 	@.venv/bin/simlib lab build
