@@ -123,10 +123,10 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(THREADS, "not (self.asleep or self.holds or self.interrupted)", "not (self.asleep or self.holds)"),
     ],
     "a vCPU that held a lock once is never in the guest again": [
-        Edit(LOCKS, "    if lock.kind != Discipline.SERVER:\n        thread.holds -= 1\n", ""),
+        Edit(LOCKS, "        thread.holds -= 1\n", ""),
     ],
     "a lock is held from when one was taken within": [
-        Edit(LOCKS, "            since = lock.busy_since\n", "            since = thread.acquired\n"),
+        Edit(LOCKS, "            thread.acquired = thread.outer\n", "            pass\n"),
     ],
     "an interrupt takes its mean, whatever its distribution": [
         Edit(INTERPRETER, "time = clock.sample(thread, run.quantiles, step.a, step.c)", "time = step.a"),

@@ -64,6 +64,8 @@ RING = {"ring_entries": 8192, "ring_full": 5}  # a lockless update that is done 
 LOGS = ({}, {}, {"dirty_bits": True, "dirty_set_ps": 300}, {"dirty_bits": True, "dirty_set_ps": 3, "buffer_entries": 4},
         {"buffer_entries": 4},
         {"dirty_bits": True, "dirty_set_ps": 0, "buffer_entries": 9, **RING}, {"dirty_set_ps": 0, **RING})  # fmt: skip
+NESTED = (Discipline.QUEUED_SPIN, Discipline.QUEUED_RW, Discipline.FAIR_RW)
+"""Locks that a thread may have beside another one."""
 LINES = 2
 QUANTILES = tuple(np.concatenate([np.linspace(0, 0.1, 3000, endpoint=False), np.linspace(0.1, 1, 1097)]).tolist())
 """Places: three quarters of them in the first tenth."""
@@ -267,7 +269,7 @@ class _Writer:
         return Lock(number, self.draw(st.sampled_from(modes)), whose), kind
 
     def section(self, body=None, fair=False):
-        """Hold a lock; a server may be nested inside."""
+        """Hold a lock; a server, or a lock with a higher number, may be nested inside."""
         lock, kind = self.lock(fair)
         if lock is None:
             return
@@ -280,6 +282,12 @@ class _Writer:
                 with self.program.holding(Lock(self.draw(st.sampled_from(self.servers)), Mode.WRITE)):
                     self.hold()
                     self.stamp_before(Mode.WRITE)
+            inner = [n for n, own in enumerate(self.locks) if n > lock.number and own in NESTED]
+            if lock.whose is Whose.ALL and kind in NESTED and inner and self.draw(st.booleans()):
+                with self.program.holding(Lock(self.draw(st.sampled_from(inner)), Mode.WRITE)):
+                    self.hold()
+                    self.stamp_before(Mode.WRITE)
+                self.hold()
             if body is not None:
                 body(lock)
             self.stamp_before(lock.mode)

@@ -10,6 +10,7 @@ from simlib.model.scenario import Scenario
 from simlib.model.steps import Mode
 from simlib.simulation import run_scenario as simulate
 from simlib.workloads import dirty_log_perf_test
+from simlib.workloads.dirty_log_perf_test import sample
 
 READ, WRITE = Mode.READ, Mode.WRITE
 
@@ -249,3 +250,13 @@ def test_what_is_not_paid_takes_no_time():
 def test_an_architecture_without_mmu_lock_is_not_simulated():
     with pytest.raises(InputError, match="s390 does not take mmu_lock here"):
         run("s390")
+
+
+def test_with_rings_no_part_stands_for_all():
+    """What is in the rings at the end of a round does not grow with the pages."""
+    case = Scenario.parse(
+        {"guest": {"vcpus": 2, "memory": "64M", "backing": "4k"}, "policy": {"architecture": "x86-tdp"},
+         "workload": {"kind": "dirty_log_perf_test", "clear_when": "ring", "ring_entries": 256}}
+    )  # fmt: skip
+    assert sample(case, 1024) == (case, 1.0)
+    assert sample(case.changed({"workload": {"clear_when": "lazy"}}), 1024)[1] == 8.0

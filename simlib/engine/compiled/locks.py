@@ -140,6 +140,15 @@ def take_out(waiting, index, lock, place):
 
 
 @small
+def hold_since(thread, at):
+    """The thread has one lock more; when it got the one around is kept."""
+    if thread.holds > 0:
+        thread.outer = thread.acquired
+    thread.acquired = at
+    thread.holds += 1
+
+
+@small
 def own(world, books, index, lock, number, thread, mode, at):
     """The thread holds the lock from a time on."""
     lock.busy_since = at if lock.holders == 0 else min(lock.busy_since, at)
@@ -148,8 +157,7 @@ def own(world, books, index, lock, number, thread, mode, at):
     if lock.kind == Discipline.SERVER:
         thread.served = at
     else:
-        thread.acquired = at
-        thread.holds += 1
+        hold_since(thread, at)
     thread.asleep = 0
     wait = at - thread.tried
     first = LOCK_STATISTICS * mode
@@ -197,8 +205,7 @@ def take(run, thread, number, step, now):
     note(world, books.trace, now, number, TRY, index, mode)
     if lock.kind == Discipline.LOCKLESS:
         thread.seen = lock.count
-        thread.acquired = now
-        thread.holds += 1
+        hold_since(thread, now)
         thread.pc += 1
         return now
     done = reach(world, run.cpus, lock, number, now)
@@ -233,9 +240,12 @@ def drop(run, thread, number, step, now):
         lock.line_owner = waiter(run.waiting, index, lock, place)
     done = reach(world, run.cpus, lock, number, now)
     thread.spent[LINE] += done - now
+    since = thread.served
     if lock.kind != Discipline.SERVER:
+        since = thread.acquired
         thread.holds -= 1
-    since = thread.acquired
+        if thread.holds > 0:
+            thread.acquired = thread.outer
     if lock.kind == Discipline.LOCKLESS:
         if lock.count != thread.seen:
             lock.stats[np.uint64(first + CONTENDED)] += 1
@@ -248,10 +258,6 @@ def drop(run, thread, number, step, now):
         lock.holders -= 1 if mode == Mode.READ else -1
         if lock.holders == 0:
             lock.busy += done - lock.busy_since
-        if lock.kind == Discipline.SERVER:
-            since = thread.served
-        elif mode == Mode.WRITE:  # others may have been taken within
-            since = lock.busy_since
     held = done - since
     lock.stats[np.uint64(first + HOLD_PS)] += held
     lock.stats[np.uint64(first + HOLD_MAX_PS)] = max(lock.stats[np.uint64(first + HOLD_MAX_PS)], held)

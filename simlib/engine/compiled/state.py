@@ -52,7 +52,7 @@ def aligned(count: int, fields: np.dtype[Any]) -> Records:
 
 _OFTEN = record(
     "pc", "key", "draws", "tried", "acquired", "holds", "mode", "runs_ahead", "asleep",
-    "served", "kick", spent=len(ACTIVITIES),
+    "served", "outer", "kick", spent=len(ACTIVITIES),
 )  # fmt: skip
 _IN_FAULTS = record(
     "page", "alone", "interrupted", "kicked", "lap_from", "lap_max", "logged", "pushed", "reset",
@@ -66,7 +66,8 @@ _SELDOM = record(
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it took last; `holds`: locks
-that it has, and updates without one; `parked`: the barrier at which it waits, or -1; `interrupted`: whether it is on
+that it has, and updates without one; `outer`: when it got the one around the other;
+`parked`: the barrier at which it waits, or -1; `interrupted`: whether it is on
 its way back from an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`;
 `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead`
 found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used

@@ -233,7 +233,11 @@ class Simulation(Access):
             lock.line.owner = lock.waiting[lock.successor(thread)].number
         done = lock.reach(thread.number, now)
         thread.spent[LINE] += done - now
-        thread.holds -= not isinstance(lock, Server)
+        held = done - thread.since.pop(index)
+        if not isinstance(lock, Server):
+            thread.holds -= 1
+            around = [at for other, at in thread.since.items() if not isinstance(self.locks[other], Server)]
+            thread.acquired = around[-1] if around else thread.acquired
         if isinstance(lock, Lockless):
             if lock.version != thread.seen:
                 lock.stats[mode][1] += 1
@@ -244,7 +248,6 @@ class Simulation(Access):
             lock.stats[mode][0] += 1
         else:
             lock.leave(mode, done)
-        held = done - thread.since[index]
         stats = lock.stats[mode]
         stats[4] += held
         stats[5] = max(stats[5], held)

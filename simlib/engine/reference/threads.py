@@ -33,7 +33,7 @@ class Thread:
     tried: int = 0
     acquired: int = 0
     since: dict[int, int] = field(default_factory=dict)
-    """When it got each lock that it had last."""
+    """When it got each lock that it has, in that order."""
     seen: int = 0
     mode: int = 0
     spent: list[int] = field(default_factory=lambda: [0] * 6)
