@@ -29,6 +29,19 @@ LAP_BINS = (64 - LAP_BITS) << LAP_BITS
 FIRST_SHIFT = 10
 """log2 of the first bin width, ps; the width doubles whenever the run outgrows the bins."""
 
+
+def bin_width(end_ps: int) -> int:
+    """Width of the bins in which a run that lasts so long counts its progress, ps.
+
+    >>> bin_width(1000), bin_width(10**12)
+    (1024, 2147483648)
+    """
+    shift = FIRST_SHIFT
+    while end_ps >> shift >= BINS:
+        shift += 1
+    return 1 << shift
+
+
 ACTIVITIES = ("run", "wait", "hold", "line", "broadcast", "idle")
 """Where a thread's time goes: outside locks, queued for a lock, working under it, moving cache lines, queued for
 the interconnect (a `Discipline.SERVER`), at barriers."""

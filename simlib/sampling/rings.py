@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from simlib.engine import compiled
-from simlib.engine.result import ACTIVITIES, BINS, FAULTS, LOCK_COLUMNS, PS, EngineResult
+from simlib.engine.result import ACTIVITIES, BINS, FAULTS, LOCK_COLUMNS, PS, EngineResult, bin_width
 from simlib.model.job import Image, Job
 from simlib.model.pagetable import PageTable
 from simlib.model.program import Thread
@@ -62,7 +62,9 @@ class RingWindow(NamedTuple):
 
     `seen`: the guest, and the thread that reaps; `working`: accesses over those of the same time undisturbed; `laps`,
     shape (1888,): stalls by `simlib.engine.result.lap_bin`; `longest`, shape (vcpus,): of each vCPU, s; `sync`: asking
-    every vCPU in turn for its ring at the end, with which the next pass begins.
+    every vCPU in turn for its ring at the end, with which the next pass begins; `since`: the last reap before that, s,
+    of which a window on a part of a pass knows nothing, else 0; `done`: moments, s since it opened, and accesses until
+    then.
     """
 
     seen: Spell
@@ -70,7 +72,16 @@ class RingWindow(NamedTuple):
     laps: np.ndarray
     longest: np.ndarray
     sync: Reaping
+    since: float
+    done: tuple[np.ndarray, np.ndarray]
     events: int
+
+    def share_above(self, level: float, width: float, rate: float) -> float:
+        """Share of the time in which the guest loses more than a level, in bins of a width, s, as a whole run has."""
+        bins = max(1, round(self.seen.seconds / width))
+        edges = np.linspace(0.0, self.seen.seconds, bins + 1)
+        lost = 1 - np.diff(np.interp(edges, *self.done)) / (rate * np.diff(edges))
+        return float((lost > level).mean()) if bins > 1 else float(1 - self.working > level)
 
 
 def logged(scenario: Scenario, seconds: float) -> float:
@@ -94,13 +105,17 @@ def look(scenario: Scenario) -> tuple[float, float]:
     return SETTLE * every, every * float(np.clip(ACCESSES / (undisturbed_rate(scenario) * every), *LOOKS))
 
 
-def ring_job(scenario: Scenario, settle: float, seconds: float, asks: bool) -> Job:
-    """A window's programs: when it opens, after all pages were clean, and for how long, s; `asks`: its pass ends."""
+def ring_job(scenario: Scenario, settle: float, seconds: float, asks: bool, at: float = 0.5) -> Job:
+    """A window's programs: when it opens, after all pages were clean, and for how long, s; `asks`: its pass ends.
+
+    `at`: from 0 to 1: where in its sleep the thread that reaps is.
+    """
     kernel = OpenKernel(scenario)
     pages, block = scenario.guest.pages, PageTable(scenario.guest.page_size).pages_per_block()
     kernel.image = Image(np.full(pages, Page.PROTECTED, np.uint8), np.full(-(-pages // block), Block.TABLE, np.uint8))
     vcpu = running_vcpu(kernel, logging=True, anywhere=True)
-    helpers = [kernel.reaper()] if scenario.workload.reap_every else []
+    every = scenario.workload.reap_every
+    helpers = [kernel.reaper(round(at * every))] if every else []
     main = _main(kernel, round(settle / PS), round(seconds / PS), asks)
     return kernel.job(vcpu, main, barriers=1, shared=scenario.workload.shared, helpers=helpers)
 
@@ -120,21 +135,23 @@ def _main(kernel: OpenKernel, settle: int, seconds: int, asks: bool) -> Thread:
     return main
 
 
-def whole_pass(scenario: Scenario, seconds: float, seed: int = 1, check: Check | None = None) -> RingWindow:
+def whole_pass(scenario: Scenario, seconds: float, at: float, seed: int = 1, check: Check | None = None) -> RingWindow:
     """Simulate a pass from when all pages are clean; the window opens when each vCPU has begun to work."""
     settle = min(seconds / 2, 2 * scenario.guest.vcpus / undisturbed_rate(scenario))
-    job = ring_job(scenario, settle, seconds - settle, asks=True)
+    job = ring_job(scenario, settle, seconds - settle, asks=True, at=at)
     raw = compiled.run(job, seed, progress=check)
     asked = (raw.stamp_own[2] - raw.stamp_own[1])[: len(ACTIVITIES)] * PS
     acquired = (raw.stamp_locks[2] - raw.stamp_locks[1])[0, :, _ACQUIRED].sum()
-    return _read(scenario, job, raw, Reaping(float(acquired), *parts_of(asked)))
+    return _read(scenario, job, raw, Reaping(float(acquired), *parts_of(asked)), 0.0)
 
 
-def part_of_pass(scenario: Scenario, seed: int = 1, check: Check | None = None) -> RingWindow:
-    """Simulate some reaps of a long pass; it ends at any moment between two."""
+def part_of_pass(scenario: Scenario, at: float, seed: int = 1, check: Check | None = None) -> RingWindow:
+    """Simulate some reaps of a long pass, which ends after a part `at` of the time between two."""
     job = ring_job(scenario, *look(scenario), asks=False)
-    sync = asking(scenario, logged(scenario, reaps_every(scenario) / 2))
-    return _read(scenario, job, compiled.run(job, seed, progress=check), sync)
+    since = at * reaps_every(scenario)
+    return _read(
+        scenario, job, compiled.run(job, seed, progress=check), asking(scenario, logged(scenario, since)), since
+    )
 
 
 def parts_of(spent: np.ndarray) -> tuple[float, float, float]:
@@ -143,7 +160,7 @@ def parts_of(spent: np.ndarray) -> tuple[float, float, float]:
     return work, wait, float(spent.sum() - spent[_IDLE]) - work - wait
 
 
-def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping) -> RingWindow:
+def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping, since: float) -> RingWindow:
     vcpus, interval = job.vcpus, job.vcpus / undisturbed_rate(scenario)
     sums, (locks, *_) = raw.stamp_sums[1] - raw.stamp_sums[0], np.diff(raw.stamp_locks[:, 0].sum(axis=1), axis=0)
     seconds = float(raw.stamp_ps[1] - raw.stamp_ps[0]) * PS
@@ -165,15 +182,22 @@ def _read(scenario: Scenario, job: Job, raw: EngineResult, sync: Reaping) -> Rin
         contended=float(locks[_CONTENDED]),
     )
     laps, longest = raw.lap_histogram[:vcpus].sum(axis=0), raw.lap_max_ps[:vcpus].astype(np.float64) * PS
-    return RingWindow(seen, seen.working(vcpus, interval), laps, longest, sync, raw.events)
+    progress = np.concatenate([[0], np.cumsum(raw.progress[:vcpus].sum(axis=0))])
+    moments = (np.arange(len(progress)) * raw.bin_ps - int(raw.stamp_ps[0])) * PS
+    working = seen.working(vcpus, interval)
+    return RingWindow(seen, working, laps, longest, sync, since, (moments, progress), raw.events)
 
 
 def reaping(scenario: Scenario, entries: float) -> Reaping:
     """All rings have so many entries, no two of them within 64 pages; faults move the lock's line if they take it."""
     cost, policy = partial(cost_of, scenario), scenario.policy.resolved()
     around = cost("ring_exit", "flush", "interrupt") + scenario.guest.vcpus * cost("flush_per_vcpu")
+    each = cost("ring_entry", "reset_entry")
+    if policy.clear_lock == "lockless":
+        page = cost("clear_page" if scenario.machine_costs.lockless_page is None else "lockless_page")
+        return Reaping(0.0, entries * (page + cost("clear_word")), 0.0, entries * each + around)
     line = 2 * cost("line_local" if policy.write_protect_fault == "lockless" else "line_transfer")
-    each = cost("ring_entry", "reset_entry", "reacquire")
+    each += cost("reacquire")
     return Reaping(entries, entries * cost("clear_page", "clear_word"), entries * line, entries * each + around)
 
 
@@ -209,16 +233,20 @@ class RingPasses(NamedTuple):
 
 
 def passes_of(scenario: Scenario, seed: int = 1, check: Check | None = None) -> RingPasses:
-    """The passes, of which the first sends all pages; each begins by asking for the rings, and so does one too many."""
+    """The passes, of which the first sends all pages; each begins by asking for the rings, and so does one too many.
+
+    When a pass ends between two reaps, and when the thread that reaps wakes in it, is drawn.
+    """
+    random = np.random.default_rng([seed, 2])
     workload, guest, touches = scenario.workload, scenario.guest, touches_of(scenario)
     each, few = page_time(scenario) * PS, workload.downtime // page_time(scenario)
     dirty, long, passes, syncs = float(guest.pages), None, list[RingPass](), [asking(scenario, 0.0)]
     while True:
         sending = dirty * each
         if sending <= SHORT * reaps_every(scenario):
-            window = whole_pass(scenario, sending, seed, check)
+            window = whole_pass(scenario, sending, random.uniform(), seed, check)
         else:
-            window = long = long or part_of_pass(scenario, seed, check)
+            window = long = long or part_of_pass(scenario, random.uniform(), seed, check)
         passes.append(RingPass(dirty, syncs[-1].seconds + sending, window))
         accesses = undisturbed_rate(scenario) * window.working * passes[-1].seconds
         found = touches.pages @ -np.expm1(-touches.rate * accesses)
@@ -235,15 +263,24 @@ def passes_of(scenario: Scenario, seed: int = 1, check: Check | None = None) -> 
 def ring_metrics(scenario: Scenario, found: RingPasses) -> dict[str, float]:
     """The metrics of the whole migration, but for its longest stall and its stalls' quantile."""
     passes, enable, vcpus = found.passes, enabling(scenario), scenario.guest.vcpus
-    times = np.array([one.seconds for one in passes])
+    times, since = np.array([[one.seconds, one.window.since] for one in passes]).T
 
-    def total(name: str) -> float:
+    def total(name: str, times: np.ndarray) -> float:
         return float(times @ [getattr(one.window.seen, name) / one.window.seen.seconds for one in passes])
 
-    work, wait, rest = (getattr(found.asked, name) + total(name) for name in ("work", "wait", "rest"))
+    # What was logged since a pass's last reap, that pass did not reap.
+    work, wait, rest = (getattr(found.asked, name) + total(name, times - since) for name in ("work", "wait", "rest"))
+    acquired = found.asked.acquisitions + total("acquisitions", times)
+    acquired -= sum(one.window.sync.acquisitions for one in passes if one.window.since)
     lost = np.array([1 - one.window.working for one in passes])
     time, of_guest = enable + float(times.sum()) + found.after, float(times @ lost)
-    above = {f"seconds_above_{level}": float(times[lost > level / 100].sum()) for level in LEVELS}
+    width, rate = bin_width(round((scenario.workload.warm_up * PS + time) / PS)) * PS, undisturbed_rate(scenario)
+    above = {
+        f"seconds_above_{level}": sum(
+            s * one.window.share_above(level / 100, width, rate) for s, one in zip(times.tolist(), passes, strict=True)
+        )
+        for level in LEVELS
+    }
     return {
         "logging_cpu_time": enable + work + wait + rest + vcpus * of_guest,
         "enable_cpu_time": enable,
@@ -260,8 +297,8 @@ def ring_metrics(scenario: Scenario, found: RingPasses) -> dict[str, float]:
         "downtime": found.left * page_time(scenario) * PS,
         **above,
         "guest_throughput": 1 - of_guest / time,
-        "contentions": total("contended") * scenario.workload.counted_runs,
-        "lock_acquisitions": found.asked.acquisitions + total("acquisitions"),
+        "contentions": total("contended", times) * scenario.workload.counted_runs,
+        "lock_acquisitions": acquired,
     }
 
 

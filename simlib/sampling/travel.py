@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from simlib.engine.random import FIXED_POINT_BITS, quantile_table
-from simlib.engine.result import BINS, FIRST_SHIFT, LAP_BINS, PS, lap_quantile
+from simlib.engine.result import LAP_BINS, PS, bin_width, lap_quantile
 from simlib.model.architectures import TRACKING
 from simlib.model.job import Job
 from simlib.model.scenario import Scenario
@@ -283,9 +283,9 @@ def _logging(scenario: Scenario, logged: float = 0.0) -> Logging | None:
 
 
 def _logged(cycles: Cycles, chunk: int, vcpus: int) -> Floats:
-    """Pages that a vCPU has logged since a chunk's CLEAR when each part of its sending begins, and at its end."""
-    shares = cycles.faulting[chunk]
-    first = (cycles.accesses[chunk, 1] - cycles.accesses[chunk, 0]) * shares[0, 0]
+    """Pages that a vCPU has logged since a chunk's CLEAR ended when each part of its sending begins, and at its end."""
+    shares, after = cycles.faulting[chunk], cycles.drain[chunk] / (cycles.clear[chunk] + cycles.drain[chunk])
+    first = (cycles.accesses[chunk, 1] - cycles.accesses[chunk, 0]) * after * shares[0, 0]
     parts = cycles.faults[chunk] * shares[1:, 0] / np.maximum(shares[1:].sum(axis=1), 1e-300)
     return np.asarray(np.cumsum([first, *parts]) / vcpus)
 
@@ -458,11 +458,10 @@ def _curve(scenario: Scenario, time: float, passes: list[_Pass]) -> tuple[NDArra
         times.append(np.column_stack([inner, later]).ravel())
         counts.append(np.column_stack([during, accesses[:, 2:]]).ravel())
     warm_up = scenario.workload.warm_up * PS
-    end, shift = round((warm_up + time) / PS), FIRST_SHIFT
-    while end >> shift >= BINS:
-        shift += 1
-    width = (1 << shift) * PS
-    edges = np.arange(np.ceil(warm_up / width), end // (1 << shift) + 1) * width - warm_up
+    end = round((warm_up + time) / PS)
+    bins = bin_width(end)
+    width = bins * PS
+    edges = np.arange(np.ceil(warm_up / width), end // bins + 1) * width - warm_up
     if len(edges) < 2:
         edges = np.array([0.0, time])
     done = np.diff(np.interp(edges, np.concatenate(times), np.concatenate(counts)))

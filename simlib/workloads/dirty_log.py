@@ -207,16 +207,20 @@ class DirtyLog(Kernel):
             program.run(0 if lock is None else costs.reacquire)
         self.flush()
 
-    def reaper(self) -> Thread:
+    def reaper(self, first: int | None = None) -> Thread:
         """Userspace's thread that reaps the rings now and then, until the flag `STOP` is raised.
 
         Source: QEMU accel/kvm/kvm-all.c kvm_dirty_ring_reaper_thread.
+
+        - `first`: when it does so first, ps; None: after a whole sleep.
         """
-        program = self.program
-        with program.thread() as thread, program.loop() as life:
-            program.sleep(self.scenario.workload.reap_every)
-            life.leave_if(raised(STOP))
-            self.reap()
+        program, every = self.program, self.scenario.workload.reap_every
+        with program.thread() as thread:
+            program.sleep(every if first is None else first)
+            with program.loop() as life:
+                life.leave_if(raised(STOP))
+                self.reap()
+                program.sleep(every)
         return thread
 
     @property
