@@ -48,7 +48,7 @@ class Subject:
     dirty_tracking: Annotated[
         str,
         typer.Option(metavar="NAME", help="How the host learns of writes: write_protect, pml, hdbss. On x86 by default "
-                     "as the --fit's host does, or that of a --from-qemu socket; else pml, as Intel's."),
+                     "as that of a --from-qemu socket does, or the --fit's, measured without PML; else pml."),
     ] = ""  # fmt: skip
     guest: Annotated[
         str,
@@ -298,12 +298,14 @@ def _tracking(case: Scenario, subject: Subject, host: Scenario | None) -> Scenar
     """The scenario with the way in which the host learns of writes; a scenario of the user's says its own."""
     way = subject.dirty_tracking
     if not way and subject.scenario is None and "pml" in case.policy.facts.dirty_tracking:
-        if host is not None:
-            way = host.policy.resolved().dirty_tracking
-        elif subject.from_qemu and stat.S_ISSOCK(os.stat(subject.from_qemu).st_mode):
+        if subject.from_qemu and stat.S_ISSOCK(os.stat(subject.from_qemu).st_mode):
             from simlib.host.facts import tracking_here
 
             way = tracking_here()
+        if not way and host is not None:
+            way = host.policy.resolved().dirty_tracking
+            if way == "write_protect":  # a host is measured without PML, whatever it has
+                say("the fit's host was measured without PML; if it logs by PML, add --dirty-tracking pml")
     return case.changed({"policy": {"dirty_tracking": way}}) if way else case
 
 

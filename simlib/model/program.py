@@ -416,7 +416,7 @@ class Program:
     def access(self, *faults: Callable[[], None], leave: Callable[[], None] | None = None, again: bool = False) -> None:
         """Touch the current page; what is done on each kind of fault, in the order of `Step.ACCESS`, is put apart.
 
-        `leave`: what makes room where the log buffer or dirty ring is full; `again`: a fault is no touch by itself.
+        `leave`: what makes room where the log buffer or dirty ring is full; `again`: after a fault it is touched again.
         """
         here, after = self._here(), Label()
         targets = [self._put_apart(fault, here if again else after) for fault in faults]

@@ -79,8 +79,8 @@ class Workload(rules.Checked):
       reset of the dirty rings, which takes the lock for each run of entries whose pages lie within 64.
     - `ring_entries`: of a vCPU's dirty ring (QEMU's dirty-ring-size), a power of two; 64 of them, and a log buffer's,
       are kept free.
-    - `reap_every`: picoseconds that a thread of userspace sleeps between harvesting the rings; 0: there is none. A vCPU
-      whose ring is full, and each pass, harvest all rings in any case.
+    - `reap_every`: picoseconds that a thread of userspace sleeps in ``migration`` between harvesting the rings; 0: none
+      does. A vCPU whose ring is full, and each pass or round, harvest all rings in any case.
     - `clear_threads`: threads that clear. In ``migration``: beside the one that sends, dividing each chunk between them
       and staying one chunk ahead of it; 0: the sending thread clears, as QEMU's does. In ``clear_under_load``: each a
       part of the slot; 0: one thread clears all of it.

@@ -13,10 +13,9 @@ from notebook_run import ROOT, assert_ran_without_complaint, figures_of
 from simlib.calibration import find_fit
 from simlib.fits import load_priors
 from simlib.prediction import predict
-from simlib.simulation import run_scenario
 from simlib.studies.lab import STUDY, figures, instructions, load, processor, rings, told, translation
 from simlib.studies.lab.counts import count_comparison
-from simlib.studies.lab.machines import LABS, lab_case, lab_name, lab_scenario, rows_of
+from simlib.studies.lab.machines import LABS, lab_name, lab_scenario, rows_of
 from simlib.studies.lab.switches import SWITCHES
 from simlib.studies.study import HELD_OUT
 
@@ -282,15 +281,15 @@ def test_rings_are_reset_as_often_as_the_kernel_resets_them(name):
     assert len(settled) == 16
     for what in ("resets", "entries", "runs"):
         assert settled[what].tolist() == settled[f"{what}_model"].tolist(), what
-    for _, row in rows_of("rings-runs", name).query("access == 'sequential'").iterrows():
-        if rings.decided(row):
-            assert rings.by_simulator(run_scenario(lab_case(name, row)))[:3] == rings.by_order(row)[:3]
+    assert settled["simulated"].dropna().tolist() == [True] * 8
+    cases = rows_of("rings-runs", name)
+    assert table[list(rings.CELL)].to_numpy().tolist() == cases[list(rings.CELL)].to_numpy().tolist()
 
 
 def test_times_of_resets_are_close_where_no_fault_holds_them_up():
     table = rings.ring_table()
     held = table[table["role"] == HELD_OUT]
-    assert len(held) == 60
+    assert len(held) == 48
     assert held["error"].abs().median() < 0.02
     far = held[held["error"].abs() > 0.1]
     assert far[["machine", "vcpus", "decided"]].to_numpy().tolist() == [["x86-shadow", 4, False]]

@@ -54,7 +54,7 @@ def fill_table(pages, block, block_shift, state):
 
 @small
 def map_page(world, trace, ledger, pages, blocks, thread, number, step):
-    """Change the entry of the current page; the access that faulted is made by that. True if that is to be logged."""
+    """Change the entry of the current page, by which the access that faulted is made. True if that is to be logged."""
     page, action = thread.page, step.a
     block = page >> world.block_shift
     written = writes(world, page)

@@ -19,8 +19,8 @@ from simlib.engine.result import FAULTS
 from simlib.model.quantities import parse_size
 from simlib.model.steps import Mode, Stamp
 from simlib.model.workload import RING_RESERVE
-from simlib.simulation import SimulationResult
-from simlib.studies.lab.machines import PAGE, rows_of
+from simlib.simulation import SimulationResult, run_scenario
+from simlib.studies.lab.machines import PAGE, lab_case, rows_of
 from simlib.studies.study import FITTED, HELD_OUT
 from simlib.workloads.kernel import USERSPACE
 
@@ -131,26 +131,31 @@ def ring_comparison(name: str) -> pd.DataFrame:
     """Counts and times of the resets of one machine's cells beside the model's.
 
     Returns: `CELL`, ``decided``; ``resets``, ``entries``, ``runs`` of the kernel, each also with ``_model`` (NaN where
-    turns decide); ``time_ns`` of all reset ioctls, ``time_ns_model``, ``role``.
+    turns decide): by the order of the test's accesses; ``simulated``: whether the simulator, which runs the sequential
+    ones of these, has as many; ``time_ns`` of all reset ioctls, ``time_ns_model``, ``role``.
 
-    An entry takes so long, a run, and on some machines (`WALKS`) a page that lies between those of a run. These costs
-    are the least squares of the four cells with one vCPU whose ring does not fill up; all others are held out.
+    An entry takes so long, a run, on some machines (`WALKS`) a page that lies between those of a run, and a reset for
+    each vCPU. These costs are the least squares of the cells with one vCPU and rings of 1024 and more; all others are
+    held out. Times are of the kernel's own counts.
 
     - `name`: one of `MACHINES`.
     """
-    found = _kernel(name)
-    orders = [by_order(row) for _, row in found.iterrows()]
-    settled = [decided(row) for _, row in found.iterrows()]
+    found, cases = _kernel(name), [row for _, row in rows_of("rings-runs", name).iterrows()]
+    orders, settled = [by_order(row) for row in cases], [decided(row) for row in cases]
     for column in ("resets", "entries", "runs"):
         found[f"{column}_model"] = [
             float(getattr(one, column)) if ok else np.nan for one, ok in zip(orders, settled, strict=True)
         ]
+    found["simulated"] = [
+        by_simulator(run_scenario(lab_case(name, row)))[:3] == one[:3] if ok and row["access"] == "sequential" else None
+        for row, one, ok in zip(cases, orders, settled, strict=True)
+    ]
     # Where turns decide, as many lie between for each entry that joins a run.
     joined = found["entries"] - found["runs"]
     share = [one.between / max(1, one.entries - one.runs) for one in orders]
     between = joined * share * (name in WALKS)
-    per = np.column_stack([found["entries"], found["runs"], between]).astype(float)
-    fitted = ((found["vcpus"] == 1) & (found["ring_entries"] == found["ring_entries"].max())).to_numpy()
+    per = np.column_stack([found["entries"], found["runs"], between, found["resets"] * found["vcpus"]]).astype(float)
+    fitted = ((found["vcpus"] == 1) & (found["ring_entries"] > found["ring_entries"].min())).to_numpy()
     costs, *_ = np.linalg.lstsq(per[fitted], found["time_ns"].to_numpy(dtype=float)[fitted], rcond=None)
     found["time_ns_model"] = per @ costs
     return found.assign(

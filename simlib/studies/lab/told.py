@@ -45,14 +45,17 @@ def rings_told(rings: pd.DataFrame) -> str:
     same = (settled[counts].to_numpy() == settled[[f"{what}_model" for what in counts]].to_numpy()).all(axis=1)
     close = (held["error"].abs() < RULE).sum()
     *_, worst = held.iloc[held["error"].abs().argsort()].to_dict("records")
+    simulated = settled["simulated"].dropna()
     return (
-        f"In {same.sum()} of {len(settled)} cells that turns do not decide, kernel and model have as many resets, "
-        "entries and runs. A fault that fills its ring leaves before its page is written: that page is protected "
-        f"again, and logged twice. Times of the resets are known from {len(rings) - len(held)} cells whose rings do "
-        f"not fill up. Of {len(held)} others the model is within {RULE * 100:.0f} % in {close}, in the median off by "
-        f"{_percent(held['error'].abs().median())}. The worst is {worst['machine']} with {worst['vcpus']} vCPUs, "
-        f"{worst['memory_per_vcpu']}, {worst['access']}, rings of {worst['ring_entries']}: "
-        f"{signed(100 * worst['error'])} %. There turns decide, and resets wait for faults, which take the lock."
+        f"In {same.sum()} of {len(settled)} cells that turns do not decide, the kernel has as many resets, entries and "
+        "runs as follow from the order of the test's accesses; so has the simulator in "
+        f"{int(simulated.sum())} of {len(simulated)}, those with sequential ones. A fault that fills its ring leaves "
+        "before its page is written: that page is protected again, and logged twice. Times are costs (an entry, a run, "
+        "a page between those of a run, a reset for each vCPU) times the kernel's own counts. The costs are from "
+        f"{len(rings) - len(held)} cells with one vCPU, without the smallest rings. Of {len(held)} others {close} are "
+        f"within {RULE * 100:.0f} %, in the median off by {_percent(held['error'].abs().median())}. The worst is "
+        f"{worst['machine']} with {worst['vcpus']} vCPUs, {worst['memory_per_vcpu']}, {worst['access']}, rings of "
+        f"{worst['ring_entries']}: {signed(100 * worst['error'])} %. There faults of vCPUs that run take the lock, too."
     )
 
 
