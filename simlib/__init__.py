@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simlib import fits as fits
     from simlib import host as host
     from simlib import lab as lab
+    from simlib import migration as migration
     from simlib import sweep as sweep
     from simlib.calibration import Calibrated, calibrate
     from simlib.comparison import Comparison, compare
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from simlib.engine.timeline import perfetto_trace
     from simlib.errors import CalibrationError, DeadlockError, HorizonError, InputError, SimlibError
     from simlib.fits import CostEstimate, Fit, load_fit, save_fit
+    from simlib.migration import Migration, migrate
     from simlib.model.scenario import Scenario, load_scenario
     from simlib.prediction import PredictionResult, predict
     from simlib.sampling import SampleResult
@@ -40,6 +42,7 @@ __all__ = [
     "Fit",
     "HorizonError",
     "InputError",
+    "Migration",
     "PredictionResult",
     "SampleResult",
     "Scenario",
@@ -54,6 +57,7 @@ __all__ = [
     "load_fit",
     "load_scenario",
     "measurements",
+    "migrate",
     "perfetto_trace",
     "predict",
     "programs",
@@ -74,6 +78,7 @@ _HOMES = {
     "host": (),
     "lab": (),
     "measurements": (),
+    "migration": ("Migration", "migrate"),
     "model.scenario": ("Scenario", "load_scenario"),
     "prediction": ("PredictionResult", "predict"),
     "sampling": ("SampleResult",),

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 
 import simlib
 from simlib import interruption
-from simlib.cli import data, decide, host, lab
+from simlib.cli import data, decide, host, lab, migrate
 from simlib.cli.output import (
     Format,
     FormatOption,
@@ -84,6 +84,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(lab.app, name="lab")
 app.add_typer(host.app, name="host")
+app.command()(migrate.migrate)
 app.command()(decide.choose)
 app.command("choose-batch")(decide.choose_batch)
 

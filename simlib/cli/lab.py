@@ -170,13 +170,14 @@ def lab_compare(
 @app.command("predict")
 def lab_predict(
     *,
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="Cells under load.")],
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="Cells under load, or migrations.")],
     out: Annotated[Path, into_folder("DIR", "Folder for the table and its descriptor.")],
     name: Annotated[str, typer.Option(help="What the lab's tables are going to be called.")],
 ) -> None:
     """Predict what the lab will measure in an experiment, with intervals, before it is run: a table and a descriptor.
 
-    Commit it, then collect the experiment under the same name. docs/lab.md shows how both are compared.
+    Cells under load, or real migrations. Commit it, then collect the experiment under the same name. docs/lab.md shows
+    how both are compared.
 
     Example: simlib lab predict data/experiments/odd.toml --out data/predictions --name odd
     """
@@ -184,9 +185,15 @@ def lab_predict(
     from simlib.studies.lab.ledger import predict_cells, prediction_files
 
     simlib.lab.check_name("--name", name)
-    with progress_bar() as progress:
-        predicted = predict_cells(simlib.lab.load_experiment(experiment), progress)
-    for path in write_together(out, prediction_files(predicted, name, experiment)):
+    if simlib.lab.has_migrations(experiment):
+        from simlib.studies.converge.forecast import forecast_files
+
+        files = forecast_files(experiment, name)
+    else:
+        with progress_bar() as progress:
+            predicted = predict_cells(simlib.lab.load_experiment(experiment), progress)
+        files = prediction_files(predicted, name, experiment)
+    for path in write_together(out, files):
         say(f"{path}")
     _list_again(out)
 
@@ -210,6 +217,41 @@ def lab_collect(
     for path in simlib.lab.write_tables(found.records, out, name):
         say(f"{path}")
     _list_again(out)
+
+
+@app.command("migrate")
+@grouped
+def lab_migrate(
+    *,
+    experiment: Annotated[
+        Path, typer.Argument(metavar="EXPERIMENT.toml", help="Migrations; docs/lab.md has its keys.")
+    ],
+    out: Annotated[Path | None, into_folder("DIR", "Also write the tables and their descriptors.")] = None,
+    name: Annotated[str, typer.Option(help="First part of the tables' names.")] = "migrate",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result already.")] = False,
+    how: FormatOption = Format.TABLE,
+) -> None:
+    """Migrate guests from one real QEMU to another on this machine, and see what it decides.
+
+    The guest is 64 KiB of firmware that writes to its memory at a known rate. One migration runs at a time, with
+    nothing else on the machine if its times are to be believed. Results are kept: a run that was cut off goes on.
+
+    Example: simlib lab migrate data/experiments/migrate-smoke.toml
+    """
+    simlib.lab.check_name("--name", name)
+    migrations = simlib.lab.load_migrations(experiment)
+    with progress_bar() as progress:
+        found = simlib.lab.collect_migrations(migrations, fresh=fresh, progress=progress)
+    if found.found:
+        show(found.frame(), how)
+    if out is not None:
+        for path in simlib.lab.write_migrations(found, out, name):
+            say(f"{path}")
+        _list_again(out)
+    for label, reason in found.failures.items():
+        say(f"failed: {label}: {reason}")
+    if found.failures:
+        raise SimlibError(f"{len(found.failures)} of {len(migrations)} migrations failed")
 
 
 def _list_again(out: Path) -> None:

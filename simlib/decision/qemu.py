@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 
 from simlib.decision.replies import ASK, DIRTY_RATE, MIGRATE, QUERIES, numbers_in, query_of, replies_in
 from simlib.errors import InputError
-from simlib.host.qmp import TIMEOUT, Monitor, one_line, refusal
+from simlib.lab.qmp import TIMEOUT, Monitor, one_line, refusal
 from simlib.model.pagetable import WORD_PAGES, PageTable
 from simlib.model.quantities import PS_PER_S, say_size
 from simlib.model.scenario import Scenario

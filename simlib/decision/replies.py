@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simlib.errors import InputError
-from simlib.host.qmp import one_line, refusal
+from simlib.lab.qmp import one_line, refusal
 from simlib.model.quantities import format_bandwidth, say_size
 
 MIGRATE, DIRTY_RATE, CPUS = QUERIES = ("query-migrate", "query-dirty-rate", "query-cpus-fast")

@@ -20,12 +20,12 @@ from simlib.errors import InputError, SimlibError
 from simlib.host import digest
 from simlib.host.migration import Migration, status_of
 from simlib.host.process import qmp_sockets
-from simlib.host.qmp import TIMEOUT, Monitor, MonitorError, refusal
 from simlib.host.statistics import Statistics
 from simlib.host.threads import Threads
 from simlib.host.tracing import EVENTS, Tracing
 from simlib.interruption import Held
 from simlib.lab.native import host_provenance
+from simlib.lab.qmp import TIMEOUT, Monitor, MonitorError, refusal
 from simlib.measurements.importers.tables import Imported, write_imported
 from simlib.parallel import Progress
 

@@ -10,6 +10,13 @@ from simlib.lab.build import build
 from simlib.lab.collect import Collected, collect, collect_native
 from simlib.lab.experiment import check_name, load_experiment
 from simlib.lab.findings import check_host
+from simlib.lab.migration import (
+    Migrated,
+    collect_migrations,
+    has_migrations,
+    load_migrations,
+    write_migrations,
+)
 from simlib.lab.qemu import fetch_qemu, needs_qemu
 from simlib.lab.records import tables, write_tables
 from simlib.lab.series_check import check_series
@@ -18,17 +25,22 @@ from simlib.lab.targets import TARGETS, Target, find_target
 __all__ = [
     "TARGETS",
     "Collected",
+    "Migrated",
     "Target",
     "build",
     "check_host",
     "check_name",
     "check_series",
     "collect",
+    "collect_migrations",
     "collect_native",
     "fetch_qemu",
     "find_target",
+    "has_migrations",
     "load_experiment",
+    "load_migrations",
     "needs_qemu",
     "tables",
+    "write_migrations",
     "write_tables",
 ]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from real_guest import four, segments, writing
 
-from simlib.host.qmp import Monitor
+from simlib.lab.qmp import Monitor
 
 PATIENCE_S = 90.0
 """How long a boot and an answer may take under emulation, s."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simlib.errors import InputError
-from simlib.host.qmp import Monitor
+from simlib.lab.qmp import Monitor
 
 PAGE, MIB = 4096, 2**20
 FIRST = MIB

@@ -10,7 +10,7 @@ from fake_qemu import HANG_UP, UNKNOWN, serving
 
 from simlib.errors import InputError
 from simlib.host.process import qmp_sockets, sockets_in
-from simlib.host.qmp import Monitor, MonitorError
+from simlib.lab.qmp import Monitor, MonitorError
 
 
 def test_version_listener_and_answers(tmp_path):

@@ -314,7 +314,7 @@ def test_without_a_migration_the_duration_ends_it(watched):
 
 
 def test_nothing_to_sample_is_an_error(watched, monkeypatch):
-    monkeypatch.setattr("simlib.host.qmp._listener", lambda connection: None)
+    monkeypatch.setattr("simlib.lab.qmp._listener", lambda connection: None)
     commands = ("query-migrate", "query-stats", "query-kvm", "query-stats-schemas", "query-cpus-fast")
     refused = dict.fromkeys(commands, UNKNOWN)
     with pytest.raises(SimlibError, match="nothing was sampled; QEMU refused query-kvm") as fault:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """QEMU's machine protocol (QMP) over a unix domain socket: one question, one answer.
 
-Greeting, negotiation of capabilities, replies and events are those of QEMU's docs/interop/qmp-spec. Nothing that is
-asked here changes anything in QEMU.
+Greeting, negotiation of capabilities, replies and events are those of QEMU's docs/interop/qmp-spec.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     see `allow`.
 
     `version` becomes QEMU's, such as ``"7.2.22"``, empty if the greeting has none; `pid` the process that opened the
-    socket for listening, None where the system does not tell.
+    socket for listening, None where the system does not tell; `events` what came between the answers.
 
     >>> Monitor("/no/such/socket")
     Traceback (most recent call last):
@@ -55,6 +54,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def __init__(self, path: str, timeout: float = TIMEOUT) -> None:
         self.path, self.timeout, self.version, self.number, self._received = path, timeout, "", 0, b""
+        self.events: list[dict[str, Any]] = []
         self.allow(timeout)
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -73,7 +73,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.timeout, self._deadline = seconds, time.monotonic() + seconds
 
     def ask(self, command: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to a command, events left out.
+        """The answer to a command; events that come before it are kept.
 
         Returns: An object with ``return`` or ``error``. Raises `MonitorError` if there is no answer in time, or the
         other side hangs up. Raises `InputError` if what comes is not QMP.
@@ -90,6 +90,8 @@ class Monitor(AbstractContextManager["Monitor"]):
             answer = self._message(command)
             if answer.get("id") == mine and ("return" in answer or isinstance(answer.get("error"), dict)):
                 return answer
+            if "event" in answer:
+                self.events.append(answer)
 
     def _connect(self) -> None:
         self.connection.settimeout(self.timeout)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``simlib migrate``: does a migration converge, how long does it take, and what is to be set."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import simlib
+from simlib.cli.output import Format, into_folder, paragraph, progress_bar, read_file, say, show, write
+from simlib.cli.questions import Output, grouped
+from simlib.errors import InputError
+from simlib.files import write_together
+from simlib.model.quantities import PS_PER_S, parse_bandwidth, parse_duration, parse_size
+
+
+class Target(StrEnum):
+    """For what the settings are written."""
+
+    QMP = "qmp"
+    VIRSH = "virsh"
+    KUBEVIRT = "kubevirt"
+    CLOUD_HYPERVISOR = "cloud-hypervisor"
+
+
+@dataclass(frozen=True)
+class Who:
+    """Whose migration is asked about."""
+
+    from_qemu: Annotated[
+        str,
+        typer.Option(metavar="FILE|SOCKET|-", help="Take the guest's numbers from QEMU: pasted replies to "
+                     "query-migrate, query-dirty-rate and query-cpus-fast, or a QMP socket.", callback=read_file),
+    ] = ""  # fmt: skip
+    vcpus: Annotated[int, typer.Option(min=0, help="Number of vCPUs.")] = 0
+    memory: Annotated[str, typer.Option(help="Memory in all, e.g. 512G.")] = ""
+    dirty: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RATE", help="What the guest writes: '250000/s in 10s', distinct pages, measured; again "
+                     "for other times, which narrows the answer. Or '200000/s over 40G, zipf': writes to a working "
+                     "set."),
+    ] = None  # fmt: skip
+    link: Annotated[str, typer.Option(help="What the migration may send, e.g. 25Gbit/s.")] = ""
+    ring: Annotated[int, typer.Option(min=0, help="QEMU's dirty-ring-size; 0: the bitmap.")] = 0
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of QEMU's that stands, by its name, e.g. "
+                     "downtime-limit=500, auto-converge=on. Others are QEMU's defaults; the bandwidth is unlimited."),
+    ] = None  # fmt: skip
+
+    def guest(self) -> simlib.migration.Guest:
+        """The guest."""
+        from simlib.migration.guest import Guest, from_running
+        from simlib.vmm.dirtying import parse_dirty
+        from simlib.vmm.settings import Settings
+
+        given: dict[str, Any] = {}
+        if self.from_qemu:
+            given = from_running(simlib.decision.read_guest(self.from_qemu))
+        if self.vcpus:
+            given["vcpus"] = self.vcpus
+        if self.memory:
+            given["memory"] = parse_size(self.memory, "--memory")
+        if self.link:
+            given["link"] = parse_bandwidth(self.link, "--link")
+        if self.dirty:
+            given["dirty"] = tuple(parse_dirty(one) for one in self.dirty)
+        for name, cure in (("vcpus", "--vcpus 64"), ("memory", "--memory 512G"), ("link", "--link 25Gbit/s"),
+                           ("dirty", "--dirty '250000/s in 10s' (docs/migrate.md: how to measure it)")):  # fmt: skip
+            if name not in given:
+                raise InputError(f"--{name}", "nothing", "is needed, and QEMU did not say", f"give {cure}")
+        settings = Settings(max_bandwidth=0)
+        if self.setting:
+            named = dict(_pair(one) for one in self.setting)
+            settings = Settings.of({"max-bandwidth": 0, **named})
+        return Guest(**given, settings=settings, ring_entries=self.ring)
+
+
+def _pair(text: str) -> tuple[str, int | bool]:
+    """NAME=VALUE of QEMU's."""
+    name, _, value = text.partition("=")
+    words: dict[str, int | bool] = {"on": True, "off": False, "true": True, "false": False}
+    if value in words:
+        return name, words[value]
+    if not re.fullmatch(r"\d+", value, re.ASCII):
+        raise InputError("--set", text, "must be NAME=NUMBER, or NAME=on", "write --set downtime-limit=500")
+    return name, int(value)
+
+
+@dataclass(frozen=True)
+class Wished:
+    """What is wished."""
+
+    downtime: Annotated[str, typer.Option(help="For how long it may stand, e.g. 300ms.")] = ""
+    within: Annotated[str, typer.Option(help="When it is to be over, e.g. 900s.")] = ""
+    guest_keeps: Annotated[str, typer.Option(help="Share of its work that the guest still does, e.g. 80%.")] = ""
+    max_stall: Annotated[str, typer.Option(help="Longest wait of a vCPU, the downtime aside, e.g. 50ms.")] = ""
+
+    def wishes(self) -> simlib.migration.Wishes:
+        """The wishes."""
+        from simlib.migration import Wishes
+
+        def seconds(text: str, flag: str) -> float | None:
+            if not text:
+                return None
+            minutes = re.fullmatch(r"([0-9.]+)\s*min", text)
+            return float(minutes[1]) * 60 if minutes else parse_duration(text, flag) / PS_PER_S
+
+        keeps = None
+        if self.guest_keeps:
+            share = re.fullmatch(r"([0-9.]+)\s*(%?)", self.guest_keeps)
+            if share is None:
+                raise InputError("--guest-keeps", self.guest_keeps, "is no share", "write 80%")
+            keeps = float(share[1]) / (100 if share[2] else 1)
+        return Wishes(
+            seconds(self.downtime, "--downtime"), seconds(self.within, "--within"), keeps,
+            seconds(self.max_stall, "--max-stall"),
+        )  # fmt: skip
+
+
+@grouped
+def migrate(
+    *,
+    who: Who,
+    wished: Wished,
+    target: Annotated[Target, typer.Option("--for", help="For what the settings are written.")] = Target.VIRSH,
+    draws: Annotated[int, typer.Option(min=1, help="Guests drawn from those that may have been measured.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1,
+    out: Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")] = None,
+    output: Output,
+) -> None:
+    """Does my guest's migration converge, how long does it take, and what do I set?
+
+    Migrates the guest as QEMU 10.0 would, with what stands, and with other settings from the least drastic on. The
+    first that keeps to the wishes is recommended, as text that can be pasted. What the guest writes is rarely known
+    well: several guests that fit what was measured are migrated, and intervals hold nine tenths of them.
+
+    docs/migrate.md tells how to measure a guest, and what is behind the answer.
+
+    Examples: simlib migrate --vcpus 64 --memory 512G --dirty '250000/s in 1s' --link 25Gbit/s --downtime 300ms
+
+    simlib migrate --from-qemu guest.txt --link 10Gbit/s --within 15min --guest-keeps 80% --for kubevirt
+    """
+    guest, wishes = who.guest(), wished.wishes()
+    for note in guest.notes:
+        say(note)
+    with progress_bar() as progress:
+        found = simlib.migrate(guest, wishes, draws=draws, seed=seed, progress=progress)
+    if out is not None:
+        files = {"plans.csv": found.frame.to_csv(index=False), "passes.csv": found.passes.to_csv(index=False)}
+        write_together(out, {"migrate.json": json.dumps(found.to_dict(), indent=1) + "\n"} | files)
+        say(f"written to {out}")
+    output.write_page(found)
+    if output.how is Format.JSON:
+        write(json.dumps(found.to_dict(), indent=1) + "\n")
+    elif output.how is Format.CSV:
+        show(found.frame, output.how)
+    else:
+        for text in found.says():
+            write(paragraph(f"{text}.") + "\n")
+        if found.take.name != "as it is":
+            write(f"\n{found.paste(target)}\n")
+        write("\n")
+        show(found.readable(), output.how)

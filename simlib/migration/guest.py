@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whose migration is asked about, and what is wished of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simlib.errors import InputError
+from simlib.model.quantities import format_bandwidth, format_seconds, say_size
+from simlib.vmm.course import Line, Pages
+from simlib.vmm.dirtying import Known, Measured, draw
+from simlib.vmm.settings import Settings
+
+PAGE = 4096
+"""Bytes of a page as QEMU counts them on x86, arm64 and riscv."""
+
+_PAYLOAD = (0.94, 0.99)
+"""Share of a link that is left for memory: Ethernet's and TCP's headers with frames of 1500 to 9000 bytes."""
+
+_STREAM_BITS = (8e9, 20e9)
+"""What one stream of QEMU may send, bit/s: a prior, as it is one thread that copies. No source was found."""
+
+_WAIT_S = (0.3e-3, 6e-3)
+"""From a fault after postcopy to its page, s: a prior, as what is queued before it counts."""
+
+_SWITCH_S = (0.005, 0.1)
+"""For which the guest stands beside what is sent, s: devices stop, are saved and start. A prior."""
+
+SWITCH_MOST_S = 0.09
+"""What that takes at most in 19 of 20 cases, s."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a migration is to keep to; None: no wish.
+
+    - `downtime_s`, `within_s`: times.
+    - `guest_keeps`: share of its work that the guest still does, in the mean of the migration.
+    - `max_stall_s`: longest time for which a vCPU is made to wait at once, the downtime aside.
+    """
+
+    downtime_s: float | None = None
+    within_s: float | None = None
+    guest_keeps: float | None = None
+    max_stall_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can wish."""
+        for name, flag, value in (("downtime_s", "--downtime", self.downtime_s), ("within_s", "--within", self.within_s),
+                                  ("max_stall_s", "--max-stall", self.max_stall_s)):  # fmt: skip
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(name, value, "must be a time above 0", "leave it out if it does not matter", flag=flag)
+        if self.guest_keeps is not None and not 0 < self.guest_keeps <= 1:
+            rule, cure = "must be above 0 and at most 1 (100 %)", "write 0.8, or 80% on the command line"
+            raise InputError("guest_keeps", self.guest_keeps, rule, cure, flag="--guest-keeps")
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        each = {
+            f"downtime <= {format_seconds(self.downtime_s or 0)}": self.downtime_s,
+            f"over within {format_seconds(self.within_s or 0)}": self.within_s,
+            f"guest keeps {self.guest_keeps or 0:.0%}": self.guest_keeps,
+            f"no vCPU waits longer than {format_seconds(self.max_stall_s or 0)}": self.max_stall_s,
+        }
+        return ", ".join(text for text, value in each.items() if value is not None)
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A guest that is to be migrated.
+
+    - `vcpus`; `memory`: bytes.
+    - `link`: bit/s.
+    - `dirty`: what is known of its writes: several `Measured`, or one `Known`.
+    - `settings`: those that stand.
+    - `architecture`: a name of `simlib.model.architectures`; `dirty_tracking`: how its host learns of writes.
+    - `ring_entries`: of each vCPU's dirty ring; 0: the bitmap.
+    - `chunk`: memory of one CLEAR, bytes: QEMU's x-clear-bitmap-shift.
+    - `notes`: where the numbers come from.
+    """
+
+    vcpus: int
+    memory: int
+    link: int
+    dirty: tuple[Measured | Known, ...]
+    settings: Settings = field(default_factory=lambda: Settings(max_bandwidth=0))
+    architecture: str = "x86-tdp"
+    dirty_tracking: str = "pml"
+    ring_entries: int = 0
+    chunk: int = 2**30
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be migrated."""
+        for name, flag, value in (("vcpus", "--vcpus", self.vcpus), ("memory", "--memory", self.memory),
+                                  ("link", "--link", self.link)):  # fmt: skip
+            if value <= 0:
+                cure = "give what the migration may send, such as 25Gbit/s" if name == "link" else "give it as it is"
+                raise InputError(name, value, "must be above 0", cure, flag=flag)
+        if not self.dirty:
+            cure = "measure it: calc-dirty-rate over 1, 10 and 60 s (docs/migrate.md), then --dirty '250000/s in 10s'"
+            raise InputError("dirty", "nothing", "what the guest writes decides", cure, flag="--dirty")
+        if len(self.dirty) > 1 and any(isinstance(one, Known) for one in self.dirty):
+            raise InputError(
+                "dirty", "several", "a habit told by hand stands alone", "give one of them", flag="--dirty"
+            )
+
+    @property
+    def pages(self) -> float:
+        """Pages of its memory."""
+        return self.memory / PAGE
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        each = "; ".join(
+            one.said if isinstance(one, Measured) else f"{one.writes:,.0f} writes/s over {say_size(one.working_set * PAGE)}"
+            for one in self.dirty
+        )  # fmt: skip
+        return f"{self.vcpus} vCPUs, {say_size(self.memory)}, {format_bandwidth(self.link)}; {each}"
+
+    def drawn(self, random: np.random.Generator) -> tuple[Pages, Line, float]:
+        """One of the guests, and one of the ways to the other side, that this may be.
+
+        Returns: Pages, line, and the time that a fault waits after postcopy, s.
+        """
+        first = self.dirty[0]
+        if isinstance(first, Known):
+            pages = first.pages(self.pages)
+        else:
+            pages = draw([one for one in self.dirty if isinstance(one, Measured)], self.pages, random)
+        bits = self.link * random.uniform(*_PAYLOAD)
+        stream = _log_uniform(random, *_STREAM_BITS)
+        channels = self.settings.multifd_channels if self.settings.multifd else 1
+        bits = min(bits, stream * channels)
+        chunk = 0.0 if self.ring_entries else self.chunk / PAGE
+        line = Line(
+            page_s=(PAGE + 8) * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
+            vcpus=float(self.vcpus), ring_entries=float(self.ring_entries),
+        )  # fmt: skip
+        return pages, line, _log_uniform(random, *_WAIT_S)
+
+
+def from_running(running: Any) -> dict[str, Any]:
+    """What QEMU says of a guest (`simlib.decision.qemu.RunningGuest`), as arguments of `Guest`."""
+    found: dict[str, Any] = {"notes": running.notes}
+    if running.vcpus:
+        found["vcpus"] = running.vcpus
+    if running.memory_bytes:
+        found["memory"] = running.memory_bytes
+    if running.link_bits:
+        found["link"] = running.link_bits
+    if running.dirty_bytes_per_s:
+        found["dirty"] = (Measured(running.dirty_bytes_per_s * running.dirty_seconds / PAGE, running.dirty_seconds),)
+    return found
+
+
+def _log_uniform(random: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(random.uniform(np.log(low), np.log(high))))

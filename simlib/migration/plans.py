@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ways to migrate a guest, from the least drastic on, and what each comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from simlib.migration.guest import SWITCH_MOST_S, Guest, Wishes
+from simlib.vmm import rules
+from simlib.vmm.course import LEFT, TIME, course
+from simlib.vmm.postcopy import postcopy
+from simlib.vmm.settings import Settings
+
+SURE = 0.9
+"""Share of the guests that may have been measured with which a plan must keep to the wishes."""
+
+LIMIT_S = 3600.0
+"""A migration that is not over by then does not converge, s, unless more time is wished for."""
+
+CEILINGS = (20, 30, 40, 50, 60, 70, 80, 90, 99)
+"""Values of max-cpu-throttle that are tried."""
+
+_QUOTAS = (200, 100, 50, 30)
+"""Values of vcpu-dirty-limit that are tried, MiB/s."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to migrate.
+
+    - `name`: what a table calls it.
+    - `does`: what is done, in words.
+    """
+
+    name: str
+    does: str
+    settings: Settings
+    postcopy: bool = False
+
+
+class Outcome(NamedTuple):
+    """What one migration comes to; times in seconds.
+
+    `throttle`: highest, percent; `guest_share`: of the guest's work that it still does; `sleep_s`: longest wait that
+    throttling makes, `fault_s`: that a fault makes after postcopy; `slow_s`: time after postcopy at less than half the
+    speed.
+    """
+
+    completed: bool
+    total_s: float
+    downtime_s: float
+    passes: int
+    throttle: float
+    guest_share: float
+    sleep_s: float
+    fault_s: float
+    slow_s: float
+    sent_bytes: float
+    left_bytes: float
+    left_s: float
+    """What is dirty after the last pass, and how long it takes to send."""
+
+    def meets(self, wishes: Wishes) -> dict[str, bool]:
+        """Which wishes it keeps to."""
+        stall = max(self.sleep_s, self.fault_s)
+        kept = {
+            "converges": self.completed,
+            "downtime": wishes.downtime_s is None or (self.completed and self.downtime_s <= wishes.downtime_s),
+            "within": wishes.within_s is None or (self.completed and self.total_s <= wishes.within_s),
+            "guest keeps": wishes.guest_keeps is None or self.guest_share >= wishes.guest_keeps,
+            "stall": wishes.max_stall_s is None or stall <= wishes.max_stall_s,
+        }
+        return kept | {"all": all(kept.values())}
+
+
+def plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
+    """What may be set, from the least drastic on; the first is what stands."""
+    own = guest.settings
+    yield Plan("as it is", "leave the settings as they are", own)
+    base, does = own, []
+    if wishes.downtime_s is not None:
+        # QEMU compares what is left with the bandwidth times this; what devices take comes on top.
+        limit = max(1, round(1000 * max(0.3 * wishes.downtime_s, wishes.downtime_s - SWITCH_MOST_S)))
+        if limit != own.downtime_limit:
+            base, does = base.changed(downtime_limit=limit), [f"let it stand for {limit} ms"]
+    if 0 < own.max_bandwidth * 8 < guest.link:
+        base, does = base.changed(max_bandwidth=0), [*does, "lift the limit of bandwidth"]
+    if not own.multifd and guest.link > 8e9:
+        channels = min(8, 1 + round(guest.link / 8e9))
+        base = base.changed(multifd=True, multifd_channels=channels)
+        does = [*does, f"send over {channels} channels"]
+    if does:
+        yield Plan("no throttle", ", ".join(does), base)
+    for most in CEILINGS:
+        if wishes.max_stall_s is not None and rules.sleep_s(most) > wishes.max_stall_s:
+            continue
+        throttled = base.changed(
+            auto_converge=True, max_cpu_throttle=most, cpu_throttle_initial=min(most, own.cpu_throttle_initial)
+        )
+        yield Plan(f"throttle <= {most} %", ", ".join([*does, f"throttle vCPUs by up to {most} %"]), throttled)
+        if most > 50:
+            fast = throttled.changed(cpu_throttle_initial=50, cpu_throttle_increment=20)
+            words = ", ".join([*does, f"throttle vCPUs by 50 % at once, and up to {most} %"])
+            yield Plan(f"fast throttle <= {most} %", words, fast)
+    if guest.ring_entries:
+        for quota in _QUOTAS:
+            limited = base.changed(dirty_limit=True, vcpu_dirty_limit=quota)
+            words = ", ".join([*does, f"let each vCPU dirty {quota} MiB/s"])
+            yield Plan(f"limit {quota} MiB/s", words, limited)
+    after = base.changed(postcopy_ram=True, multifd=False)  # QEMU 10.0 does not do both
+    alone = [*(word for word in does if "channels" not in word), "switch to postcopy after the first pass"]
+    yield Plan("postcopy", ", ".join(alone), after, postcopy=True)
+
+
+def simulate_plan(plan: Plan, guest: Guest, wishes: Wishes, seeds: range) -> list[Outcome]:
+    """Migrate each of the guests that may have been measured."""
+    own = replace(guest, settings=plan.settings)
+    return [_simulate(plan, own, wishes, np.random.default_rng([17, seed])) for seed in seeds]
+
+
+def _simulate(plan: Plan, guest: Guest, wishes: Wishes, random: np.random.Generator) -> Outcome:
+    pages, line, wait_s = guest.drawn(random)
+    limit = max(LIMIT_S, 2 * (wishes.within_s or 0.0))
+    if not plan.postcopy:
+        found = course(pages, line, plan.settings, limit)
+        left = float(found.passes[-1][LEFT])
+        share = found.guest_s / max(found.total_s - found.downtime_s, 1e-9)
+        return Outcome(
+            found.completed, found.total_s, found.downtime_s, found.synchronisations, float(found.throttle),
+            min(1.0, share), found.sleep_s, 0.0, 0.0, found.sent_bytes, left * line.page_bytes, left * line.page_s,
+        )  # fmt: skip
+    whole = course(pages, line, plan.settings, limit)
+    first = whole.passes[1][TIME] if len(whole.passes) > 1 else whole.total_s
+    if whole.completed and whole.synchronisations <= 3:
+        first = whole.total_s  # over before it could switch
+    cut = course(pages, line, plan.settings, first)
+    after = postcopy(
+        cut.missing, pages.count, pages.rate, guest.vcpus, line, float(plan.settings.max_postcopy_bandwidth), wait_s
+    )
+    total = cut.total_s + line.switch_s + after.total_s
+    share = (cut.guest_s + after.total_s - after.lost_s) / total
+    left = float(cut.missing @ pages.count)
+    return Outcome(
+        True, total, line.switch_s, 2, 0.0, min(1.0, share), 0.0, wait_s + line.page_s, after.slow_s,
+        cut.sent_bytes + left * (line.page_bytes + rules.HEADER), 0.0, 0.0,
+    )  # fmt: skip
+
+
+def table_of(plan_outcomes: dict[str, list[Outcome]], wishes: Wishes) -> pd.DataFrame:
+    """One row a plan: medians and 90 % intervals, and the share of guests with which each wish is kept."""
+    rows = []
+    for name, outcomes in plan_outcomes.items():
+        frame = pd.DataFrame(outcomes)
+        row: dict[str, object] = {"plan": name, "converges": float(frame["completed"].mean())}
+        done = frame[frame["completed"]]
+        for column in (
+            "total_s",
+            "downtime_s",
+            "passes",
+            "throttle",
+            "guest_share",
+            "sleep_s",
+            "fault_s",
+            "sent_bytes",
+        ):
+            of = done if len(done) else frame
+            low, middle, high = np.quantile(of[column].astype(float), [0.05, 0.5, 0.95])
+            row |= {column: middle, f"{column}_low": low, f"{column}_high": high}
+        kept = pd.DataFrame([one.meets(wishes) for one in outcomes]).mean()
+        rows.append(row | {f"keeps_{wish.replace(' ', '_')}": float(share) for wish, share in kept.items()})
+    return pd.DataFrame(rows)

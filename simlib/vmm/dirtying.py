@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which pages a guest writes, and how often: its working set, from what can be measured of it.
+
+What decides a migration is how many *distinct* pages are written in the time of a pass: the working-set size s(T) of
+P. J. Denning and S. C. Schwartz (1972, "Properties of the working-set model"). A rate of dirtying is one point of it:
+pages over a time. Between two points, and beyond them, many guests are possible. They are drawn here: a guest is a
+mixture of pages that are written at random, some often and some seldom, and any mixture that has the measured points
+may be it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq, lsq_linear
+
+from simlib.errors import InputError
+from simlib.model.quantities import PS_PER_S, format_seconds, parse_duration, parse_size, say_size
+from simlib.vmm.course import Pages, distinct_pages
+
+Floats = NDArray[np.float64]
+
+DEFAULT_S = 1.0
+"""Time of a rate that is given without one, s: calc-dirty-rate's own."""
+
+RATES = 16
+"""Rates of writing, per page, in a mixture that is fitted to several points."""
+
+_LOOSE = 0.3
+"""Weight of what was supposed, over that of a point that is off by its error."""
+
+_CLASSES = 8
+"""Classes of pages by Zipf's law."""
+
+_RATE = re.compile(r"([0-9][0-9_.,]*(?:e[0-9]+)?)\s*([kM]|[KMGT]i?B)?(?: pages)?/s", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Distinct pages that were written within a time.
+
+    - `pages`: of 4 KiB, or as QEMU counts them.
+    - `seconds`: the time.
+    - `error`: standard error of `pages`, as a share of it.
+    """
+
+    pages: float
+    seconds: float
+    error: float = 0.02
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"{self.pages / self.seconds:,.0f} distinct pages/s over {format_seconds(self.seconds)}"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A guest whose habit is told by hand.
+
+    - `writes`: a second, of all vCPUs, each to one page.
+    - `working_set`: pages that they go to.
+    - `zipf`: exponent of their popularity; 0: all alike.
+    - `sweep`: whether they are written one after the other.
+    """
+
+    writes: float
+    working_set: float
+    zipf: float = 0.0
+    sweep: bool = False
+
+    def pages(self, memory: float) -> Pages:
+        """The classes; the rest of the memory is not written."""
+        if self.working_set > memory:
+            raise InputError("--dirty", f"over {say_size(self.working_set * 4096)}", "is more than the memory",
+                             "give the working set, or more --memory")  # fmt: skip
+        edges = np.array([0.0, self.working_set])
+        if self.zipf:
+            edges = np.unique(np.round(np.geomspace(1.0, self.working_set, _CLASSES + 1)))
+            edges[0] = 0.0
+        mass = _below(edges, self.zipf)
+        share = np.diff(mass) / mass[-1]
+        return classes(np.diff(edges), self.writes * share / np.diff(edges), memory, self.sweep)
+
+
+def _below(edges: Floats, exponent: float) -> Floats:
+    """Writes that go to pages up to each rank, to a factor."""
+    rest = 1.0 - exponent
+    found: Floats = np.log1p(edges) if abs(rest) < 1e-9 else np.expm1(rest * np.log1p(edges)) / rest
+    return found if exponent else edges
+
+
+def classes(count: Floats, rate: Floats, memory: float, sweep: bool = False) -> Pages:
+    """Pages by class, and a last class of those that are not written."""
+    still = max(0.0, memory - float(count.sum()))
+    kinds = len(count) + 1
+    return Pages(
+        np.append(count, still), np.append(rate, 0.0), np.full(kinds, float(sweep)), np.zeros(kinds), np.ones(kinds),
+        np.zeros(kinds),
+    )  # fmt: skip
+
+
+def distinct(pages: Pages, seconds: float) -> float:
+    """Distinct pages that a guest writes within a time: s(T).
+
+    >>> round(distinct(Known(1000, 1000).pages(1e6), 1.0))  # 1000 writes to 1000 pages, at random
+    632
+    """
+    return float(distinct_pages(pages, seconds))
+
+
+def draw(measured: Sequence[Measured], memory: float, random: np.random.Generator) -> Pages:
+    """One of the guests that may have been measured.
+
+    With one point: the size of the working set lies anywhere between what was seen and the memory, on a logarithmic
+    scale. With several: a mixture of rates that comes as near to the points as they are exact, and is otherwise drawn.
+
+    Raises `InputError` if more was dirtied than there is.
+
+    - `measured`: at least one.
+    - `memory`: pages.
+    """
+    for one in measured:
+        if one.pages > memory:
+            raise InputError("--dirty", one.said, f"is more than the memory of {say_size(memory * 4096)}",
+                             "measure over a shorter time, or give --memory as it is")  # fmt: skip
+    ordered = sorted(measured, key=lambda one: one.seconds)
+    for before, after in pairwise(ordered):
+        low, high = before.pages * (1 - 3 * before.error), after.pages * (1 + 3 * after.error)
+        if before.seconds == after.seconds or low > high:
+            raise InputError("--dirty", f"{before.said}; {after.said}", "contradict each other: more time, more pages",
+                             "measure again while the guest does its usual work")  # fmt: skip
+    points = [
+        Measured(min(memory, one.pages * np.exp(one.error * random.standard_normal())), one.seconds, one.error)
+        for one in ordered
+    ]
+    if len(points) == 1:
+        seen, seconds = points[0].pages, points[0].seconds
+        size = seen * (memory / seen) ** random.random()
+        size = min(memory, max(size, 1.0001 * seen))
+        rate = brentq(lambda r: size * -np.expm1(-r * seconds) - seen, 1e-12, 50 / seconds)
+        return classes(np.array([size]), np.array([rate]), memory)
+    return _mixture(points, memory, random)
+
+
+def _mixture(points: Sequence[Measured], memory: float, random: np.random.Generator) -> Pages:
+    """Rates from often to seldom, with pages of each that give the points.
+
+    What the points leave open is drawn: a mixture in which seldom written pages are as many as often written ones, or
+    up to as many more as they are written less, is changed as little as will do (ridge regression).
+    """
+    times, seen = np.array([one.seconds for one in points]), np.array([one.pages for one in points])
+    low, high = np.log(0.01 / times[-1]), np.log(20.0 / times[0])
+    rates = np.exp(np.linspace(low, high, RATES) + (high - low) / RATES * (random.random() - 0.5))
+    supposed = (rates * times[-1]) ** -random.random() * np.exp(random.standard_normal(RATES))
+    matrix = -np.expm1(-np.outer(times, rates))
+    supposed *= seen[-1] / (matrix[-1] @ supposed)
+    exact = 1.0 / (seen * np.array([max(one.error, 0.005) for one in points]))
+    rows = np.vstack([matrix * exact[:, None], _LOOSE * np.diag(1 / supposed)])
+    found = lsq_linear(rows, np.append(seen * exact, np.full(RATES, _LOOSE)), bounds=(0.0, memory)).x
+    found *= min(1.0, memory / max(found.sum(), 1e-300))
+    kept = found > 1e-9 * memory
+    return classes(found[kept], rates[kept], memory)
+
+
+def parse_dirty(text: str, page_size: int = 4096) -> Measured | Known:
+    """What ``--dirty`` says.
+
+    Raises `InputError` if it cannot be read.
+
+    - `text`: ``250000/s`` (over a second), ``250000/s in 10s``, ``900MiB/s in 1s``: distinct pages, measured; or
+      ``200000/s over 40G``, ``200000/s over 40G, zipf 0.8``: writes to a working set, by hand.
+
+    >>> parse_dirty("250000/s in 10s")
+    Measured(pages=2500000.0, seconds=10.0, error=0.02)
+    >>> parse_dirty("200_000/s over 4G, zipf")
+    Known(writes=200000.0, working_set=1048576.0, zipf=0.99, sweep=False)
+    """
+    cure = "write 250000/s in 10s (distinct pages, measured), or 200000/s over 40G (writes to a working set)"
+    match = _RATE.match(text.strip())
+    if match is None:
+        raise InputError("--dirty", text, "is no rate of pages", cure)
+    try:
+        number = float(match[1].replace("_", "").replace(",", ""))
+    except ValueError:
+        raise InputError("--dirty", text, "is no rate of pages", cure) from None
+    unit = match[2] or ""
+    rate = (
+        number * {"": 1.0, "k": 1e3, "m": 1e6}[unit.lower()]
+        if len(unit) < 2
+        else parse_size(f"{number:g}{unit}", "--dirty") / page_size
+    )
+    rest = text.strip()[match.end() :].strip()
+    if not rest or rest.startswith("in "):
+        seconds = parse_duration(rest.removeprefix("in ").strip(), "--dirty") / PS_PER_S if rest else DEFAULT_S
+        if seconds <= 0 or rate <= 0:
+            raise InputError("--dirty", text, "must be above 0, and over some time", cure)
+        return Measured(rate * seconds, seconds)
+    match = re.fullmatch(r"over ([^,]+)(?:,\s*(zipf|sweep)\s*([0-9.]*))?", rest)
+    if match is None or rate <= 0:
+        raise InputError("--dirty", text, "is no rate of pages", cure)
+    size = parse_size(match[1].strip(), "--dirty") / page_size
+    return Known(rate, size, float(match[3] or 0.99) if match[2] == "zipf" else 0.0, match[2] == "sweep")
