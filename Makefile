@@ -221,6 +221,9 @@ lab: .venv/.simlib
 	@for name in $(EXPERIMENTS); do \
 		.venv/bin/simlib lab collect data/experiments/$$name.toml --out data/collected --name $$name; \
 	done
+	@for name in migrate migrate-held-out; do \
+		.venv/bin/simlib lab migrate data/experiments/$$name.toml --out data/collected --name $$name; \
+	done
 	@.venv/bin/simlib lab costs --out data/fits
 
 # What was simulated whole is kept in build/sampling; remove it to simulate it anew.

@@ -75,7 +75,7 @@ def test_other_words_for_the_same_thing_are_not_used(word):
     for places in SHOWING:  # their texts, not their comments
         for path in (ROOT / "simlib").glob(places):
             pages[str(path)] = "\n".join(re.findall(r'f?"([^"\n]*)"', path.read_text(encoding="utf-8")))
-    for name in ("choose.md", "choose-batch.md", "from-qemu.md", "migration.md", "metrics.md", "sampling.md"):
+    for name in ("choose.md", "choose-batch.md", "migrate.md", "migration.md", "metrics.md", "sampling.md"):
         pages[name] = (ROOT / "docs" / name).read_text(encoding="utf-8")
     pages |= helps(get_command(app))
     found = {name: re.search(OTHER_WORDS[word], text) for name, text in pages.items()}

@@ -47,6 +47,13 @@ class Who:
                      "set."),
     ] = None  # fmt: skip
     link: Annotated[str, typer.Option(help="What the migration may send, e.g. 25Gbit/s.")] = ""
+    architecture: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the host. Default: QEMU's target, else x86-tdp.")
+    ] = ""
+    dirty_tracking: Annotated[
+        str, typer.Option(metavar="NAME", help="How its KVM learns of writes: write_protect, pml. Default on x86: pml.")
+    ] = ""
+    chunk: Annotated[str, typer.Option(help="Memory of one CLEAR: QEMU's x-clear-bitmap-shift. Default: 1G.")] = ""
     ring: Annotated[int, typer.Option(min=0, help="QEMU's dirty-ring-size; 0: the bitmap.")] = 0
     setting: Annotated[
         list[str] | None,
@@ -79,6 +86,12 @@ class Who:
         if self.setting:
             named = dict(_pair(one) for one in self.setting)
             settings = Settings.of({"max-bandwidth": 0, **named})
+        if self.architecture:
+            given["architecture"] = self.architecture
+        x86 = given.get("architecture", "x86-tdp") == "x86-tdp"
+        given["dirty_tracking"] = self.dirty_tracking or ("pml" if x86 else "")
+        if self.chunk:
+            given["chunk"] = parse_size(self.chunk, "--chunk")
         return Guest(**given, settings=settings, ring_entries=self.ring)
 
 

@@ -9,7 +9,7 @@ from simlib.figures.curves import contentions, dirty_memory_time, over_vcpus, sp
 from simlib.figures.decision import batch_costs, best_strategy_map, pareto, policy_map
 from simlib.figures.fit import correlation, cost_intervals, held_out_errors, published_errors, residuals, sensitivity
 from simlib.figures.lock import histogram, lock_over_time, progress, time_per_page
-from simlib.figures.migration import degradation_over_time
+from simlib.figures.migration import degradation_over_time, migration_passes
 from simlib.figures.ownership import lock_ownership
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "histogram",
     "lock_over_time",
     "lock_ownership",
+    "migration_passes",
     "over_vcpus",
     "pareto",
     "policy_map",

@@ -12,6 +12,7 @@ import pandas as pd
 
 from simlib import parallel
 from simlib.migration.guest import PAGE, Guest, Wishes
+from simlib.migration.lock import Lock, lock_of
 from simlib.migration.paste import TARGETS
 from simlib.migration.plans import SURE, Outcome, Plan, plans, simulate_plan, table_of
 from simlib.model.quantities import say_seconds, say_size
@@ -30,6 +31,7 @@ class Migration(Result):
     - `passes`: of the plan that is taken and of what stands, for some guests: plan, guest, time_s, new_bytes,
       left_bytes, lost_percent, sent_bytes.
     - `take`: the least drastic plan that keeps to the wishes, or what comes nearest; `keeps`: whether it does.
+    - `lock`: what mmu_lock adds, or why that is not told; empty: it was not asked for.
     """
 
     guest: Guest
@@ -41,6 +43,7 @@ class Migration(Result):
     take: Plan
     keeps: bool
     seed: int
+    lock: Lock | str = ""
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"migration_passes": lambda one: one.passes}
 
@@ -73,6 +76,8 @@ class Migration(Result):
                         f"passes, stands for {_range(then, 'downtime_s', say_seconds)}, and the guest keeps "
                         f"{_range(then, 'guest_share', _percent)} of its work")  # fmt: skip
         said.append(self._stalls(then))
+        if self.lock:
+            said.append(self.lock if isinstance(self.lock, str) else self.lock.says())
         missed = self._missed(then)
         if missed:
             said.append(missed)
@@ -107,9 +112,12 @@ class Migration(Result):
         """Which wishes are not kept, and what was reached."""
         if self.keeps:
             return ""
-        best = {"downtime": ("downtime_s", say_seconds, "a downtime of"), "within": ("total_s", say_seconds, "a time of"),
-                "guest_keeps": ("guest_share", _percent, "a guest that keeps"),
-                "stall": ("sleep_s", say_seconds, "a wait of")}  # fmt: skip
+        best = {
+            "downtime": ("downtime_s", say_seconds, "a downtime of"),
+            "within": ("total_s", say_seconds, "a time of"),
+            "guest_keeps": ("guest_share", _percent, "a guest that keeps"),
+            "stall": ("sleep_s", say_seconds, "a wait of"),
+        }
         said = []
         for wish, (column, shown, words) in best.items():
             if then[f"keeps_{wish}"] < SURE:
@@ -147,21 +155,23 @@ class Migration(Result):
             "guest": self.guest.said, "wishes": self.wishes.said, "take": self.take.name, "does": self.take.does,
             "keeps": self.keeps, "says": self.says(), "plans": self.frame.to_dict("records"),
             "paste": {name: self.paste(name) for name in TARGETS}, "seed": self.seed,
+            "lock": self.lock if isinstance(self.lock, str) else self.lock.frame.to_dict("records"),
         }  # fmt: skip
 
 
 def migrate(
-    guest: Guest, wishes: Wishes | None = None, *, draws: int = DRAWS, seed: int = 1,
+    guest: Guest, wishes: Wishes | None = None, *, draws: int = DRAWS, seed: int = 1, lock: bool = True,
     progress: parallel.Progress | None = None,
 ) -> Migration:  # fmt: skip
     """Say whether a guest's migration converges, how long it takes, and which settings keep to what is wished.
 
     - `draws`: guests that are drawn from those that may have been measured.
     - `seed`: root of all random streams.
-    - `progress`: told the plan and the share that is done.
+    - `lock`: whether to say what mmu_lock adds, too, which takes longest.
+    - `progress`: told what is done and the share that is.
 
     >>> from simlib.vmm.dirtying import parse_dirty
-    >>> found = migrate(Guest(4, 2**33, 10**10, (parse_dirty("400000/s over 4G"),)), Wishes(0.3), draws=8)
+    >>> found = migrate(Guest(4, 2**33, 10**10, (parse_dirty("400000/s over 4G"),)), Wishes(0.3), draws=8, lock=False)
     >>> print(found.says()[0])
     It does not converge as it is: ...
     """
@@ -170,14 +180,18 @@ def migrate(
     seeds = range(seed * 10_000, seed * 10_000 + (1 if draws < 1 else draws))
     for number, plan in enumerate(every):
         if progress is not None:
-            progress(plan.name, number / len(every))
+            progress(f"migrating: {plan.name}", 0.4 * number / len(every))
         outcomes[plan.name] = simulate_plan(plan, guest, wishes, seeds)
     frame = table_of(outcomes, wishes)
     kept = frame.set_index("plan")["keeps_all"]
     good = [plan for plan in every if kept[plan.name] >= SURE]
     take = good[0] if good else max(every, key=lambda plan: kept[plan.name])
     shown = [every[0], take] if take.name != every[0].name else [take]
-    return Migration(guest, wishes, every, outcomes, frame, _passes(shown, guest, seeds), take, bool(good), seed)
+    adds: Lock | str = ""
+    if lock:
+        adds = lock_of(guest, wishes.max_stall_s, seed, parallel.portion(progress, 0.4, 1.0))
+    passes = _passes(shown, guest, seeds)
+    return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds)
 
 
 def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:

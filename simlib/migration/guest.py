@@ -11,8 +11,8 @@ import numpy as np
 
 from simlib.errors import InputError
 from simlib.model.quantities import format_bandwidth, format_seconds, say_size
-from simlib.vmm.course import Line, Pages
 from simlib.vmm.dirtying import Known, Measured, draw
+from simlib.vmm.memory import Line, Pages
 from simlib.vmm.settings import Settings
 
 PAGE = 4096
@@ -50,8 +50,8 @@ class Wishes:
 
     def __post_init__(self) -> None:
         """Refuse what nobody can wish."""
-        for name, flag, value in (("downtime_s", "--downtime", self.downtime_s), ("within_s", "--within", self.within_s),
-                                  ("max_stall_s", "--max-stall", self.max_stall_s)):  # fmt: skip
+        for name, flag in (("downtime_s", "--downtime"), ("within_s", "--within"), ("max_stall_s", "--max-stall")):
+            value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(name, value, "must be a time above 0", "leave it out if it does not matter", flag=flag)
         if self.guest_keeps is not None and not 0 < self.guest_keeps <= 1:
@@ -118,10 +118,7 @@ class Guest:
     @property
     def said(self) -> str:
         """In words."""
-        each = "; ".join(
-            one.said if isinstance(one, Measured) else f"{one.writes:,.0f} writes/s over {say_size(one.working_set * PAGE)}"
-            for one in self.dirty
-        )  # fmt: skip
+        each = "; ".join(one.said for one in self.dirty)
         return f"{self.vcpus} vCPUs, {say_size(self.memory)}, {format_bandwidth(self.link)}; {each}"
 
     def drawn(self, random: np.random.Generator) -> tuple[Pages, Line, float]:
@@ -153,6 +150,8 @@ def from_running(running: Any) -> dict[str, Any]:
         found["vcpus"] = running.vcpus
     if running.memory_bytes:
         found["memory"] = running.memory_bytes
+    if running.architecture:
+        found["architecture"] = running.architecture
     if running.link_bits:
         found["link"] = running.link_bits
     if running.dirty_bytes_per_s:

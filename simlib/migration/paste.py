@@ -19,6 +19,9 @@ from simlib.vmm.settings import Settings
 _UNLIMITED = 2**63 - 2**20
 """What libvirt sends to QEMU for no limit, bytes/s."""
 
+_TRUTHS = ("cpu-throttle-tailslow",)
+"""Parameters whose value is a truth value."""
+
 
 def changed(plan: Plan, guest: Guest) -> dict[str, int | bool]:
     """Settings that differ from those that stand, by QEMU's names."""
@@ -32,8 +35,8 @@ def changed(plan: Plan, guest: Guest) -> dict[str, int | bool]:
 def qmp(plan: Plan, guest: Guest, wishes: Wishes) -> str:
     """What QEMU's monitor is sent on both sides before ``migrate``."""
     differs = changed(plan, guest)
-    on = [{"capability": name, "state": value} for name, value in differs.items() if isinstance(value, bool)]
-    numbers = {name: value for name, value in differs.items() if not isinstance(value, bool)}
+    numbers = {name: value for name, value in differs.items() if name in _TRUTHS or not isinstance(value, bool)}
+    on = [{"capability": name, "state": value} for name, value in differs.items() if name not in numbers]
     if numbers.get("max-bandwidth") == 0:
         numbers["max-bandwidth"] = _UNLIMITED
     lines = []

@@ -139,15 +139,12 @@ def _simulate(plan: Plan, guest: Guest, wishes: Wishes, random: np.random.Genera
     if whole.completed and whole.synchronisations <= 3:
         first = whole.total_s  # over before it could switch
     cut = course(pages, line, plan.settings, first)
-    after = postcopy(
-        cut.missing, pages.count, pages.rate, guest.vcpus, line, float(plan.settings.max_postcopy_bandwidth), wait_s
-    )
+    after = postcopy(pages, cut.missing, float(guest.vcpus), line, float(plan.settings.max_postcopy_bandwidth), wait_s)
     total = cut.total_s + line.switch_s + after.total_s
     share = (cut.guest_s + after.total_s - after.lost_s) / total
-    left = float(cut.missing @ pages.count)
     return Outcome(
         True, total, line.switch_s, 2, 0.0, min(1.0, share), 0.0, wait_s + line.page_s, after.slow_s,
-        cut.sent_bytes + left * (line.page_bytes + rules.HEADER), 0.0, 0.0,
+        cut.sent_bytes + after.sent_bytes, 0.0, 0.0,
     )  # fmt: skip
 
 

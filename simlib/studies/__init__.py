@@ -11,7 +11,18 @@ from typing import Any
 
 from simlib.studies.study import Study
 
-NAMES = ("arm64", "lab", "x86", "migrations", "lockless", "teardown", "split_walk", "hardware_logs", "decision")
+NAMES = (
+    "arm64",
+    "lab",
+    "x86",
+    "migrations",
+    "lockless",
+    "teardown",
+    "split_walk",
+    "hardware_logs",
+    "converge",
+    "decision",
+)
 """Every study, in the order in which it is read. A new one is its folder, its notebook, and its name here."""
 
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The course of a migration: which pages are dirty when, and what the VMM makes of it, without simulating each page.
+"""The course of a migration: what QEMU makes of the pages that a guest writes, without simulating each page.
 
-The memory is divided into cells, in the order in which it is sent, and its pages into classes (`Pages`). Of each cell
-and class the course knows which share has yet to be sent, and which is clean: not written since the log last cleared
-it. Time goes on in QEMU's windows of 100 ms. In each it sends, looks at the bitmap if little is left, throttles the
-guest if it dirtied too much, and switches over if what is left fits into the downtime: the rules are those of
-`simlib.vmm.rules`.
+Time goes on in QEMU's windows of 100 ms. In each it sends, looks at the bitmap if little is left, throttles the guest
+if it dirtied too much, and switches over if what is left fits into the downtime. The rules are those of
+`simlib.vmm.rules`, the pages those of `simlib.vmm.memory`.
 
-That is a mean: what is random in which page is written when is left out, as there are many pages.
+Source: QEMU 10.0, migration/migration.c migration_thread, migration_iteration_run, migration_rate_limit;
+migration/ram.c ram_save_iterate, migration_bitmap_sync.
 """
 
 from __future__ import annotations
@@ -15,16 +14,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simlib.machine_code import kept
 from simlib.vmm import rules
-from simlib.vmm.settings import Settings
-
-Floats = NDArray[np.float64]
-
-CELLS = 128
-"""Cells of the memory."""
+from simlib.vmm.memory import (
+    Floats,
+    Line,
+    Memory,
+    Pages,
+    distinct_pages,
+    missing_shares,
+    new_memory,
+    pages_left,
+    send_cell,
+    synchronise,
+)
+from simlib.vmm.settings import QEMU, Settings, Vmm
 
 MOST_PASSES = 4096
 """Synchronisations that are kept."""
@@ -34,51 +39,6 @@ PATIENCE_S, ALIKE = 300.0, 100
 
 TIME, NEW, LEFT, LOST, SENT, KEPT = range(6)
 """Columns of `Course.passes`."""
-
-
-class Pages(NamedTuple):
-    """The pages of a guest by class; arrays of shape (classes,).
-
-    - `count`: pages.
-    - `rate`: writes to each a second, while the guest runs undisturbed.
-    - `sweep`: 1: they are written one after the other, so that each is written once in 1/`rate`; 0: at random.
-    - `first`, `last`: between which shares of the memory they lie.
-    - `zero`: 1: pages of zeros, as they never were written.
-    """
-
-    count: Floats
-    rate: Floats
-    sweep: Floats
-    first: Floats
-    last: Floats
-    zero: Floats
-
-
-class Line(NamedTuple):
-    """How the memory gets to the other side.
-
-    - `page_bytes`: of a page as QEMU counts it.
-    - `page_s`: to send a page at full speed, s.
-    - `zero_s`: to look at a page of zeros, s.
-    - `switch_s`: time for which the guest stands beside what is sent then, s.
-    - `state_bytes`: what is sent beside memory.
-    - `sync_s`: to get the bitmap, s.
-    - `chunk_pages`: pages that one CLEAR covers; 0: GET clears, or rings are reset.
-    - `vcpus`: of the guest.
-    - `ring_entries`: of each vCPU's dirty ring; 0: there are none.
-    - `late_s`: for which a throttled vCPU sleeps longer than it was told, s.
-    """
-
-    page_bytes: float = 4096.0
-    page_s: float = 1e-6
-    zero_s: float = 1e-7
-    switch_s: float = 0.005
-    state_bytes: float = 113_000.0
-    sync_s: float = 0.0
-    chunk_pages: float = 0.0
-    vcpus: float = 1.0
-    ring_entries: float = 0.0
-    late_s: float = 1e-4
 
 
 class Course(NamedTuple):
@@ -93,8 +53,8 @@ class Course(NamedTuple):
     - `guest_s`: for how long the guest ran, as if undisturbed.
     - `left_pages`: at the switchover.
     - `missing`, shape (classes,): share of each class that the other side does not have, at the end.
-    - `passes`, shape (synchronisations, 6): time, s; pages found newly dirty; pages left; share of the time that the guest
-      loses, percent; bytes sent; guest's time, s: after each synchronisation.
+    - `passes`, shape (synchronisations, 6): time, s; pages found newly dirty; pages left; share of the time that the
+      guest loses, percent; bytes sent; guest's time, s: after each synchronisation.
     """
 
     completed: bool
@@ -110,243 +70,207 @@ class Course(NamedTuple):
     passes: Floats
 
 
-def course(pages: Pages, line: Line, settings: Settings, limit_s: float) -> Course:
+class _Means(NamedTuple):
+    """What of `Settings` the course needs, by numbers."""
+
+    max_bandwidth: float
+    downtime_limit: float
+    avail_switchover_bandwidth: float
+    auto_converge: bool
+    throttle_trigger_threshold: int
+    cpu_throttle_initial: int
+    cpu_throttle_increment: int
+    cpu_throttle_tailslow: bool
+    max_cpu_throttle: int
+    dirty_limit: bool
+    vcpu_dirty_limit: int
+    x_vcpu_dirty_limit_period: float
+    high_times: int
+    sync_every_s: float
+
+
+_NOW, _GUEST, _SENT, _LEFT, _RUNS, _LONGEST, _MAY_SWITCH, _WINDOW, _WINDOW_SENT, _JUDGED, _JUDGED_SENT, _JUDGED_NEW, \
+    _LOOK, _PERIOD, _LEAST, _MOST = range(16)  # fmt: skip
+"""What changes, times in s: now, guest's time, bytes sent, pages left, share of the time in which the guest runs, its
+longest sleep, bytes that may be left at the switchover; begin of the window, and what had been sent then; the same of
+what is judged, and pages found new in it; next periodic synchronisation, and look at the vCPUs' rates; least and most
+pages left of late."""
+
+_THROTTLE, _HIGH, _SYNCS, _SEEN, _SLEEP_US, _FASTEST, _ALIKE = range(7)
+"""The same, whole: throttle, times that the guest was high, synchronisations, and those at the last periodic look,
+sleep at a full ring, highest rate of a vCPU, synchronisations that were compared."""
+
+
+def course(pages: Pages, line: Line, settings: Settings, limit_s: float, vmm: Vmm = QEMU) -> Course:
     """Migrate a guest.
 
     - `limit_s`: when it is given up, s.
+    - `vmm`: which version of QEMU does it.
 
     >>> one = Pages(*(np.array([float(x)]) for x in (2**18, 0.1, 0, 0, 1, 0)))  # 1 GiB, 10 % of its pages a second
     >>> found = course(one, Line(page_s=4e-6), Settings(max_bandwidth=0), 60.0)
     >>> found.completed, round(found.total_s, 2), found.synchronisations
     (True, 1.11, 4)
     """
+    named = {name: getattr(settings, name) for name in _Means._fields if hasattr(settings, name)}
+    named |= {name: float(named[name]) for name in ("max_bandwidth", "avail_switchover_bandwidth")}
+    named |= {name: named[name] / 1000 for name in ("downtime_limit", "x_vcpu_dirty_limit_period")}
+    named["dirty_limit"] = settings.dirty_limit and line.ring_entries > 0
+    means = _Means(**named, high_times=vmm.high_times, sync_every_s=vmm.sync_every_s)
     passes = np.zeros((MOST_PASSES, 6))
-    numbers = np.array(
-        [
-            float(getattr(settings, name)) for name in (
-                "max_bandwidth", "downtime_limit", "avail_switchover_bandwidth", "auto_converge",
-                "throttle_trigger_threshold", "cpu_throttle_initial", "cpu_throttle_increment",
-                "cpu_throttle_tailslow", "max_cpu_throttle", "dirty_limit", "vcpu_dirty_limit",
-                "x_vcpu_dirty_limit_period",
-            )
-        ]
-    )  # fmt: skip
-    missing = np.zeros(len(pages.count))
-    found = _course(pages, line, numbers, limit_s, passes, missing)
-    return Course(*found, missing, passes[: min(found[3], MOST_PASSES)])
-
-
-@kept(nogil=True)
-def _spread(pages: Pages) -> Floats:
-    """Pages of each class in each cell, shape (cells, classes)."""
-    found = np.zeros((CELLS, len(pages.count)))
-    for kind in range(len(pages.count)):
-        width = pages.last[kind] - pages.first[kind]
-        for cell in range(CELLS):
-            low, high = cell / CELLS, (cell + 1) / CELLS
-            part = min(high, pages.last[kind]) - max(low, pages.first[kind])
-            if part > 0:
-                found[cell, kind] = pages.count[kind] * part / width
-    return found
-
-
-@kept(nogil=True)
-def distinct_pages(pages: Pages, seconds: float) -> float:
-    """Distinct pages that the guest writes within a time."""
-    found = 0.0
-    for kind in range(len(pages.count)):
-        touches = pages.rate[kind] * seconds
-        found += pages.count[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
-    return found
-
-
-@kept(nogil=True)
-def _age(pages: Pages, clean: Floats, since: Floats, cell: int, guest: float) -> None:
-    """Let pages of a cell be written until the guest's time `guest`."""
-    for kind in range(len(pages.count)):
-        passed = guest - since[cell, kind]
-        if passed <= 0 or pages.rate[kind] == 0:
-            continue
-        if pages.sweep[kind] == 0:
-            clean[cell, kind] *= np.exp(-pages.rate[kind] * passed)
-        else:  # each is written once a sweep: as many every moment
-            clean[cell, kind] = max(0.0, clean[cell, kind] - pages.rate[kind] * passed)
-        since[cell, kind] = guest
+    done, total, down, syncs, throttle, longest, sent, guest, left, missing = _course(
+        pages, line, means, float(limit_s), passes
+    )
+    return Course(
+        done, total, down, syncs, throttle, longest, sent, guest, left, missing, passes[: min(syncs, MOST_PASSES)]
+    )
 
 
 @kept(nogil=True)
 def _course(
-    pages: Pages, line: Line, numbers: Floats, limit_s: float, passes: Floats, missing: Floats
-) -> tuple[bool, float, float, int, int, float, float, float, float]:
+    pages: Pages, line: Line, means: _Means, limit_s: float, passes: Floats
+) -> tuple[bool, float, float, int, int, float, float, float, float, Floats]:
     """`course`, by numbers."""
-    bandwidth_limit, downtime_ms, switchover, auto = numbers[0], numbers[1], numbers[2], numbers[3] > 0
-    threshold, initial, increment = int(numbers[4]), int(numbers[5]), int(numbers[6])
-    tailslow, most = numbers[7] > 0, int(numbers[8])
-    limited, quota_mib, period = numbers[9] > 0 and line.ring_entries > 0, int(numbers[10]), numbers[11] / 1000
-    kinds = len(pages.count)
-    held = _spread(pages)
-    bitmap, clean, taken = np.ones((CELLS, kinds)), np.zeros((CELLS, kinds)), np.ones((CELLS, kinds))
-    since = np.zeros((CELLS, kinds))
-    page_on_wire = line.page_bytes + rules.HEADER
     by_get = line.chunk_pages == 0
-    if by_get:
-        clean[:] = 1.0
-        taken[:] = 0.0
-    memory = held.sum()
-    chunk_cells = 1 if by_get else max(1, int(round(line.chunk_pages / (memory / CELLS))))
-    fresh = np.ones((CELLS + chunk_cells - 1) // chunk_cells, np.bool_)  # whether CLEAR may have something to do there
-    left = memory
-    time, guest, sent = 0.0, 0.0, line.state_bytes
-    throttle, high, syncs = 0, 0, 1
-    runs = 1.0  # share of the time in which the guest runs
-    sleep_us, fastest, next_period, longest = 0, 0, np.inf, 0.0
-    may_switch = 0.0  # bytes: threshold_size
-    judged, judged_sent, judged_new = 0.0, 0.0, 0.0
-    window, window_sent = 0.0, sent
-    next_look, seen = rules.SYNC_EVERY_S, 0
-    at, least, most_left, alike = 0, np.inf, 0.0, 0
-    quota = rules.pages_in_window(bandwidth_limit, page_on_wire) if bandwidth_limit > 0 else np.inf
-    passes[0, TIME], passes[0, LEFT] = time, left
-    while time < limit_s:
-        # migration_iteration_run
-        sync = left * line.page_bytes < may_switch
-        if auto and time >= next_look:
-            sync = sync or (syncs > 1 and syncs == seen)
-            seen = syncs + int(sync)
-            next_look += rules.SYNC_EVERY_S
-        if sync:
-            new = _synchronise(pages, held, bitmap, clean, taken, since, guest, by_get)
-            fresh[:] = True
-            left = (bitmap * held).sum()
-            judged_new += new
-            syncs += 1
-            time += line.sync_s
-            guest += line.sync_s * runs
-            if time > judged + rules.PERIOD_S:
-                dirtied, allowed = judged_new * line.page_bytes, (sent - judged_sent) * threshold / 100
-                if rules.is_high(dirtied, sent - judged_sent, threshold):
-                    high += 1
-                    if high >= 2:
-                        high = 0
-                        if auto:
-                            throttle = rules.next_throttle(
-                                throttle, dirtied, allowed, initial, increment, tailslow, most
-                            )
-                            longest = rules.sleep_s(throttle) + line.late_s
-                            runs = (1 - throttle / 100) * (1 - line.late_s / rules.SLICE_S)
-                        elif limited:
-                            next_period = min(next_period, time + period)
-                judged, judged_new, judged_sent = time, 0.0, sent
-            if syncs <= len(passes):
-                row = passes[syncs - 1]
-                row[TIME], row[NEW], row[LEFT], row[SENT], row[KEPT] = time, new, left, sent, guest
-                row[LOST] = 100 * (1 - runs)
-            least, most_left, alike = min(least, left), max(most_left, left), alike + 1
-            if alike == ALIKE:
-                if time > PATIENCE_S and most_left < 1.02 * least and (throttle == most or not auto):
-                    time = limit_s
-                    break
-                least, most_left, alike = np.inf, 0.0, 0
-        if left < 0.5 or left * line.page_bytes < may_switch:
-            left += _synchronise(pages, held, bitmap, clean, taken, since, guest, by_get)
-            syncs += 1
-            sent += left * page_on_wire
-            down = line.switch_s + left * line.page_s
-            return True, time + down, down, syncs, throttle, longest, sent, guest, left
-        if time >= next_period:
-            next_period = time + period
-            pushed = distinct_pages(pages, period * runs) / line.vcpus
-            now = int(pushed * line.page_bytes / 2**20 / period)
-            fastest = max(fastest, now, 1)
-            full_us = int(line.ring_entries * line.page_bytes / 2**20 * 1e6 / fastest)
-            sleep_us = rules.next_sleep_us(sleep_us, quota_mib, now, full_us)
-            fills_s = line.ring_entries * line.vcpus / max(distinct_pages(pages, period) / period, 1e-9)
-            # The rings are emptied at each look, so that each vCPU fills its own once before it sleeps.
-            runs = max(fills_s / (fills_s + sleep_us * 1e-6), min(1.0, fills_s / period))
-            if runs < 1:
-                longest = max(longest, sleep_us * 1e-6)
-        # ram_save_iterate
-        begun, room = time, quota - (sent - window_sent) / page_on_wire
-        while room > 0 and left >= 0.5 and time - begun < rules.LOOK_S:
-            if not by_get and fresh[at // chunk_cells]:
-                waits = 0.0
-                for kind in range(kinds):
-                    waits += bitmap[at, kind] * held[at, kind]
-                if waits > 0:
-                    for cell in range(
-                        at // chunk_cells * chunk_cells, min(CELLS, (at // chunk_cells + 1) * chunk_cells)
-                    ):
-                        _age(pages, clean, since, cell, guest)
-                        clean[cell] += taken[cell]
-                        taken[cell] = 0.0
-                    fresh[at // chunk_cells] = False
-            normal, zeros = 0.0, 0.0
-            for kind in range(kinds):
-                if pages.zero[kind] > 0:
-                    zeros += bitmap[at, kind] * held[at, kind]
-                else:
-                    normal += bitmap[at, kind] * held[at, kind]
-            bytes_here = normal * page_on_wire + zeros * rules.ZERO_PAGE
-            takes = normal * line.page_s + zeros * line.zero_s
-            part = 1.0
-            if bytes_here > room * page_on_wire:
-                part = room * page_on_wire / bytes_here
-            if takes > 0:
-                part = min(part, max(rules.LOOK_S - (time - begun), 0.0) / takes + 1e-9)
-            part = min(part, 1.0)
-            time += part * takes
-            guest += part * takes * runs
-            sent += part * bytes_here
-            room -= part * bytes_here / page_on_wire
-            left -= part * (normal + zeros)
-            if part < 1.0:
-                bitmap[at] *= 1 - part
-            else:
-                bitmap[at] = 0.0
-                at = (at + 1) % CELLS
-        left = max(left, 0.0)
-        # migration_rate_limit
-        if room <= 1e-9 and time < window + rules.WINDOW_S:
-            guest += (window + rules.WINDOW_S - time) * runs
-            time = window + rules.WINDOW_S
-        if time >= window + rules.WINDOW_S:
-            speed = (sent - window_sent) / (time - window)
-            may_switch = (switchover if switchover > 0 else speed) * downtime_ms / 1000
-            window, window_sent = time, sent
-    for cell in range(CELLS):
-        _age(pages, clean, since, cell, guest)
-    for kind in range(kinds):
-        for cell in range(CELLS):
-            gone = 1 - (1 - bitmap[cell, kind]) * (clean[cell, kind] + (0.0 if by_get else taken[cell, kind]))
-            missing[kind] += min(1.0, max(0.0, gone)) * held[cell, kind]
-        missing[kind] /= max(1.0, pages.count[kind])
-    return False, time, 0.0, syncs, throttle, longest, sent, guest, left
+    memory = new_memory(pages, by_get)
+    s, n = np.zeros(16), np.zeros(7, np.int64)
+    s[_SENT], s[_LEFT], s[_RUNS], s[_LOOK], s[_PERIOD] = (
+        line.state_bytes,
+        pages_left(memory),
+        1.0,
+        means.sync_every_s,
+        np.inf,
+    )
+    s[_WINDOW_SENT], s[_LEAST], n[_SYNCS] = line.state_bytes, np.inf, 1
+    passes[0, LEFT] = s[_LEFT]
+    down, completed = 0.0, False
+    while s[_NOW] < limit_s and not completed:
+        if _is_due(line, means, s, n):
+            new = _look(pages, memory, line, s, n, by_get)
+            if s[_NOW] > s[_JUDGED] + rules.PERIOD_S:
+                _judge(line, means, s, n)
+            _write_down(passes, s, n, new)
+            if _is_stuck(means, s, n):
+                s[_NOW] = limit_s
+                break
+        if s[_LEFT] < 0.5 or s[_LEFT] * line.page_bytes < s[_MAY_SWITCH]:
+            _look(pages, memory, line, s, n, by_get)
+            s[_SENT] += s[_LEFT] * (line.page_bytes + rules.HEADER)
+            down, completed = line.switch_s + s[_LEFT] * line.page_s, True
+        else:
+            if s[_NOW] >= s[_PERIOD]:
+                _limit(pages, line, means, s, n)
+            _iterate(pages, memory, line, means, s)
+    missing = missing_shares(pages, memory, s[_GUEST])
+    return (
+        completed, s[_NOW] + down, down, n[_SYNCS], n[_THROTTLE], s[_LONGEST], s[_SENT], s[_GUEST], s[_LEFT], missing
+    )  # fmt: skip
 
 
 @kept(nogil=True)
-def _synchronise(
-    pages: Pages, held: Floats, bitmap: Floats, clean: Floats, taken: Floats, since: Floats, guest: float, by_get: bool
-) -> float:
-    """Get the log; pages that are new in the bitmap."""
-    new = 0.0
-    for cell in range(CELLS):
-        _age(pages, clean, since, cell, guest)
-    for kind in range(len(pages.count)):
-        waits, all_pages = 0.0, 0.0
-        for cell in range(CELLS):
-            waits += (bitmap[cell, kind] - taken[cell, kind]) * held[cell, kind]
-            all_pages += (1 - taken[cell, kind]) * held[cell, kind]
-        # A sweep does not come back soon to where it was when the pages that wait were written.
-        apart = 1 / max(1 - waits / all_pages, 1e-9) if pages.sweep[kind] > 0 and all_pages > 0 else 1.0
-        for cell in range(CELLS):
-            logged = 1 - clean[cell, kind] - taken[cell, kind]  # written since its last CLEAR, and not known yet
-            old = bitmap[cell, kind] - taken[cell, kind]
-            share = logged * apart * (1 - old / (1 - taken[cell, kind])) if taken[cell, kind] < 1 else 0.0
-            share = min(max(share, 0.0), 1 - bitmap[cell, kind])
-            new += share * held[cell, kind]
-            bitmap[cell, kind] += share
-            if by_get:
-                clean[cell, kind] = 1.0
-            else:
-                taken[cell, kind] = 1 - clean[cell, kind]
-    return new
+def _pass_time(s: Floats, seconds: float) -> None:
+    s[_NOW] += seconds
+    s[_GUEST] += seconds * s[_RUNS]
+
+
+@kept(nogil=True)
+def _is_due(line: Line, means: _Means, s: Floats, n: Floats) -> bool:
+    """Whether the bitmap is synchronised now: little is left, or the periodic look finds that it was not for long."""
+    due = s[_LEFT] * line.page_bytes < s[_MAY_SWITCH]
+    if means.auto_converge and s[_NOW] >= s[_LOOK]:
+        due = due or (n[_SYNCS] > 1 and n[_SYNCS] == n[_SEEN])
+        n[_SEEN] = n[_SYNCS] + int(due)
+        s[_LOOK] += means.sync_every_s
+    return bool(due)
+
+
+@kept(nogil=True)
+def _look(pages: Pages, memory: Memory, line: Line, s: Floats, n: Floats, by_get: bool) -> float:
+    """Synchronise the bitmap; pages that are new in it."""
+    new = synchronise(pages, memory, s[_GUEST], by_get)
+    s[_LEFT] = pages_left(memory)
+    s[_JUDGED_NEW] += new
+    n[_SYNCS] += 1
+    _pass_time(s, line.sync_s)
+    return float(new)
+
+
+@kept(nogil=True)
+def _judge(line: Line, means: _Means, s: Floats, n: Floats) -> None:
+    """Throttle the guest if it dirtied too much, as often as it may, since the last judgement."""
+    dirtied, sent = s[_JUDGED_NEW] * line.page_bytes, s[_SENT] - s[_JUDGED_SENT]
+    if rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
+        n[_HIGH] += 1
+        if n[_HIGH] >= means.high_times:
+            n[_HIGH] = 0
+            if means.auto_converge:
+                n[_THROTTLE] = rules.next_throttle(
+                    n[_THROTTLE], dirtied, sent * means.throttle_trigger_threshold / 100, means.cpu_throttle_initial,
+                    means.cpu_throttle_increment, means.cpu_throttle_tailslow, means.max_cpu_throttle,
+                )  # fmt: skip
+                s[_LONGEST] = rules.sleep_s(n[_THROTTLE]) + line.late_s
+                s[_RUNS] = (1 - n[_THROTTLE] / 100) * (1 - line.late_s / rules.SLICE_S)
+            elif means.dirty_limit:
+                s[_PERIOD] = min(s[_PERIOD], s[_NOW] + means.x_vcpu_dirty_limit_period)
+    s[_JUDGED], s[_JUDGED_NEW], s[_JUDGED_SENT] = s[_NOW], 0.0, s[_SENT]
+
+
+@kept(nogil=True)
+def _limit(pages: Pages, line: Line, means: _Means, s: Floats, n: Floats) -> None:
+    """Look at the vCPUs' rates, and set for how long each sleeps when its ring is full."""
+    period, ring = means.x_vcpu_dirty_limit_period, line.ring_entries
+    s[_PERIOD] = s[_NOW] + period
+    mib = line.page_bytes / 2**20
+    now = int(distinct_pages(pages, period * s[_RUNS]) / line.vcpus * mib / period)
+    n[_FASTEST] = max(n[_FASTEST], now, 1)
+    full_us = int(ring * mib * 1e6 / n[_FASTEST])
+    n[_SLEEP_US] = rules.next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, full_us)
+    sleeps, fills = n[_SLEEP_US] * 1e-6, ring * line.vcpus * period / max(distinct_pages(pages, period), 1e-9)
+    # The rings are emptied at each look, so that each vCPU fills its own once before it sleeps.
+    s[_RUNS] = max(fills / (fills + sleeps), min(1.0, fills / period))
+    if s[_RUNS] < 1:
+        s[_LONGEST] = max(s[_LONGEST], sleeps)
+
+
+@kept(nogil=True)
+def _iterate(pages: Pages, memory: Memory, line: Line, means: _Means, s: Floats) -> None:
+    """Send until the limit of bandwidth, the end, or a while is over; then wait for the window's end, if limited."""
+    page, begun, room = line.page_bytes + rules.HEADER, s[_NOW], np.inf
+    if means.max_bandwidth > 0:
+        room = rules.pages_in_window(means.max_bandwidth, page) * page - (s[_SENT] - s[_WINDOW_SENT])
+    while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < rules.LOOK_S:
+        sent, took, gone = send_cell(pages, memory, line, s[_GUEST], room, rules.LOOK_S - (s[_NOW] - begun) + 1e-9)
+        s[_SENT] += sent
+        s[_LEFT] = max(0.0, s[_LEFT] - gone)
+        room -= sent
+        _pass_time(s, took)
+    if room <= 1e-3 and s[_NOW] < s[_WINDOW] + rules.WINDOW_S:
+        _pass_time(s, s[_WINDOW] + rules.WINDOW_S - s[_NOW])
+    if s[_NOW] >= s[_WINDOW] + rules.WINDOW_S:
+        speed = (s[_SENT] - s[_WINDOW_SENT]) / (s[_NOW] - s[_WINDOW])
+        if means.avail_switchover_bandwidth > 0:
+            speed = means.avail_switchover_bandwidth
+        s[_MAY_SWITCH] = speed * means.downtime_limit
+        s[_WINDOW], s[_WINDOW_SENT] = s[_NOW], s[_SENT]
+
+
+@kept(nogil=True)
+def _write_down(passes: Floats, s: Floats, n: Floats, new: float) -> None:
+    """Keep what a synchronisation found."""
+    if n[_SYNCS] <= len(passes):
+        row = passes[n[_SYNCS] - 1]
+        row[TIME], row[NEW], row[LEFT], row[SENT], row[KEPT] = s[_NOW], new, s[_LEFT], s[_SENT], s[_GUEST]
+        row[LOST] = 100 * (1 - s[_RUNS])
+
+
+@kept(nogil=True)
+def _is_stuck(means: _Means, s: Floats, n: Floats) -> bool:
+    """Whether it never will end: for long, each synchronisation has left as much, and no more can be done."""
+    s[_LEAST], s[_MOST] = min(s[_LEAST], s[_LEFT]), max(s[_MOST], s[_LEFT])
+    n[_ALIKE] += 1
+    if n[_ALIKE] < ALIKE:
+        return False
+    spent = n[_THROTTLE] == means.max_cpu_throttle or not means.auto_converge
+    stuck = spent and s[_NOW] > PATIENCE_S and s[_MOST] < 1.02 * s[_LEAST]
+    s[_LEAST], s[_MOST], n[_ALIKE] = np.inf, 0.0, 0
+    return bool(stuck)

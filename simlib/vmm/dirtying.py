@@ -21,7 +21,7 @@ from scipy.optimize import brentq, lsq_linear
 
 from simlib.errors import InputError
 from simlib.model.quantities import PS_PER_S, format_seconds, parse_duration, parse_size, say_size
-from simlib.vmm.course import Pages, distinct_pages
+from simlib.vmm.memory import Pages, distinct_pages
 
 Floats = NDArray[np.float64]
 
@@ -73,6 +73,11 @@ class Known:
     working_set: float
     zipf: float = 0.0
     sweep: bool = False
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"{self.writes:,.0f} writes/s over {say_size(self.working_set * 4096)}"
 
     def pages(self, memory: float) -> Pages:
         """The classes; the rest of the memory is not written."""

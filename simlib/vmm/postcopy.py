@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from simlib.machine_code import kept
 from simlib.vmm import rules
-from simlib.vmm.course import Floats, Line
+from simlib.vmm.memory import Floats, Line, Pages
 
 STEP_S = 0.002
 """Time of a step, s."""
@@ -24,38 +24,41 @@ class Postcopy(NamedTuple):
     - `requests`: pages that the guest asked for.
     - `lost_s`: time of a vCPU spent waiting, s, mean over vCPUs.
     - `slow_s`: time in which the guest ran at less than half its speed, s.
+    - `sent_bytes`: in that time.
     """
 
     total_s: float
     requests: float
     lost_s: float
     slow_s: float
+    sent_bytes: float
 
 
 @kept(nogil=True)
-def postcopy(
-    missing: Floats, held: Floats, rate: Floats, vcpus: int, line: Line, bandwidth: float, wait_s: float
-) -> Postcopy:
+def postcopy(pages: Pages, missing: Floats, vcpus: float, line: Line, bandwidth: float, wait_s: float) -> Postcopy:
     """Send what is left while the guest runs.
 
-    - `missing`: share of each class that has yet to be sent, shape (classes,).
-    - `held`, `rate`: pages, and accesses to each a second, as `Pages` has them; accesses are taken to be the writes.
+    - `missing`: share of each class that has yet to be sent, shape (classes,). Accesses are taken to be the writes.
     - `bandwidth`: max-postcopy-bandwidth, bytes/s; 0: no limit.
     - `wait_s`: from a fault to the page, s, beside the page's own time.
 
-    >>> gone = postcopy(np.array([1.0]), np.array([1000.0]), np.array([1.0]), 1, Line(page_s=1e-4), 0.0, 1e-3)
+    >>> one = Pages(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
+    >>> gone = postcopy(one, np.array([1.0]), 1.0, Line(page_s=1e-4), 0.0, 1e-3)
     >>> round(gone.total_s, 2), round(gone.requests)  # 1000 pages in a tenth of a second, of which few are asked for
     (0.1, 30)
     """
+    held, rate, zeros = pages.count * (1 - pages.zero), pages.rate, float((missing * pages.count * pages.zero).sum())
+    normal = float((missing * held).sum())
+    sent_bytes = normal * (line.page_bytes + rules.HEADER) + zeros * rules.ZERO_PAGE
     share = missing.copy()
     page_s = max(line.page_s, (line.page_bytes + rules.HEADER) / bandwidth if bandwidth > 0 else 0.0)
-    time, requests, lost, slow = 0.0, 0.0, 0.0, 0.0
+    time, requests, lost, slow = zeros * line.zero_s, 0.0, 0.0, 0.0
     while True:
         left = 0.0
         for kind in range(len(held)):
             left += share[kind] * held[kind]
         if left < 0.5 or time > 1e5:
-            return Postcopy(time, requests, lost, slow)
+            return Postcopy(time, requests, lost, slow, sent_bytes)
         faults = 0.0  # that the guest would have a second, if it never waited
         for kind in range(len(held)):
             faults += share[kind] * held[kind] * rate[kind]

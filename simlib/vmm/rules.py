@@ -17,12 +17,6 @@ LOOK_S = 0.051
 PERIOD_S = 1.0
 """A synchronisation judges the guest if the last that did was longer ago, s: migration/ram.c migration_bitmap_sync."""
 
-SYNC_EVERY_S = 5.0
-"""With auto-converge the bitmap is also synchronised where it was not for so long, s; since 9.2.
-
-Source: migration/cpu-throttle.c cpu_throttle_dirty_sync_timer_tick.
-"""
-
 SLICE_S = 0.01
 """A throttled vCPU runs for so long, and then sleeps: migration/cpu-throttle.c CPU_THROTTLE_TIMESLICE_NS."""
 

@@ -3,10 +3,30 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from simlib.errors import InputError, nearest
+
+
+class Vmm(NamedTuple):
+    """What a version of a VMM does that cannot be set.
+
+    - `high_times`: how often the guest must be found to dirty too much before it is throttled, or throttled more.
+    - `sync_every_s`: with auto-converge, the bitmap is synchronised at least so often, s.
+    - `source`: where that is from.
+    """
+
+    name: str
+    high_times: int
+    sync_every_s: float
+    source: str
+
+
+QEMU = Vmm("QEMU 10.0", 2, 5.0, "migration/ram.c migration_trigger_throttle, migration/cpu-throttle.c (since 9.2)")
+QEMU_9_1 = Vmm("QEMU 9.1", 2, math.inf, "migration/ram.c migration_trigger_throttle")
+QEMU_1_6 = Vmm("QEMU 1.6", 6, math.inf, "commit 7ca1dfad952d: of every 40 ms a vCPU sleeps 30, set for good")
 
 
 def _setting(default: Any, least: float, most: float, about: str) -> Any:

@@ -2,7 +2,8 @@
 """An experiment with real migrations: which guest, with which of QEMU's settings; a TOML file.
 
 As in `simlib.lab.experiment`, a list spans a matrix. Keys of ``[experiment.settings]`` are QEMU's own: those of
-``migrate-set-parameters`` with a number, those of ``migrate-set-capabilities`` with a truth value.
+``migrate-set-parameters`` with a number, those of ``migrate-set-capabilities`` with a truth
+value; ``cpu-throttle-tailslow`` is a parameter.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _SETTING = re.compile(r"[a-z][a-z-]*[a-z]", re.ASCII)
 _SIZE = re.compile(r"([1-9]\d*)([KMG]?)", re.ASCII)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 _SIZES = ("memory", "working_set", "hot_set")
+_TRUTHS = ("cpu-throttle-tailslow",)
+"""Parameters whose value is a truth value."""
+
 _HELP = "docs/lab.md lists the keys"
 
 
@@ -58,12 +62,12 @@ class Migration:
     @property
     def parameters(self) -> dict[str, int]:
         """What migrate-set-parameters is given."""
-        return {name: value for name, value in self.settings if not isinstance(value, bool)}
+        return {name: value for name, value in self.settings if name in _TRUTHS or not isinstance(value, bool)}
 
     @property
     def capabilities(self) -> dict[str, bool]:
         """What migrate-set-capabilities is given."""
-        return {name: value for name, value in self.settings if isinstance(value, bool)}
+        return {name: value for name, value in self.settings if name not in _TRUTHS and isinstance(value, bool)}
 
     @property
     def keys(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from simlib.errors import SimlibError
+from simlib.errors import InputError, SimlibError
 from simlib.lab.migration.experiment import Migration
 from simlib.lab.migration.guest import GAPS, LOG, STATE, Gap, Habit, Writes, read_gaps, read_writes
 from simlib.lab.qemu import Qemu
@@ -50,15 +50,21 @@ class _Machine(AbstractContextManager["_Machine"]):
         self.log = (folder / f"{self.name}.log").open("w+")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)  # noqa: S603  # checked
         try:
-            until = time.monotonic() + _BEGIN_S
-            while not socket.exists():
-                if self.process.poll() is not None or time.monotonic() > until:
-                    raise SimlibError(f"QEMU does not begin: {self.last_words()}")
-                time.sleep(0.01)
-            self.monitor = Monitor(str(socket), _BEGIN_S)
+            self.monitor = self._connect(str(socket))
         except BaseException:
             self.end()
             raise
+
+    def _connect(self, path: str) -> Monitor:
+        """Its monitor, as soon as it listens."""
+        until = time.monotonic() + _BEGIN_S
+        while True:
+            try:
+                return Monitor(path, _BEGIN_S)
+            except InputError as error:
+                if self.process.poll() is not None or time.monotonic() > until:
+                    raise SimlibError(f"QEMU does not begin: {self.last_words()}") from error
+                time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
         self.monitor.__exit__()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Will it converge? Real migrations of QEMU's beside the course of a migration, and what was published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from simlib.measurements import load
+from simlib.parallel import Progress
+from simlib.studies.converge import published, real
+from simlib.studies.study import Answer, Found, Study
+
+BUILT, HELD_OUT = "migrate", "migrate-held-out"
+"""Migrations that the course was built on, and those that were predicted before they ran."""
+
+
+@dataclass(frozen=True)
+class Converge(Found):
+    """What the study found: `published.published_numbers`; tables ``built``, ``held_out`` and ``score``."""
+
+    @property
+    def score(self) -> pd.DataFrame:
+        """`real.score` of the migrations that were predicted before they ran."""
+        return self.tables["score"]
+
+    def share(self, what: str) -> float:
+        """A value of `score`."""
+        return float(self.score.set_index("what").loc[what, "value"])
+
+
+def held_out() -> pd.DataFrame:
+    """The migrations that were predicted before they ran, beside what was predicted."""
+    runs, foretold = load(f"{HELD_OUT}-runs").frame, load(f"{HELD_OUT}-forecast").frame
+    keys = [name for name in foretold if name in runs]
+    keys = keys[: keys.index("limit_s") + 1]
+    names = {f"{end}_{name}": f"{name}_{end}" for name in real.SPREAD for end in ("low", "high")}
+    expected = runs[keys].merge(foretold, on=keys, how="left").drop(columns=keys).rename(columns=names)
+    return real.beside(runs, expected.set_index(runs.index))
+
+
+def compute(*, seed: int = 1, progress: Progress | None = None) -> Converge:
+    """Score the predictions, expect anew what the course was built on, and draw the published guest."""
+    built = load(f"{BUILT}-runs").frame
+    both = held_out()
+    tables = {"built": real.beside(built, real.predicted(built, seed)), "held_out": both, "score": real.score(both)}
+    return Converge(published.published_numbers(seed), tables)
+
+
+def answer(found: Converge) -> Answer:
+    """What can be told before a migration."""
+    migrations, right = len(found.tables["held_out"]), found.share("converges or not, share right")
+    times = found.score.set_index("what").loc["total_ms, median error"]
+    return Answer(
+        f"It can be told before: of {migrations} real migrations that were predicted before they ran, {right:.0%} "
+        f"ended or did not as predicted; their time was off by {times['value']:.1%} in the median, and "
+        f"{times['inside']:.0%} of the times lie in their 90 % interval."
+    )
+
+
+STUDY = Study("converge", "Will it converge?", ("15-will-it-converge",), (published.TABLE,), compute, answer)

@@ -11,7 +11,8 @@ import pandas as pd
 
 from simlib.lab.migration.experiment import parse_settings
 from simlib.vmm import rules
-from simlib.vmm.course import Line, Pages, course
+from simlib.vmm.course import course
+from simlib.vmm.memory import Line, Pages
 from simlib.vmm.postcopy import postcopy
 from simlib.vmm.settings import Settings
 
@@ -91,10 +92,9 @@ def expected(row: Mapping[str, Any]) -> dict[str, float]:
             "guest_ratio": found.guest_s / found.total_s,
         }
     cut = course(pages, line, settings, after)
-    left = float(cut.missing @ pages.count)
     most = float(settings.max_postcopy_bandwidth)
     placed = line._replace(page_s=PLACE_S)
-    then = postcopy(cut.missing, pages.count, pages.rate, int(row["vcpus"]), placed, most, FAULT_S)
+    then = postcopy(pages, cut.missing, float(row["vcpus"]), placed, most, FAULT_S)
     # With a limit, the sender sleeps out its windows, and only what is asked for is sent meanwhile.
     gap = rules.WINDOW_S if most else FAULT_S + line.page_s
     return {
@@ -104,7 +104,7 @@ def expected(row: Mapping[str, Any]) -> dict[str, float]:
         "total_ms": (cut.total_s + line.switch_s + then.total_s) * 1e3,
         "downtime_ms": line.switch_s * 1e3,
         "longest_gap_ms": max(gap, line.switch_s) * 1e3,
-        "transferred_bytes": cut.sent_bytes + left * (PAGE + rules.HEADER),
+        "transferred_bytes": cut.sent_bytes + then.sent_bytes,
         "guest_ratio": (cut.guest_s + then.total_s - then.lost_s) / (cut.total_s + then.total_s),
     }
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What mmu_lock has to do with a guest's migration: nothing, or which chunk of CLEAR to set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from simlib import parallel
+from simlib.decision.qemu import RunningGuest, apply
+from simlib.decision.standard import standard_scenario
+from simlib.errors import InputError
+from simlib.migration.guest import PAGE, Guest
+from simlib.model.quantities import format_size, say_seconds
+from simlib.model.scenario import Scenario
+from simlib.simulation import sample
+from simlib.vmm.dirtying import Measured, distinct
+
+WALKS = 4
+"""Walks through the migration."""
+
+CHUNKS = (2**30, 2**28, 2**26, 2**24)
+"""Memory of one CLEAR, as QEMU's x-clear-bitmap-shift has it: from its default down, bytes."""
+
+MATTERS_S = 0.001
+"""A wait for the lock that is shorter matters to nobody who wishes nothing, s."""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """What the lock adds to a migration.
+
+    - `frame`: one row a chunk that was tried: chunk_bytes, shift, stall_s (the longest), stall_high_s, p999_s,
+      lost_share, clear_s.
+    - `take`: bytes of one CLEAR that keep to what is allowed, the largest of those tried.
+    - `allowed_s`: longest wait.
+    - `keeps`: whether it does.
+    """
+
+    frame: pd.DataFrame
+    take: int
+    allowed_s: float
+    keeps: bool
+    own: int
+
+    def says(self) -> str:
+        """One sentence."""
+        rows = self.frame.set_index("chunk_bytes")
+        now = rows.loc[self.own]
+        lost = f"{100 * now['lost_share']:.2g} % of its time"
+        said = (f"mmu_lock: with CLEARs of {format_size(self.own)} a vCPU waits for up to "
+                f"{say_seconds(now['stall_high_s'])} at a time, and the guest loses {lost} to it")  # fmt: skip
+        if self.take == self.own and self.keeps:
+            return f"{said}: there is nothing to set"
+        then = rows.loc[self.take]
+        set_to = f"-global migration.x-clear-bitmap-shift={int(then['shift'])} ({format_size(self.take)})"
+        if self.keeps:
+            return f"{said}. Start QEMU with {set_to}: {say_seconds(then['stall_high_s'])}"
+        return (f"{said}. No chunk keeps to {say_seconds(self.allowed_s)}; nearest is {set_to}: "
+                f"{say_seconds(then['stall_high_s'])}")  # fmt: skip
+
+
+def lock_of(
+    guest: Guest, max_stall_s: float | None, seed: int = 1, progress: parallel.Progress | None = None
+) -> Lock | str:
+    """Sample the guest's migration with its own chunk, and with smaller ones where that makes vCPUs wait too long.
+
+    Returns: What was found, or why the lock cannot be told.
+
+    - `max_stall_s`: longest wait that is allowed; None: `MATTERS_S`.
+    """
+    allowed = MATTERS_S if max_stall_s is None else max_stall_s
+    rows: list[tuple[int, float, float, float, float, float, float]] = []
+    own = min(guest.chunk, guest.memory)
+    for number, chunk in enumerate(dict.fromkeys([own, *(size for size in CHUNKS if size < own)])):
+        try:
+            found = sample(_scenario(guest, chunk), walks=WALKS, seed=seed, costs="median",
+                           progress=parallel.portion(progress, number / 4, (number + 1) / 4))  # fmt: skip
+        except InputError as error:
+            return f"mmu_lock is not told: {error}"
+        values = found.frame.set_index("metric")
+        stall = values.loc["longest_stall"]
+        lost = 1 - min(1.0, float(values.loc["guest_throughput", "value"]))
+        shift = float(np.log2(chunk / PAGE))
+        rows.append((chunk, shift, float(stall["value"]), float(stall["high"]),
+                     float(values.loc["stall_p999", "value"]) if "stall_p999" in values.index else np.nan, lost,
+                     float(values.loc["clear_cpu_time", "value"])))  # fmt: skip
+        if float(stall["high"]) <= allowed:
+            break
+    names = ["chunk_bytes", "shift", "stall_s", "stall_high_s", "p999_s", "lost_share", "clear_s"]
+    frame = pd.DataFrame(rows, columns=names)
+    good = frame[frame["stall_high_s"] <= allowed]
+    take = int((good if len(good) else frame.nsmallest(1, "stall_high_s"))["chunk_bytes"].iloc[0])
+    return Lock(frame, take, allowed, len(good) > 0, own)
+
+
+def _scenario(guest: Guest, chunk: int) -> Scenario:
+    """The guest as a migration's scenario: its writes are spread over all of its memory."""
+    first = guest.dirty[0]
+    seconds = first.seconds if isinstance(first, Measured) else 1.0
+    pages = first.pages if isinstance(first, Measured) else distinct(first.pages(guest.pages), seconds)
+    running = RunningGuest(
+        vcpus=guest.vcpus, memory_bytes=guest.memory, link_bits=guest.link, dirty_seconds=seconds,
+        dirty_bytes_per_s=pages * PAGE / seconds,
+    )  # fmt: skip
+    case = standard_scenario(guest.architecture).changed({"workload": {"clear_chunk": chunk}})
+    if guest.dirty_tracking:
+        case = case.changed({"policy": {"dirty_tracking": guest.dirty_tracking}})
+    if guest.ring_entries:
+        case = case.changed({"workload": {"clear_when": "ring", "ring_entries": guest.ring_entries}})
+    return apply(running, case)

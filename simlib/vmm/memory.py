@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The memory of a migration by cells and classes: which share has yet to be sent, and which the log calls clean.
+
+The memory is divided into cells, in the order in which it is sent, and its pages into classes (`Pages`). What is random
+in which page is written when is left out, as there are many pages: shares are means.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simlib.machine_code import kept
+from simlib.vmm import rules
+
+Floats = NDArray[np.float64]
+
+CELLS = 128
+"""Cells of the memory."""
+
+
+class Pages(NamedTuple):
+    """The pages of a guest by class; arrays of shape (classes,).
+
+    - `count`: pages.
+    - `rate`: writes to each a second, while the guest runs undisturbed.
+    - `sweep`: 1: they are written one after the other, so that each is written once in 1/`rate`; 0: at random.
+    - `first`, `last`: between which shares of the memory they lie.
+    - `zero`: 1: pages of zeros, as they never were written.
+    """
+
+    count: Floats
+    rate: Floats
+    sweep: Floats
+    first: Floats
+    last: Floats
+    zero: Floats
+
+
+class Line(NamedTuple):
+    """How the memory gets to the other side, and what of the source's host matters for it.
+
+    - `page_bytes`: of a page as QEMU counts it.
+    - `page_s`: to send a page at full speed, s.
+    - `zero_s`: to look at a page of zeros, s.
+    - `switch_s`: time for which the guest stands beside what is sent then, s.
+    - `state_bytes`: what is sent beside memory.
+    - `sync_s`: to get the bitmap, s.
+    - `chunk_pages`: pages that one CLEAR covers; 0: GET clears, or rings are reset.
+    - `vcpus`: of the guest.
+    - `ring_entries`: of each vCPU's dirty ring; 0: there are none.
+    - `late_s`: for which a throttled vCPU sleeps longer than it was told, s.
+    """
+
+    page_bytes: float = 4096.0
+    page_s: float = 1e-6
+    zero_s: float = 1e-7
+    switch_s: float = 0.005
+    state_bytes: float = 113_000.0
+    sync_s: float = 0.0
+    chunk_pages: float = 0.0
+    vcpus: float = 1.0
+    ring_entries: float = 0.0
+    late_s: float = 1e-4
+
+
+class Memory(NamedTuple):
+    """Shares of pages by cell and class, shape (cells, classes), but for the last three.
+
+    - `held`: pages.
+    - `bitmap`: share that has yet to be sent.
+    - `clean`: share that was not written since the log cleared it.
+    - `taken`: share that GET gave and CLEAR has not cleared yet.
+    - `since`: the guest's time up to which `clean` holds.
+    - `fresh`, shape (cells,): whether CLEAR may have something to do in a cell since the last GET.
+    - `at`, shape (1,): the cell that is sent next.
+    """
+
+    held: Floats
+    bitmap: Floats
+    clean: Floats
+    taken: Floats
+    since: Floats
+    fresh: NDArray[np.bool_]
+    at: NDArray[np.int64]
+
+
+@kept(nogil=True)
+def distinct_pages(pages: Pages, seconds: float) -> float:
+    """Distinct pages that the guest writes within a time."""
+    found = 0.0
+    for kind in range(len(pages.count)):
+        touches = pages.rate[kind] * seconds
+        found += pages.count[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
+    return found
+
+
+@kept(nogil=True)
+def new_memory(pages: Pages, by_get: bool) -> Memory:
+    """All of it has yet to be sent; the log has just been enabled, or calls everything dirty."""
+    kinds = len(pages.count)
+    held = np.zeros((CELLS, kinds))
+    for kind in range(kinds):
+        width = pages.last[kind] - pages.first[kind]
+        for cell in range(CELLS):
+            part = min((cell + 1) / CELLS, pages.last[kind]) - max(cell / CELLS, pages.first[kind])
+            if part > 0:
+                held[cell, kind] = pages.count[kind] * part / width
+    clean = np.full((CELLS, kinds), 1.0 if by_get else 0.0)
+    return Memory(
+        held, np.ones((CELLS, kinds)), clean, 1 - clean, np.zeros((CELLS, kinds)), np.ones(CELLS, np.bool_),
+        np.zeros(1, np.int64),
+    )  # fmt: skip
+
+
+@kept(nogil=True)
+def pages_left(memory: Memory) -> float:
+    """Pages that have yet to be sent, as far as the bitmap knows."""
+    return float((memory.bitmap * memory.held).sum())
+
+
+@kept(nogil=True)
+def _age(pages: Pages, memory: Memory, cell: int, guest: float) -> None:
+    """Let pages of a cell be written until the guest's time `guest`."""
+    clean, since = memory.clean, memory.since
+    for kind in range(len(pages.count)):
+        passed = guest - since[cell, kind]
+        if passed <= 0 or pages.rate[kind] == 0:
+            continue
+        if pages.sweep[kind] == 0:
+            clean[cell, kind] *= np.exp(-pages.rate[kind] * passed)
+        else:  # each is written once a sweep: as many every moment
+            clean[cell, kind] = max(0.0, clean[cell, kind] - pages.rate[kind] * passed)
+        since[cell, kind] = guest
+
+
+@kept(nogil=True)
+def synchronise(pages: Pages, memory: Memory, guest: float, by_get: bool) -> float:
+    """Get the log, and clear it if GET does so; pages that are new in the bitmap."""
+    held, bitmap, clean, taken = memory.held, memory.bitmap, memory.clean, memory.taken
+    new = 0.0
+    for cell in range(CELLS):
+        _age(pages, memory, cell, guest)
+    for kind in range(len(pages.count)):
+        waits, everywhere = 0.0, 0.0
+        for cell in range(CELLS):
+            waits += (bitmap[cell, kind] - taken[cell, kind]) * held[cell, kind]
+            everywhere += (1 - taken[cell, kind]) * held[cell, kind]
+        # A sweep does not come back soon to where it was when the pages that wait were written.
+        apart = 1 / max(1 - waits / everywhere, 1e-9) if pages.sweep[kind] > 0 and everywhere > 0 else 1.0
+        for cell in range(CELLS):
+            logged = 1 - clean[cell, kind] - taken[cell, kind]  # written since its last CLEAR, and not known yet
+            old = bitmap[cell, kind] - taken[cell, kind]
+            share = logged * apart * (1 - old / (1 - taken[cell, kind])) if taken[cell, kind] < 1 else 0.0
+            share = min(max(share, 0.0), 1 - bitmap[cell, kind])
+            new += share * held[cell, kind]
+            bitmap[cell, kind] += share
+            if by_get:
+                clean[cell, kind] = 1.0
+            else:
+                taken[cell, kind] = 1 - clean[cell, kind]
+    memory.fresh[:] = True
+    return new
+
+
+@kept(nogil=True)
+def _clear(pages: Pages, memory: Memory, chunk_cells: int, guest: float) -> None:
+    """CLEAR the chunk that the next cell lies in, before the first of its pages is sent."""
+    at = int(memory.at[0])
+    if not memory.fresh[at] or (memory.bitmap[at] * memory.held[at]).sum() == 0:
+        return
+    first = at // chunk_cells * chunk_cells
+    for cell in range(first, min(CELLS, first + chunk_cells)):
+        _age(pages, memory, cell, guest)
+        for kind in range(len(pages.count)):
+            memory.clean[cell, kind] += memory.taken[cell, kind]
+            memory.taken[cell, kind] = 0.0
+        memory.fresh[cell] = False
+
+
+@kept(nogil=True)
+def send_cell(
+    pages: Pages, memory: Memory, line: Line, guest: float, room_bytes: float, room_s: float
+) -> tuple[float, float, float]:
+    """Send what waits in the next cell, as far as there is room; bytes, time in s, and pages that were sent."""
+    if line.chunk_pages > 0:
+        _clear(pages, memory, max(1, round(line.chunk_pages * CELLS / pages.count.sum())), guest)
+    at, normal, zeros = int(memory.at[0]), 0.0, 0.0
+    for kind in range(len(pages.count)):
+        waits = memory.bitmap[at, kind] * memory.held[at, kind]
+        if pages.zero[kind] > 0:
+            zeros += waits
+        else:
+            normal += waits
+    own_bytes = normal * (line.page_bytes + rules.HEADER) + zeros * rules.ZERO_PAGE
+    own_s = normal * line.page_s + zeros * line.zero_s
+    part = min(1.0, room_bytes / own_bytes if own_bytes > 0 else 1.0, room_s / own_s if own_s > 0 else 1.0)
+    if part < 1:
+        memory.bitmap[at] *= 1 - part
+    else:
+        memory.bitmap[at] = 0.0
+        memory.at[0] = (at + 1) % CELLS
+    return part * own_bytes, part * own_s, part * (normal + zeros)
+
+
+@kept(nogil=True)
+def missing_shares(pages: Pages, memory: Memory, guest: float) -> Floats:
+    """Share of each class that the other side does not have, at the guest's time `guest`, shape (classes,)."""
+    found = np.zeros(len(pages.count))
+    for cell in range(CELLS):
+        _age(pages, memory, cell, guest)
+        for kind in range(len(pages.count)):
+            there = (1 - memory.bitmap[cell, kind]) * min(1.0, memory.clean[cell, kind] + memory.taken[cell, kind])
+            found[kind] += (1 - there) * memory.held[cell, kind]
+    return found / np.maximum(pages.count, 1.0)
