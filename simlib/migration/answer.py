@@ -47,9 +47,9 @@ class Migration(Result):
 
     FIGURES: ClassVar[Mapping[str, Callable[[Any], pd.DataFrame]]] = {"migration_passes": lambda one: one.passes}
 
-    def row(self, plan: str) -> pd.Series:
+    def row(self, plan: str) -> dict[str, Any]:
         """A plan's row."""
-        return self.frame.set_index("plan").loc[plan]
+        return {str(name): value for name, value in self.frame.set_index("plan").loc[plan].items()}
 
     def paste(self, target: str) -> str:
         """The plan that is taken, for ``qmp``, ``virsh``, ``kubevirt`` or ``cloud-hypervisor``."""
@@ -83,7 +83,7 @@ class Migration(Result):
             said.append(missed)
         return said
 
-    def _stands(self, now: pd.Series) -> str:
+    def _stands(self, now: dict[str, Any]) -> str:
         """What the settings that stand come to."""
         share = now["converges"]
         if share >= SURE:
@@ -98,7 +98,7 @@ class Migration(Result):
         return (f"Whether it converges as it is cannot be told from what was measured: {share:.0%} of the guests that "
                 f"may have been measured do; with the others {why}. Measure over 10 and 60 s, too")  # fmt: skip
 
-    def _stalls(self, then: pd.Series) -> str:
+    def _stalls(self, then: dict[str, Any]) -> str:
         """What makes vCPUs wait."""
         if self.take.postcopy:
             return (f"After the switch a vCPU waits {_range(then, 'fault_s', say_seconds)} for each page that is not "
@@ -108,11 +108,11 @@ class Migration(Result):
                     f"{_range(then, 'sleep_s', say_seconds)} at a time")  # fmt: skip
         return "Nothing throttles the guest"
 
-    def _missed(self, then: pd.Series) -> str:
+    def _missed(self, then: dict[str, Any]) -> str:
         """Which wishes are not kept, and what was reached."""
         if self.keeps:
             return ""
-        best = {
+        best: dict[str, tuple[str, Callable[[float], str], str]] = {
             "downtime": ("downtime_s", say_seconds, "a downtime of"),
             "within": ("total_s", say_seconds, "a time of"),
             "guest_keeps": ("guest_share", _percent, "a guest that keeps"),

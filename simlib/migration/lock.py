@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,14 +48,14 @@ class Lock:
 
     def says(self) -> str:
         """One sentence."""
-        rows = self.frame.set_index("chunk_bytes")
-        now = rows.loc[self.own]
+        rows: dict[int, Any] = {row["chunk_bytes"]: row for row in self.frame.to_dict("records")}
+        now = rows[self.own]
         lost = f"{100 * now['lost_share']:.2g} % of its time"
         said = (f"mmu_lock: with CLEARs of {format_size(self.own)} a vCPU waits for up to "
                 f"{say_seconds(now['stall_high_s'])} at a time, and the guest loses {lost} to it")  # fmt: skip
         if self.take == self.own and self.keeps:
             return f"{said}: there is nothing to set"
-        then = rows.loc[self.take]
+        then = rows[self.take]
         set_to = f"-global migration.x-clear-bitmap-shift={int(then['shift'])} ({format_size(self.take)})"
         if self.keeps:
             return f"{said}. Start QEMU with {set_to}: {say_seconds(then['stall_high_s'])}"
@@ -80,14 +81,11 @@ def lock_of(
                            progress=parallel.portion(progress, number / 4, (number + 1) / 4))  # fmt: skip
         except InputError as error:
             return f"mmu_lock is not told: {error}"
-        values = found.frame.set_index("metric")
-        stall = values.loc["longest_stall"]
-        lost = 1 - min(1.0, float(values.loc["guest_throughput", "value"]))
-        shift = float(np.log2(chunk / PAGE))
-        rows.append((chunk, shift, float(stall["value"]), float(stall["high"]),
-                     float(values.loc["stall_p999", "value"]) if "stall_p999" in values.index else np.nan, lost,
-                     float(values.loc["clear_cpu_time", "value"])))  # fmt: skip
-        if float(stall["high"]) <= allowed:
+        values, high = found.metrics, dict(zip(found.frame["metric"], found.frame["high"], strict=True))
+        stall, lost = float(high["longest_stall"]), 1 - min(1.0, values["guest_throughput"])
+        rows.append((chunk, float(np.log2(chunk / PAGE)), values["longest_stall"], stall, values["stall_p999"], lost,
+                     values["clear_cpu_time"]))  # fmt: skip
+        if stall <= allowed:
             break
     names = ["chunk_bytes", "shift", "stall_s", "stall_high_s", "p999_s", "lost_share", "clear_s"]
     frame = pd.DataFrame(rows, columns=names)

@@ -169,5 +169,5 @@ def table_of(plan_outcomes: dict[str, list[Outcome]], wishes: Wishes) -> pd.Data
             low, middle, high = np.quantile(of[column].astype(float), [0.05, 0.5, 0.95])
             row |= {column: middle, f"{column}_low": low, f"{column}_high": high}
         kept = pd.DataFrame([one.meets(wishes) for one in outcomes]).mean()
-        rows.append(row | {f"keeps_{wish.replace(' ', '_')}": float(share) for wish, share in kept.items()})
+        rows.append(row | {f"keeps_{str(wish).replace(' ', '_')}": float(share) for wish, share in kept.items()})
     return pd.DataFrame(rows)

@@ -34,6 +34,9 @@ RATES = 16
 _LOOSE = 0.3
 """Weight of what was supposed, over that of a point that is off by its error."""
 
+_WHOLE = 1e-3
+"""How exactly the pages of all rates are the memory, as a share of it."""
+
 _CLASSES = 8
 """Classes of pages by Zipf's law."""
 
@@ -66,7 +69,8 @@ class Known:
     - `writes`: a second, of all vCPUs, each to one page.
     - `working_set`: pages that they go to.
     - `zipf`: exponent of their popularity; 0: all alike.
-    - `sweep`: whether they are written one after the other.
+    - `sweep`: whether they are written one after the other. With CLEAR by chunks where it is decides; the course, which
+      knows only means, may then be off by a tenth.
     """
 
     writes: float
@@ -166,8 +170,13 @@ def _mixture(points: Sequence[Measured], memory: float, random: np.random.Genera
     matrix = -np.expm1(-np.outer(times, rates))
     supposed *= seen[-1] / (matrix[-1] @ supposed)
     exact = 1.0 / (seen * np.array([max(one.error, 0.005) for one in points]))
-    rows = np.vstack([matrix * exact[:, None], _LOOSE * np.diag(1 / supposed)])
-    found = lsq_linear(rows, np.append(seen * exact, np.full(RATES, _LOOSE)), bounds=(0.0, memory)).x
+    still = max(memory - supposed.sum(), 0.01 * memory)  # pages that are not written: all together are the memory
+    supposed = np.append(supposed, still)
+    seen_of = np.column_stack([matrix, np.zeros(len(times))]) * exact[:, None]
+    rows = np.vstack([seen_of, np.full((1, RATES + 1), 1 / (_WHOLE * memory))]) * supposed
+    rows = np.vstack([rows, _LOOSE * np.eye(RATES + 1)])
+    goal = np.concatenate([seen * exact, [1 / _WHOLE], np.full(RATES + 1, _LOOSE)])
+    found = (supposed * lsq_linear(rows, goal, bounds=(0.0, np.inf)).x)[:-1]
     found *= min(1.0, memory / max(found.sum(), 1e-300))
     kept = found > 1e-9 * memory
     return classes(found[kept], rates[kept], memory)

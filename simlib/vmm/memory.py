@@ -24,14 +24,14 @@ CELLS = 128
 class Pages(NamedTuple):
     """The pages of a guest by class; arrays of shape (classes,).
 
-    - `count`: pages.
+    - `number`: pages.
     - `rate`: writes to each a second, while the guest runs undisturbed.
     - `sweep`: 1: they are written one after the other, so that each is written once in 1/`rate`; 0: at random.
     - `first`, `last`: between which shares of the memory they lie.
     - `zero`: 1: pages of zeros, as they never were written.
     """
 
-    count: Floats
+    number: Floats
     rate: Floats
     sweep: Floats
     first: Floats
@@ -91,23 +91,23 @@ class Memory(NamedTuple):
 def distinct_pages(pages: Pages, seconds: float) -> float:
     """Distinct pages that the guest writes within a time."""
     found = 0.0
-    for kind in range(len(pages.count)):
+    for kind in range(len(pages.number)):
         touches = pages.rate[kind] * seconds
-        found += pages.count[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
+        found += pages.number[kind] * (min(1.0, touches) if pages.sweep[kind] > 0 else -np.expm1(-touches))
     return found
 
 
 @kept(nogil=True)
 def new_memory(pages: Pages, by_get: bool) -> Memory:
     """All of it has yet to be sent; the log has just been enabled, or calls everything dirty."""
-    kinds = len(pages.count)
+    kinds = len(pages.number)
     held = np.zeros((CELLS, kinds))
     for kind in range(kinds):
         width = pages.last[kind] - pages.first[kind]
         for cell in range(CELLS):
             part = min((cell + 1) / CELLS, pages.last[kind]) - max(cell / CELLS, pages.first[kind])
             if part > 0:
-                held[cell, kind] = pages.count[kind] * part / width
+                held[cell, kind] = pages.number[kind] * part / width
     clean = np.full((CELLS, kinds), 1.0 if by_get else 0.0)
     return Memory(
         held, np.ones((CELLS, kinds)), clean, 1 - clean, np.zeros((CELLS, kinds)), np.ones(CELLS, np.bool_),
@@ -125,7 +125,7 @@ def pages_left(memory: Memory) -> float:
 def _age(pages: Pages, memory: Memory, cell: int, guest: float) -> None:
     """Let pages of a cell be written until the guest's time `guest`."""
     clean, since = memory.clean, memory.since
-    for kind in range(len(pages.count)):
+    for kind in range(len(pages.number)):
         passed = guest - since[cell, kind]
         if passed <= 0 or pages.rate[kind] == 0:
             continue
@@ -143,7 +143,7 @@ def synchronise(pages: Pages, memory: Memory, guest: float, by_get: bool) -> flo
     new = 0.0
     for cell in range(CELLS):
         _age(pages, memory, cell, guest)
-    for kind in range(len(pages.count)):
+    for kind in range(len(pages.number)):
         waits, everywhere = 0.0, 0.0
         for cell in range(CELLS):
             waits += (bitmap[cell, kind] - taken[cell, kind]) * held[cell, kind]
@@ -174,7 +174,7 @@ def _clear(pages: Pages, memory: Memory, chunk_cells: int, guest: float) -> None
     first = at // chunk_cells * chunk_cells
     for cell in range(first, min(CELLS, first + chunk_cells)):
         _age(pages, memory, cell, guest)
-        for kind in range(len(pages.count)):
+        for kind in range(len(pages.number)):
             memory.clean[cell, kind] += memory.taken[cell, kind]
             memory.taken[cell, kind] = 0.0
         memory.fresh[cell] = False
@@ -186,9 +186,9 @@ def send_cell(
 ) -> tuple[float, float, float]:
     """Send what waits in the next cell, as far as there is room; bytes, time in s, and pages that were sent."""
     if line.chunk_pages > 0:
-        _clear(pages, memory, max(1, round(line.chunk_pages * CELLS / pages.count.sum())), guest)
+        _clear(pages, memory, max(1, round(line.chunk_pages * CELLS / pages.number.sum())), guest)
     at, normal, zeros = int(memory.at[0]), 0.0, 0.0
-    for kind in range(len(pages.count)):
+    for kind in range(len(pages.number)):
         waits = memory.bitmap[at, kind] * memory.held[at, kind]
         if pages.zero[kind] > 0:
             zeros += waits
@@ -208,10 +208,10 @@ def send_cell(
 @kept(nogil=True)
 def missing_shares(pages: Pages, memory: Memory, guest: float) -> Floats:
     """Share of each class that the other side does not have, at the guest's time `guest`, shape (classes,)."""
-    found = np.zeros(len(pages.count))
+    found = np.zeros(len(pages.number))
     for cell in range(CELLS):
         _age(pages, memory, cell, guest)
-        for kind in range(len(pages.count)):
+        for kind in range(len(pages.number)):
             there = (1 - memory.bitmap[cell, kind]) * min(1.0, memory.clean[cell, kind] + memory.taken[cell, kind])
             found[kind] += (1 - there) * memory.held[cell, kind]
-    return found / np.maximum(pages.count, 1.0)
+    return found / np.maximum(pages.number, 1.0)

@@ -42,12 +42,13 @@ def postcopy(pages: Pages, missing: Floats, vcpus: float, line: Line, bandwidth:
     - `bandwidth`: max-postcopy-bandwidth, bytes/s; 0: no limit.
     - `wait_s`: from a fault to the page, s, beside the page's own time.
 
+    >>> import numpy as np
     >>> one = Pages(*(np.array([float(x)]) for x in (1000, 1, 0, 0, 1, 0)))
     >>> gone = postcopy(one, np.array([1.0]), 1.0, Line(page_s=1e-4), 0.0, 1e-3)
     >>> round(gone.total_s, 2), round(gone.requests)  # 1000 pages in a tenth of a second, of which few are asked for
     (0.1, 30)
     """
-    held, rate, zeros = pages.count * (1 - pages.zero), pages.rate, float((missing * pages.count * pages.zero).sum())
+    held, rate, zeros = pages.number * (1 - pages.zero), pages.rate, float((missing * pages.number * pages.zero).sum())
     normal = float((missing * held).sum())
     sent_bytes = normal * (line.page_bytes + rules.HEADER) + zeros * rules.ZERO_PAGE
     share = missing.copy()

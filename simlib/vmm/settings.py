@@ -80,7 +80,8 @@ class Settings:
         for name, value in named.items():
             if name not in known:
                 raise InputError(name, value, "is no setting that is modelled", nearest(name, known))
-        return cls(**{known[name]: value for name, value in named.items()})
+        values: dict[str, Any] = {known[name]: value for name, value in named.items()}
+        return cls(**values)
 
     def changed(self, **values: Any) -> Settings:
         """The same with other values."""

@@ -7,6 +7,8 @@ of whose memory as much is sent with auto-converge as was: time and downtime are
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -36,8 +38,9 @@ _OFF = Settings(max_bandwidth=0, downtime_limit=4000)
 _ON = Settings(max_bandwidth=0, downtime_limit=4000, auto_converge=True, cpu_throttle_initial=75, max_cpu_throttle=75)
 
 
-def _runs() -> pd.DataFrame:
-    return load(TABLE).frame.set_index("auto_converge")
+def _runs() -> dict[str, dict[Any, Any]]:
+    """The published rows, by whether auto-converge was on."""
+    return {row["auto_converge"]: row for row in load(TABLE).frame.to_dict("records")}
 
 
 def migrated(working_set: float, part: float, writes: float, zero_s: float, settings: Settings) -> Course:
@@ -45,7 +48,7 @@ def migrated(working_set: float, part: float, writes: float, zero_s: float, sett
 
     - `working_set`: bytes that are written; `part`: of those in use; `writes`: a second; `zero_s`: see `_ZERO_S`.
     """
-    off = _runs().loc["off"]
+    off = _runs()["off"]
     page_s = off["total_time_ms"] / 1e3 / (off["transferred_kb"] * 1024 / (PAGE + 8))
     hot, used = working_set / PAGE, min(MEMORY, working_set / part) / PAGE
     count = np.array([hot, used - hot, MEMORY / PAGE - used])
@@ -59,30 +62,30 @@ def migrated(working_set: float, part: float, writes: float, zero_s: float, sett
 def published_numbers(seed: int = 1, draws: int = DRAWS) -> pd.DataFrame:
     """Published times and amounts beside those of the guests that are drawn."""
     runs, random = _runs(), np.random.default_rng(seed)
-    sent = float(runs.loc["on", "transferred_kb"]) * 1024
+    sent = runs["on"]["transferred_kb"] * 1024
     found = []
     for _ in range(draws):
         writes, zero_s = (np.exp(random.uniform(*np.log(ends))) for ends in (_WRITES, _ZERO_S))
         own = (random.uniform(*_PART), writes, zero_s)
-        low, high = 2**28, 2**35  # by halves: more is sent of a larger working set
+        low, high = 2.0**28, 2.0**35  # by halves: more is sent of a larger working set
         for _ in range(24):
-            middle = np.sqrt(low * high)
+            middle = float(np.sqrt(low * high))
             low, high = (low, middle) if migrated(middle, *own, _ON).sent_bytes > sent else (middle, high)
         on, off = migrated(low, *own, _ON), migrated(low, *own, _OFF)
         found.append((off.completed, off.total_s, on.completed, on.total_s, on.downtime_s, on.sent_bytes, low))
     names = ["off_ends", "off_s", "on_ends", "on_s", "downtime_s", "sent", "working_set"]
     frame = pd.DataFrame(found, columns=names)
-    low, middle, high = (frame.quantile(q) for q in (0.05, 0.5, 0.95))
-    downtime = runs.loc["on", "downtime_ms"] / 1e3
+    downtime = runs["on"]["downtime_ms"] / 1e3
+
+    def three(name: str) -> tuple[float, float, float]:
+        middle, low, high = np.quantile(frame[name].to_numpy(float), [0.5, 0.05, 0.95])
+        return float(middle), float(low), float(high)
+
     rows = [
         ("off", "ends within 1487.5 s", 0.0, "share", COUNTED, frame["off_ends"].mean(), np.nan, np.nan),
-        ("on", "total time", runs.loc["on", "total_time_ms"] / 1e3, "s", HELD_OUT, *_three("on_s", middle, low, high)),
-        ("on", "downtime", downtime, "s", HELD_OUT, *_three("downtime_s", middle, low, high)),
-        ("on", "sent", sent / 1e9, "GB", FITTED, *(v / 1e9 for v in _three("sent", middle, low, high))),
+        ("on", "total time", runs["on"]["total_time_ms"] / 1e3, "s", HELD_OUT, *three("on_s")),
+        ("on", "downtime", downtime, "s", HELD_OUT, *three("downtime_s")),
+        ("on", "sent", sent / 1e9, "GB", FITTED, *(value / 1e9 for value in three("sent"))),
     ]
     columns = ["variant", "metric", "published", "unit", "role", "predicted", "low", "high"]
     return numbers(pd.DataFrame(rows, columns=columns).assign(vcpus=20), TABLE)
-
-
-def _three(name: str, middle: pd.Series, low: pd.Series, high: pd.Series) -> tuple[float, float, float]:
-    return float(middle[name]), float(low[name]), float(high[name])

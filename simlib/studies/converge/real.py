@@ -117,7 +117,7 @@ def predicted(runs: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
     """
     tail = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     rows = []
-    for number, row in enumerate(runs.to_dict("records")):
+    for number, row in enumerate(_records(runs)):
         random = np.random.default_rng([seed, number])
         rates = row["writes_per_s"] * np.exp(RATE_SPREAD * random.standard_normal(DRAWS))
         drawn = pd.DataFrame([expected({**row, "writes_per_s": float(rate)}) for rate in rates])
@@ -130,6 +130,10 @@ def predicted(runs: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
             found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
         rows.append(found)
     return pd.DataFrame(rows, index=runs.index)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def beside(runs: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
