@@ -21,7 +21,7 @@ TARGET = HERE / "arm64-curves.svg"
 BUILD = HERE.parent / "build"
 
 WITH_README_S = ("00-tour", "01-arm64-rwlock")
-WHICH = {"02-contention-lab": 1, "07-lockless-write-protect": 1, "10-your-own-host": 1}
+WHICH = {"02-contention-lab": 1, "07-lockless-write-protect": 1, "10-your-own-host": 1, "15-will-it-converge": 1}
 """Which figure of a notebook is its picture, where that is not the first. 00 and 01 have the README's."""
 
 

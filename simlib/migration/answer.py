@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -199,7 +199,7 @@ def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:
     rows = []
     for plan in shown:
         for number, seed in enumerate(seeds[:: max(1, len(seeds) // 8)][:8]):
-            pages, line, _ = guest.drawn(np.random.default_rng([17, seed]))
+            pages, line, _ = replace(guest, settings=plan.settings).drawn(np.random.default_rng([17, seed]))
             found = course(pages, line, plan.settings, 3600.0)
             for time, new, left, lost, sent, _ in found.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))

@@ -7,7 +7,7 @@ import pytest
 from lab_fakes import cell
 
 from simlib.errors import InputError
-from simlib.lab import load_experiment
+from simlib.lab import has_migrations, load_experiment, load_migrations
 from simlib.measurements import data_dir
 
 HEAD = 'name = "one"\ntarget = "x86_64"\n'
@@ -50,6 +50,10 @@ def test_lock_stat_is_reset_before_the_test_and_shown_after_it():
 
 @pytest.mark.parametrize("path", sorted((data_dir() / "experiments").glob("*.toml")), ids=lambda path: path.stem)
 def test_the_shipped_experiments_are_good(path):
+    if has_migrations(path):
+        labels = [one.label for one in load_migrations(path)]
+        assert len(labels) == len(set(labels))
+        return
     for spec in load_experiment(path):
         labels = [one.label for one in spec.cells()]
         assert len(labels) == len(set(labels))

@@ -16,9 +16,9 @@ from simlib.files import write_text, write_together
 from simlib.lab.cache import at_work, lab_dir, system_faults
 from simlib.lab.experiment import check_name
 from simlib.lab.migration.experiment import Migration
-from simlib.lab.migration.run import GAP_S, migrate, ticks_per_s
+from simlib.lab.migration.run import GAP_S, command_line, migrate, ticks_per_s
 from simlib.lab.native import host_provenance
-from simlib.lab.qemu import Qemu, find_qemu
+from simlib.lab.qemu import Qemu, find_qemu, shown
 from simlib.lab.targets import find_target
 from simlib.measurements.importers.tables import Column, measured_files
 from simlib.parallel import Progress
@@ -78,7 +78,7 @@ PASSES = (
 class Migrated:
     """What a file's migrations gave."""
 
-    qemu: str
+    qemu: Qemu
     found: list[tuple[Migration, dict[str, Any]]]
     """In the order of the file, without those that failed."""
     failures: dict[str, str]
@@ -101,7 +101,7 @@ def collect_migrations(
     - `progress`: told the label of the one that runs and the share that is done.
     """
     qemu = find_qemu(find_target("x86_64"))
-    ticks, outcome = dict[str, float](), Migrated(qemu.text, [], {})
+    ticks, outcome = dict[str, float](), Migrated(qemu, [], {})
     with at_work(alone=True), system_faults():
         for number, one in enumerate(migrations):
             share = number / len(migrations)
@@ -136,11 +136,13 @@ def write_migrations(collected: Migrated, folder: Path, name: str) -> list[Path]
     check_name("--name", name)
     if not collected.found:
         raise SimlibError("no migration gave a result: nothing is written")
-    host = host_provenance()
+    host, first = host_provenance(), collected.found[0][0]
+    command = shown(command_line(collected.qemu, first, "guest.bin", "unix:source.qmp,server=on,wait=off"))
     about = {
         "source": {"subject": "simlib lab migrate", "author": "simlib"},
-        "hardware": f"{host['cpu']}, {host['cpus']} CPUs; QEMU {collected.qemu}, both sides on this host",
+        "hardware": f"{host['cpu']}, {host['cpus']} CPUs; QEMU {collected.qemu.text}, both sides on this host",
         "command": "simlib lab migrate EXPERIMENT.toml --out DIR --name NAME",
+        "setup": {"kernels": {"host": {**host, "qemu": collected.qemu.text, "command": command}}},
         "notes": ["The guest is simlib/lab/migration/guest.S: nothing but writes at a known rate."],
         "caveats": ["The guest is emulated (TCG), so KVM's lock is not in these times; QEMU's decisions are."],
     }

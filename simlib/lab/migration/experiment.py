@@ -84,10 +84,10 @@ class Migration:
     @property
     def label(self) -> str:
         """What it is called while it runs."""
-        habit = self.habit
+        habit, after = self.habit, f", postcopy after {self.postcopy_after_s:g} s" if self.postcopy_after_s else ""
         return (
             f"{self.experiment}: {habit.rate} writes/s over {habit.working_set >> 20}M, {habit.pattern}; "
-            f"{settings_text(self.settings)} ({self.repeat})"
+            f"{settings_text(self.settings)}{after} ({self.repeat})"
         )
 
     def key(self, qemu: str) -> str:

@@ -33,6 +33,16 @@ _BEGIN_S = 20.0
 _OVER = ("completed", "failed", "cancelled")
 
 
+def command_line(qemu: Qemu, migration: Migration, firmware: str, monitor: str) -> list[str]:
+    """QEMU's command for the source of a migration; the destination has ``-incoming``, too."""
+    accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[migration.accelerator]
+    return [
+        qemu.command, *(word for place in qemu.folders for word in ("-L", place)),
+        *("-accel", accelerator, "-machine", "pc", "-nodefaults", "-display", "none"),
+        *("-smp", str(migration.habit.vcpus), "-m", f"{migration.memory >> 20}M", "-bios", firmware, "-qmp", monitor),
+    ]  # fmt: skip
+
+
 class _Machine(AbstractContextManager["_Machine"]):
     """A QEMU that runs, with its monitor."""
 
@@ -40,13 +50,8 @@ class _Machine(AbstractContextManager["_Machine"]):
         self.folder, self.name = folder, "destination" if incoming else "source"
         socket, vcpus = folder / f"{self.name}.qmp", migration.habit.vcpus
         self.vcpus = vcpus
-        accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[migration.accelerator]
-        command = [
-            qemu.command, *(word for place in qemu.folders for word in ("-L", place)),
-            *("-accel", accelerator, "-machine", "pc", "-nodefaults", "-display", "none"),
-            *("-smp", str(vcpus), "-m", f"{migration.memory >> 20}M", "-bios", str(firmware)),
-            *("-qmp", f"unix:{socket},server=on,wait=off"), *(("-incoming", incoming) if incoming else ()),
-        ]  # fmt: skip
+        command = command_line(qemu, migration, str(firmware), f"unix:{socket},server=on,wait=off")
+        command += ["-incoming", incoming] if incoming else []
         self.log = (folder / f"{self.name}.log").open("w+")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)  # noqa: S603  # checked
         try:

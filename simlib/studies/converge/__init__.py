@@ -36,6 +36,7 @@ def held_out() -> pd.DataFrame:
     keys = [name for name in foretold if name in runs]
     keys = keys[: keys.index("limit_s") + 1]
     names = {f"{end}_{name}": f"{name}_{end}" for name in real.SPREAD for end in ("low", "high")}
+    names |= {"completed_share_ratio": "completed_share"}
     expected = runs[keys].merge(foretold, on=keys, how="left").drop(columns=keys).rename(columns=names)
     return real.beside(runs, expected.set_index(runs.index))
 
