@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +16,7 @@ from simlib.cli.output import Format, into_folder, paragraph, progress_bar, read
 from simlib.cli.questions import Output, grouped
 from simlib.errors import InputError
 from simlib.files import write_together
-from simlib.model.quantities import PS_PER_S, parse_bandwidth, parse_duration, parse_size
+from simlib.model.quantities import parse_bandwidth, parse_size
 
 
 class Target(StrEnum):
@@ -64,8 +63,8 @@ class Who:
     def guest(self) -> simlib.migration.Guest:
         """The guest."""
         from simlib.migration.guest import Guest, from_running
+        from simlib.migration.texts import parse_settings
         from simlib.vmm.dirtying import parse_dirty
-        from simlib.vmm.settings import Settings
 
         given: dict[str, Any] = {}
         if self.from_qemu:
@@ -82,28 +81,13 @@ class Who:
                            ("dirty", "--dirty '250000/s in 10s' (docs/migrate.md: how to measure it)")):  # fmt: skip
             if name not in given:
                 raise InputError(f"--{name}", "nothing", "is needed, and QEMU did not say", f"give {cure}")
-        settings = Settings(max_bandwidth=0)
-        if self.setting:
-            named = dict(_pair(one) for one in self.setting)
-            settings = Settings.of({"max-bandwidth": 0, **named})
         if self.architecture:
             given["architecture"] = self.architecture
         x86 = given.get("architecture", "x86-tdp") == "x86-tdp"
         given["dirty_tracking"] = self.dirty_tracking or ("pml" if x86 else "")
         if self.chunk:
             given["chunk"] = parse_size(self.chunk, "--chunk")
-        return Guest(**given, settings=settings, ring_entries=self.ring)
-
-
-def _pair(text: str) -> tuple[str, int | bool]:
-    """NAME=VALUE of QEMU's."""
-    name, _, value = text.partition("=")
-    words: dict[str, int | bool] = {"on": True, "off": False, "true": True, "false": False}
-    if value in words:
-        return name, words[value]
-    if not re.fullmatch(r"\d+", value, re.ASCII):
-        raise InputError("--set", text, "must be NAME=NUMBER, or NAME=on", "write --set downtime-limit=500")
-    return name, int(value)
+        return Guest(**given, settings=parse_settings(self.setting or ()), ring_entries=self.ring)
 
 
 @dataclass(frozen=True)
@@ -117,24 +101,11 @@ class Wished:
 
     def wishes(self) -> simlib.migration.Wishes:
         """The wishes."""
-        from simlib.migration import Wishes
+        from simlib.migration.texts import parse_wishes
 
-        def seconds(text: str, flag: str) -> float | None:
-            if not text:
-                return None
-            minutes = re.fullmatch(r"([0-9.]+)\s*min", text)
-            return float(minutes[1]) * 60 if minutes else parse_duration(text, flag) / PS_PER_S
-
-        keeps = None
-        if self.guest_keeps:
-            share = re.fullmatch(r"([0-9.]+)\s*(%?)", self.guest_keeps)
-            if share is None:
-                raise InputError("--guest-keeps", self.guest_keeps, "is no share", "write 80%")
-            keeps = float(share[1]) / (100 if share[2] else 1)
-        return Wishes(
-            seconds(self.downtime, "--downtime"), seconds(self.within, "--within"), keeps,
-            seconds(self.max_stall, "--max-stall"),
-        )  # fmt: skip
+        return parse_wishes(
+            downtime=self.downtime, within=self.within, guest_keeps=self.guest_keeps, max_stall=self.max_stall
+        )
 
 
 @grouped

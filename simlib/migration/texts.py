@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a user writes of a migration: wishes and settings, as the options of `simlib migrate` have them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from simlib.errors import InputError
+from simlib.migration.guest import Wishes
+from simlib.model.quantities import PS_PER_S, parse_duration
+from simlib.vmm.settings import Settings
+
+_MINUTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*min", re.ASCII)
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", re.ASCII)
+_SWITCH = {"on": True, "off": False, "true": True, "false": False}
+
+
+def parse_time(text: str, flag: str) -> float | None:
+    """Seconds of ``300ms`` or ``15min``; None of an empty text.
+
+    Raises `InputError` if it is no time.
+
+    - `flag`: the option that an error names.
+
+    >>> parse_time("15min", "--within"), parse_time("", "--within")
+    (900.0, None)
+    """
+    if not text:
+        return None
+    minutes = _MINUTES.fullmatch(text)
+    return float(minutes[1]) * 60 if minutes else parse_duration(text, flag) / PS_PER_S
+
+
+def parse_share(text: str, flag: str) -> float | None:
+    """A share such as ``80%`` or ``0.8``; None of an empty text.
+
+    Raises `InputError` if it is none.
+
+    >>> parse_share("80%", "--guest-keeps")
+    0.8
+    """
+    if not text:
+        return None
+    share = _SHARE.fullmatch(text)
+    if share is None:
+        raise InputError(flag, text, "is no share", "write 80%")
+    return float(share[1]) / (100 if share[2] else 1)
+
+
+def parse_wishes(*, downtime: str = "", within: str = "", guest_keeps: str = "", max_stall: str = "") -> Wishes:
+    """What is wished, each as the option of its name has it; an empty text is no wish.
+
+    Raises `InputError` if one cannot be read, or nobody can wish it.
+
+    >>> parse_wishes(downtime="300ms", guest_keeps="80%").said
+    'downtime <= 300ms, guest keeps 80%'
+    """
+    return Wishes(
+        parse_time(downtime, "--downtime"), parse_time(within, "--within"), parse_share(guest_keeps, "--guest-keeps"),
+        parse_time(max_stall, "--max-stall"),
+    )  # fmt: skip
+
+
+def parse_settings(texts: Iterable[str]) -> Settings:
+    """QEMU's settings from texts such as ``downtime-limit=500``; the bandwidth is unlimited unless one says otherwise.
+
+    Raises `InputError` if a text is no setting.
+
+    >>> parse_settings(["auto-converge=on"]).auto_converge
+    True
+    """
+    return Settings.of({"max-bandwidth": 0, **dict(_pair(one) for one in texts)})
+
+
+def _pair(text: str) -> tuple[str, int | bool]:
+    """NAME=VALUE of QEMU's."""
+    name, _, value = text.partition("=")
+    if value in _SWITCH:
+        return name, _SWITCH[value]
+    if not re.fullmatch(r"\d{1,19}", value, re.ASCII):
+        raise InputError("--set", text, "must be NAME=NUMBER, or NAME=on", "write --set downtime-limit=500")
+    return name, int(value)
