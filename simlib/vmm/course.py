@@ -151,10 +151,10 @@ def _course(
                 _judge(line, means, s, n)
             _write_down(passes, s, n, new)
             if _is_stuck(means, s, n):
-                s[_NOW] = limit_s
+                _pass_time(s, limit_s - s[_NOW])
                 break
         if s[_LEFT] < 0.5 or s[_LEFT] * line.page_bytes < s[_MAY_SWITCH]:
-            _look(pages, memory, line, s, n, by_get)
+            _write_down(passes, s, n, _look(pages, memory, line, s, n, by_get))
             s[_SENT] += s[_LEFT] * (line.page_bytes + rules.HEADER)
             down, completed = line.switch_s + s[_LEFT] * line.page_s, True
         else:
