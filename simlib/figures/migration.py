@@ -74,34 +74,40 @@ _PASSES = {"plan": TEXT, "guest": number(0), "time_s": number(0), "left_bytes": 
 
 @reads("table", _PASSES)
 def migration_passes(rows: pd.DataFrame, title: str = "Passes of the migration") -> go.Figure:
-    """What is dirty after each synchronisation, and what throttling takes of the guest; a line a guest that may be.
+    """What is dirty after each synchronisation, and what throttling leaves to the guest; a line a guest that may be.
+
+    Time goes on to twice the end of the plan that ends first. Longer lines go out of the picture.
 
     - `rows`: columns ``plan``, ``guest``, ``time_s``, ``left_bytes`` and ``lost_percent``, a row a synchronisation.
 
     >>> table = pd.DataFrame({"plan": "as it is", "guest": 0, "time_s": [0.0, 2.0], "left_bytes": [2.0**30, 2.0**29],
     ...                       "lost_percent": [0.0, 20.0]})
-    >>> migration_passes(table).data[0].y
-    array([1. , 0.5])
+    >>> migration_passes(table).data[0].y, migration_passes(table).data[1].y
+    (array([1. , 0.5]), array([100.,  80.]))
     """
     figure = subplots(
-        2, 1, shared_xaxes=True, vertical_spacing=0.09, row_heights=[0.66, 0.34],
-        subplot_titles=["dirty after each synchronisation", "what throttling takes of the guest"],
+        2, 1, shared_xaxes=True, vertical_spacing=0.12, row_heights=[0.64, 0.36],
+        subplot_titles=["dirty after each synchronisation", "what throttling leaves to the guest"],
     )  # fmt: skip
+    shown = rows.assign(gib=rows["left_bytes"] / 2**30, kept=100 - rows["lost_percent"])
     for name, colour in _colours(in_order(rows["plan"])).items():
-        for number_of, part in rows[rows["plan"] == name].groupby("guest", sort=False):
-            first = number_of == rows.loc[rows["plan"] == name, "guest"].iloc[0]
-            for row, column, factor, shape in ((1, "left_bytes", 2.0**-30, "linear"), (2, "lost_percent", 1.0, "hv")):
+        of_plan = shown[shown["plan"] == name]
+        for number_of, part in of_plan.groupby("guest", sort=False):
+            first = number_of == of_plan["guest"].iloc[0]
+            for row, column, shape in ((1, "gib", "linear"), (2, "kept", "hv")):
                 figure.add_scatter(
-                    x=part["time_s"], y=factor * part[column].to_numpy(), mode="lines", opacity=0.6, name=name,
+                    x=part["time_s"], y=part[column].to_numpy(), mode="lines", opacity=0.6, name=name,
                     line={"color": colour, "width": 1.5, "shape": shape}, legendgroup=name, row=row, col=1,
                     showlegend=bool(first and row == 1),
                     hovertemplate="%{x:.4g} s: %{y:.3g}<extra>%{fullData.name}</extra>",
                 )  # fmt: skip
-    least = float(rows.loc[rows["left_bytes"] > 0, "left_bytes"].min()) if (rows["left_bytes"] > 0).any() else 1.0
-    figure.update_yaxes(title="GiB", type="log", row=1)
-    figure.update_yaxes(range=[math.log10(least / 2**30) - 0.2, None], row=1)
-    figure.update_yaxes(title="%", range=[-2, 102], row=2)
-    figure.update_xaxes(title="time since the migration began, s", rangemode="tozero", row=2)
+    dirty = shown.loc[shown["gib"] > 0, "gib"]
+    ends = rows.groupby("plan")["time_s"].max()
+    figure.update_yaxes(title="GiB", type="log", dtick=1, row=1)
+    figure.update_yaxes(range=[math.log10(dirty.min() if len(dirty) else 1.0) - 0.2, None], row=1)
+    figure.update_yaxes(title="%", range=[-2, 104], row=2)
+    figure.update_xaxes(range=[0, min(ends.max(), 2 * ends.min()) * 1.02])
+    figure.update_xaxes(title="time since the migration began, s", row=2)
     figure.update_layout(height=520)
     return titled(figure, title, "simulated: a line a guest that may have been measured", rows_of=1)
 
