@@ -355,18 +355,18 @@ def explore(
 
     Example: simlib explore --query 'architecture=arm64&guest.vcpus=128&strategy=every-64&pin=whole-ioctl'
     """
-    from simlib.explorer.state import State
+    from simlib import explorer
+    from simlib.explorer.state import PAGES, State, page_of
 
-    state = State(simlib.load_scenario(scenario)) if scenario is not None else State.from_query(query)
+    asks, finds = PAGES[page_of(query) if scenario is None else ""]
+    state = State(simlib.load_scenario(scenario)) if scenario is not None else getattr(explorer, asks).from_query(query)
     if table is None:
         from simlib.explorer.server import explore as run
 
         asked = state.query if scenario is not None or query else ""
         raise typer.Exit(run(port=port, browser=browser, query=asked, lab=lab))
-    from simlib.explorer.findings import find
-
     with progress_bar() as progress:
-        found = find(state, progress)
+        found = getattr(explorer, finds)(state, progress)
     write_text(table, found.table().to_csv(index=False))
     say(f"wrote {table}")
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interactive what-ifs: widgets over `simlib.sampling` and `simlib.figures`.
+"""The interactive what-ifs: widgets over `simlib.sampling`, `simlib.migration` and `simlib.figures`.
 
-`page` is the explorer, in a page without code (`server` shows it) or in a cell: `controls`, the `canvas` of figures,
-and `words`. `state` is what it asks, as an address and as a file; `answers` computes, `findings` keeps what is known so
-far, and `drawing` draws it.
+Two pages without code (`server` shows them), or cells: `page` is about strategies for mmu_lock, `migration_page` about
+one migration, and `tabs` has both. `base` is what they share: `fields` that ask, the `canvas` of figures, and what runs
+in the background. `state` and `migration_state` are what is asked, as an address; `answers` computes, `findings` keeps
+what is known so far, `drawing` draws it, and `words` says it.
 
 Names are imported when they are first used: the server needs nothing of what its page does.
 """
@@ -16,15 +17,23 @@ from simlib import later
 
 if TYPE_CHECKING:
     from simlib.explorer.findings import Findings, find
+    from simlib.explorer.migration_findings import find_migration
+    from simlib.explorer.migration_page import MigrationPage
+    from simlib.explorer.migration_state import MigrationState
     from simlib.explorer.page import Explorer
     from simlib.explorer.state import State
+    from simlib.explorer.tabs import Tabs
 
-__all__ = ["Explorer", "Findings", "State", "find"]
+__all__ = ["Explorer", "Findings", "MigrationPage", "MigrationState", "State", "Tabs", "find", "find_migration"]
 
 _HOMES = {
     "findings": ("Findings", "find"),
+    "migration_findings": ("find_migration",),
+    "migration_page": ("MigrationPage",),
+    "migration_state": ("MigrationState",),
     "page": ("Explorer",),
     "state": ("State",),
+    "tabs": ("Tabs",),
 }
 """Modules, and the public names that they hold; a test holds them against what type checkers are told above."""
 

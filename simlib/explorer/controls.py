@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from simlib.decision.standard import guests
 from simlib.decision.strategies import HOLDS, SPLITS
-from simlib.errors import InputError
+from simlib.explorer.fields import BELOW, Fields, button, note, wide, widget_of
+from simlib.explorer.keys import Key, nearest
 from simlib.explorer.state import State, read_value
 from simlib.fits import UncertainCosts, choose_fit
 from simlib.model.architectures import ARCHITECTURES
@@ -26,27 +25,7 @@ from simlib.model.quantities import format_duration, format_size
 from simlib.model.scenario import Scenario, differences
 
 _MODES = ("default", "lockless", "read", "write")
-_BELOW = "0 0 {} 122px"
-"""Margins of what stands below a control."""
-
 _SIZES = tuple(format_size(2**k) for k in range(24, 45))
-
-SETTLED_S = 0.25
-"""How long a slider must rest before its value is asked about, s."""
-
-
-class Key(NamedTuple):
-    """One key of a scenario file that the explorer has a control for."""
-
-    table: str
-    name: str
-    label: str
-    words: tuple[Any, ...] = ()
-    """What it may be; empty: a text as the file has it."""
-    help: str = ""
-    steps: tuple[Any, ...] = ()
-    """Values that its slider has, as a file has them; empty: it has no slider."""
-
 
 KEYS: dict[str, tuple[Key, ...]] = {
     "Guest": (
@@ -117,7 +96,7 @@ def _of(scenario: Scenario, key: Key) -> tuple[Any, dataclasses.Field[Any]]:
     return getattr(section, key.name), field
 
 
-class Controls:
+class Controls(Fields[State]):
     """All controls of a page, and what is wrong with them.
 
     - `changed`: called with the new state after a control was let go with a value that breaks no rule.
@@ -133,76 +112,44 @@ class Controls:
     """
 
     def __init__(self, state: State, changed: Callable[[State], None]) -> None:
-        self._state, self._changed, self._quiet = state, changed, False
-        self._sliders: dict[str, Any] = {}
-        self._moving: dict[str, asyncio.TimerHandle] = {}
-        self.errors: dict[str, str] = {}
-        self._notes: dict[str, widgets.HTML] = {}
-        self._widgets: dict[str, Any] = {}
-        self._keys = {f"{key.table}.{key.name}": key for keys in KEYS.values() for key in keys}
-        self.choice, self.folds = self._build()
-        self.show(state)
+        super().__init__((key for keys in KEYS.values() for key in keys), state, changed)
 
-    @property
-    def state(self) -> State:
-        """What is asked: the last values that broke no rule."""
-        return self._state
+    def _fill(self, state: State) -> None:
+        self._widgets["architecture"].value = state.architecture
+        self._widgets["strategy"].value = state.strategy
+        self._widgets["named"].value = state.strategy if state.strategy in (OWN, *NAMED) else ""
+        self._meaning.value = Markup("<small>{}</small>").format(meaning(state.strategy))
+        super()._fill(state)
+        self._pins.children = [
+            button(f"✕ {pin}", partial(self._unpin, pin), tooltip=f"unpin {pin}") for pin in state.pins
+        ]
+        self._show_costs(state)
 
-    def set(self, name: str, value: Any) -> None:
-        """Set a control, as its user does."""
-        widget = self._widgets[name]
-        widget.value = str(value) if isinstance(widget, widgets.Text) else value
+    def _value(self, state: State, key: Key) -> Any:
+        return value_of(state.scenario, key)
 
-    def show(self, state: State) -> None:
-        """Set every control to a state without telling anybody."""
-        self._state, self._quiet = state, True
-        try:
-            self._widgets["architecture"].value = state.architecture
-            self._widgets["strategy"].value = state.strategy
-            self._widgets["named"].value = state.strategy if state.strategy in (OWN, *NAMED) else ""
-            self._meaning.value = Markup("<small>{}</small>").format(meaning(state.strategy))
-            for name, key in self._keys.items():
-                value, widget = value_of(state.scenario, key), self._widgets[name]
-                widget.value = value if key.words else str(value)
-                if name in self._sliders:
-                    self._sliders[name].value = nearest_step(state.scenario, key)
-            self._pins.children = [
-                button(f"✕ {pin}", partial(self._unpin, pin), tooltip=f"unpin {pin}") for pin in state.pins
-            ]
-            self._show_costs(state)
-        finally:
-            self._quiet = False
-        self.errors.clear()
-        for note in self._notes.values():
-            note.value = ""
+    def _step(self, state: State, key: Key) -> int:
+        return nearest_step(state.scenario, key)
 
     def _build(self) -> tuple[widgets.Widget, widgets.Widget]:
         """What chooses guest and strategy, and the folds below it."""
-        self._widgets = {
-            "architecture": widgets.Dropdown(options=architectures(), description="architecture", **_wide()),
+        others = {
+            "architecture": widgets.Dropdown(options=architectures(), description="architecture", **wide()),
             "preset": widgets.Dropdown(
                 options=[("choose one by name …", ""), *((name, name) for name in guests())],
-                description="guest", **_wide(),
+                description="guest", **wide(),
             ),
             "named": widgets.Dropdown(
                 options=[("as it is now (own)", OWN), *((name, name) for name in NAMED), ("the one typed below", "")],
-                description="strategy", tooltip="when CLEAR lets go of mmu_lock", **_wide(),
+                description="strategy", tooltip="when CLEAR lets go of mmu_lock", **wide(),
             ),
             "strategy": widgets.Text(
                 description="or type one", continuous_update=False, placeholder="held >= 20us",
-                tooltip="a named policy, or a condition such as held >= 20us and waiters >= 1", **_wide(),
+                tooltip="a named policy, or a condition such as held >= 20us and waiters >= 1", **wide(),
             ),
         }  # fmt: skip
-        self._widgets |= {name: _widget(key) for name, key in self._keys.items()}
-        for name in self._widgets:
-            self._observe(name)
-        for name, key in self._keys.items():
-            if key.steps:
-                self._sliders[name] = slider = widgets.IntSlider(
-                    max=len(key.steps) - 1, readout=False, tooltip=key.label, layout=widgets.Layout(flex="1 1 60px")
-                )
-                slider.observe(partial(self._slide, name), names="value")
-        self._notes["pins"], self._meaning = note(), widgets.HTML(layout=widgets.Layout(margin=_BELOW.format("4px")))
+        self._make(others)
+        self._notes["pins"], self._meaning = note(), widgets.HTML(layout=widgets.Layout(margin=BELOW.format("4px")))
         self._pins, self._costs = widgets.Box(layout=widgets.Layout(flex_flow="row wrap")), widgets.VBox()
         heads = self._shown("architecture", "preset", "named", "strategy")
         pin = button("Pin this strategy", self._pin, tooltip="keep it in the table and the pictures")
@@ -210,79 +157,21 @@ class Controls:
         folds = widgets.Accordion([*parts, self._costs], titles=(*KEYS, "Costs"), selected_index=0)
         return widgets.VBox([*heads, self._meaning, pin, self._notes["pins"], self._pins]), folds
 
-    def _slide(self, name: str, change: Any) -> None:
-        """Show a slider's value beside it at once, and ask about it when the slider rests."""
-        if self._quiet:
-            return
-        value, self._quiet = str(self._keys[name].steps[change["new"]]), True
-        self._widgets[name].value, self._quiet = value, False
-        if name in self._moving:
-            self._moving.pop(name).cancel()
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self._heed(name, value)
-        else:
-            self._moving[name] = loop.call_later(SETTLED_S, self._heed, name, value)
-
-    def _observe(self, name: str) -> None:
-        """Heed a control, and have a place for what is wrong with it."""
-        self._notes[name] = note(margin=_BELOW.format(0))
-        self._widgets[name].observe(lambda change: self._heed(name, change["new"]), names="value")
-
-    def _shown(self, *names: str) -> list[widgets.Widget]:
-        rows = {name: self._widgets[name] for name in names}
-        rows |= {name: widgets.HBox([rows[name], self._sliders[name]]) for name in names if name in self._sliders}
-        return [part for name, row in rows.items() for part in (row, self._notes[name])]
-
-    def _heed(self, name: str, value: Any) -> None:
-        if self._quiet:
-            return
-        try:
-            fresh = self._asked(name, value)
-        except InputError as error:
-            self._refuse(name, str(error))
-            return
-        self.errors.pop(name, None)
-        self._notes[name].value = ""
-        if fresh is not None and fresh != self._state:
-            self._adopt(fresh)
-
-    def _asked(self, name: str, value: Any) -> State | None:
+    def _asked(self, state: State, name: str, value: Any) -> State | None:
         if name == "architecture":
-            return self._other_architecture(value)
+            return _other_architecture(state, value)
         if name == "preset":
-            fresh = State.of(self._state.architecture, value)
-            return self._state.changed(differences(fresh.scenario, self._state.scenario)) if value else None
+            fresh = State.of(state.architecture, value)
+            return state.changed(differences(fresh.scenario, state.scenario)) if value else None
         if name in ("strategy", "named"):
-            return self._state.changed(strategy=value or OWN) if value or name == "strategy" else None
+            return state.changed(strategy=value or OWN) if value or name == "strategy" else None
         if name == "pins":
-            return self._state.changed(pins=list(value))
+            return state.changed(pins=list(value))
         if name in self._keys:
             key = self._keys[name]
             given = read_value(value) if isinstance(value, str) and not key.words else value
-            return self._state.changed({key.table: {key.name: given}})
-        return self._state.changed({"costs": {name.removeprefix("costs."): value}})
-
-    def _other_architecture(self, name: str) -> State:
-        """The same guest and strategy on another architecture, with its machine and costs."""
-        old = self._state.scenario
-        fresh = State.of(name).scenario
-        guest = differences(old, State.of(self._state.architecture).scenario)
-        tables = {table: rows for table, rows in guest.items() if table in ("guest", "workload")}
-        return State(fresh.changed(tables), self._state.strategy, self._state.pins)
-
-    def _refuse(self, name: str, why: str) -> None:
-        self.errors[name] = why
-        self._notes[name].value = escape(why)
-
-    def _adopt(self, fresh: State) -> None:
-        """Show all that follows from a change, but leave what is wrong as it stands."""
-        wrong = dict(self.errors)
-        self.show(fresh)
-        for name, why in wrong.items():
-            self._refuse(name, why)
-        self._changed(fresh)
+            return state.changed({key.table: {key.name: given}})
+        return state.changed({"costs": {name.removeprefix("costs."): value}})
 
     def _pin(self) -> None:
         self._heed("pins", dict.fromkeys((*self._state.pins, self._state.strategy)))
@@ -297,9 +186,9 @@ class Controls:
             for name in [name for name in self._widgets if name.startswith("costs.")]:
                 self._widgets.pop(name).close()
             for name in names:
-                self._widgets[name] = _widget(Key("costs", name, name.removeprefix("costs.")))
+                self._widgets[name] = widget_of(Key("costs", name, name.removeprefix("costs.")))
                 self._observe(name)
-            self._hints = {name: widgets.HTML(layout=widgets.Layout(margin=_BELOW.format("4px"))) for name in names}
+            self._hints = {name: widgets.HTML(layout=widgets.Layout(margin=BELOW.format("4px"))) for name in names}
             self._costs.children = [
                 part for name in names for part in (self._widgets[name], self._hints[name], self._notes[name])
             ]
@@ -308,27 +197,13 @@ class Controls:
             self._hints[name].value = Markup("<small>{}</small>").format(row["hint"])
 
 
-def auto() -> widgets.Layout:
-    """As wide as there is room."""
-    return widgets.Layout(width="auto")
-
-
-def note(**layout: str) -> widgets.HTML:
-    """A place for what is wrong."""
-    made = widgets.HTML(layout=widgets.Layout(**layout))
-    made.add_class("simlib-error")
-    return made
-
-
-def button(label: str, action: Callable[[], None], *, width: str = "auto", tooltip: str | None = None) -> Any:
-    """A button that does something."""
-    made = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width=width))
-    made.on_click(lambda _button: action())
-    return made
-
-
-def _wide() -> dict[str, Any]:
-    return {"style": {"description_width": "118px"}, "layout": auto()}
+def _other_architecture(state: State, name: str) -> State:
+    """The same guest and strategy on another architecture, with its machine and costs."""
+    old = state.scenario
+    fresh = State.of(name).scenario
+    guest = differences(old, State.of(state.architecture).scenario)
+    tables = {table: rows for table, rows in guest.items() if table in ("guest", "workload")}
+    return State(fresh.changed(tables), state.strategy, state.pins)
 
 
 def cost_table(scenario: Scenario) -> pd.DataFrame:
@@ -372,15 +247,4 @@ def nearest_step(scenario: Scenario, key: Key) -> int:
     64
     """
     value, field = _of(scenario, key)
-    away = [abs(math.log((1 + field.metadata["parse"](step, key.name)) / (1 + (value or 0)))) for step in key.steps]
-    return away.index(min(away))
-
-
-def _widget(key: Key) -> Any:
-    name = {"description": key.label, "tooltip": key.help or key.label}
-    if not key.words:
-        wide = _wide() | ({"layout": widgets.Layout(width="200px", flex="0 0 auto")} if key.steps else {})
-        return widgets.Text(continuous_update=False, **name, **wide)
-    labels = {True: "yes", False: "no"}
-    options = [(labels.get(word, word) if isinstance(word, bool) else word, word) for word in key.words]
-    return widgets.Dropdown(options=options, **name, **_wide())
+    return nearest(value or 0, (field.metadata["parse"](step, key.name) for step in key.steps))

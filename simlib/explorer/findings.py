@@ -6,30 +6,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from simlib.explorer import answers
-from simlib.explorer.state import State
+from simlib.explorer.state import Question, State
 from simlib.parallel import Check, Progress, each
 
 COLUMNS = ("figure", "series", "x", "quantity", "value", "low", "high", "unit", "kind")
 """Of the tidy table."""
 
 
+Q = TypeVar("Q", bound=Question)
+
+
 @dataclass
-class Findings:
+class Known(Generic[Q]):
     """All that is known about one state; what is missing is still being simulated.
 
     - `generation`: counts the states of a page; what belongs to an older one is not shown any more.
-    - `parts`: what `simlib.explorer.answers.stages` has given so far, by its names.
+    - `parts`: what the page's stages have given so far, by their names.
     """
 
-    state: State
+    state: Q
     generation: int = 0
     parts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Findings(Known[State]):
+    """All that is known about mmu_lock in one migration (`simlib.explorer.answers.stages`)."""
 
     @cached_property
     def theory(self) -> answers.Theory:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl, quote, urlencode
 
 from simlib.decision.standard import named_guest, standard_architectures, standard_scenario, with_guest
@@ -27,6 +27,25 @@ _OWN = ("architecture", "preset", "group", "strategy")
 
 _OTHERS = ("token", "voila-theme", "voila-template")
 """Parameters of a URL that are the server's."""
+
+PAGES = {"": ("State", "find"), "migration": ("MigrationState", "find_migration")}
+"""Pages, by what a URL says of ``page``: who asks and who answers, names of `simlib.explorer`."""
+
+
+class Question(Protocol):
+    """What a page asks: an address says it, and is made of it."""
+
+    @property
+    def query(self) -> str:
+        """It as the query of a URL."""
+
+    @classmethod
+    def from_query(cls, query: str) -> Self:
+        """What a URL's query says; raises `InputError` if it breaks a rule."""
+
+    @classmethod
+    def first(cls) -> Self:
+        """What a first visit shows."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +147,7 @@ class State:
         >>> State.from_query(asked.query) == asked
         True
         """
-        rows = [(key, text) for key, text in parse_qsl(query.removeprefix("?")) if key not in _OTHERS]
+        rows = parameters(query)
         if not rows:
             return cls.first()
         named = dict(rows)
@@ -162,6 +181,32 @@ class State:
         Raises `InputError` if it is no TOML, breaks a rule, or is no migration.
         """
         return cls(Scenario.parse(parse_toml(text, "the file", FILE)))
+
+
+def parameters(query: str, *, blank: bool = False) -> list[tuple[str, str]]:
+    """What a URL's query says, without what is the server's.
+
+    - `blank`: whether to keep parameters whose value is empty.
+
+    >>> parameters("?token=secret&page=migration&within=", blank=True)
+    [('page', 'migration'), ('within', '')]
+    """
+    rows = parse_qsl(query.removeprefix("?"), keep_blank_values=blank)
+    return [(key, text) for key, text in rows if key not in _OTHERS]
+
+
+def page_of(query: str) -> str:
+    """Which of `PAGES` a URL's query is about.
+
+    Raises `InputError` if there is none of that name.
+
+    >>> page_of("page=migration&vcpus=8"), page_of("guest.vcpus=8")
+    ('migration', '')
+    """
+    name = dict(parameters(query)).get("page", "")
+    if name not in PAGES:
+        raise InputError("page", name, "no such page", nearest(name, filter(None, PAGES)))
+    return name
 
 
 def standard(architecture: str) -> Scenario:
