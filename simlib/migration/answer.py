@@ -203,6 +203,8 @@ def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:
             found = course(pages, line, plan.settings, 3600.0)
             for time, new, left, lost, sent, _ in found.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))
+            if not found.completed:  # it goes on like this, though no more of it is simulated
+                rows.append((plan.name, number, found.total_s, *rows[-1][3:]))
     names = ["plan", "guest", "time_s", "new_bytes", "left_bytes", "lost_percent", "sent_bytes"]
     return pd.DataFrame(rows, columns=names)
 
