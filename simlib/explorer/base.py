@@ -64,11 +64,12 @@ class Page(ABC, Generic[Q, K]):
     """What it shows if an address was not understood."""
 
     def __init__(self, state: Q | str | None = None, *, background: bool = True) -> None:
-        wrong = ""
+        self._wrong = ""
         try:
             asked: Q = self.ASKS.from_query(state or "") if state is None or isinstance(state, str) else state
         except InputError as error:
-            wrong, asked = str(error), self.ASKS.first()
+            asked = self.ASKS.first()
+            self._wrong = f"The address was not understood: {error}. This is {self.STANDARD}. "
         self._background = background
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,8 +87,6 @@ class Page(ABC, Generic[Q, K]):
         self.findings = self._known(asked, 0)
         self.widget = self._build()
         self._ask(asked)
-        if wrong:
-            self._say(f"the address was not understood: {wrong}; this is {self.STANDARD}", error=True)
 
     @abstractmethod
     def _controls(self, state: Q) -> Fields[Q]:
@@ -134,6 +133,8 @@ class Page(ABC, Generic[Q, K]):
     def _ask(self, state: Q) -> None:
         self._cancelled.set()
         self.findings = self._known(state, self.findings.generation + 1)
+        if self.findings.generation > 1:
+            self._wrong = ""
         self.canvas.query = state.query
         self._cancel.disabled = False
         self._say("Simulating …")
@@ -196,12 +197,15 @@ class Page(ABC, Generic[Q, K]):
         self.canvas.show({}, generation=asked.generation, part="done")
 
     def _say(self, text: str, *, error: bool = False) -> None:
-        self._status.value = Markup("<span class='simlib-error'>{}</span>").format(text) if error else escape(text)
+        """Say what goes on; what was wrong with the address stays before it until something else is asked."""
+        red = Markup("<span class='simlib-error'>{}</span>")
+        self._status.value = red.format(self._wrong) + (red.format(text) if error else escape(text))
 
     def _laid_out(self, side: list[widgets.Widget], bar: list[widgets.Widget], main: list[widgets.Widget]) -> Any:
         """The page: controls, then words, a bar of buttons, and what stands below it."""
         head = widgets.HTML(Markup("<h1>{}</h1><p>{}</p>").format(self.TITLE, self.ABOUT))
-        row = widgets.Box([self._cancel, *bar, self._status], layout=widgets.Layout(flex_flow="row wrap"))
+        across = widgets.Layout(flex_flow="row wrap", align_items="center")
+        row = widgets.Box([self._cancel, *bar, self._status], layout=across)
         parts = {"head": head, "controls": widgets.VBox(side), "main": widgets.VBox([self._words, row, *main])}
         page = widgets.Box(list(parts.values()))
         for name, part in (parts | {"explorer": page}).items():

@@ -111,9 +111,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
               "of a vCPU at once, the downtime aside"),
     ),
     "QEMU's settings that stand": (
-        _text("downtime-limit", "downtime limit, ms", "300", _whole, (50, 100, 200, 300, 500, 1000, 2000, 5000), "of QEMU: downtime-limit"),
+        _text("downtime-limit", "downtime, ms", "300", _whole, (50, 100, 200, 300, 500, 1000, 2000, 5000),
+              "QEMU's downtime-limit"),
         _choice("auto-converge", "auto-converge", "off", ("off", "on"), "throttle vCPUs if the guest dirties too fast"),
-        _text("max-cpu-throttle", "max throttle, %", "99", _whole, (20, 30, 40, 50, 60, 70, 80, 90, 99), "of QEMU: max-cpu-throttle"),
+        _text("max-cpu-throttle", "max throttle, %", "99", _whole, (20, 30, 40, 50, 60, 70, 80, 90, 99),
+              "QEMU's max-cpu-throttle"),
     ),
     "Paste": (_choice("for", "paste into", "virsh", tuple(sorted(TARGETS, reverse=True)), "what takes the settings"),),
 }  # fmt: skip
