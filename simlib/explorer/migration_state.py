@@ -19,14 +19,17 @@ from simlib.explorer.state import parameters
 from simlib.migration.guest import Guest, Wishes
 from simlib.migration.paste import TARGETS
 from simlib.migration.texts import parse_settings, parse_share, parse_time, parse_wishes
-from simlib.model.quantities import format_size, parse_bandwidth, parse_size
-from simlib.vmm.dirtying import parse_dirty
+from simlib.model.quantities import PS_PER_S, format_size, parse_bandwidth, parse_duration, parse_size
+from simlib.vmm.dirtying import Measured, parse_dirty
 
 DRAWS = 16
 """Guests that are drawn from those that may have been measured: fewer than the command draws, as somebody waits."""
 
 MOST_VCPUS = 4096
 """KVM_MAX_VCPUS of x86 (arch/x86/include/asm/kvm_host.h), the most of any architecture."""
+
+MOST_RATE = 10**15
+"""Pages a second, which no memory can do."""
 
 HABITS = {
     "measured": "{distinct}/s in {over}; {more}", "alike": "{writes}/s over {working-set}",
@@ -51,12 +54,19 @@ def _vcpus(text: str, name: str) -> int:
     return int(text)
 
 
+def _seconds(text: str, name: str) -> float:
+    return parse_duration(text, name) / PS_PER_S
+
+
 def _rate(text: str, name: str) -> float:
+    cure = "write 250000, 250k or 900MiB: pages or memory a second"
     try:
         one = parse_dirty(f"{text}/s in 1s")
     except InputError:
-        raise InputError(name, text, "is no rate", "write 250000, 250k or 900MiB: pages or memory a second") from None
-    return float(getattr(one, "pages", 0))
+        raise InputError(name, text, "is no rate", cure) from None
+    if not isinstance(one, Measured) or one.pages > MOST_RATE:
+        raise InputError(name, text, f"must be at most {MOST_RATE:,}", cure)
+    return one.pages
 
 
 class Row(NamedTuple):
@@ -93,7 +103,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
                  ("writes, some pages popular (zipf)", "zipf"), ("writes, one page after the other", "sweep")),
                 "of what the guest writes"),
         _text("distinct", "distinct pages/s", "250000", _rate, _RATES, "that calc-dirty-rate counts; or 900MiB"),
-        _text("over", "measured for", "10s", parse_time, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
+        _text("over", "measured for", "10s", _seconds, ("1s", "2s", "5s", "10s", "20s", "30s", "60s"),
               "for how long they were counted"),
         _text("more", "measured, too", "", None, (), "other times, such as 400000/s in 1s; 90000/s in 60s"),
         _text("writes", "writes/s", "900000", _rate, _RATES, "of all vCPUs, each to one page"),
