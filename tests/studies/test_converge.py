@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Real migrations beside what was predicted of them before they ran, and the published one."""
+
+from __future__ import annotations
+
+import pytest
+
+from simlib.measurements import load
+from simlib.studies import converge
+from simlib.studies.converge import published, real
+from simlib.studies.study import judged
+
+
+def test_predictions_stand_as_they_were_and_most_came_true():
+    both = converge.held_out()
+    found = real.score(both).set_index("what")["value"]
+    assert len(both) == 48
+    assert not both["total_ms_expected"].isna().any()
+    assert found["converges or not, share right"] == 1.0
+    assert found["synchronisations, median off by"] <= 1
+    assert found["throttle_percent, median off by"] <= 10
+    assert found["total_ms, median error"] < 0.03
+    assert found["transferred_bytes, median error"] < 0.02
+
+
+def test_no_setting_that_was_predicted_had_been_used_to_build_the_course():
+    keys = ["settings", "working_set_bytes", "pattern", "writes_per_s", "hot_set_bytes", "vcpus", "postcopy_after_s"]
+    built, new = (load(f"{name}-runs").frame[keys] for name in (converge.BUILT, converge.HELD_OUT))
+    assert built.merge(new, on=keys).empty
+
+
+def test_the_course_expects_what_it_was_built_on():
+    runs = load(f"{converge.BUILT}-runs").frame.query("repeat == 1")
+    found = real.score(real.beside(runs, real.predicted(runs))).set_index("what")["value"]
+    assert found["converges or not, share right"] > 0.9
+    assert found["total_ms, median error"] < 0.03
+
+
+def test_the_published_migration_has_no_end_without_throttling_and_one_with_it():
+    rows = judged(published.published_numbers(draws=12)).set_index("metric")
+    assert rows.loc["ends within 1487.5 s", "predicted"] < 0.5
+    assert abs(rows.loc["total time", "error_percent"]) < 30
+    assert rows.loc["sent", "predicted"] == pytest.approx(rows.loc["sent", "published"], rel=0.01)
