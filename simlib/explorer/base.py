@@ -198,8 +198,8 @@ class Page(ABC, Generic[Q, K]):
 
     def _say(self, text: str, *, error: bool = False) -> None:
         """Say what goes on; what was wrong with the address stays before it until something else is asked."""
-        red = Markup("<span class='simlib-error'>{}</span>")
-        self._status.value = red.format(self._wrong) + (red.format(text) if error else escape(text))
+        red, told = Markup("<span class='simlib-error'>{}</span>"), escape(text)
+        self._status.value = (red.format(self._wrong) if self._wrong else "") + (red.format(told) if error else told)
 
     def _laid_out(self, side: list[widgets.Widget], bar: list[widgets.Widget], main: list[widgets.Widget]) -> Any:
         """The page: controls, then words, a bar of buttons, and what stands below it."""

@@ -272,6 +272,33 @@ def test_a_first_visit_answers_in_a_sentence_and_fits_the_window(served, browser
     page.close()
 
 
+def test_the_page_about_a_migration_answers_fits_and_is_a_button_away(shown):
+    before = shown.page.url
+    shown.page.get_by_role("button", name="A migration", exact=True).click()
+    shown.page.locator(".simlib-answer", has_text="It does not converge as it is").wait_for(timeout=PATIENCE_MS)
+    shown.wait()
+    assert "page=migration" in shown.page.url
+    asked = shown.generation()
+    shown.set("what is known", "measured")
+    shown.wait("done", asked)
+    shown.set("measured for", "soon")
+    shown.page.get_by_text("over = soon: ").wait_for()
+    assert shown.page.url.endswith("page=migration&habit=measured")
+    shown.open_fold("QEMU's settings that stand")
+    for width in (1920, 1280, 390):
+        shown.page.set_viewport_size({"width": width, "height": 844})
+        tops = [shown.page.locator(one).first.bounding_box()["y"] for one in ("h1", ".simlib-answer", ".simlib-figure")]
+        assert tops == sorted(tops)
+        wide = shown.page.locator("html, .widget-label:visible")
+        assert not wide.evaluate_all(
+            "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.title)"
+        )
+    shown.page.set_viewport_size({"width": 1280, "height": 720})
+    shown.page.get_by_role("button", name="mmu_lock", exact=True).click()
+    shown.wait()
+    assert shown.page.url == before
+
+
 def test_a_kernel_that_ended_is_told(shown, served):
     token = served.rpartition("token=")[2]
     base = served.split("/voila/")[0]

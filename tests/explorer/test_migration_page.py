@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 
+import pandas as pd
 import pytest
+from markupsafe import Markup
+from typer.testing import CliRunner
 
 import simlib
+from simlib.cli import app
+from simlib.errors import InputError
+from simlib.explorer import migration_page
 from simlib.explorer.migration_page import MigrationControls, MigrationPage
 from simlib.explorer.migration_state import DRAWS, MigrationState
+from simlib.explorer.state import State
 from simlib.explorer.tabs import Tabs
+from simlib.migration.paste import TARGETS
 
 SMALL = "page=migration&memory=8G&working-set=4G&writes=500000&link=10Gbit%2Fs&vcpus=4"
 
@@ -48,3 +57,84 @@ def test_one_goes_from_page_to_page():
     tabs = Tabs(SMALL, background=False)
     assert isinstance(tabs.page, MigrationPage)
     assert len(tabs.buttons.options) == 2
+
+
+def test_a_page_keeps_what_it_was_asked_while_another_is_shown(monkeypatch):
+    monkeypatch.setattr("simlib.explorer.page.Explorer._ask", lambda *_: None)  # nothing is simulated
+    tabs = Tabs(SMALL, background=False)
+    mine = tabs.page
+    tabs.buttons.value = ""
+    assert tabs.page.state == State.first()
+    assert tabs.widget.children[1] is tabs.page.widget
+    tabs.buttons.value = "migration"
+    assert tabs.page is mine
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("vcpus=0", "vcpus = 0: must be from 1 to"),
+        ("memory=5Q", "memory = 5Q: unknown unit"),
+        ("memory=2G", "dirty = over 40 GiB: is more than the memory; give the working set, or more memory"),
+        ("writes=1e999", "writes = 1e999: must be at most"),
+        ("habit=measured&more=1/s in 60s", "contradict each other"),
+        ("downtime-limit=300ms", "downtime-limit = 300ms: must be a whole number"),
+        ("guest-keeps=120%25", "guest-keeps = 1.2: must be above 0"),
+        ("vcpu=8", "did you mean 'vcpus'"),
+        ("for=qemu", "must be one of these; did you mean 'qmp'"),
+    ],
+)
+def test_nonsense_in_an_address_is_told_and_the_first_example_shown(query, words, monkeypatch):
+    with pytest.raises(InputError) as told:
+        MigrationState.from_query(f"page=migration&{query}")
+    assert words in str(told.value)
+    monkeypatch.setattr(migration_page, "answer", lambda *_: simlib.migrate(*small(), draws=1, lock=False))
+    page = MigrationPage(f"page=migration&{query}", background=False)
+    assert "was not understood" in page._status.value  # also once it is simulated
+    assert page._status.value.endswith("Simulated.")
+    assert page.state == MigrationState.first()
+    page.change(vcpus="8")
+    assert page._status.value == "Simulated."
+
+
+def small():
+    state = MigrationState.from_query(SMALL)
+    return state.guest, state.wishes
+
+
+def test_an_unknown_page_is_told_on_the_first(monkeypatch):
+    monkeypatch.setattr("simlib.explorer.page.Explorer._stages", lambda *_: iter(()))
+    tabs = Tabs("page=migrtion", background=False)
+    assert tabs.buttons.value == ""
+    assert "page = migrtion" in tabs.page._status.value
+
+
+def test_what_is_pasted_follows_the_list_and_nothing_is_simulated_again(page, monkeypatch):
+    found = page.findings.parts["found"]
+    monkeypatch.setattr(migration_page, "answer", None)
+    for target in TARGETS:
+        page.controls.set("for", target)
+        assert page._pasted.value == Markup("<pre>{}</pre>").format(found.paste(target))
+    assert page.findings.parts["found"] is found
+
+
+def test_only_what_counts_has_a_control():
+    controls = MigrationControls(MigrationState(), lambda _state: None)
+
+    def shown():
+        return {name for name, (row, _) in controls._rows.items() if row.layout.display != "none"}
+
+    before = shown()
+    controls.set("habit", "measured")
+    assert before - shown() == {"writes", "working-set"}
+    assert shown() - before == {"distinct", "over", "more"}
+
+
+def test_the_command_that_a_page_shows_asks_the_same(page, tmp_path):
+    command = page.calls().rpartition("\n")[2]
+    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--seed", "1", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out" / "plans.csv"), page.findings.table())
+    done = CliRunner().invoke(app, ["explore", "--query", page.state.query, "--table", str(tmp_path / "table.csv")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "table.csv").read_bytes() == (tmp_path / "out" / "plans.csv").read_bytes()
