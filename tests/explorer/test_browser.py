@@ -279,7 +279,7 @@ def test_the_page_about_a_migration_answers_fits_and_is_a_button_away(shown):
     shown.wait()
     assert "page=migration" in shown.page.url
     asked = shown.generation()
-    shown.set("what is known", "measured")
+    shown.set("what is known", "measured: distinct pages")
     shown.wait("done", asked)
     shown.set("measured for", "soon")
     shown.page.get_by_text("over = soon: ").wait_for()
