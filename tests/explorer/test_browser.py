@@ -295,8 +295,9 @@ def test_the_page_about_a_migration_answers_fits_and_is_a_button_away(shown):
         )
     shown.page.set_viewport_size({"width": 1280, "height": 720})
     shown.page.get_by_role("button", name="mmu_lock", exact=True).click()
+    shown.page.wait_for_url(lambda url: url == before, timeout=PATIENCE_MS)
+    shown.page.locator("h1", has_text="mmu_lock").wait_for()
     shown.wait()
-    assert shown.page.url == before
 
 
 def test_a_kernel_that_ended_is_told(shown, served):
