@@ -9,13 +9,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from simlib.errors import InputError, SimlibError
+from simlib.files import locked
 from simlib.interruption import Held
-from simlib.lab.cache import MORE_SPACE
+from simlib.lab.cache import MORE_SPACE, lab_dir
+from simlib.reading import file_sha256
 
 GRACE_S = 0.4
 """How long a program may take to tidy up (make deletes what it has half-written) before it is killed, s.
@@ -26,16 +29,42 @@ With what else is to be done, a command ends within a second.
 _FULL = ("No space left on device", "Disk quota exceeded")
 
 
+@contextmanager
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A program that runs for a while: with all its children it ends, at the latest, when the block does.
+
+    If this process is killed, the program is told by SIGTERM, which make passes on to its own children, where there is
+    setpriv. The signal comes when the thread that called this ends.
+
+    `**options`: of `subprocess.Popen`.
+
+    >>> with started(["sleep", "60"]) as sleeper:
+    ...     sleeper.poll()
+    >>> sleeper.poll() is None
+    False
+    """
+    mortal = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+    main = threading.current_thread() is threading.main_thread()  # no signal interrupts another one
+    process = None
+    try:
+        with Held() if main else nullcontext():
+            process = subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
+                [*mortal, *command], stdin=subprocess.DEVNULL, start_new_session=True, **options
+            )
+        yield process
+    finally:
+        if process is not None:
+            with process:  # closes its pipes
+                _end(process)
+
+
 def run(
     command: Sequence[str],
     progress: Callable[[float], None] = lambda seconds: None,
     look_s: float = 1.0,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Run a program to its end; if something else ends the wait, end it with all its children.
-
-    If this process is killed, the program is told by SIGTERM, which make passes on to its own children, where there is
-    setpriv. The signal comes when the thread that called this ends.
+    """Run a program to its end, as `started`; if something else ends the wait, end it with all its children.
 
     `progress`: told the seconds since the start, every `look_s`; what it raises ends the program. `**options`: of
     `subprocess.Popen`.
@@ -44,14 +73,7 @@ def run(
     3
     """
     begun = time.monotonic()
-    process = None
-    mortal = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-    main = threading.current_thread() is threading.main_thread()  # no signal interrupts another one
-    try:
-        with Held() if main else nullcontext():
-            process = subprocess.Popen(  # noqa: S603  # callers give fixed programs and arguments from checked fields
-                [*mortal, *command], stdin=subprocess.DEVNULL, start_new_session=True, **options
-            )
+    with started(command, **options) as process:
         while True:
             try:
                 out, err = process.communicate(timeout=look_s)
@@ -59,10 +81,6 @@ def run(
                 progress(time.monotonic() - begun)
             else:
                 return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-    finally:
-        if process is not None:
-            with process:  # closes its pipes
-                _end(process)
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
@@ -87,6 +105,34 @@ def need(what: str, commands: Sequence[str], cure: str) -> None:
     """
     if missing := [command for command in commands if shutil.which(command) is None]:
         raise InputError(what, ", ".join(missing), "not found", cure)
+
+
+def built_once(source: Path, suffix: str, what: str, cure: str, commands: Sequence[Sequence[str]]) -> Path:
+    """A file in the lab's folder that is made of a source of ours, unless that was done.
+
+    Raises `InputError` if a program is missing. Raises `SimlibError` if one refuses the source.
+
+    - `what`, `cure`: what needs the programs, and how they are installed.
+    - `commands`: one after the other; ``{source}`` is the source, ``{part}`` what becomes the file, ``{between}`` a
+      file that is removed.
+    """
+    made = lab_dir() / f"{source.stem}-{file_sha256(source)[:12]}{suffix}"
+    if made.is_file():
+        return made
+    need(what, [command[0] for command in commands], cure)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    places = {"source": str(source), "part": f"{made}.part", "between": f"{made}.o"}
+    with locked(made.parent):
+        for command in () if made.is_file() else commands:  # another process may have needed it, too
+            done = run([word.format_map(places) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                       text=True)  # fmt: skip
+            if done.returncode:
+                refuse_full(done.stdout)
+                raise SimlibError(f"{source.name} does not compile: {done.stdout.strip().splitlines()[-1]}")
+        if os.path.exists(places["part"]):
+            os.replace(places["part"], made)
+        Path(places["between"]).unlink(missing_ok=True)
+    return made
 
 
 def refuse_full(output: str) -> None:

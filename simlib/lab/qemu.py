@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simlib.errors import InputError, SimlibError
-from simlib.files import locked, write_text
+from simlib.files import write_text
 from simlib.lab.build import Built, run_logged
 from simlib.lab.cache import at_work, check_own, lab_dir, need_space
 from simlib.lab.experiment import Cell
-from simlib.lab.process import need, refuse_full
+from simlib.lab.process import built_once
 from simlib.lab.source import copy_tree
 from simlib.lab.targets import OLDEST_QEMU, QEMU_PACKAGES_SUITE, Target
-from simlib.reading import file_sha256
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)(?:\.(\d+))?")
 PROFILE = "profile"
@@ -131,22 +130,8 @@ def build_plugin(name: str = "slices") -> Path:
     - `name`: ``slices``, which ends a CPU's turn after so many instructions, or ``profile``, which counts them.
     """
     source = Path(__file__).resolve().parent / f"{name}.c"
-    plugin = lab_dir() / f"{name}-{file_sha256(source)[:12]}.so"
-    if plugin.is_file():
-        return plugin
-    need("building QEMU's plugin", ["gcc"], "apt-get install gcc libc6-dev")
-    plugin.parent.mkdir(parents=True, exist_ok=True)
-    part = plugin.with_suffix(".part")
-    command = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(part), str(source)]
-    with locked(plugin.parent):
-        if plugin.is_file():  # another boot needed it, too
-            return plugin
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the host's gcc
-        if done.returncode:
-            refuse_full(done.stderr)
-            raise SimlibError(f"{source.name} does not compile: {done.stderr.strip().splitlines()[-1]}")
-        os.replace(part, plugin)
-    return plugin
+    command = ["gcc", "-O2", "-shared", "-fPIC", "-o", "{part}", "{source}"]
+    return built_once(source, ".so", "building QEMU's plugin", "apt-get install gcc libc6-dev", [command])
 
 
 def command_line(qemu: Qemu, cell: Cell, target: Target, built: Built, initramfs: str) -> list[str]:

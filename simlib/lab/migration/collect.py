@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,18 +112,15 @@ def collect_migrations(
                 if fresh or not path.is_file():
                     if one.accelerator not in ticks:
                         ticks[one.accelerator] = ticks_per_s(qemu, one.accelerator)
-                    _run(one, qemu, ticks[one.accelerator], path, lambda *_: progress(one.label, share))  # noqa: B023
+                    found = migrate(one, qemu, ticks[one.accelerator], partial(progress, one.label, share))
+                    content = {"keys": one.keys, "ticks_per_s": ticks[one.accelerator], **found}
+                    write_text(path, json.dumps(content) + "\n")
                 outcome.found.append((one, json.loads(path.read_text("utf-8"))))
             except RunInterruptedError:
                 raise
             except SimlibError as error:
                 outcome.failures[one.label] = str(error)
     return outcome
-
-
-def _run(one: Migration, qemu: Qemu, ticks: float, path: Path, check: Any) -> None:
-    content = {"keys": one.keys, "ticks_per_s": ticks, **migrate(one, qemu, ticks, check)}
-    write_text(path, json.dumps(content) + "\n")
 
 
 def write_migrations(collected: Migrated, folder: Path, name: str) -> list[Path]:

@@ -7,16 +7,11 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from simlib.errors import SimlibError
-from simlib.files import locked
-from simlib.lab.cache import lab_dir
-from simlib.lab.process import need, refuse_full
-from simlib.reading import file_sha256
+from simlib.lab.process import built_once
 
 PAGE = 4096
 """Bytes of a page."""
@@ -98,26 +93,10 @@ def read_gaps(memory: bytes, writes: list[Writes]) -> list[list[Gap]]:
 
 
 def _assembled() -> Path:
-    """The guest's program as firmware, assembled unless that was done.
-
-    Raises `InputError` if there is no assembler. Raises `SimlibError` if it refuses the program.
-    """
+    """The guest's program as firmware."""
     source = Path(__file__).resolve().parent / "guest.S"
-    firmware = lab_dir() / f"guest-{file_sha256(source)[:12]}.bin"
-    if firmware.is_file():
-        return firmware
-    need("assembling the guest of a migration", ["as", "ld"], "apt-get install binutils")
-    firmware.parent.mkdir(parents=True, exist_ok=True)
-    parts = firmware.with_suffix(".o"), firmware.with_suffix(".part")
-    with locked(firmware.parent):
-        for command in (
-            ["as", "--32", "-o", str(parts[0]), str(source)],
-            ["ld", "-m", "elf_i386", "-Ttext=0xffff0000", "--oformat=binary", "-o", str(parts[1]), str(parts[0])],
-        ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # binutils
-            if done.returncode:
-                refuse_full(done.stderr)
-                raise SimlibError(f"{source.name}: {done.stderr.strip().splitlines()[-1]}")
-        parts[0].unlink()
-        parts[1].replace(firmware)
-    return firmware
+    commands = [
+        ["as", "--32", "-o", "{between}", "{source}"],
+        ["ld", "-m", "elf_i386", "-Ttext=0xffff0000", "--oformat=binary", "-o", "{part}", "{between}"],
+    ]
+    return built_once(source, ".bin", "assembling the guest of a migration", "apt-get install binutils", commands)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from typing import Any
 
 from simlib.errors import InputError, SimlibError
 from simlib.lab.migration.experiment import Migration
-from simlib.lab.migration.guest import GAPS, LOG, STATE, Gap, Habit, Writes, read_gaps, read_writes
+from simlib.lab.migration.guest import GAPS, LOG, PAGE, STATE, Gap, Habit, Writes, read_gaps, read_writes
+from simlib.lab.process import started
 from simlib.lab.qemu import Qemu
 from simlib.lab.qmp import Monitor, refusal
 from simlib.parallel import Check
@@ -52,13 +52,11 @@ class _Machine(AbstractContextManager["_Machine"]):
         self.vcpus = vcpus
         command = command_line(qemu, migration, str(firmware), f"unix:{socket},server=on,wait=off")
         command += ["-incoming", incoming] if incoming else []
-        self.log = (folder / f"{self.name}.log").open("w+")
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)  # noqa: S603  # checked
-        try:
-            self.monitor = self._connect(str(socket))
-        except BaseException:
-            self.end()
-            raise
+        with ExitStack() as stack:
+            self.log = stack.enter_context((folder / f"{self.name}.log").open("w+"))
+            self.process = stack.enter_context(started(command, stdout=self.log, stderr=self.log))
+            self.monitor = stack.enter_context(self._connect(str(socket)))
+            self._open = stack.pop_all()
 
     def _connect(self, path: str) -> Monitor:
         """Its monitor, as soon as it listens."""
@@ -72,14 +70,7 @@ class _Machine(AbstractContextManager["_Machine"]):
                 time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
-        self.monitor.__exit__()
-        self.end()
-
-    def end(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait()
-        self.log.close()
+        self._open.close()
 
     def last_words(self) -> str:
         """What it printed last."""
@@ -143,7 +134,7 @@ def _places(migration: Migration, ticks: float) -> Iterator[tuple[Path, Path]]:
 
 def _ready(machine: _Machine, migration: Migration) -> None:
     """Wait until all vCPUs have written all their pages once."""
-    pages, until = migration.habit.working_set // 4096 // migration.habit.vcpus, time.monotonic() + _BEGIN_S
+    pages, until = migration.habit.working_set // PAGE // migration.habit.vcpus, time.monotonic() + _BEGIN_S
     while any(one.ready < pages or not one.writes for one in machine.writes()[1]):
         if time.monotonic() > until:
             raise SimlibError(f"{migration.label}: the guest does not begin: {machine.last_words()}")
