@@ -42,7 +42,7 @@ help:
 	@echo "make audit       ask the advisory service about the pinned packages (installs requirements/audit.txt)"
 	@echo "make sweep-faults  kill drivers ($(FAULTS) times), workers and schedulers of sweeps, fill the disk (10 minutes)"
 	@echo "make strategy-map  sweep 100 800 points for the map of notebook 13; writes data/sweeps (10 minutes)"
-	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's (10 minutes)"
+	@echo "make lab-smoke   build one kernel, boot it under QEMU, compare its lock counts with the simulator's; migrate two guests (10 minutes)"
 	@echo "make lab         build all kernels and run all experiments: writes data/collected and data/fits (hours)"
 	@echo "make check-patches  apply the patch series, run checkpatch, compile what it touches: what CI checks (10 minutes)"
 	@echo "make check-each-patch  the same for all architectures, and each patch by itself (30 minutes)"
@@ -212,6 +212,7 @@ lab-smoke: .venv/.simlib
 	@.venv/bin/simlib lab qemu --arch x86_64 --if-needed
 	@.venv/bin/simlib lab build --arch x86_64
 	@.venv/bin/simlib lab compare data/experiments/smoke.toml
+	@.venv/bin/simlib lab migrate data/experiments/migrate-smoke.toml
 
 EXPERIMENTS := load fine odd even turns counts memory rings plain ticks waiting switches
 lab: .venv/.simlib

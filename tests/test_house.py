@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 CODE = ROOT / "simlib"
 ORDER = [
     "interruption", "later", "errors", "histogram", "extras", "version", "parallel", "files", "reading", "machine_code",
-    "model", "vmm", "figures", "results", "engine", "workloads", "sampling", "measurements", "fits", "simulation",
+    "model", "figures", "results", "engine", "vmm", "workloads", "sampling", "measurements", "fits", "simulation",
     "theory", "lab", "prediction", "comparison", "calibration", "host", "decision", "migration", "sweep", "studies",
     "explorer", "report", "cli",
 ]  # fmt: skip

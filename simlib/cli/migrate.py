@@ -80,11 +80,11 @@ class Who:
         for name, cure in (("vcpus", "--vcpus 64"), ("memory", "--memory 512G"), ("link", "--link 25Gbit/s"),
                            ("dirty", "--dirty '250000/s in 10s' (docs/migrate.md: how to measure it)")):  # fmt: skip
             if name not in given:
-                raise InputError(f"--{name}", "nothing", "is needed, and QEMU did not say", f"give {cure}")
+                rule = "QEMU did not say it" if self.from_qemu else "is needed"
+                raise InputError(f"--{name}", "nothing", rule, f"give {cure}")
         if self.architecture:
             given["architecture"] = self.architecture
-        x86 = given.get("architecture", "x86-tdp") == "x86-tdp"
-        given["dirty_tracking"] = self.dirty_tracking or ("pml" if x86 else "")
+        given["dirty_tracking"] = self.dirty_tracking
         if self.chunk:
             given["chunk"] = parse_size(self.chunk, "--chunk")
         return Guest(**given, settings=parse_settings(self.setting or ()), ring_entries=self.ring)

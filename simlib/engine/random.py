@@ -130,6 +130,11 @@ SCATTER = 2654435761
 """Prime that scatters ranks over a region: neighbours in rank are not neighbours in memory (Knuth's multiplier)."""
 
 
+def _check_exponent(exponent: float) -> None:
+    if not 0 <= exponent <= 4:
+        raise InputError("exponent of a Zipf distribution", exponent, "must lie between 0 and 4")
+
+
 @functools.lru_cache(maxsize=64)
 def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
     """Ranks of a Zipf distribution at equally likely steps: quantiles of the density (r + 1)**-exponent on [0, places].
@@ -144,8 +149,7 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
     >>> bool(zipf_table(0.99, 10**6)[2048] / 2**32 < 0.01)  # half of all accesses go to less than 1 % of the pages
     True
     """
-    if not 0 <= exponent <= 4:
-        raise InputError("exponent of a Zipf distribution", exponent, "must lie between 0 and 4")
+    _check_exponent(exponent)
     shares = np.linspace(0.0, 1.0, (1 << SEEK_BITS) + 1)
     rest = 1.0 - exponent
     if abs(rest) < 1e-9:
@@ -154,6 +158,23 @@ def zipf_table(exponent: float, places: int) -> NDArray[np.int64]:
         ranks = np.expm1(np.log1p(shares * np.expm1(rest * np.log1p(places))) / rest)
     table: NDArray[np.int64] = np.rint(np.clip(ranks / places, 0.0, 1.0) * 2.0**32).astype(np.int64)
     return table
+
+
+def zipf_classes(exponent: float, places: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Places by their popularity, each class with twice as many as the one before; of the density of `zipf_table`.
+
+    Returns: Share of the accesses that go to each class, and its places, shape (classes,). Raises `InputError` as
+    `zipf_table` does.
+
+    >>> share, size = zipf_classes(1.0, 7)
+    >>> size.tolist(), share.round(2).tolist()
+    ([1.0, 1.0, 2.0, 3.0], [0.33, 0.19, 0.25, 0.23])
+    """
+    _check_exponent(exponent)
+    edges = np.unique([0, *(1 << np.arange(places.bit_length())), places]).astype(np.float64)
+    rest = 1.0 - exponent
+    below = np.log1p(edges) if abs(rest) < 1e-9 else np.expm1(rest * np.log1p(edges)) / rest
+    return np.diff(below) / below[-1], np.diff(edges)
 
 
 @functools.lru_cache(maxsize=64)

@@ -211,7 +211,7 @@ def parse_experiment(table: Mapping[str, Any], where: str = "experiment") -> Exp
     values = _check_fields(values, where)
     where = f"{where}: {values['name']}"
     parameters, test = (
-        {key: _values(value, f"{where}.{name}.{key}") for key, value in _table(table, name, where).items()}
+        {key: values_of(value, f"{where}.{name}.{key}") for key, value in table_within(table, name, where).items()}
         for name in ("parameters", "test")
     )
     for key, options in test.items():
@@ -277,7 +277,7 @@ def _check_option(program: str, key: str, value: Any, where: str) -> None:
         raise InputError(where, value, "is no size", "write 4M or 1G")
 
 
-def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+def table_within(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     """A table within a table, empty if absent."""
     found = table.get(key, {})
     if not isinstance(found, dict):
@@ -285,7 +285,7 @@ def _table(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     return found
 
 
-def _values(value: Any, where: str) -> tuple[Any, ...]:
+def values_of(value: Any, where: str) -> tuple[Any, ...]:
     """Values of a key: a list is a dimension of the matrix."""
     values = tuple(value) if isinstance(value, list) and value else (value,)
     if len({parameter_text(one) for one in values}) < len(values):

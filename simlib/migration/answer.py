@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 
 from simlib import parallel
-from simlib.migration.guest import PAGE, Guest, Wishes
+from simlib.errors import InputError
+from simlib.migration.guest import Guest, Wishes
 from simlib.migration.lock import Lock, lock_of
 from simlib.migration.paste import TARGETS
 from simlib.migration.plans import SURE, Outcome, Plan, plans, simulate_plan, table_of
 from simlib.model.quantities import say_seconds, say_size
 from simlib.results import Result, text_of
 from simlib.vmm.course import course
+from simlib.vmm.rules import PAGE
 
 DRAWS = 64
 """Guests that may have been measured, unless told otherwise."""
@@ -116,7 +118,7 @@ class Migration(Result):
             "downtime": ("downtime_s", say_seconds, "a downtime of"),
             "within": ("total_s", say_seconds, "a time of"),
             "guest_keeps": ("guest_share", _percent, "a guest that keeps"),
-            "stall": ("sleep_s", say_seconds, "a wait of"),
+            "stall": ("fault_s" if self.take.postcopy else "sleep_s", say_seconds, "a wait of"),
         }
         said = []
         for wish, (column, shown, words) in best.items():
@@ -165,6 +167,8 @@ def migrate(
 ) -> Migration:  # fmt: skip
     """Say whether a guest's migration converges, how long it takes, and which settings keep to what is wished.
 
+    Raises `InputError` if what was measured contradicts itself or the memory.
+
     - `draws`: guests that are drawn from those that may have been measured.
     - `seed`: root of all random streams.
     - `lock`: whether to say what mmu_lock adds, too, which takes longest.
@@ -175,9 +179,11 @@ def migrate(
     >>> print(found.says()[0])
     It does not converge as it is: ...
     """
+    if draws < 1:
+        raise InputError("draws", draws, "must be at least 1", "64 is usual", flag="--draws")
     wishes = wishes or Wishes()
     every, outcomes = tuple(plans(guest, wishes)), dict[str, list[Outcome]]()
-    seeds = range(seed * 10_000, seed * 10_000 + (1 if draws < 1 else draws))
+    seeds = range(seed * 10_000, seed * 10_000 + draws)
     for number, plan in enumerate(every):
         if progress is not None:
             progress(f"migrating: {plan.name}", 0.4 * number / len(every))

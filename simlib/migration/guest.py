@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from simlib.decision.qemu import RunningGuest
 from simlib.errors import InputError
 from simlib.model.quantities import format_bandwidth, format_seconds, say_size
+from simlib.vmm import rules
 from simlib.vmm.dirtying import Known, Measured, draw
 from simlib.vmm.memory import Line, Pages
+from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import Settings
-
-PAGE = 4096
-"""Bytes of a page as QEMU counts them on x86, arm64 and riscv."""
 
 _PAYLOAD = (0.94, 0.99)
 """Share of a link that is left for memory: Ethernet's and TCP's headers with frames of 1500 to 9000 bytes."""
@@ -30,8 +30,11 @@ _WAIT_S = (0.3e-3, 6e-3)
 _SWITCH_S = (0.005, 0.1)
 """For which the guest stands beside what is sent, s: devices stop, are saved and start. A prior."""
 
-SWITCH_MOST_S = 0.09
+SWITCH_MOST_S = _SWITCH_S[0] * (_SWITCH_S[1] / _SWITCH_S[0]) ** 0.95
 """What that takes at most in 19 of 20 cases, s."""
+
+_LATE_S = (5e-5, 5e-4)
+"""By how much a throttled vCPU sleeps too long, s: from Linux's timer slack (PR_SET_TIMERSLACK) up. A prior."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class Guest:
     - `link`: bit/s.
     - `dirty`: what is known of its writes: several `Measured`, or one `Known`.
     - `settings`: those that stand.
-    - `architecture`: a name of `simlib.model.architectures`; `dirty_tracking`: how its host learns of writes.
+    - `architecture`: a name of `simlib.model.architectures`; `dirty_tracking`: how its host learns of writes; empty: as
+      that of `simlib.standard_scenario`, which on x86 has PML.
     - `ring_entries`: of each vCPU's dirty ring; 0: the bitmap.
     - `chunk`: memory of one CLEAR, bytes: QEMU's x-clear-bitmap-shift.
     - `notes`: where the numbers come from.
@@ -90,7 +94,7 @@ class Guest:
     dirty: tuple[Measured | Known, ...]
     settings: Settings = field(default_factory=lambda: Settings(max_bandwidth=0))
     architecture: str = "x86-tdp"
-    dirty_tracking: str = "pml"
+    dirty_tracking: str = ""
     ring_entries: int = 0
     chunk: int = 2**30
     notes: tuple[str, ...] = ()
@@ -137,26 +141,21 @@ class Guest:
         bits = min(bits, stream * channels)
         chunk = 0.0 if self.ring_entries else self.chunk / PAGE
         line = Line(
-            page_s=(PAGE + 8) * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
-            vcpus=float(self.vcpus), ring_entries=float(self.ring_entries),
+            page_s=rules.WHOLE_PAGE * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
+            vcpus=float(self.vcpus), ring_entries=float(self.ring_entries), late_s=_log_uniform(random, *_LATE_S),
         )  # fmt: skip
         return pages, line, _log_uniform(random, *_WAIT_S)
 
 
-def from_running(running: Any) -> dict[str, Any]:
-    """What QEMU says of a guest (`simlib.decision.qemu.RunningGuest`), as arguments of `Guest`."""
-    found: dict[str, Any] = {"notes": running.notes}
-    if running.vcpus:
-        found["vcpus"] = running.vcpus
-    if running.memory_bytes:
-        found["memory"] = running.memory_bytes
-    if running.architecture:
-        found["architecture"] = running.architecture
-    if running.link_bits:
-        found["link"] = running.link_bits
-    if running.dirty_bytes_per_s:
-        found["dirty"] = (Measured(running.dirty_bytes_per_s * running.dirty_seconds / PAGE, running.dirty_seconds),)
-    return found
+def from_running(running: RunningGuest) -> dict[str, Any]:
+    """What QEMU says of a guest, as arguments of `Guest`."""
+    rate, seconds = running.dirty_bytes_per_s, running.dirty_seconds
+    said = {
+        "vcpus": running.vcpus, "memory": running.memory_bytes, "link": running.link_bits,
+        "architecture": running.architecture, "notes": running.notes,
+        "dirty": (Measured(rate * seconds / PAGE, seconds),) if rate and seconds else None,
+    }  # fmt: skip
+    return {name: value for name, value in said.items() if value}
 
 
 def _log_uniform(random: np.random.Generator, low: float, high: float) -> float:

@@ -13,11 +13,13 @@ from simlib import parallel
 from simlib.decision.qemu import RunningGuest, apply
 from simlib.decision.standard import standard_scenario
 from simlib.errors import InputError
-from simlib.migration.guest import PAGE, Guest
+from simlib.migration.guest import Guest
 from simlib.model.quantities import format_size, say_seconds
 from simlib.model.scenario import Scenario
 from simlib.simulation import sample
-from simlib.vmm.dirtying import Measured, distinct
+from simlib.vmm.dirtying import Measured
+from simlib.vmm.memory import distinct_pages
+from simlib.vmm.rules import PAGE
 
 WALKS = 4
 """Walks through the migration."""
@@ -38,6 +40,7 @@ class Lock:
     - `take`: bytes of one CLEAR that keep to what is allowed, the largest of those tried.
     - `allowed_s`: longest wait.
     - `keeps`: whether it does.
+    - `own`: bytes of one CLEAR as it stands; `rings`: entries of a dirty ring, which knows no CLEAR; 0: the bitmap.
     """
 
     frame: pd.DataFrame
@@ -45,16 +48,19 @@ class Lock:
     allowed_s: float
     keeps: bool
     own: int
+    rings: int = 0
 
     def says(self) -> str:
         """One sentence."""
         rows: dict[int, Any] = {row["chunk_bytes"]: row for row in self.frame.to_dict("records")}
         now = rows[self.own]
-        lost = f"{100 * now['lost_share']:.2g} % of its time"
-        said = (f"mmu_lock: with CLEARs of {format_size(self.own)} a vCPU waits for up to "
-                f"{say_seconds(now['stall_high_s'])} at a time, and the guest loses {lost} to it")  # fmt: skip
+        way = f"dirty rings of {self.rings}" if self.rings else f"CLEARs of {format_size(self.own)}"
+        said = (f"mmu_lock: with {way} a vCPU waits for up to {say_seconds(now['stall_high_s'])} at a time, and all of "
+                f"dirty logging takes {100 * now['lost_share']:.2g} % of the guest's time")  # fmt: skip
         if self.take == self.own and self.keeps:
             return f"{said}: there is nothing to set"
+        if self.rings:
+            return f"{said}; that is more than {say_seconds(self.allowed_s)}: try the bitmap (--ring 0)"
         then = rows[self.take]
         set_to = f"-global migration.x-clear-bitmap-shift={int(then['shift'])} ({format_size(self.take)})"
         if self.keeps:
@@ -75,7 +81,8 @@ def lock_of(
     allowed = MATTERS_S if max_stall_s is None else max_stall_s
     rows: list[tuple[int, float, float, float, float, float, float]] = []
     own = min(guest.chunk, guest.memory)
-    for number, chunk in enumerate(dict.fromkeys([own, *(size for size in CHUNKS if size < own)])):
+    smaller = () if guest.ring_entries else (size for size in CHUNKS if size < own)
+    for number, chunk in enumerate([own, *smaller]):
         try:
             found = sample(_scenario(guest, chunk), walks=WALKS, seed=seed, costs="median",
                            progress=parallel.portion(progress, number / 4, (number + 1) / 4))  # fmt: skip
@@ -91,14 +98,14 @@ def lock_of(
     frame = pd.DataFrame(rows, columns=names)
     good = frame[frame["stall_high_s"] <= allowed]
     take = int((good if len(good) else frame.nsmallest(1, "stall_high_s"))["chunk_bytes"].iloc[0])
-    return Lock(frame, take, allowed, len(good) > 0, own)
+    return Lock(frame, take, allowed, len(good) > 0, own, guest.ring_entries)
 
 
 def _scenario(guest: Guest, chunk: int) -> Scenario:
     """The guest as a migration's scenario: its writes are spread over all of its memory."""
-    first = guest.dirty[0]
+    first = min(guest.dirty, key=lambda one: one.seconds if isinstance(one, Measured) else 0.0)
     seconds = first.seconds if isinstance(first, Measured) else 1.0
-    pages = first.pages if isinstance(first, Measured) else distinct(first.pages(guest.pages), seconds)
+    pages = first.pages if isinstance(first, Measured) else distinct_pages(first.pages(guest.pages), seconds)
     running = RunningGuest(
         vcpus=guest.vcpus, memory_bytes=guest.memory, link_bits=guest.link, dirty_seconds=seconds,
         dirty_bytes_per_s=pages * PAGE / seconds,

@@ -10,48 +10,61 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from typing import Any
 
 from simlib.migration.guest import Guest, Wishes
 from simlib.migration.plans import Plan
-from simlib.vmm.settings import Settings
+from simlib.vmm.settings import CAPABILITIES
 
 _UNLIMITED = 2**63 - 2**20
 """What libvirt sends to QEMU for no limit, bytes/s."""
 
-_TRUTHS = ("cpu-throttle-tailslow",)
-"""Parameters whose value is a truth value."""
+_LIBVIRT = frozenset({
+    "auto-converge", "cpu-throttle-initial", "cpu-throttle-increment", "multifd", "multifd-channels", "postcopy-ram",
+    "downtime-limit", "max-bandwidth",
+})  # fmt: skip
+"""Settings for which virsh has an option or a command; no limit of bandwidth is its default."""
+
+_KUBEVIRT = frozenset({"auto-converge", "postcopy-ram", "max-bandwidth"})
+"""Those for which a MigrationPolicy has a key."""
+
+_CLOUD_HYPERVISOR = frozenset({"downtime-limit", "multifd", "multifd-channels", "max-bandwidth"})
+"""Those that send-migration has; there is no limit of bandwidth."""
 
 
-def changed(plan: Plan, guest: Guest) -> dict[str, int | bool]:
-    """Settings that differ from those that stand, by QEMU's names."""
-    return {
-        one.name.replace("_", "-"): getattr(plan.settings, one.name)
-        for one in fields(Settings)
-        if getattr(plan.settings, one.name) != getattr(guest.settings, one.name)
-    }
+def _cannot(plan: Plan, guest: Guest, known: frozenset[str]) -> dict[str, int | bool]:
+    """What a plan changes that something has no words for."""
+    return {name: value for name, value in plan.settings.beside(guest.settings).items() if name not in known}
+
+
+def _left_out(who: str, plan: Plan, guest: Guest, known: frozenset[str]) -> list[str]:
+    """A remark on that."""
+    cannot = _cannot(plan, guest, known)
+    return [f"# {who} cannot set {', '.join(cannot)}: see --for qmp"] if cannot else []
 
 
 def qmp(plan: Plan, guest: Guest, wishes: Wishes) -> str:
     """What QEMU's monitor is sent on both sides before ``migrate``."""
-    differs = changed(plan, guest)
-    numbers = {name: value for name, value in differs.items() if name in _TRUTHS or not isinstance(value, bool)}
-    on = [{"capability": name, "state": value} for name, value in differs.items() if name not in numbers]
-    if numbers.get("max-bandwidth") == 0:
-        numbers["max-bandwidth"] = _UNLIMITED
-    lines = []
-    if on:
-        lines.append({"execute": "migrate-set-capabilities", "arguments": {"capabilities": on}})
-    if numbers:
-        lines.append({"execute": "migrate-set-parameters", "arguments": numbers})
-    text = [json.dumps(line) for line in lines]
+    text = _commands(plan.settings.beside(guest.settings))
     if plan.postcopy:
         text.append('{"execute": "migrate-start-postcopy"}   # on the source, when the first pass is over')
     return "\n".join(text)
 
 
+def _commands(named: dict[str, int | bool]) -> list[str]:
+    """QMP that sets some settings."""
+    on = [{"capability": name, "state": value} for name, value in named.items() if name in CAPABILITIES]
+    numbers = {name: value for name, value in named.items() if name not in CAPABILITIES}
+    if numbers.get("max-bandwidth") == 0:
+        numbers["max-bandwidth"] = _UNLIMITED
+    asked: dict[str, Any] = {
+        "migrate-set-capabilities": {"capabilities": on} if on else None, "migrate-set-parameters": numbers,
+    }  # fmt: skip
+    return [json.dumps({"execute": name, "arguments": given}) for name, given in asked.items() if given]
+
+
 def virsh(plan: Plan, guest: Guest, wishes: Wishes) -> str:
-    """The commands of libvirt."""
+    """The commands of libvirt; what it has no option for goes to QEMU."""
     own, words = plan.settings, ["virsh migrate --live --persistent"]
     if own.auto_converge:
         words.append(
@@ -67,44 +80,36 @@ def virsh(plan: Plan, guest: Guest, wishes: Wishes) -> str:
     lines = [" ".join([*words, "DOMAIN qemu+ssh://HOST/system"])]
     if own.downtime_limit != guest.settings.downtime_limit:
         lines.append(f"virsh migrate-setmaxdowntime DOMAIN {own.downtime_limit}   # while it migrates")
-    if own.auto_converge and own.max_cpu_throttle != guest.settings.max_cpu_throttle:
-        asked = {"execute": "migrate-set-parameters", "arguments": {"max-cpu-throttle": own.max_cpu_throttle}}
-        lines.insert(0, f"virsh qemu-monitor-command DOMAIN '{json.dumps(asked)}'   # libvirt has no option for it")
-    if own.dirty_limit:
-        lines.insert(0, "# libvirt has no option for the dirty limit: use QMP")
-    return "\n".join(lines)
+    asked = _commands(_cannot(plan, guest, _LIBVIRT))
+    return "\n".join(
+        [*(f"virsh qemu-monitor-command DOMAIN '{one}'   # libvirt has no option for it" for one in asked), *lines]
+    )
 
 
 def kubevirt(plan: Plan, guest: Guest, wishes: Wishes) -> str:
     """A MigrationPolicy; it has neither a ceiling for the throttle nor a downtime."""
-    own, lines = plan.settings, ["apiVersion: migrations.kubevirt.io/v1alpha1", "kind: MigrationPolicy", "metadata:",
-                                 "  name: simlib", "spec:"]  # fmt: skip
-    lines.append(f"  allowAutoConverge: {str(own.auto_converge).lower()}")
-    lines.append(f"  allowPostCopy: {str(plan.postcopy).lower()}")
+    own = plan.settings
+    lines = ["apiVersion: migrations.kubevirt.io/v1alpha1", "kind: MigrationPolicy", "metadata:", "  name: simlib",
+             "spec:", f"  allowAutoConverge: {str(own.auto_converge).lower()}",
+             f"  allowPostCopy: {str(plan.postcopy).lower()}"]  # fmt: skip
     if own.max_bandwidth == 0:
         lines.append('  bandwidthPerMigration: "0"')
     if wishes.within_s is not None:
         each = max(1, math.ceil(wishes.within_s / (guest.memory / 2**30)))
         lines.append(f"  completionTimeoutPerGiB: {each}")
     lines += ["  selectors:", "    virtualMachineInstanceSelector:", "      migrate: simlib   # a label of your guest"]
-    cannot = []
-    if own.auto_converge and own.max_cpu_throttle < 99:
-        cannot.append(f"max-cpu-throttle {own.max_cpu_throttle}")
-    if own.downtime_limit != 300:
-        cannot.append(f"downtime-limit {own.downtime_limit} ms")
-    if cannot:
-        lines.append(f"# KubeVirt cannot set {', '.join(cannot)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_left_out("KubeVirt", plan, guest, _KUBEVIRT)])
 
 
 def cloud_hypervisor(plan: Plan, guest: Guest, wishes: Wishes) -> str:
-    """What ch-remote is told; its throttling has no settings."""
+    """What ch-remote is told; it throttles by rules of its own, which are not modelled."""
     own, words = plan.settings, ["destination_url=tcp:HOST:PORT", f"downtime_ms={plan.settings.downtime_limit}"]
     if wishes.within_s is not None:
         words.append(f"timeout_s={math.ceil(wishes.within_s)},timeout_strategy=cancel")
     if own.multifd:
         words.append(f"connections={own.multifd_channels}")
-    return f"ch-remote --api-socket SOCKET send-migration {','.join(words)}"
+    command = f"ch-remote --api-socket SOCKET send-migration {','.join(words)}"
+    return "\n".join([command, *_left_out("cloud-hypervisor", plan, guest, _CLOUD_HYPERVISOR)])
 
 
 TARGETS: dict[str, Callable[[Plan, Guest, Wishes], str]] = {

@@ -29,6 +29,10 @@ _QUOTAS = (200, 100, 50, 30)
 """Values of vcpu-dirty-limit that are tried, MiB/s."""
 
 
+_SHOWN = ("total_s", "downtime_s", "passes", "throttle", "guest_share", "sleep_s", "fault_s", "sent_bytes")
+"""Columns of an outcome of which a table has medians and intervals."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """A way to migrate.
@@ -95,7 +99,7 @@ def plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
         base = base.changed(multifd=True, multifd_channels=channels)
         does = [*does, f"send over {channels} channels"]
     if does:
-        yield Plan("no throttle", ", ".join(does), base)
+        yield Plan("same throttle" if own.auto_converge else "no throttle", ", ".join(does), base)
     for most in CEILINGS:
         if wishes.max_stall_s is not None and rules.sleep_s(most) > wishes.max_stall_s:
             continue
@@ -132,7 +136,7 @@ def _simulate(plan: Plan, guest: Guest, wishes: Wishes, random: np.random.Genera
         share = found.guest_s / max(found.total_s - found.downtime_s, 1e-9)
         return Outcome(
             found.completed, found.total_s, found.downtime_s, found.synchronisations, float(found.throttle),
-            min(1.0, share), found.sleep_s, 0.0, 0.0, found.sent_bytes, left * line.page_bytes, left * line.page_s,
+            min(1.0, share), found.sleep_s, 0.0, 0.0, found.sent_bytes, left * rules.PAGE, left * line.page_s,
         )  # fmt: skip
     whole = course(pages, line, plan.settings, limit)
     first = whole.passes[1][TIME] if len(whole.passes) > 1 else whole.total_s
@@ -155,16 +159,7 @@ def table_of(plan_outcomes: dict[str, list[Outcome]], wishes: Wishes) -> pd.Data
         frame = pd.DataFrame(outcomes)
         row: dict[str, object] = {"plan": name, "converges": float(frame["completed"].mean())}
         done = frame[frame["completed"]]
-        for column in (
-            "total_s",
-            "downtime_s",
-            "passes",
-            "throttle",
-            "guest_share",
-            "sleep_s",
-            "fault_s",
-            "sent_bytes",
-        ):
+        for column in _SHOWN:
             of = done if len(done) else frame
             low, middle, high = np.quantile(of[column].astype(float), [0.05, 0.5, 0.95])
             row |= {column: middle, f"{column}_low": low, f"{column}_high": high}

@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from simlib.errors import InputError
 from simlib.migration.guest import Wishes
 from simlib.model.quantities import PS_PER_S, parse_duration
-from simlib.vmm.settings import Settings
+from simlib.vmm.settings import Settings, read_named
 
 _MINUTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*min", re.ASCII)
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", re.ASCII)
-_SWITCH = {"on": True, "off": False, "true": True, "false": False}
 
 
 def parse_time(text: str, flag: str) -> float | None:
@@ -70,14 +69,4 @@ def parse_settings(texts: Iterable[str]) -> Settings:
     >>> parse_settings(["auto-converge=on"]).auto_converge
     True
     """
-    return Settings.of({"max-bandwidth": 0, **dict(_pair(one) for one in texts)})
-
-
-def _pair(text: str) -> tuple[str, int | bool]:
-    """NAME=VALUE of QEMU's."""
-    name, _, value = text.partition("=")
-    if value in _SWITCH:
-        return name, _SWITCH[value]
-    if not re.fullmatch(r"\d{1,19}", value, re.ASCII):
-        raise InputError("--set", text, "must be NAME=NUMBER, or NAME=on", "write --set downtime-limit=500")
-    return name, int(value)
+    return Settings.of({"max-bandwidth": 0, **read_named(texts)})

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from simlib.engine.random import zipf_classes
 from simlib.engine.result import PS
 from simlib.machine_code import kept
 from simlib.model.pagetable import WORD_PAGES, PageTable
@@ -81,10 +82,7 @@ def touches_of(scenario: Scenario) -> Touches:
     exponent = workload.zipf_exponent if workload.access == "zipf" else 0.0
     if not exponent:
         return Touches(np.ones(1), np.ones(1), np.full(1, 1 / (pages * regions)))
-    edges = np.unique([0, *(1 << np.arange(pages.bit_length() - 1)), pages]).astype(np.float64)
-    rest = 1.0 - exponent
-    below = np.log1p(edges) if abs(rest) < 1e-9 else np.expm1(rest * np.log1p(edges)) / rest
-    share, size = np.diff(below) / below[-1], np.diff(edges)
+    share, size = zipf_classes(exponent, pages)
     return Touches(share, size / pages, share / size / regions)
 
 

@@ -153,9 +153,9 @@ def _course(
             if _is_stuck(means, s, n):
                 _pass_time(s, limit_s - s[_NOW])
                 break
-        if s[_LEFT] < 0.5 or s[_LEFT] * line.page_bytes < s[_MAY_SWITCH]:
+        if s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]:
             _write_down(passes, s, n, _look(pages, memory, line, s, n, by_get))
-            s[_SENT] += s[_LEFT] * (line.page_bytes + rules.HEADER)
+            s[_SENT] += s[_LEFT] * rules.WHOLE_PAGE
             down, completed = line.switch_s + s[_LEFT] * line.page_s, True
         else:
             if s[_NOW] >= s[_PERIOD]:
@@ -176,7 +176,7 @@ def _pass_time(s: Floats, seconds: float) -> None:
 @kept(nogil=True)
 def _is_due(line: Line, means: _Means, s: Floats, n: Floats) -> bool:
     """Whether the bitmap is synchronised now: little is left, or the periodic look finds that it was not for long."""
-    due = s[_LEFT] * line.page_bytes < s[_MAY_SWITCH]
+    due = s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
     if means.auto_converge and s[_NOW] >= s[_LOOK]:
         due = due or (n[_SYNCS] > 1 and n[_SYNCS] == n[_SEEN])
         n[_SEEN] = n[_SYNCS] + int(due)
@@ -198,7 +198,7 @@ def _look(pages: Pages, memory: Memory, line: Line, s: Floats, n: Floats, by_get
 @kept(nogil=True)
 def _judge(line: Line, means: _Means, s: Floats, n: Floats) -> None:
     """Throttle the guest if it dirtied too much, as often as it may, since the last judgement."""
-    dirtied, sent = s[_JUDGED_NEW] * line.page_bytes, s[_SENT] - s[_JUDGED_SENT]
+    dirtied, sent = s[_JUDGED_NEW] * rules.PAGE, s[_SENT] - s[_JUDGED_SENT]
     if rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
         n[_HIGH] += 1
         if n[_HIGH] >= means.high_times:
@@ -220,7 +220,7 @@ def _limit(pages: Pages, line: Line, means: _Means, s: Floats, n: Floats) -> Non
     """Look at the vCPUs' rates, and set for how long each sleeps when its ring is full."""
     period, ring = means.x_vcpu_dirty_limit_period, line.ring_entries
     s[_PERIOD] = s[_NOW] + period
-    mib = line.page_bytes / 2**20
+    mib = rules.PAGE / 2**20
     now = int(distinct_pages(pages, period * s[_RUNS]) / line.vcpus * mib / period)
     n[_FASTEST] = max(n[_FASTEST], now, 1)
     full_us = int(ring * mib * 1e6 / n[_FASTEST])
@@ -235,9 +235,9 @@ def _limit(pages: Pages, line: Line, means: _Means, s: Floats, n: Floats) -> Non
 @kept(nogil=True)
 def _iterate(pages: Pages, memory: Memory, line: Line, means: _Means, s: Floats) -> None:
     """Send until the limit of bandwidth, the end, or a while is over; then wait for the window's end, if limited."""
-    page, begun, room = line.page_bytes + rules.HEADER, s[_NOW], np.inf
+    begun, room = s[_NOW], np.inf
     if means.max_bandwidth > 0:
-        room = rules.pages_in_window(means.max_bandwidth, page) * page - (s[_SENT] - s[_WINDOW_SENT])
+        room = rules.bytes_in_window(means.max_bandwidth) - (s[_SENT] - s[_WINDOW_SENT])
     while room > 1e-3 and s[_LEFT] >= 0.5 and s[_NOW] - begun < rules.LOOK_S:
         sent, took, gone = send_cell(pages, memory, line, s[_GUEST], room, rules.LOOK_S - (s[_NOW] - begun) + 1e-9)
         s[_SENT] += sent

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import brentq, lsq_linear
+from scipy.optimize import brentq, nnls
 
+from simlib.engine.random import zipf_classes
 from simlib.errors import InputError
 from simlib.model.quantities import PS_PER_S, format_seconds, parse_duration, parse_size, say_size
-from simlib.vmm.memory import Pages, distinct_pages
-
-Floats = NDArray[np.float64]
+from simlib.vmm.memory import Floats, Pages
+from simlib.vmm.rules import PAGE
 
 DEFAULT_S = 1.0
 """Time of a rate that is given without one, s: calc-dirty-rate's own."""
@@ -36,9 +35,6 @@ _LOOSE = 0.3
 
 _WHOLE = 1e-3
 """How exactly the pages of all rates are the memory, as a share of it."""
-
-_CLASSES = 8
-"""Classes of pages by Zipf's law."""
 
 _RATE = re.compile(r"([0-9][0-9_.,]*(?:e[0-9]+)?)\s*([kM]|[KMGT]i?B)?(?: pages)?/s", re.IGNORECASE)
 
@@ -66,6 +62,10 @@ class Measured:
 class Known:
     """A guest whose habit is told by hand.
 
+    >>> from simlib.vmm.memory import distinct_pages
+    >>> round(distinct_pages(Known(1000, 1000).pages(1e6), 1.0))  # 1000 writes to 1000 pages, at random
+    632
+
     - `writes`: a second, of all vCPUs, each to one page.
     - `working_set`: pages that they go to.
     - `zipf`: exponent of their popularity; 0: all alike.
@@ -81,27 +81,17 @@ class Known:
     @property
     def said(self) -> str:
         """In words."""
-        return f"{self.writes:,.0f} writes/s over {say_size(self.working_set * 4096)}"
+        return f"{self.writes:,.0f} writes/s over {say_size(self.working_set * PAGE)}"
 
     def pages(self, memory: float) -> Pages:
         """The classes; the rest of the memory is not written."""
         if self.working_set > memory:
-            raise InputError("--dirty", f"over {say_size(self.working_set * 4096)}", "is more than the memory",
+            raise InputError("--dirty", f"over {say_size(self.working_set * PAGE)}", "is more than the memory",
                              "give the working set, or more --memory")  # fmt: skip
-        edges = np.array([0.0, self.working_set])
+        share, size = np.ones(1), np.array([self.working_set])
         if self.zipf:
-            edges = np.unique(np.round(np.geomspace(1.0, self.working_set, _CLASSES + 1)))
-            edges[0] = 0.0
-        mass = _below(edges, self.zipf)
-        share = np.diff(mass) / mass[-1]
-        return classes(np.diff(edges), self.writes * share / np.diff(edges), memory, self.sweep)
-
-
-def _below(edges: Floats, exponent: float) -> Floats:
-    """Writes that go to pages up to each rank, to a factor."""
-    rest = 1.0 - exponent
-    found: Floats = np.log1p(edges) if abs(rest) < 1e-9 else np.expm1(rest * np.log1p(edges)) / rest
-    return found if exponent else edges
+            share, size = zipf_classes(self.zipf, int(self.working_set))
+        return classes(size, self.writes * share / size, memory, self.sweep)
 
 
 def classes(count: Floats, rate: Floats, memory: float, sweep: bool = False) -> Pages:
@@ -112,15 +102,6 @@ def classes(count: Floats, rate: Floats, memory: float, sweep: bool = False) -> 
         np.append(count, still), np.append(rate, 0.0), np.full(kinds, float(sweep)), np.zeros(kinds), np.ones(kinds),
         np.zeros(kinds),
     )  # fmt: skip
-
-
-def distinct(pages: Pages, seconds: float) -> float:
-    """Distinct pages that a guest writes within a time: s(T).
-
-    >>> round(distinct(Known(1000, 1000).pages(1e6), 1.0))  # 1000 writes to 1000 pages, at random
-    632
-    """
-    return float(distinct_pages(pages, seconds))
 
 
 def draw(measured: Sequence[Measured], memory: float, random: np.random.Generator) -> Pages:
@@ -136,7 +117,7 @@ def draw(measured: Sequence[Measured], memory: float, random: np.random.Generato
     """
     for one in measured:
         if one.pages > memory:
-            raise InputError("--dirty", one.said, f"is more than the memory of {say_size(memory * 4096)}",
+            raise InputError("--dirty", one.said, f"is more than the memory of {say_size(memory * PAGE)}",
                              "measure over a shorter time, or give --memory as it is")  # fmt: skip
     ordered = sorted(measured, key=lambda one: one.seconds)
     for before, after in pairwise(ordered):
@@ -176,13 +157,13 @@ def _mixture(points: Sequence[Measured], memory: float, random: np.random.Genera
     rows = np.vstack([seen_of, np.full((1, RATES + 1), 1 / (_WHOLE * memory))]) * supposed
     rows = np.vstack([rows, _LOOSE * np.eye(RATES + 1)])
     goal = np.concatenate([seen * exact, [1 / _WHOLE], np.full(RATES + 1, _LOOSE)])
-    found = (supposed * lsq_linear(rows, goal, bounds=(0.0, np.inf)).x)[:-1]
+    found = (supposed * nnls(rows, goal)[0])[:-1]
     found *= min(1.0, memory / max(found.sum(), 1e-300))
     kept = found > 1e-9 * memory
     return classes(found[kept], rates[kept], memory)
 
 
-def parse_dirty(text: str, page_size: int = 4096) -> Measured | Known:
+def parse_dirty(text: str) -> Measured | Known:
     """What ``--dirty`` says.
 
     Raises `InputError` if it cannot be read.
@@ -207,7 +188,7 @@ def parse_dirty(text: str, page_size: int = 4096) -> Measured | Known:
     rate = (
         number * {"": 1.0, "k": 1e3, "m": 1e6}[unit.lower()]
         if len(unit) < 2
-        else parse_size(f"{number:g}{unit}", "--dirty") / page_size
+        else parse_size(f"{number:g}{unit}", "--dirty") / PAGE
     )
     rest = text.strip()[match.end() :].strip()
     if not rest or rest.startswith("in "):
@@ -218,5 +199,5 @@ def parse_dirty(text: str, page_size: int = 4096) -> Measured | Known:
     match = re.fullmatch(r"over ([^,]+)(?:,\s*(zipf|sweep)\s*([0-9.]*))?", rest)
     if match is None or rate <= 0:
         raise InputError("--dirty", text, "is no rate of pages", cure)
-    size = parse_size(match[1].strip(), "--dirty") / page_size
+    size = parse_size(match[1].strip(), "--dirty") / PAGE
     return Known(rate, size, float(match[3] or 0.99) if match[2] == "zipf" else 0.0, match[2] == "sweep")

@@ -42,7 +42,8 @@ class Pages(NamedTuple):
 class Line(NamedTuple):
     """How the memory gets to the other side, and what of the source's host matters for it.
 
-    - `page_bytes`: of a page as QEMU counts it.
+    What is not given takes no time.
+
     - `page_s`: to send a page at full speed, s.
     - `zero_s`: to look at a page of zeros, s.
     - `switch_s`: time for which the guest stands beside what is sent then, s.
@@ -54,16 +55,15 @@ class Line(NamedTuple):
     - `late_s`: for which a throttled vCPU sleeps longer than it was told, s.
     """
 
-    page_bytes: float = 4096.0
-    page_s: float = 1e-6
-    zero_s: float = 1e-7
-    switch_s: float = 0.005
-    state_bytes: float = 113_000.0
+    page_s: float
+    zero_s: float = 0.0
+    switch_s: float = 0.0
+    state_bytes: float = 0.0
     sync_s: float = 0.0
     chunk_pages: float = 0.0
     vcpus: float = 1.0
     ring_entries: float = 0.0
-    late_s: float = 1e-4
+    late_s: float = 0.0
 
 
 class Memory(NamedTuple):
@@ -194,7 +194,7 @@ def send_cell(
             zeros += waits
         else:
             normal += waits
-    own_bytes = normal * (line.page_bytes + rules.HEADER) + zeros * rules.ZERO_PAGE
+    own_bytes = normal * rules.WHOLE_PAGE + zeros * rules.ZERO_PAGE
     own_s = normal * line.page_s + zeros * line.zero_s
     part = min(1.0, room_bytes / own_bytes if own_bytes > 0 else 1.0, room_s / own_s if own_s > 0 else 1.0)
     if part < 1:

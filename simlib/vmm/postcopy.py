@@ -50,9 +50,9 @@ def postcopy(pages: Pages, missing: Floats, vcpus: float, line: Line, bandwidth:
     """
     held, rate, zeros = pages.number * (1 - pages.zero), pages.rate, float((missing * pages.number * pages.zero).sum())
     normal = float((missing * held).sum())
-    sent_bytes = normal * (line.page_bytes + rules.HEADER) + zeros * rules.ZERO_PAGE
+    sent_bytes = normal * rules.WHOLE_PAGE + zeros * rules.ZERO_PAGE
     share = missing.copy()
-    page_s = max(line.page_s, (line.page_bytes + rules.HEADER) / bandwidth if bandwidth > 0 else 0.0)
+    page_s = max(line.page_s, rules.WHOLE_PAGE / bandwidth if bandwidth > 0 else 0.0)
     time, requests, lost, slow = zeros * line.zero_s, 0.0, 0.0, 0.0
     while True:
         left = 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What QEMU decides while it migrates, as arithmetic: one function a decision, for the engines and the course alike.
+"""What QEMU decides while it migrates, as arithmetic: one function a decision.
 
 Source: QEMU 10.0, the file and function that each names. Whole numbers are divided as C does.
 """
@@ -20,13 +20,19 @@ PERIOD_S = 1.0
 SLICE_S = 0.01
 """A throttled vCPU runs for so long, and then sleeps: migration/cpu-throttle.c CPU_THROTTLE_TIMESLICE_NS."""
 
-HEADER = 8
+PAGE = 4096
+"""Bytes of a page as QEMU counts them (TARGET_PAGE_SIZE) on x86, arm64, riscv and LoongArch."""
+
+_HEADER = 8
 """Bytes before each page: migration/ram.c save_page_header."""
 
-ZERO_PAGE = HEADER + 1
+WHOLE_PAGE = _HEADER + PAGE
+"""Bytes of a page that is sent whole."""
+
+ZERO_PAGE = _HEADER + 1
 """Bytes of a page of zeros: migration/ram.c save_zero_page."""
 
-FLUSH_PAGES = 32
+_FLUSH_PAGES = 32
 """Pages after which the stream knows that they were sent: half of migration/qemu-file.c MAX_IOV_SIZE."""
 
 _TOLERANCE, _LINEAR = 25, 50
@@ -89,18 +95,18 @@ def sleep_s(throttle: int) -> float:
 
 
 @kept(nogil=True)
-def pages_in_window(limit: float, page_bytes: float) -> float:
-    """Pages that are sent in a window before the limit is found to be exceeded: whole flushes.
+def bytes_in_window(limit: float) -> float:
+    """Bytes that are sent in a window before the limit is found to be exceeded: whole flushes.
 
     Source: migration/migration-stats.c migration_rate_exceeded.
 
     - `limit`: max-bandwidth, bytes/s.
 
-    >>> pages_in_window(50e6, 4104.0)  # 39 flushes
-    1248.0
+    >>> bytes_in_window(50e6)  # 39 flushes of 32 pages
+    5121792.0
     """
-    flush = FLUSH_PAGES * page_bytes
-    return float(FLUSH_PAGES * (int(limit * WINDOW_S / flush) + 1))
+    flush = _FLUSH_PAGES * WHOLE_PAGE
+    return float(flush * (int(limit * WINDOW_S / flush) + 1))
 
 
 @kept(nogil=True)

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from simlib.errors import InputError, nearest
+
+_SWITCH = {"on": True, "off": False, "true": True, "false": False}
 
 
 class Vmm(NamedTuple):
@@ -25,19 +29,40 @@ class Vmm(NamedTuple):
 
 
 QEMU = Vmm("QEMU 10.0", 2, 5.0, "migration/ram.c migration_trigger_throttle, migration/cpu-throttle.c (since 9.2)")
-QEMU_9_1 = Vmm("QEMU 9.1", 2, math.inf, "migration/ram.c migration_trigger_throttle")
 QEMU_1_6 = Vmm("QEMU 1.6", 6, math.inf, "commit 7ca1dfad952d: of every 40 ms a vCPU sleeps 30, set for good")
 
 
-def _setting(default: Any, least: float, most: float, about: str) -> Any:
+def read_named(texts: Iterable[str]) -> dict[str, int | bool]:
+    """Settings by QEMU's names, from texts such as ``downtime-limit=500`` and ``auto-converge=on``.
+
+    Raises `InputError` if a text is none.
+
+    >>> read_named(["auto-converge=on", "max-bandwidth=200"])
+    {'auto-converge': True, 'max-bandwidth': 200}
+    """
+    found: dict[str, int | bool] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if value not in _SWITCH and not re.fullmatch(r"\d{1,19}", value, re.ASCII):
+            rule, cure = "must be NAME=NUMBER, or NAME=on", "write downtime-limit=500"
+            raise InputError("settings", text, rule, cure, flag="--set")
+        found[name] = _SWITCH[value] if value in _SWITCH else int(value)
+    return found
+
+
+def _setting(default: int, least: int, most: int, about: str) -> Any:
     return field(default=default, metadata={"least": least, "most": most, "about": about})
+
+
+def _truth(about: str, capability: bool = True) -> Any:
+    return field(default=False, metadata={"least": False, "most": True, "about": about, "capability": capability})
 
 
 @dataclass(frozen=True)
 class Settings:
     """QEMU's migration parameters and capabilities, QEMU 10.0 (qapi/migration.json; defaults of migration/options.c).
 
-    A name has `_` where QEMU's has `-`. A capability is a truth value.
+    A name has `_` where QEMU's has `-`.
 
     >>> Settings().downtime_limit, Settings.of({"max-bandwidth": 10**9}).max_bandwidth
     (300, 1000000000)
@@ -46,18 +71,18 @@ class Settings:
     max_bandwidth: int = _setting(2**27, 0, 2**62, "bytes/s; 0: no limit, which is what libvirt sets")
     downtime_limit: int = _setting(300, 0, 2_000_000, "ms")
     avail_switchover_bandwidth: int = _setting(0, 0, 2**62, "bytes/s expected at the switchover; 0: what is measured")
-    auto_converge: bool = _setting(False, 0, 1, "throttle vCPUs if the guest dirties too fast")
+    auto_converge: bool = _truth("throttle vCPUs if the guest dirties too fast")
     throttle_trigger_threshold: int = _setting(50, 1, 100, "percent of what is sent that may be dirtied meanwhile")
     cpu_throttle_initial: int = _setting(20, 1, 99, "percent")
     cpu_throttle_increment: int = _setting(10, 1, 99, "percent")
-    cpu_throttle_tailslow: bool = _setting(False, 0, 1, "smaller steps near the end")
+    cpu_throttle_tailslow: bool = _truth("smaller steps near the end", capability=False)
     max_cpu_throttle: int = _setting(99, 1, 99, "percent")
-    dirty_limit: bool = _setting(False, 0, 1, "limit each vCPU that dirties too fast; needs dirty rings and KVM")
+    dirty_limit: bool = _truth("limit each vCPU that dirties too fast; needs dirty rings and KVM")
     vcpu_dirty_limit: int = _setting(1, 1, 2**31, "MiB/s of each vCPU")
     x_vcpu_dirty_limit_period: int = _setting(1000, 1, 1000, "ms between two looks at the vCPUs' rates")
-    postcopy_ram: bool = _setting(False, 0, 1, "may switch to postcopy")
+    postcopy_ram: bool = _truth("may switch to postcopy")
     max_postcopy_bandwidth: int = _setting(0, 0, 2**62, "bytes/s in postcopy; 0: no limit")
-    multifd: bool = _setting(False, 0, 1, "several streams")
+    multifd: bool = _truth("several streams")
     multifd_channels: int = _setting(2, 1, 255, "of them")
 
     def __post_init__(self) -> None:
@@ -83,6 +108,19 @@ class Settings:
         values: dict[str, Any] = {known[name]: value for name, value in named.items()}
         return cls(**values)
 
+    def beside(self, other: Settings) -> dict[str, int | bool]:
+        """What differs from other settings, by QEMU's names.
+
+        >>> Settings(auto_converge=True).beside(Settings())
+        {'auto-converge': True}
+        """
+        names = (one.name for one in fields(self) if getattr(self, one.name) != getattr(other, one.name))
+        return {name.replace("_", "-"): getattr(self, name) for name in names}
+
     def changed(self, **values: Any) -> Settings:
         """The same with other values."""
         return replace(self, **values)
+
+
+CAPABILITIES = frozenset(one.name.replace("_", "-") for one in fields(Settings) if one.metadata.get("capability"))
+"""What QEMU is told by migrate-set-capabilities, not by migrate-set-parameters."""

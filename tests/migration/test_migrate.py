@@ -12,7 +12,7 @@ import simlib
 from simlib.cli import app
 from simlib.errors import InputError
 from simlib.migration import Guest, Wishes
-from simlib.migration.paste import TARGETS, changed
+from simlib.migration.paste import TARGETS
 from simlib.migration.plans import SURE, plans
 from simlib.vmm.dirtying import parse_dirty
 from simlib.vmm.settings import Settings
@@ -71,7 +71,7 @@ def test_every_plan_can_be_pasted_and_read_back():
                 named |= command["arguments"]
             elif command["execute"] == "migrate-set-capabilities":
                 named |= {cap["capability"]: cap["state"] for cap in command["arguments"]["capabilities"]}
-        assert named == changed(plan, one)
+        assert named == plan.settings.beside(one.settings)
         assert Settings.of({"max-bandwidth": 0, **named}) == plan.settings
 
 

@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from simlib.errors import InputError, nearest
-from simlib.lab.experiment import check_name
+from simlib.lab.experiment import check_name, table_within, values_of
 from simlib.lab.migration.guest import BASE, MOST_VCPUS, PAGE, Habit
 from simlib.reading import read_toml
 
@@ -105,29 +105,8 @@ def settings_text(settings: tuple[tuple[str, int | bool], ...]) -> str:
     return " ".join(f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in settings)
 
 
-def parse_settings(text: str) -> dict[str, int | bool]:
-    """The settings in such a cell.
-
-    >>> parse_settings("auto-converge=on max-bandwidth=200")
-    {'auto-converge': True, 'max-bandwidth': 200}
-    """
-    words: dict[str, int | bool] = {"on": True, "off": False}
-    pairs = (word.split("=") for word in text.split())
-    return {name: words[value] if value in words else int(value) for name, value in pairs}
-
-
-@dataclass(frozen=True)
-class _Given:
-    """A table of the file, its values still lists."""
-
-    name: str
-    accelerator: str = "tcg"
-    memory: Any = "512M"
-    repeats: int = 1
-    limit_s: float = 60
-    postcopy_after_s: Any = 0
-
-    LISTS: ClassVar = ("memory", "postcopy_after_s")
+_OWN = {"name": "", "accelerator": "tcg", "memory": "512M", "repeats": 1, "limit_s": 60, "postcopy_after_s": 0}
+"""Keys above the tables, and what they are unless they are there."""
 
 
 def has_migrations(path: str | Path) -> bool:
@@ -145,7 +124,7 @@ def load_migrations(path: str | Path) -> list[Migration]:
     """
     content = read_toml(path, "an experiment with migrations (TOML)")
     tables = content.get("experiment")
-    if not isinstance(tables, list) or set(content) != {"experiment"}:
+    if not isinstance(tables, list) or set(content) != {"experiment"} or not all(isinstance(t, dict) for t in tables):
         raise InputError(str(path), ", ".join(content), "must be tables", "write [[experiment]] above each")
     found = [one for table in tables for one in _parse(table, str(path))]
     if len(found) > MOST_MIGRATIONS:
@@ -159,37 +138,40 @@ def load_migrations(path: str | Path) -> list[Migration]:
 
 def _parse(table: Mapping[str, Any], where: str) -> Iterator[Migration]:
     """The migrations of one table."""
-    known = {field.name for field in fields(_Given)}
+    known = [*_OWN, "guest", "settings"]
     for key in table:
-        if key not in known | {"guest", "settings"}:
-            raise InputError(f"{where}: {key}", table[key], "is not known", nearest(key, [*known, "guest", "settings"]))
-    if "name" not in table:
-        raise InputError(where, "{}", "must have name", "add name = …")
-    given = _Given(**{key: value for key, value in table.items() if key in known})
-    check_name(f"{where}: name", given.name)
-    where = f"{where}: {given.name}"
-    if given.accelerator not in ACCELERATORS:
-        raise InputError(
-            f"{where}: accelerator", given.accelerator, "is not known", f"one of {', '.join(ACCELERATORS)}"
-        )
-    axes = {("own", key): _each(getattr(given, key)) for key in _Given.LISTS}
+        if key not in known:
+            raise InputError(f"{where}: {key}", table[key], "is not known", nearest(key, known))
+    given = {key: table.get(key, value) for key, value in _OWN.items()}
+    check_name(f"{where}: name", str(given.pop("name")))
+    where = f"{where}: {table['name']}"
+    axes = {("", key): values_of(value, f"{where}: {key}") for key, value in given.items()}
     for part in ("guest", "settings"):
-        axes |= {(part, key): _each(value) for key, value in table.get(part, {}).items()}
+        own = table_within(table, part, where)
+        axes |= {(part, key): values_of(value, f"{where}.{part}.{key}") for key, value in own.items()}
     for values in itertools.product(*axes.values()):
-        chosen: dict[str, dict[str, Any]] = {"own": {}, "guest": {}, "settings": {}}
+        chosen: dict[str, dict[str, Any]] = {"": {}, "guest": {}, "settings": {}}
         for (part, key), value in zip(axes, values, strict=True):
             chosen[part][key] = value
-        memory, habit = _bytes(chosen["own"]["memory"], f"{where}: memory"), _habit(chosen["guest"], where)
-        if habit.working_set + BASE > memory:
-            cure = "give it more memory"
-            raise InputError(f"{where}: guest.working_set", chosen["guest"]["working_set"], "must fit behind 1M", cure)
-        settings = tuple(sorted(_setting(key, value, where) for key, value in chosen["settings"].items()))
-        for repeat in range(1, _number(given.repeats, f"{where}: repeats", 1, 100) + 1):
-            yield Migration(
-                given.name, given.accelerator, memory, habit, settings,
-                _number(chosen["own"]["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600),
-                _number(given.limit_s, f"{where}: limit_s", 1, 3600), repeat,
-            )  # fmt: skip
+        yield from _migrations(table["name"], chosen, where)
+
+
+def _migrations(name: str, chosen: Mapping[str, Mapping[str, Any]], where: str) -> Iterator[Migration]:
+    """One point of the matrix, as often as it is repeated."""
+    own = chosen[""]
+    if own["accelerator"] not in ACCELERATORS:
+        cure = f"one of {', '.join(ACCELERATORS)}"
+        raise InputError(f"{where}: accelerator", own["accelerator"], "is not known", cure)
+    memory, habit = _bytes(own["memory"], f"{where}: memory"), _habit(chosen["guest"], where)
+    if habit.working_set + BASE > memory:
+        raise InputError(
+            f"{where}: memory", own["memory"], "must hold the working set behind 1M", "give it more memory"
+        )
+    settings = tuple(sorted(_setting(key, value, where) for key, value in chosen["settings"].items()))
+    after = _number(own["postcopy_after_s"], f"{where}: postcopy_after_s", 0, 3600)
+    limit = _number(own["limit_s"], f"{where}: limit_s", 1, 3600)
+    for repeat in range(1, int(_number(own["repeats"], f"{where}: repeats", 1, 100)) + 1):
+        yield Migration(name, own["accelerator"], memory, habit, settings, after, limit, repeat)
 
 
 def _habit(given: Mapping[str, Any], where: str) -> Habit:
@@ -210,10 +192,11 @@ def _habit(given: Mapping[str, Any], where: str) -> Habit:
     habit = Habit(**values)
     if bool(habit.hot_set) != bool(habit.hot_percent) or habit.hot_set >= habit.working_set:
         rule, cure = "must be a part of the working set, and have a share of the writes", "set hot_percent, too"
-        raise InputError(f"{where}: guest.hot_set", habit.hot_set, rule, cure)
+        raise InputError(f"{where}: guest.hot_set", given.get("hot_set", 0), rule, cure)
     for key in ("working_set", "hot_set"):
         if getattr(habit, key) % (PAGE * habit.vcpus):
-            raise InputError(f"{where}: guest.{key}", given[key], "must be whole pages for each vCPU", "round it")
+            rule = "must be whole pages for each vCPU"
+            raise InputError(f"{where}: guest.{key}", getattr(habit, key), rule, "round it")
     return habit
 
 
@@ -222,10 +205,6 @@ def _setting(key: str, value: Any, where: str) -> tuple[str, int | bool]:
         rule = "must be a parameter of QEMU's with a number, or a capability with a truth value"
         raise InputError(f"{where}: settings.{key}", value, rule, "write max-bandwidth = 50_000_000")
     return key, value
-
-
-def _each(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list) and value else (value,)
 
 
 def _bytes(value: Any, what: str) -> int:

@@ -10,10 +10,11 @@ import pandas as pd
 from simlib.measurements import load
 from simlib.parallel import Progress
 from simlib.studies.converge import published, real
+from simlib.studies.converge.forecast import BUILT
 from simlib.studies.study import Answer, Found, Study
 
-BUILT, HELD_OUT = "migrate", "migrate-held-out"
-"""Migrations that the course was built on, and those that were predicted before they ran."""
+HELD_OUT = "migrate-held-out"
+"""The migrations that were predicted before they ran."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def held_out() -> pd.DataFrame:
     runs, foretold = load(f"{HELD_OUT}-runs").frame, load(f"{HELD_OUT}-forecast").frame
     keys = [name for name in foretold if name in runs]
     keys = keys[: keys.index("limit_s") + 1]
-    names = {f"{end}_{name}": f"{name}_{end}" for name in real.SPREAD for end in ("low", "high")}
+    names = {f"{end}_{name}": f"{name}_{end}" for name in real.QUANTITIES for end in ("low", "high")}
     names |= {"completed_share_ratio": "completed_share"}
     expected = runs[keys].merge(foretold, on=keys, how="left").drop(columns=keys).rename(columns=names)
     return real.beside(runs, expected.set_index(runs.index))
@@ -45,7 +46,8 @@ def compute(*, seed: int = 1, progress: Progress | None = None) -> Converge:
     """Score the predictions, expect anew what the course was built on, and draw the published guest."""
     built = load(f"{BUILT}-runs").frame
     both = held_out()
-    tables = {"built": real.beside(built, real.predicted(built, seed)), "held_out": both, "score": real.score(both)}
+    expected = real.predicted(built, real.fitted(built), seed)
+    tables = {"built": real.beside(built, expected), "held_out": both, "score": real.score(both)}
     return Converge(published.published_numbers(seed), tables)
 
 

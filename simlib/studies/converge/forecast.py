@@ -10,10 +10,14 @@ import pandas as pd
 
 from simlib.lab.migration import load_migrations
 from simlib.lab.migration.collect import KEYS
+from simlib.measurements import data_dir, load
 from simlib.measurements.importers.tables import Column, predicted_files
-from simlib.studies.converge.real import LEVEL, SPREAD, predicted
+from simlib.studies.converge.real import LEVEL, QUANTITIES, fitted, predicted
 
 SEED = 1
+
+BUILT = "migrate"
+"""The migrations that the course was built on."""
 
 COLUMNS = (
     *KEYS,
@@ -22,7 +26,7 @@ COLUMNS = (
     Column("throttle_percent", "whole", "highest throttle"),
     *(
         Column(f"{end}{name}", "number", f"{name}{words}")
-        for name in SPREAD
+        for name in QUANTITIES
         for end, words in (("", ""), ("low_", ", low end"), ("high_", ", high end"))
     ),
 )
@@ -31,9 +35,9 @@ COLUMNS = (
 def forecast(experiment: Path) -> pd.DataFrame:
     """What is expected of each migration of an experiment."""
     runs = pd.DataFrame([one.keys for one in load_migrations(experiment)])
-    found = predicted(runs, SEED).rename(
+    found = predicted(runs, fitted(load(f"{BUILT}-runs").frame), SEED).rename(
         columns={"completed_share": "completed_share_ratio"}
-        | {f"{name}_{end}": f"{end}_{name}" for name in SPREAD for end in ("low", "high")}
+        | {f"{name}_{end}": f"{end}_{name}" for name in QUANTITIES for end in ("low", "high")}
     )
     found = found.astype({"completed": int, "throttle_percent": int})
     return runs.join(found)[[column.name for column in COLUMNS]]
@@ -55,4 +59,5 @@ def forecast_files(experiment: Path, name: str) -> dict[str, str]:
     }
     key = [column.name for column in KEYS]
     title = f"{name}: real migrations, predicted before they were run"
-    return predicted_files(f"{name}-forecast", title, about, COLUMNS, key, forecast(experiment), (experiment,))
+    used = (experiment, data_dir() / "collected" / f"{BUILT}-runs.csv")
+    return predicted_files(f"{name}-forecast", title, about, COLUMNS, key, forecast(experiment), used)

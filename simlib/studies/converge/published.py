@@ -14,17 +14,16 @@ import pandas as pd
 
 from simlib.measurements import load
 from simlib.studies.study import COUNTED, FITTED, HELD_OUT, numbers
+from simlib.vmm import rules
 from simlib.vmm.course import Course, course
 from simlib.vmm.memory import Line, Pages
+from simlib.vmm.rules import PAGE
 from simlib.vmm.settings import QEMU_1_6, Settings
 
 TABLE = "qemu-auto-converge"
 DRAWS = 40
 
-PAGE, MEMORY = 4096, 256 * 2**30
-LIMIT_S = 1487.503
-"""What the run without auto-converge had taken when it was printed, s."""
-
+MEMORY = 256 * 2**30
 _WRITES = (70e3, 240e3)
 """Writes a second that neither the link keeps up with nor a guest at a quarter of its speed."""
 
@@ -49,14 +48,14 @@ def migrated(working_set: float, part: float, writes: float, zero_s: float, sett
     - `working_set`: bytes that are written; `part`: of those in use; `writes`: a second; `zero_s`: see `_ZERO_S`.
     """
     off = _runs()["off"]
-    page_s = off["total_time_ms"] / 1e3 / (off["transferred_kb"] * 1024 / (PAGE + 8))
+    page_s = off["total_time_ms"] / 1e3 / (off["transferred_kb"] * 1024 / rules.WHOLE_PAGE)
     hot, used = working_set / PAGE, min(MEMORY, working_set / part) / PAGE
     count = np.array([hot, used - hot, MEMORY / PAGE - used])
     pages = Pages(
         count, np.array([writes / hot, 0.0, 0.0]), np.zeros(3), np.zeros(3), np.ones(3), np.array([0.0, 0.0, 1.0])
     )
-    line = Line(page_s=page_s, zero_s=zero_s, switch_s=0.1, vcpus=20)
-    return course(pages, line, settings, LIMIT_S, QEMU_1_6)
+    line = Line(page_s, zero_s=zero_s, vcpus=20)
+    return course(pages, line, settings, off["total_time_ms"] / 1e3, QEMU_1_6)
 
 
 def published_numbers(seed: int = 1, draws: int = DRAWS) -> pd.DataFrame:

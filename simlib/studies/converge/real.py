@@ -3,81 +3,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize_scalar
 
-from simlib.lab.migration.experiment import parse_settings
+from simlib.lab.migration.guest import BASE
 from simlib.vmm import rules
 from simlib.vmm.course import course
 from simlib.vmm.memory import Line, Pages
 from simlib.vmm.postcopy import postcopy
-from simlib.vmm.settings import Settings
+from simlib.vmm.rules import PAGE
+from simlib.vmm.settings import Settings, read_named
 
-PAGE = 4096
-_BASE = 2**20
-
-FULL_SPEED_S = 1.0e-6
-"""Time to send a page here where nothing limits it, s: 4 GB/s through a unix socket."""
-
-PLACE_S = 9.5e-6
-"""Time to put a page into its place after postcopy (UFFDIO_COPY), s."""
-
-SWITCH_S = 0.0045
-"""Time for which this guest, which has hardly a device, stands beside what is sent, s."""
+FULL_SPEED_S = 1e-6
+"""Time to send a page here where nothing limits it, s: a copy of 4 GB/s. Supposed: only downtimes of few ms know it."""
 
 FAULT_S = 0.4e-3
-"""From a fault to its page, both sides on one host, s."""
+"""From a fault after postcopy to its page, s, both sides on one host. Supposed, too: hardly anything here knows it."""
 
-WRITE_S = 0.45e-6
-"""By how much the guest's loop makes the time between two writes of a vCPU longer, s."""
+LEVEL, DRAWS = 0.9, 60
+"""Probability of the intervals; migrations drawn for them."""
 
-LATE_S = {1: 1e-4, 2: 4e-4}
-"""By how much a throttled vCPU sleeps too long on this host of two CPUs, by vCPUs, s."""
-
-SPREAD = {"total_ms": 0.02, "transferred_bytes": 0.02, "downtime_ms": 0.45, "longest_gap_ms": 0.3,
-          "guest_ratio": 0.015, "synchronisations": 0.04}  # fmt: skip
-"""Standard deviation of what is left over, of the logarithm: of the migrations on which the course was built."""
-
-RATE_SPREAD, LEVEL, DRAWS = 0.01, 0.9, 60
-"""Standard deviation of the rate, of its logarithm; probability of the intervals; migrations drawn for them."""
+QUANTITIES = ("total_ms", "transferred_bytes", "downtime_ms", "longest_gap_ms", "guest_ratio", "synchronisations")
+"""What has an interval."""
 
 
-def pages_of(row: Mapping[str, Any]) -> Pages:
+class Host(NamedTuple):
+    """What this machine and this guest add to QEMU's rules, times in s.
+
+    - `write_s`: by how much the guest's loop makes the time between two writes of a vCPU longer.
+    - `rate_spread`: standard deviation of the logarithm of its rate of writing.
+    - `switch_s`: for which it stands beside what is sent; it has hardly a device.
+    - `state_bytes`: what is sent beside its pages.
+    - `place_s`: to put a page into its place after postcopy (UFFDIO_COPY).
+    - `late_s`: by how much a throttled vCPU sleeps too long, by vCPUs.
+    - `spread`: standard deviation of the logarithm of what is left over, by quantity.
+    """
+
+    write_s: float
+    rate_spread: float
+    switch_s: float
+    state_bytes: float
+    place_s: float
+    late_s: Mapping[int, float]
+    spread: Mapping[str, float]
+
+
+def fitted(built: pd.DataFrame) -> Host:
+    """What the migrations that the course was built on say of the host.
+
+    - `built`: as ``data/collected/migrate-runs.csv`` has them.
+    """
+    longer = built["vcpus"] / built["measured_writes_per_s"] - built["vcpus"] / built["writes_per_s"]
+    rates = np.log(built["measured_writes_per_s"] * (1 / built["writes_per_s"] + longer.median() / built["vcpus"]))
+    done = built[(built["outcome"] == "completed") & (built["postcopy_after_s"] == 0)]
+    pages = built["normal_pages"] * rules.WHOLE_PAGE + built["zero_pages"] * rules.ZERO_PAGE
+    switch = done["blackout_ms"] / 1e3 - done["downtime_bytes"] / rules.WHOLE_PAGE * FULL_SPEED_S
+    host = Host(
+        float(longer.median()), float(rates.std()), max(0.0, float(switch.median())),
+        float((built["transferred_bytes"] - pages)[done.index].median()), FULL_SPEED_S,
+        dict.fromkeys(map(int, built["vcpus"].unique()), 0.0), {},
+    )  # fmt: skip
+
+    def off(rows: pd.DataFrame, quantity: str, changed: Host) -> float:
+        ratios = [expected(row, changed)[quantity] / row[quantity] for row in _records(rows)]
+        return float(np.mean(np.log(ratios) ** 2))
+
+    def best(rows: pd.DataFrame, quantity: str, most: float, change: Callable[[float], Host]) -> float:
+        found = minimize_scalar(lambda value: off(rows, quantity, change(value)), bounds=(0.0, most), method="bounded",
+                                options={"xatol": 1e-3 * most})  # fmt: skip
+        return float(found.x)
+
+    throttled, late = done[done["throttle_percent"] > 0], {}
+    for vcpus in host.late_s:
+        own = throttled[throttled["vcpus"] == vcpus]
+        late[vcpus] = best(own, "guest_ratio", 2e-3, partial(_sleeping, host, vcpus))
+    host = host._replace(late_s=late)
+    after = built[(built["postcopy_bytes"] > 0) & built["settings"].str.contains("max-postcopy-bandwidth=0")]
+    place_s = best(after, "total_ms", 5e-5, lambda value: host._replace(place_s=value))
+    host = host._replace(place_s=place_s)
+    both = beside(built, pd.DataFrame([expected(row, host) for row in _records(built)], index=built.index))
+    same = both[(both["completed"] == 1) & (both["completed_expected"] == 1)]
+    left_over = {name: np.log(same[name] / same[f"{name}_expected"]) for name in QUANTITIES}
+    return host._replace(spread={name: float(np.sqrt((rows**2).mean())) for name, rows in left_over.items()})
+
+
+def _sleeping(host: Host, vcpus: int, late_s: float) -> Host:
+    return host._replace(late_s={vcpus: late_s})
+
+
+def pages_of(row: Mapping[str, Any], host: Host) -> Pages:
     """The guest of ``simlib/lab/migration/guest.S`` by classes: what is hot, the rest of its working set, zeros."""
     memory, vcpus = row["memory_bytes"] / PAGE, row["vcpus"]
     hot, cold = row["hot_set_bytes"] / PAGE, (row["working_set_bytes"] - row["hot_set_bytes"]) / PAGE
     share = row["hot_percent"] / 100
-    rate = 1 / (1 / row["writes_per_s"] + WRITE_S / vcpus)
+    rate = 1 / (1 / row["writes_per_s"] + host.write_s / vcpus)
     writes = np.array([rate * share, rate * (1 - share), 0.0])
     count = np.array([hot, cold, memory - hot - cold])
-    first = np.array([_BASE, _BASE, 0.0]) / row["memory_bytes"]
-    last = np.array([_BASE + row["working_set_bytes"], _BASE + row["working_set_bytes"], row["memory_bytes"]])
+    first = np.array([BASE, BASE, 0.0]) / row["memory_bytes"]
+    last = np.array([BASE + row["working_set_bytes"], BASE + row["working_set_bytes"], row["memory_bytes"]])
     if vcpus == 1 and hot:
-        last[0] = _BASE + row["hot_set_bytes"]
+        last[0] = BASE + row["hot_set_bytes"]
     kept = count > 0
     sweep = np.array([float(row["pattern"] == "sweep")] * 3)
-    columns = (
-        count,
-        writes / np.maximum(count, 1),
-        sweep,
-        first,
-        last / row["memory_bytes"],
-        np.array([0.0, 0.0, 1.0]),
-    )
+    zero, rates = np.array([0.0, 0.0, 1.0]), writes / np.maximum(count, 1)
+    columns = (count, rates, sweep, first, last / row["memory_bytes"], zero)
     return Pages(*(column[kept] for column in columns))
 
 
-def expected(row: Mapping[str, Any]) -> dict[str, float]:
+def expected(row: Mapping[str, Any], host: Host) -> dict[str, float]:
     """What the course expects of a migration.
 
     - `row`: its keys, as ``data/collected/migrate-runs.csv`` has them.
     """
-    settings = Settings.of(parse_settings(row["settings"]))
-    line = Line(page_s=FULL_SPEED_S, zero_s=2e-7, switch_s=SWITCH_S, vcpus=row["vcpus"], late_s=LATE_S[row["vcpus"]])
-    pages = pages_of(row)
+    settings = Settings.of(read_named(row["settings"].split()))
+    line = Line(FULL_SPEED_S, switch_s=host.switch_s, state_bytes=host.state_bytes, vcpus=row["vcpus"],
+                late_s=host.late_s.get(row["vcpus"], max(host.late_s.values())))  # fmt: skip
+    pages = pages_of(row, host)
     after = row["postcopy_after_s"]
     found = course(pages, line, settings, row["limit_s"])
     if not after or (found.completed and found.total_s < after):
@@ -93,7 +139,7 @@ def expected(row: Mapping[str, Any]) -> dict[str, float]:
         }
     cut = course(pages, line, settings, after)
     most = float(settings.max_postcopy_bandwidth)
-    placed = line._replace(page_s=PLACE_S)
+    placed = line._replace(page_s=host.place_s)
     then = postcopy(pages, cut.missing, float(row["vcpus"]), placed, most, FAULT_S)
     # With a limit, the sender sleeps out its windows, and only what is asked for is sent meanwhile.
     gap = rules.WINDOW_S if most else FAULT_S + line.page_s
@@ -109,7 +155,7 @@ def expected(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def predicted(runs: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
+def predicted(runs: pd.DataFrame, host: Host, seed: int = 1) -> pd.DataFrame:
     """What is expected of each migration, with 90 % intervals: columns ``…``, ``…_low``, ``…_high``.
 
     The rate is drawn about what it should be, so that one who just converges may not; what the course leaves over is
@@ -119,12 +165,12 @@ def predicted(runs: pd.DataFrame, seed: int = 1) -> pd.DataFrame:
     rows = []
     for number, row in enumerate(_records(runs)):
         random = np.random.default_rng([seed, number])
-        rates = row["writes_per_s"] * np.exp(RATE_SPREAD * random.standard_normal(DRAWS))
-        drawn = pd.DataFrame([expected({**row, "writes_per_s": float(rate)}) for rate in rates])
-        found: dict[str, float] = dict(expected(row))
+        rates = row["writes_per_s"] * np.exp(host.rate_spread * random.standard_normal(DRAWS))
+        drawn = pd.DataFrame([expected({**row, "writes_per_s": float(rate)}, host) for rate in rates])
+        found: dict[str, float] = dict(expected(row, host))
         found["completed_share"] = float(drawn["completed"].mean())
         done = drawn[drawn["completed"] == found["completed"]]
-        for name, spread in SPREAD.items():
+        for name, spread in host.spread.items():
             left_over = np.exp(spread * random.standard_normal(len(done)))
             low, high = np.quantile(done[name] * left_over, tail) if len(done) else (np.nan, np.nan)
             found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
