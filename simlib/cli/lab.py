@@ -243,7 +243,7 @@ def lab_migrate(
     with progress_bar() as progress:
         found = simlib.lab.collect_migrations(migrations, fresh=fresh, progress=progress)
     if found.found:
-        show(found.frame(), how)
+        show(found.readable() if how is Format.TABLE else found.frame(), how)
     if out is not None:
         for path in simlib.lab.write_migrations(found, out, name):
             say(f"{path}")

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from page_by_page import Replay
 
@@ -113,6 +113,7 @@ def test_after_postcopy_every_page_comes_once():
     assert slow.total_s == pytest.approx(2e4 * 4104 / 40e6, rel=0.03)
 
 
+@example(seconds=[35.0, 66.0], seed=1)  # bounded least squares gave up here, at a third of what was measured
 @given(seconds=st.lists(st.floats(0.5, 100), min_size=1, max_size=3, unique=True), seed=st.integers(0, 99))
 def test_guests_that_are_drawn_have_what_was_measured(seconds, seed):
     true = Known(50_000, 2e5, zipf=0.9).pages(4e5)

@@ -89,6 +89,10 @@ class Migrated:
         """One row a migration."""
         return pd.DataFrame([{**one.keys, **content["runs"][0]} for one, content in self.found])
 
+    def readable(self) -> pd.DataFrame:
+        """Of each migration what a reader asks first."""
+        return self.frame()[["experiment", "settings", "outcome", "throttle_percent", "total_ms", "longest_gap_ms"]]
+
 
 def collect_migrations(
     migrations: Sequence[Migration], *, fresh: bool = False, progress: Progress = lambda label, share: None
