@@ -138,9 +138,9 @@ class Migration(Result):
             rows.append(
                 {
                     "plan": row["plan"], "converges": f"{row['converges']:.0%}",
-                    "takes": _short(row, "total_s", say_seconds) if done else "no end",
-                    "downtime": _short(row, "downtime_s", say_seconds) if done else "",
-                    "guest keeps": _short(row, "guest_share", _percent),
+                    "takes": _range(row, "total_s", say_seconds, "–") if done else "no end",
+                    "downtime": _range(row, "downtime_s", say_seconds, "–") if done else "",
+                    "guest keeps": _range(row, "guest_share", _percent, "–"),
                     "waits": say_seconds(max(row["sleep_s_high"], row["fault_s_high"]), 2),
                     "keeps wishes": f"{row['keeps_all']:.0%}",
                 }
@@ -215,15 +215,10 @@ def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def _range(row: Any, column: str, shown: Callable[[float], str]) -> str:
+def _range(row: Any, column: str, shown: Callable[[float], str], to: str = " to ") -> str:
     """An interval in words; one value where its ends look alike."""
     low, high = shown(row[f"{column}_low"]), shown(row[f"{column}_high"])
-    return low if low == high else f"{low} to {high}"
-
-
-def _short(row: Any, column: str, shown: Callable[[float], str]) -> str:
-    low, high = shown(row[f"{column}_low"]), shown(row[f"{column}_high"])
-    return low if low == high else f"{low}–{high}"
+    return low if low == high else f"{low}{to}{high}"
 
 
 def _whole(value: float) -> str:

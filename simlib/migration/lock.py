@@ -81,11 +81,11 @@ def lock_of(
     allowed = MATTERS_S if max_stall_s is None else max_stall_s
     rows: list[tuple[int, float, float, float, float, float, float]] = []
     own = min(guest.chunk, guest.memory)
-    smaller = () if guest.ring_entries else (size for size in CHUNKS if size < own)
-    for number, chunk in enumerate([own, *smaller]):
+    tried = [own] if guest.ring_entries else [own, *(size for size in CHUNKS if size < own)]
+    for number, chunk in enumerate(tried):
+        portion = parallel.portion(progress, number / len(tried), (number + 1) / len(tried))
         try:
-            found = sample(_scenario(guest, chunk), walks=WALKS, seed=seed, costs="median",
-                           progress=parallel.portion(progress, number / 4, (number + 1) / 4))  # fmt: skip
+            found = sample(_scenario(guest, chunk), walks=WALKS, seed=seed, costs="median", progress=portion)
         except InputError as error:
             return f"mmu_lock is not told: {error}"
         values, high = found.metrics, dict(zip(found.frame["metric"], found.frame["high"], strict=True))

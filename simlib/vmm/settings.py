@@ -19,17 +19,17 @@ class Vmm(NamedTuple):
 
     - `high_times`: how often the guest must be found to dirty too much before it is throttled, or throttled more.
     - `sync_every_s`: with auto-converge, the bitmap is synchronised at least so often, s.
-    - `source`: where that is from.
     """
 
-    name: str
     high_times: int
     sync_every_s: float
-    source: str
 
 
-QEMU = Vmm("QEMU 10.0", 2, 5.0, "migration/ram.c migration_trigger_throttle, migration/cpu-throttle.c (since 9.2)")
-QEMU_1_6 = Vmm("QEMU 1.6", 6, math.inf, "commit 7ca1dfad952d: of every 40 ms a vCPU sleeps 30, set for good")
+QEMU = Vmm(2, 5.0)
+"""QEMU 10.0: migration/ram.c migration_trigger_throttle, migration/cpu-throttle.c (periodic since 9.2)."""
+
+QEMU_1_6 = Vmm(6, math.inf)
+"""QEMU 1.6, commit 7ca1dfad952d: of every 40 ms a throttled vCPU sleeps 30."""
 
 
 def read_named(texts: Iterable[str]) -> dict[str, int | bool]:
