@@ -17,6 +17,7 @@ from simlib.files import write_text, write_together
 from simlib.lab.cache import at_work, lab_dir, system_faults
 from simlib.lab.experiment import check_name
 from simlib.lab.migration.experiment import Migration
+from simlib.lab.migration.guest import assembled
 from simlib.lab.migration.run import GAP_S, command_line, migrate, ticks_per_s
 from simlib.lab.native import host_provenance
 from simlib.lab.qemu import Qemu, find_qemu, shown
@@ -108,6 +109,7 @@ def collect_migrations(
     qemu = find_qemu(find_target("x86_64"))
     ticks, outcome = dict[str, float](), Migrated(qemu, [], {})
     with at_work(alone=True), system_faults():
+        assembled()  # or nothing begins
         for number, one in enumerate(migrations):
             share = number / len(migrations)
             progress(one.label, share)

@@ -66,7 +66,7 @@ class Habit:
 
     def firmware(self, ticks_per_s: float, gap_s: float) -> bytes:
         """The guest's program with this habit; gaps of `gap_s` and longer are kept."""
-        rom = bytearray(_assembled().read_bytes())
+        rom = bytearray(assembled().read_bytes())
         interval = round(ticks_per_s * self.vcpus / self.rate) if self.rate else 0
         numbers = (
             self.vcpus, self.working_set // PAGE // self.vcpus, self.hot_set // PAGE // self.vcpus, self.hot_percent,
@@ -92,8 +92,11 @@ def read_gaps(memory: bytes, writes: list[Writes]) -> list[list[Gap]]:
     return [[Gap(*row) for row in _GAP.iter_unpack(one)] for one in each]
 
 
-def _assembled() -> Path:
-    """The guest's program as firmware."""
+def assembled() -> Path:
+    """The guest's program as firmware.
+
+    Raises `InputError` if there is no assembler.
+    """
     source = Path(__file__).resolve().parent / "guest.S"
     commands = [
         ["as", "--32", "-o", "{between}", "{source}"],
