@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
-from witness import Account, Mark, Setting, Violation, Witness
+from witness import Account, Mark, Setting, Slow, Violation, Witness
 
 from simlib.engine import compiled
 from simlib.engine.result import ACTIVITIES, EVENTS, LEDGER, EngineResult
@@ -64,6 +64,25 @@ def lets_go(pick: Pick) -> str:
     return parts[0]
 
 
+def throttled(pick: Pick, when: str, interval: int, page_size: int) -> dict[str, Any]:
+    """How a migration's guest is slowed down, in times like 64 of its accesses, if at all.
+
+    That it is limited needs one that fills its rings again and again.
+    """
+    rule = pick(("none", "qemu", "cloud-hypervisor"))
+    if rule == "none":
+        return {}
+    time = 64 * interval
+    if when == "ring":
+        return {"throttle": "qemu-dirty-limit", "throttle_slice": 300 * US, "throttle_judge": 0, "clear_threads": 0,
+                "throttle_sync": MS, "shared": True, "dirty_limit": pick((1, 3_000)), "access_interval": US,
+                "ring_entries": 256, "reap_every": 0, "pass_limit": 2, "downtime": 0, "write_percent": 100,
+                "link": page_size * 8 * 10**12 // 6_000_000}  # fmt: skip
+    return {"throttle": rule, "throttle_slice": pick((time, time // 8)), "throttle_judge": pick((0, 0, time)),
+            "throttle_sync": pick((time, 4 * time, 0)), "throttle_initial": pick((0, 60, 1)),
+            "clear_threads": 0}  # fmt: skip
+
+
 def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
     """A migration, or a selftest that clears, with any policy; a vCPU has at most `most_pages`, or one block."""
     kind = pick(("migration",) * 8 + ("clear_under_load", "dirty_log_perf_test"))
@@ -76,7 +95,7 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
     memory_words = vcpus * units * unit // 64
     chunk = pick([n for n in (3, 2, 1, 5, 7, None) if (n or 0) <= memory_words])
     migrates = kind == "migration"
-    when = pick(("lazy", "lazy", "lazy", "at_once", "at_get", "ring")) if migrates else "lazy"
+    when = pick(("lazy", "lazy", "lazy", "at_once", "at_get", "ring", "ring")) if migrates else "lazy"
     divided = {"migration": (chunk or memory_words) * (when == "lazy"), "clear_under_load": memory_words}.get(kind, 0)
     helpers = pick([n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)])
     # From one that writes each page many times a pass, to one that writes a handful.
@@ -113,25 +132,28 @@ def any_scenario(pick: Pick, most_pages: int = 800) -> Scenario:
             log_buffer=pick((20, 1, 3, 60)),
         ),
         workload=Workload(
-            kind=kind,
-            iterations=pick((2, 1, 3)),
-            write_percent=pick((100, 100, 50, 7)),
-            initially_set=pick((True, False)),
-            clear_chunk=chunk and 64 * chunk * page_size,
-            pause=pick((30 * US, 0, 300 * US)),
-            access=pick(("uniform", "sequential", "zipf")),
-            access_interval=interval,
-            shared=pick((False, True)),
-            warm_up=pick((70 * US, 0)),
-            link=page_size * 8 * 10**12 // pick((330_000, 3_300_000, 33_000)),
-            clear_when=when,
-            ring_entries=pick((128, 256)),
-            reap_every=pick((500 * US, 0)),
-            clear_threads=helpers,
-            downtime=pick((0, 0, 0, 10 * US)),
-            pass_limit=pick((3, 2, 4, 3, 1)),
-            timeout=pick((10**12, 10**12, 10**12, 10**12, 0, 200 * US)),
-            slow_fault_every=pick((0, 0, 2)),
+            **{
+                "kind": kind,
+                "iterations": pick((2, 1, 3)),
+                "write_percent": pick((100, 100, 50, 7)),
+                "initially_set": pick((True, False)),
+                "clear_chunk": chunk and 64 * chunk * page_size,
+                "pause": pick((30 * US, 0, 300 * US)),
+                "access": pick(("uniform", "sequential", "zipf")),
+                "access_interval": interval,
+                "shared": pick((False, True)),
+                "warm_up": pick((70 * US, 0)),
+                "link": page_size * 8 * 10**12 // pick((330_000, 3_300_000, 33_000)),
+                "clear_when": when,
+                "ring_entries": pick((128, 256)),
+                "reap_every": pick((500 * US, 0)),
+                "downtime": pick((0, 0, 0, 10 * US)),
+                "pass_limit": pick((3, 2, 4, 3, 1)),
+                "timeout": pick((10**12, 10**12, 10**12, 10**12, 0, 200 * US)),
+                "slow_fault_every": pick((0, 0, 2)),
+                "clear_threads": helpers,
+            }
+            | (throttled(pick, when, interval, page_size) if migrates else {})
         ),
         costs=Costs(**costs, fault_jitter=pick((None, 0.3, 1.5))),
     )
@@ -164,7 +186,16 @@ def setting_of(scenario: Scenario) -> Setting:
         dirty_bits=kernel.tracking.dirty_bits,
         buffer=kernel.buffer_entries,
         rings=kernel.ring_entries > 0,
+        slow=slow_of(scenario),
     )
+
+
+def slow_of(scenario: Scenario) -> Slow | None:
+    """By what the guest is throttled."""
+    rule, ring = scenario.workload.throttling, scenario.workload.ring_entries
+    if rule is None:
+        return None
+    return Slow(*(getattr(rule, name) for name in Slow._fields if name != "ring"), ring=ring)
 
 
 def ledger_of(result: EngineResult) -> Iterator[tuple[int, int, str, int, int]]:
@@ -208,7 +239,8 @@ CLASSES = (
     "initially set", "not initially set", "blocks", "blocks split by writes", "eager split", "shared memory",
     "pages only read", "lockless faults", "written between CLEAR and SEND", "pages left", "several passes",
     "switched over for the downtime", "clear_under_load", "dirty_log_perf_test", "log buffers", "full log buffers",
-    "dirty bits alone", "full rings", "runs of several entries", "rings behind log buffers",
+    "dirty bits alone", "full rings", "runs of several entries", "rings behind log buffers", "throttled",
+    "throttled again", "throttled by windows", "GET within a pass", "sleeping vCPUs", "limited", "naps",
 )  # fmt: skip
 """What scenarios are counted by."""
 
@@ -265,6 +297,13 @@ def classes(scenario: Scenario, job: Job, result: EngineResult, account: Account
         "full rings": bool(left) and kernel.ring_entries > 0 and not kernel.buffer_entries,
         "runs of several entries": account.runs > 0 and account.runs < resets,
         "rings behind log buffers": account.runs > 0 and kernel.buffer_entries > 0,
+        "throttled": account.throttle > 1,
+        "throttled again": setting.slow is not None and account.throttle > max(1, setting.slow.initial),
+        "throttled by windows": setting.slow is not None and setting.slow.window > 0 and account.sleeps > 0,
+        "GET within a pass": account.looks > 0,
+        "sleeping vCPUs": account.sleeps > 0,
+        "limited": setting.slow is not None and setting.slow.limit > 0 and account.throttle > 0,
+        "naps": account.naps > 0,
     }  # fmt: skip
     return (name for name, holds in facts.items() if holds)
 

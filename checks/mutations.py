@@ -54,10 +54,12 @@ SIMULATION, OTHER_LOCKS, OTHER_LOGS, OTHER_MEMORY, THREADS = (
     f"engine/reference/{room}.py" for room in ("simulation", "locks", "logs", "memory", "threads")
 )
 WORKLOADS = "workloads/"
-ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, STATISTICS, TURNS = (
+OTHER_ACCESS = "engine/reference/access.py"
+ACCESS, LOCKS, LOGS, MEMORY, INTERPRETER, CLOCK, AHEAD, ROUNDS, SLOWING, STATISTICS, TURNS = (
     f"engine/compiled/{room}.py"
-    for room in ("access", "locks", "logs", "memory", "interpreter", "clock", "ahead", "rounds", "statistics", "turns")
-)
+    for room in ("access", "locks", "logs", "memory", "interpreter", "clock", "ahead", "rounds", "slowing",
+                 "statistics", "turns")
+)  # fmt: skip
 
 MUTATIONS: dict[str, list[Edit]] = {
     # -- in one engine
@@ -93,7 +95,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(OTHER_LOCKS, "at + sweep // 2, thread.number", "at + sweep, thread.number"),
     ],
     "HELD counts from when the lock was asked for": [
-        Edit(SIMULATION, "return clock - thread.acquired", "return clock - thread.tried"),
+        Edit(SIMULATION, "clock - (thread.acquired if", "clock - (thread.tried if"),
     ],
     "a lockless update that lost its race is not done again": [
         Edit(LOCKS, "if lock.count != thread.seen:", "if lock.count < thread.seen:"),
@@ -135,7 +137,7 @@ MUTATIONS: dict[str, list[Edit]] = {
         Edit(ACCESS, "    thread.interrupted = 0\n    page = thread.page\n", "    page = thread.page\n"),
     ],
     "an interrupted vCPU runs ahead": [
-        Edit(ROUNDS, "if thread.kick or thread.interrupted or thread", "if thread.interrupted or thread"),
+        Edit(ROUNDS, "if thread.kick or thread.pause or thread", "if thread.pause or thread"),
     ],
     "a fault after a kick starts the stopwatch anew": [
         Edit(STATISTICS, "if reads or not thread.kicked:", "if True:"),
@@ -217,6 +219,36 @@ MUTATIONS: dict[str, list[Edit]] = {
     "what the rings have at the switchover is forgotten": [
         Edit(WORKLOADS + "dirty_log.py", "            self.program.harvest(0)\n", ""),
     ],
+    # -- a guest that is slowed down
+    "a vCPU that was told to sleep runs ahead": [
+        Edit(ROUNDS, "if thread.kick or thread.pause or thread", "if thread.kick or thread"),
+    ],
+    "who was kicked does not sleep before its next access": [
+        Edit(ACCESS, "(thread.pause and thread.interrupted != 2)", "(thread.pause and not thread.interrupted)"),
+    ],
+    "in both engines a vCPU sleeps with pages in its log buffer": [
+        Edit(OTHER_ACCESS, "kick += self.empty_buffer(thread) * self.pause_entry", "kick += 0"),
+        Edit(ACCESS, "kick += logs.drain(run, thread, number) * world.pause_entry", "kick += 0"),
+    ],
+    "in both engines a judgement goes on with what it has judged": [
+        Edit(SIMULATION, "thread.judged, thread.came, thread.went = self.now, 0, 0", "thread.judged = self.now"),
+        Edit(SLOWING, "    thread.came = thread.went = 0\n", ""),
+    ],
+    "in both engines a guest is throttled when it was high once": [
+        Edit(SIMULATION, "if thread.high >= rule.times:", "if thread.high:"),
+        Edit(SLOWING, "if thread.high >= world.times:", "if thread.high:"),
+    ],
+    "in both engines a vCPU's rate counts all that it ever dirtied": [
+        Edit(SIMULATION, "            vcpu.looked = pushed\n", ""),
+        Edit(SLOWING, "        vcpu.looked = vcpu.pushed\n", ""),
+    ],
+    "the second throttle is the first one again": [
+        Edit("engine/throttle.py", "more = increment\n", "more = 0\n"),
+    ],
+    "GET within a pass begins where that is": [
+        Edit(WORKLOADS + "migration.py", "        program.back(REGION)\n        _get(kernel)\n",
+             "        _get(kernel)\n"),
+    ],
     # -- in both, alike
     "in both engines CLEAR leaves the page writable": [
         Edit(OTHER_MEMORY, "self.pages[p] = self.protected(bits & ~Page.DIRTY)",
@@ -266,7 +298,7 @@ MUTATIONS: dict[str, list[Edit]] = {
              "_send_chunk(kernel, chunk, everything=False)"),
     ],
     "a condition's second part is never asked": [
-        Edit("model/program.py", "        self.left.write(program, second)\n",
+        Edit("model/conditions.py", "        self.left.write(program, second)\n",
              "        self.left.write(program, no)\n"),
     ],
 }  # fmt: skip

@@ -16,12 +16,14 @@ pages each walk must find, and it holds the run to what a migration owes its gue
   when the buffer is full, its pages are marked in the log. Without a buffer, a walk marks what has its bit set.
 - With dirty rings nothing is marked: the page goes into its vCPU's ring. Userspace harvests the rings in order into a
   log of its own; the reset protects what was harvested, run by run of entries within 64 pages.
+- A VMM may judge what the guest dirtied since it last did beside what was sent, and throttle it: then its vCPUs sleep
+  again and again, each before its next access. Or it limits each by its ring, and who fills that sleeps.
 - A block (huge page) has one entry. Protecting any of its pages protects all; handling a write to it replaces the
   block by a table that maps the written page only, unless KVM has split it eagerly, which changes no permission.
 
 Sources: Documentation/virt/kvm/api.rst, sections 4.8, 4.117, 7.18 and 8.29; virt/kvm/kvm_main.c
 kvm_get_dirty_log_protect and kvm_clear_dirty_log_protect; virt/kvm/dirty_ring.c kvm_dirty_ring_reset;
-arch/x86/kvm/vmx/vmx.c vmx_flush_pml_buffer.
+arch/x86/kvm/vmx/vmx.c vmx_flush_pml_buffer; QEMU 10.0, migration/ram.c, migration/cpu-throttle.c, system/dirtylimit.c.
 
 Sets of pages are kept by word, as integers of 64 bits.
 """
@@ -36,6 +38,10 @@ WORD = 64
 FULL = (1 << WORD) - 1
 
 
+BESIDE_WALKS = ("write", "drain", "harvest", "reset", "pause", "judge", "throttle", "limit", "nap")
+"""Kinds of entry that are no walk."""
+
+
 class Violation(AssertionError):  # noqa: N818  # of a law; no error of the witness's
     """A law that the run broke."""
 
@@ -47,12 +53,13 @@ class Entry(NamedTuple):
     thread: int
     what: str
     """``write``, or a walk: ``set protect collect clear send all protect_run take sync``; or ``drain harvest
-    reset``."""
+    reset``, or ``pause judge throttle limit nap``."""
     page: int
-    """Of the last three the thread whose buffer or ring it was."""
+    """Of ``drain harvest reset limit nap`` the thread whose buffer, ring or sleep it was; of ``judge throttle`` the
+    throttle; of ``pause`` what a kick takes before it."""
     count: int
-    """Of a write, 1 if a fault was handled for it, 2 if hardware noticed it; of a walk, the pages that it found; else
-    of how many entries."""
+    """Of a write, 1 if a fault was handled for it, 2 if hardware noticed it; of a walk, the pages that it found; of
+    ``drain harvest reset`` how many entries; of ``judge`` 1 if it only begins; else for how long, ps or µs."""
 
 
 class Mark(NamedTuple):
@@ -65,6 +72,37 @@ class Mark(NamedTuple):
     """Walks in the ledger before it."""
     bitmap: int
     """Pages that the engine says stood in userspace's bitmap."""
+
+
+class Slow(NamedTuple):
+    """By what a VMM throttles its guest: times in ps, shares in percent, `limit` in MiB/s."""
+
+    trigger: int
+    times: int
+    initial: int
+    increment: int
+    most: int
+    judge_every: int
+    slice: int
+    window: int
+    limit: int
+    ring: int
+    """Entries of a dirty ring."""
+
+    def asleep(self, percent: int) -> int:
+        """For how long a vCPU sleeps at once."""
+        return self.window * percent // 100 if self.window else self.slice * percent // (100 - percent)
+
+    def nap(self, before: int, rate: int, fastest: int) -> int:
+        """For how long one sleeps that filled its ring, µs, after a look at its rate."""
+        gap, fills = abs(rate - self.limit), self.ring // 256 * 10**6 // max(1, fastest)
+        if gap <= 25:
+            return before
+        if rate == 0:
+            return 0
+        part = 100 * gap // max(rate, self.limit)
+        step = int(fills * part / (100 - part)) if part > 50 else fills // 10
+        return min(max(before + (step if rate > self.limit else -step), 0), 99 * fills)
 
 
 class Setting(NamedTuple):
@@ -95,6 +133,7 @@ class Setting(NamedTuple):
     buffer: int = 0
     """Pages that a vCPU's log buffer takes."""
     rings: bool = False
+    slow: Slow | None = None
 
     @property
     def few(self) -> int:
@@ -135,6 +174,12 @@ class Account:
     """Times that a log buffer had no room left when it was emptied."""
     runs: int = 0
     """That were reset."""
+    looks: int = 0
+    """GETs within passes."""
+    throttle: int = 0
+    """At the end, percent; 1: vCPUs are limited."""
+    sleeps: int = 0
+    naps: int = 0
 
     @property
     def passes(self) -> int:
@@ -163,6 +208,12 @@ class Witness:
         self.rings: list[list[int]] = [[] for _ in range(setting.vcpus)]
         self.harvested = [0] * setting.vcpus
         self.run: dict[int, list[int]] = {}
+        self.more = [0] * n  # in the bitmap after a GET within the pass
+        self.got, self.known = [0] * n, [0] * n  # given by GET since the guest was judged last; in the log then
+        self.came = self.went = self.judged_at = self.high = self.fastest = 0
+        self.told: list[set[int]] = [set() for _ in range(setting.vcpus)]  # for how long to sleep
+        self.must_sleep = [0] * setting.vcpus  # 1: but for the fault that it may be in; 2: and that is over
+        self.until, self.nap_us, self.pushed, self.seen = ([0] * setting.vcpus for _ in range(4))
         self.due = ("start", 0)
         self.entry: Entry | None = None
 
@@ -188,6 +239,10 @@ class Witness:
         setting, word, bit = self.setting, entry.page // WORD, 1 << entry.page % WORD
         mine = entry.page // setting.pages_per_vcpu == entry.thread
         self.require(entry.thread < setting.vcpus and (setting.shared or mine), "somebody else's page was written")
+        self.require(entry.time >= self.until[entry.thread], "a vCPU wrote in its sleep")
+        late = self.must_sleep[entry.thread]
+        self.require(not late or (late == 1 and entry.count == 1), "a vCPU wrote before it slept")
+        self.must_sleep[entry.thread] = 2 * (late > 0)
         self.account.writes += 1
         self.stale[word] |= bit
         self.written[word] |= bit
@@ -198,7 +253,8 @@ class Witness:
         if entry.count == 0:
             self.require(bool(self.writable[word] & bit), "a write-protected page was written without a fault")
             marked = (self.log[word] | ~self.logged[word]) & bit
-            known = marked or self.found_later(entry.page)
+            over = self.setting.rings and self.due == ("", 0)  # rings were taken, and the guest should stand still
+            known = marked or self.found_later(entry.page) or over
             self.require(bool(known), "a page was written that is not in the log, and no fault marked it")
             return
         if entry.count == 2:
@@ -232,6 +288,7 @@ class Witness:
         """KVM learns of a write: by the log, or by the vCPU's ring."""
         if self.setting.rings:
             self.rings[owner].append(page)
+            self.pushed[owner] += 1
         else:
             self.log[page // WORD] |= 1 << page % WORD
 
@@ -292,6 +349,63 @@ class Witness:
         for word in range(first, min(last, len(self.writable))):
             self.writable[word] = 0
 
+    # -- a guest that is slowed down -------------------------------------------------------------------
+
+    def slow(self) -> Slow:
+        slow = self.setting.slow
+        if slow is None:
+            raise Violation(f"nobody slows this guest down ({self.entry})")
+        return slow
+
+    def judge(self, entry: Entry) -> None:
+        """The guest is judged, if that is due, by what GET has just given."""
+        still = [known & log for known, log in zip(self.known, self.log, strict=True)]
+        self.all_within(still, self.got, but="was in the log when the guest was last judged, and GET left it out")
+        self.got, self.known = [0] * len(self.got), self.log.copy()
+        slow, account = self.slow(), self.account
+        if entry.count or entry.time - self.judged_at >= slow.judge_every:
+            if not entry.count and self.came * 100 > self.went * slow.trigger:
+                self.high += 1
+            if self.high == slow.times:
+                self.high = 0
+                more = min(account.throttle + slow.increment, slow.most, 99) if account.throttle else slow.initial
+                account.throttle = 1 if slow.limit else more
+            self.judged_at, self.came, self.went = entry.time, 0, 0
+        self.require(entry.page == account.throttle, f"the throttle is {account.throttle} %")
+
+    def throttle(self, entry: Entry) -> None:
+        """All vCPUs are told to sleep."""
+        slow, time = self.slow(), self.slow().asleep(self.account.throttle)
+        self.require(not slow.limit and entry.thread > self.setting.vcpus, "not who throttles vCPUs")
+        self.require((entry.page, entry.count) == (self.account.throttle, time), f"vCPUs sleep for {time} ps")
+        for vcpu, told in enumerate(self.told):
+            told.add(time)
+            if time and self.until[vcpu] <= entry.time:
+                self.must_sleep[vcpu] = max(1, self.must_sleep[vcpu])
+
+    def pause(self, entry: Entry) -> None:
+        """A vCPU sleeps, after what a kick takes."""
+        self.require(entry.count in self.told[entry.thread], "nobody told a vCPU to sleep so")
+        self.told[entry.thread].clear()
+        self.must_sleep[entry.thread] = 0
+        self.until[entry.thread] = entry.time + entry.page + entry.count
+        self.account.sleeps += 1
+
+    def limit(self, entry: Entry) -> None:
+        """A vCPU's rate is looked at: by 256 pages of 4 KiB, which are a MiB."""
+        slow, vcpu = self.slow(), entry.page
+        rate = (self.pushed[vcpu] - self.seen[vcpu]) // 256 * 10**12 // slow.slice
+        self.seen[vcpu], self.fastest = self.pushed[vcpu], max(self.fastest, rate)
+        if self.account.throttle:
+            self.nap_us[vcpu] = slow.nap(self.nap_us[vcpu], rate, self.fastest)
+        self.require(entry.count == self.nap_us[vcpu], f"it naps for {self.nap_us[vcpu]} us")
+
+    def nap(self, entry: Entry) -> None:
+        """A vCPU whose ring was full sleeps."""
+        self.require(entry.page == entry.thread and entry.count == self.nap_us[entry.thread], "not its nap")
+        self.until[entry.thread] = entry.time + entry.count * 10**6
+        self.account.naps += entry.count > 0
+
     # -- walks -----------------------------------------------------------------------------------------
 
     def walk(self, entry: Entry) -> None:
@@ -334,8 +448,18 @@ class Witness:
     def collect(self, word: int, pages: int) -> int:
         found = self.log[word]
         self.fresh[word] |= found & ~self.bitmap[word]
-        self.bitmap[word] |= found
+        self.gets(word, found)
         return found
+
+    def gets(self, word: int, found: int) -> None:
+        """GET gave pages of a word, which may be cleared once more."""
+        self.came += (found & ~self.bitmap[word]).bit_count()
+        self.bitmap[word] |= found
+        self.got[word] = FULL
+        self.cleared_in_pass[word] = 0
+        if self.due[0] == "sent":
+            self.more[word] |= self.bitmap[word]
+            self.account.looks += word == 0
 
     def take(self, word: int, pages: int) -> int:
         """Userspace's log becomes what it sends next."""
@@ -343,7 +467,7 @@ class Witness:
         unseen = found & self.writable[word]
         for page in (WORD * word + i for i in range(WORD) if unseen >> i & 1):
             self.require(self.found_later(page), f"page {page} is taken out of the log, and can be written unseen")
-        self.bitmap[word] |= found
+        self.gets(word, found)
         return found
 
     def sync(self, word: int, pages: int) -> int:
@@ -364,6 +488,7 @@ class Witness:
 
     def send(self, word: int, pages: int) -> int:
         found, self.bitmap[word] = self.bitmap[word], 0
+        self.went += found.bit_count()
         if self.setting.migrates:
             self.require(not self.fresh[word] & found, "a page was sent that GET gave and no CLEAR had seen since")
             self.require(not self.sent_in_pass[word] & found, "a page was sent twice in one pass")
@@ -415,13 +540,15 @@ class Witness:
         self.account.found.append(sum(word.bit_count() for word in self.bitmap))
         everything = self.setting.sends_all_first and mark.round == 1
         self.gathered = [FULL] * len(self.bitmap) if everything else self.bitmap.copy()
-        self.sent_in_pass = [0] * len(self.bitmap)
+        self.sent_in_pass, self.more = [0] * len(self.bitmap), [0] * len(self.bitmap)
 
     def at_sent(self, mark: Mark) -> None:
-        self.all_within(self.bitmap, but="was collected, and is unsent after the pass")
-        self.require(self.sent_in_pass == self.gathered, "what was collected and what was sent are not the same")
+        self.all_within(self.bitmap, self.more, but="was collected, and is unsent after the pass")
+        self.all_within(self.gathered, self.sent_in_pass, but="was collected, and not sent")
+        self.all_within(self.sent_in_pass, self.gathered, self.more, but="was sent, and not collected")
+        self.all_within(self.more, self.sent_in_pass, self.bitmap, but="was collected within the pass, and is lost")
         self.account.sent.append(sum(word.bit_count() for word in self.sent_in_pass))
-        known = self.log, self.pending()
+        known = self.log, self.bitmap, self.pending()
         self.all_within(self.stale, *known, but="was written since it was sent, and the log does not know")
         self.new_round()
 
@@ -468,7 +595,7 @@ class Witness:
         pass_marks(early=True)
         for row in ledger:
             entry = Entry(*row)  # type: ignore[arg-type]
-            if entry.what in ("write", "drain", "harvest", "reset"):
+            if entry.what in BESIDE_WALKS:
                 self.entry = entry
                 getattr(self, entry.what)(entry)
             else:

@@ -114,6 +114,6 @@ def test_test_files_have_names_of_their_own():
 def test_every_check_that_the_page_names_is_a_target():
     named = set(re.findall(r"`make ([a-z-]+)`", (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")))
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert len(named) > 15
+    assert named
     for name in named:
         assert re.search(rf"^{name}:", makefile, re.MULTILINE), name

@@ -60,8 +60,8 @@ class Who:
                      "downtime-limit=500, auto-converge=on. Others are QEMU's defaults; the bandwidth is unlimited."),
     ] = None  # fmt: skip
 
-    def guest(self) -> simlib.migration.Guest:
-        """The guest."""
+    def guest(self, target: Target) -> simlib.migration.Guest:
+        """The guest; what its settings are written for tells which VMM it has."""
         from simlib.migration.guest import Guest, from_running
         from simlib.migration.texts import parse_settings
         from simlib.vmm.dirtying import parse_dirty
@@ -87,6 +87,8 @@ class Who:
         given["dirty_tracking"] = self.dirty_tracking
         if self.chunk:
             given["chunk"] = parse_size(self.chunk, "--chunk")
+        if target is Target.CLOUD_HYPERVISOR:
+            given["vmm"] = "cloud-hypervisor"
         return Guest(**given, settings=parse_settings(self.setting or ()), ring_entries=self.ring)
 
 
@@ -113,7 +115,13 @@ def migrate(
     *,
     who: Who,
     wished: Wished,
-    target: Annotated[Target, typer.Option("--for", help="For what the settings are written.")] = Target.VIRSH,
+    target: Annotated[
+        Target,
+        typer.Option(
+            "--for",
+            help="For what the settings are written; cloud-hypervisor is another VMM than QEMU, with rules of its own.",
+        ),
+    ] = Target.VIRSH,
     draws: Annotated[int, typer.Option(min=1, help="Guests drawn from those that may have been measured.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 1,
     out: Annotated[Path | None, into_folder("FOLDER", "Write everything as JSON, and its tables as CSV files.")] = None,
@@ -131,7 +139,7 @@ def migrate(
 
     simlib migrate --from-qemu guest.txt --link 10Gbit/s --within 15min --guest-keeps 80% --for kubevirt
     """
-    guest, wishes = who.guest(), wished.wishes()
+    guest, wishes = who.guest(target), wished.wishes()
     for note in guest.notes:
         say(note)
     with progress_bar() as progress:

@@ -56,12 +56,14 @@ LOCK_COLUMNS = ("acquisitions", "contended", "wait_ps", "wait_max_ps", "hold_ps"
 """Statistics a lock keeps for each mode."""
 
 EVENTS = ("try", "acquired", "released", "fault", "mapped", "retry", "barrier", "scan", "stamp", "end", "lap", "signal",
-          "kick", "touch", "look", "leave", "drain", "harvest", "reset")  # fmt: skip
+          "kick", "touch", "look", "leave", "drain", "harvest", "reset", "pause", "judge", "throttle")  # fmt: skip
 """Kinds of trace event, by number. A look is one that found the lock free, of a thread that nobody had to hand it."""
 
-LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset")
+LEDGER = ("write", *(scan.name.lower() for scan in Scan), "drain", "harvest", "reset", "pause", "judge",
+          "throttle", "limit", "nap")  # fmt: skip
 """Kinds of ledger entry, by number: the guest wrote a page; a scan walked a word (`simlib.model.steps.Scan`); a log
-buffer was emptied; new entries of a dirty ring were harvested; a run of them was taken out of the ring."""
+buffer was emptied; new entries of a dirty ring were harvested; a run of them was taken out of the ring; a vCPU sleeps
+as it was told; then JUDGE, THROTTLE that pauses, LIMIT and NAP."""
 
 
 def lap_bin(lap: int) -> int:
@@ -129,12 +131,14 @@ class EngineResult:
       in all; their time by activity has a wait only when it is over.
     - `lap_histogram`, shape (n_threads, 1888): laps (`Step.LAP`) by `lap_bin`.
     - `lap_max_ps`, shape (n_threads,): longest lap of each thread; of accesses to memory: its longest stall.
+    - `throttle`: of the vCPUs at the end, percent; 1 if they are limited.
     - `trace`, shape (n_events, 5): time, thread, `EVENTS` number, argument, and of a lock's event its mode; empty
       unless asked for.
     - `ledger`, shape (n_entries, 5): what happened to the guest's pages: time, thread, `LEDGER` number, page (of a scan
       the first one), and for a write whether a fault came before (1), hardware noticed it (2) or neither (0), for a
       scan how many pages it found as it looked for them. Of log buffers and dirty rings: whose, and how many entries.
-      Empty unless asked for.
+      Of what slows vCPUs down: the throttle, of LIMIT and NAP whose it is, of a sleep what a kick takes before it; and
+      for how long (of LIMIT and NAP µs), of JUDGE whether it only begins. Empty unless asked for.
     """
 
     end_ps: int
@@ -156,6 +160,7 @@ class EngineResult:
     stamp_waits: NDArray[np.int64]
     lap_histogram: NDArray[np.int64]
     lap_max_ps: NDArray[np.int64]
+    throttle: int
     trace: NDArray[np.int64]
     ledger: NDArray[np.int64]
 

@@ -127,7 +127,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
         _text("max-cpu-throttle", "max throttle, %", "99", _whole, (20, 30, 40, 50, 60, 70, 80, 90, 99),
               "QEMU's max-cpu-throttle"),
     ),
-    "Paste": (_choice("for", "paste into", "virsh", tuple(sorted(TARGETS, reverse=True)), "what takes the settings"),),
+    "Paste": (
+        _choice("for", "paste into", "virsh", tuple(sorted(TARGETS["qemu"], reverse=True)), "what takes the settings"),
+    ),
 }  # fmt: skip
 """All that is asked, by its heading."""
 

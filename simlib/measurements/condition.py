@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from simlib.errors import InputError, nearest
 from simlib.measurements.cells import NUMBER
-from simlib.model import program
+from simlib.model import conditions
+from simlib.model.conditions import Both, Either, Not
 from simlib.model.grammar import Reader, leaves
-from simlib.model.program import Both, Either, Not
 
 _COMPARE = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
@@ -36,7 +36,7 @@ RESERVED = ("and", "or", "not", "in")
 
 
 @dataclass(frozen=True)
-class Clause(program.Condition):
+class Clause(conditions.Condition):
     """One comparison of a column with one value, or with several (``in``).
 
     - `column`: name of the column.
@@ -60,7 +60,7 @@ class Condition:
     - `asked`: clauses, and what joins them; None: every row is meant.
     """
 
-    asked: program.Condition | None
+    asked: conditions.Condition | None
 
     def __str__(self) -> str:
         return "" if self.asked is None else str(self.asked)
@@ -117,7 +117,7 @@ def parse_condition(text: str) -> Condition:
 class _Reader(Reader):
     """Comparisons of columns."""
 
-    def comparison(self) -> program.Condition:
+    def comparison(self) -> conditions.Condition:
         if self.ahead in RESERVED or not _COLUMN.fullmatch(self.ahead):
             self.refuse("a column")
         column = self.take()
@@ -151,7 +151,7 @@ def _quote(value: str) -> str:
     return f"{mark}{value}{mark}"
 
 
-def _decide(condition: program.Condition, frame: pd.DataFrame) -> Any:
+def _decide(condition: conditions.Condition, frame: pd.DataFrame) -> Any:
     """For which rows a condition is true, false, or neither: an array of pandas, whose ``&|~`` know all three."""
     if isinstance(condition, Both):
         return _decide(condition.left, frame) & _decide(condition.right, frame)

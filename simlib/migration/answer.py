@@ -20,6 +20,7 @@ from simlib.model.quantities import say_seconds, say_size
 from simlib.results import Result, text_of
 from simlib.vmm.course import course
 from simlib.vmm.rules import PAGE
+from simlib.vmm.settings import VMMS
 
 DRAWS = 64
 """Guests that may have been measured, unless told otherwise."""
@@ -54,8 +55,15 @@ class Migration(Result):
         return {str(name): value for name, value in self.frame.set_index("plan").loc[plan].items()}
 
     def paste(self, target: str) -> str:
-        """The plan that is taken, for ``qmp``, ``virsh``, ``kubevirt`` or ``cloud-hypervisor``."""
-        return TARGETS[target](self.take, self.guest, self.wishes)
+        """The plan that is taken, for ``qmp``, ``virsh`` or ``kubevirt``, or for the one VMM ``cloud-hypervisor``.
+
+        Raises `InputError` if the guest's VMM is another one.
+        """
+        known = TARGETS[self.guest.vmm]
+        if target not in known:
+            rule, cure = f"is not for a guest of {self.guest.vmm}", f"take one of {', '.join(known)}"
+            raise InputError("target", target, rule, cure, flag="--for")
+        return known[target](self.take, self.guest, self.wishes)
 
     def summary(self) -> str:
         """What to do, and what comes of it."""
@@ -156,7 +164,7 @@ class Migration(Result):
         return {
             "guest": self.guest.said, "wishes": self.wishes.said, "take": self.take.name, "does": self.take.does,
             "keeps": self.keeps, "says": self.says(), "plans": self.frame.to_dict("records"),
-            "paste": {name: self.paste(name) for name in TARGETS}, "seed": self.seed,
+            "paste": {name: self.paste(name) for name in TARGETS[self.guest.vmm]}, "seed": self.seed,
             "lock": self.lock if isinstance(self.lock, str) else self.lock.frame.to_dict("records"),
         }  # fmt: skip
 
@@ -193,10 +201,11 @@ def migrate(
     good = [plan for plan in every if kept[plan.name] >= SURE]
     take = good[0] if good else max(every, key=lambda plan: kept[plan.name])
     shown = [every[0], take] if take.name != every[0].name else [take]
+    passes = _passes(shown, guest, seeds)
     adds: Lock | str = ""
     if lock:
-        adds = lock_of(guest, wishes.max_stall_s, seed, parallel.portion(progress, 0.4, 1.0))
-    passes = _passes(shown, guest, seeds)
+        most = passes.groupby("guest")["new_bytes"].max().median() / PAGE
+        adds = lock_of(guest, wishes.max_stall_s, float(most), seed, parallel.portion(progress, 0.4, 1.0))
     return Migration(guest, wishes, every, outcomes, frame, passes, take, bool(good), seed, adds)
 
 
@@ -206,7 +215,7 @@ def _passes(shown: list[Plan], guest: Guest, seeds: range) -> pd.DataFrame:
     for plan in shown:
         for number, seed in enumerate(seeds[:: max(1, len(seeds) // 8)][:8]):
             pages, line, _ = replace(guest, settings=plan.settings).drawn(np.random.default_rng([17, seed]))
-            found = course(pages, line, plan.settings, 3600.0)
+            found = course(pages, line, plan.settings, 3600.0, VMMS[guest.vmm])
             for time, new, left, lost, sent, _ in found.passes:
                 rows.append((plan.name, number, time, new * PAGE, left * PAGE, lost, sent))
             if not found.completed:  # it goes on like this, though no more of it is simulated

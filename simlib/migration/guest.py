@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from simlib.decision.qemu import RunningGuest
-from simlib.errors import InputError
+from simlib.errors import InputError, nearest
 from simlib.model.quantities import format_bandwidth, format_seconds, say_size
 from simlib.vmm import rules
 from simlib.vmm.dirtying import Known, Measured, draw
 from simlib.vmm.memory import Line, Pages
 from simlib.vmm.rules import PAGE
-from simlib.vmm.settings import Settings
+from simlib.vmm.settings import VMMS, Settings
 
 _PAYLOAD = (0.94, 0.99)
 """Share of a link that is left for memory: Ethernet's and TCP's headers with frames of 1500 to 9000 bytes."""
@@ -85,6 +85,7 @@ class Guest:
       that of `simlib.standard_scenario`, which on x86 has PML.
     - `ring_entries`: of each vCPU's dirty ring; 0: the bitmap.
     - `chunk`: memory of one CLEAR, bytes: QEMU's x-clear-bitmap-shift.
+    - `vmm`: a name of `simlib.vmm.settings.VMMS`.
     - `notes`: where the numbers come from.
     """
 
@@ -97,6 +98,7 @@ class Guest:
     dirty_tracking: str = ""
     ring_entries: int = 0
     chunk: int = 2**30
+    vmm: str = "qemu"
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -106,6 +108,16 @@ class Guest:
             if value <= 0:
                 cure = "give what the migration may send, such as 25Gbit/s" if name == "link" else "give it as it is"
                 raise InputError(name, value, "must be above 0", cure, flag=flag)
+        if self.vmm not in VMMS:
+            raise InputError("vmm", self.vmm, "is no VMM that is modelled", nearest(self.vmm, VMMS), flag="--for")
+        if self.vmm == "cloud-hypervisor" and self.ring_entries:
+            raise InputError("ring", self.ring_entries, "Cloud Hypervisor has no dirty rings", "leave it out",
+                             flag="--ring")  # fmt: skip
+        known = VMMS[self.vmm].settings
+        for name, value in self.settings.beside(Settings(max_bandwidth=0)).items():
+            if known is not None and name not in known:
+                rule, cure = f"is no setting of {self.vmm}", f"give one of {', '.join(sorted(known))}"
+                raise InputError(name, value, rule, cure, flag="--set")
         if not self.dirty:
             cure = "measure it: calc-dirty-rate over 1, 10 and 60 s (docs/migrate.md), then --dirty '250000/s in 10s'"
             raise InputError("dirty", "nothing", "what the guest writes decides", cure, flag="--dirty")
@@ -139,7 +151,7 @@ class Guest:
         stream = _log_uniform(random, *_STREAM_BITS)
         channels = self.settings.multifd_channels if self.settings.multifd else 1
         bits = min(bits, stream * channels)
-        chunk = 0.0 if self.ring_entries else self.chunk / PAGE
+        chunk = 0.0 if self.ring_entries or VMMS[self.vmm].whole_passes else self.chunk / PAGE
         line = Line(
             page_s=rules.WHOLE_PAGE * 8 / bits, switch_s=_log_uniform(random, *_SWITCH_S), chunk_pages=chunk,
             vcpus=float(self.vcpus), ring_entries=float(self.ring_entries), late_s=_log_uniform(random, *_LATE_S),

@@ -13,13 +13,16 @@ from simlib import parallel
 from simlib.decision.qemu import RunningGuest, apply
 from simlib.decision.standard import standard_scenario
 from simlib.errors import InputError
+from simlib.fits.choice import choose_fit
+from simlib.fits.uncertain import UncertainCosts
 from simlib.migration.guest import Guest
-from simlib.model.quantities import format_size, say_seconds
+from simlib.model.quantities import PS_PER_S, format_size, say_seconds, say_size
 from simlib.model.scenario import Scenario
 from simlib.simulation import sample
 from simlib.vmm.dirtying import Measured
 from simlib.vmm.memory import distinct_pages
 from simlib.vmm.rules import PAGE
+from simlib.vmm.settings import VMMS
 
 WALKS = 4
 """Walks through the migration."""
@@ -70,14 +73,17 @@ class Lock:
 
 
 def lock_of(
-    guest: Guest, max_stall_s: float | None, seed: int = 1, progress: parallel.Progress | None = None
+    guest: Guest, max_stall_s: float | None, dirtied: float, seed: int = 1, progress: parallel.Progress | None = None
 ) -> Lock | str:
     """Sample the guest's migration with its own chunk, and with smaller ones where that makes vCPUs wait too long.
 
-    Returns: What was found, or why the lock cannot be told.
+    Returns: What was found, or why the lock cannot be told, or for a VMM whose GET clears how long that holds it.
 
     - `max_stall_s`: longest wait that is allowed; None: `MATTERS_S`.
+    - `dirtied`: pages that a pass finds at most.
     """
+    if VMMS[guest.vmm].whole_passes:
+        return _whole_slot(guest, dirtied)
     allowed = MATTERS_S if max_stall_s is None else max_stall_s
     rows: list[tuple[int, float, float, float, float, float, float]] = []
     own = min(guest.chunk, guest.memory)
@@ -99,6 +105,17 @@ def lock_of(
     good = frame[frame["stall_high_s"] <= allowed]
     take = int((good if len(good) else frame.nsmallest(1, "stall_high_s"))["chunk_bytes"].iloc[0])
     return Lock(frame, take, allowed, len(good) > 0, own, guest.ring_entries)
+
+
+def _whole_slot(guest: Guest, dirtied: float) -> str:
+    """For how long a GET that clears all that it finds holds the lock."""
+    case = _scenario(guest, guest.chunk)
+    costs = UncertainCosts.of(case, choose_fit(case)[0]).central().costs
+    held_s = dirtied * (costs.clear_page or 0) / PS_PER_S
+    return (
+        f"mmu_lock: a pass's GET clears all that it finds in one hold, about {say_seconds(held_s)} for "
+        f"{say_size(dirtied * PAGE)}; a fault that needs the lock waits as long, and nothing can be set"
+    )
 
 
 def _scenario(guest: Guest, chunk: int) -> Scenario:

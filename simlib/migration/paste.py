@@ -28,9 +28,6 @@ _LIBVIRT = frozenset({
 _KUBEVIRT = frozenset({"auto-converge", "postcopy-ram", "max-bandwidth"})
 """Those for which a MigrationPolicy has a key."""
 
-_CLOUD_HYPERVISOR = frozenset({"downtime-limit", "multifd", "multifd-channels", "max-bandwidth"})
-"""Those that send-migration has; there is no limit of bandwidth."""
-
 
 def _cannot(plan: Plan, guest: Guest, known: frozenset[str]) -> dict[str, int | bool]:
     """What a plan changes that something has no words for."""
@@ -102,17 +99,17 @@ def kubevirt(plan: Plan, guest: Guest, wishes: Wishes) -> str:
 
 
 def cloud_hypervisor(plan: Plan, guest: Guest, wishes: Wishes) -> str:
-    """What ch-remote is told; it throttles by rules of its own, which are not modelled."""
+    """What ch-remote is told; how it throttles cannot be set."""
     own, words = plan.settings, ["destination_url=tcp:HOST:PORT", f"downtime_ms={plan.settings.downtime_limit}"]
     if wishes.within_s is not None:
         words.append(f"timeout_s={math.ceil(wishes.within_s)},timeout_strategy=cancel")
     if own.multifd:
         words.append(f"connections={own.multifd_channels}")
-    command = f"ch-remote --api-socket SOCKET send-migration {','.join(words)}"
-    return "\n".join([command, *_left_out("cloud-hypervisor", plan, guest, _CLOUD_HYPERVISOR)])
+    return f"ch-remote --api-socket SOCKET send-migration {','.join(words)}"
 
 
-TARGETS: dict[str, Callable[[Plan, Guest, Wishes], str]] = {
-    "qmp": qmp, "virsh": virsh, "kubevirt": kubevirt, "cloud-hypervisor": cloud_hypervisor,
+TARGETS: dict[str, dict[str, Callable[[Plan, Guest, Wishes], str]]] = {
+    "qemu": {"qmp": qmp, "virsh": virsh, "kubevirt": kubevirt},
+    "cloud-hypervisor": {"cloud-hypervisor": cloud_hypervisor},
 }  # fmt: skip
-"""What a plan is written for."""
+"""What a plan is written for, by the VMM."""

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from simlib.migration.guest import SWITCH_MOST_S, Guest, Wishes
+from simlib.model.quantities import PS_PER_S
 from simlib.vmm import rules
 from simlib.vmm.course import LEFT, TIME, course
 from simlib.vmm.postcopy import postcopy
-from simlib.vmm.settings import Settings
+from simlib.vmm.settings import QEMU, VMMS, Settings
 
 SURE = 0.9
 """Share of the guests that may have been measured with which a plan must keep to the wishes."""
@@ -99,9 +100,12 @@ def plans(guest: Guest, wishes: Wishes) -> Iterator[Plan]:
         base = base.changed(multifd=True, multifd_channels=channels)
         does = [*does, f"send over {channels} channels"]
     if does:
-        yield Plan("same throttle" if own.auto_converge else "no throttle", ", ".join(does), base)
+        throttles = own.auto_converge or VMMS[guest.vmm].whole_passes
+        yield Plan("same throttle" if throttles else "no throttle", ", ".join(does), base)
+    if VMMS[guest.vmm].whole_passes:  # it throttles by itself, and has no postcopy
+        return
     for most in CEILINGS:
-        if wishes.max_stall_s is not None and rules.sleep_s(most) > wishes.max_stall_s:
+        if wishes.max_stall_s is not None and QEMU.throttle.asleep(most) > wishes.max_stall_s * PS_PER_S:
             continue
         throttled = base.changed(
             auto_converge=True, max_cpu_throttle=most, cpu_throttle_initial=min(most, own.cpu_throttle_initial)
@@ -131,18 +135,18 @@ def _simulate(plan: Plan, guest: Guest, wishes: Wishes, random: np.random.Genera
     pages, line, wait_s = guest.drawn(random)
     limit = max(LIMIT_S, 2 * (wishes.within_s or 0.0))
     if not plan.postcopy:
-        found = course(pages, line, plan.settings, limit)
+        found = course(pages, line, plan.settings, limit, VMMS[guest.vmm])
         left = float(found.passes[-1][LEFT])
         share = found.guest_s / max(found.total_s - found.downtime_s, 1e-9)
         return Outcome(
             found.completed, found.total_s, found.downtime_s, found.synchronisations, float(found.throttle),
             min(1.0, share), found.sleep_s, 0.0, 0.0, found.sent_bytes, left * rules.PAGE, left * line.page_s,
         )  # fmt: skip
-    whole = course(pages, line, plan.settings, limit)
+    whole = course(pages, line, plan.settings, limit, VMMS[guest.vmm])
     first = whole.passes[1][TIME] if len(whole.passes) > 1 else whole.total_s
     if whole.completed and whole.synchronisations <= 3:
         first = whole.total_s  # over before it could switch
-    cut = course(pages, line, plan.settings, first)
+    cut = course(pages, line, plan.settings, first, VMMS[guest.vmm])
     after = postcopy(pages, cut.missing, float(guest.vcpus), line, float(plan.settings.max_postcopy_bandwidth), wait_s)
     total = cut.total_s + line.switch_s + after.total_s
     share = (cut.guest_s + after.total_s - after.lost_s) / total

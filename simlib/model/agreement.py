@@ -69,6 +69,21 @@ def check(machine: Machine, policy: Policy, workload: Workload, vcpus: int, memo
         _check_preempted(workload, vcpus)
     if workload.kind == "teardown":
         _check_teardown(policy, workload)
+    if workload.throttle != "none":
+        _check_throttle(workload)
+
+
+def _check_throttle(workload: Workload) -> None:
+    key, given = "workload.throttle", workload.throttle
+    rule = workload.throttling
+    if rule is None:
+        raise InputError(key, given, f"{workload.kind} has no VMM that throttles", 'use kind = "migration"')
+    if workload.clear_threads:
+        raise InputError(key, given, "the thread that sends looks within its passes", "leave clear_threads out")
+    if workload.throttle_slice == 0:
+        raise InputError("workload.throttle_slice", format_duration(0), "must be more than 0", "vCPUs must run, too")
+    if rule.limit and not workload.rings:
+        raise InputError(key, given, "limits vCPUs by their dirty rings", 'use clear_when = "ring"')
 
 
 def _check_preempted(workload: Workload, vcpus: int) -> None:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from typing import NoReturn
 
 from simlib.errors import InputError
-from simlib.model.program import Both, Condition, Either, Not
+from simlib.model.conditions import Both, Condition, Either, Not
 
 DEEPEST = 50
 """Most parentheses and ``not`` within each other."""

@@ -15,6 +15,7 @@ from simlib.model.locks import Discipline
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.quantities import format_duration
 from simlib.model.steps import ALL, MOST_ENTRIES, MOST_TURN_PS, Argument, Clock, Quantity, Stamp, Step
+from simlib.model.throttle import Throttle
 
 _NO_LIMIT = 2**63 - 1
 
@@ -52,7 +53,8 @@ class Image(NamedTuple):
     blocks: NDArray[np.uint8]
 
 
-_TIMES = (Quantity.HELD, Quantity.CLOCK)
+_TIMES = (Quantity.HELD, Quantity.CLOCK, Quantity.JUDGED)
+_SLEEPS = (Step.SLEEP, Step.THROTTLE, Step.NAP)
 _OF_STEPS = [step.arguments for step in Step]
 _OF_QUANTITIES = [(quantity.argument,) if quantity.argument is not None else () for quantity in Quantity]
 _BELOW_NAMES = list(dict.fromkeys([None, *(_below(a) for mine in (*_OF_STEPS, *_OF_QUANTITIES) for a in mine)]))
@@ -109,6 +111,7 @@ class Job:
     - `logged`, shape (n_threads,): pages in each log buffer when the run begins, all of them page 0; None: none.
     - `ring_entries`: of a vCPU's dirty ring, into which a page goes in place of the dirty log; 0: there are none. With
       `ring_full` or more that were not reset the vCPU leaves the guest.
+    - `throttle`: how JUDGE, THROTTLE and LIMIT slow the vCPUs down; None: there are no such steps.
     - `notes`: for the listing: steps, and what begins there.
     - `costs`: names of the costs (`simlib.model.costs.Costs`) that some step spends.
     """
@@ -153,6 +156,7 @@ class Job:
     logged: NDArray[np.int64] | None = None
     ring_entries: int = 0
     ring_full: int = 0
+    throttle: Throttle | None = None
     notes: tuple[tuple[int, str], ...] = ()
     costs: tuple[str, ...] = ()
 
@@ -196,9 +200,12 @@ class Job:
             or not ((self.entry >= 0) & (self.entry < n)).all()
         ):
             raise InputError("job", "entry or line times", "must not be negative or out of range")
-        after_sleep = np.flatnonzero(self.steps[:-1, 0] == Step.SLEEP) + 1
-        if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] == Step.SLEEP:
+        after_sleep = np.flatnonzero(np.isin(self.steps[:-1, 0], _SLEEPS)) + 1
+        if (self.steps[after_sleep, 0] != Step.WAKE).any() or self.steps[-1, 0] in _SLEEPS:
             raise InputError("job", "SLEEP", "must be followed by WAKE")
+        slows = np.isin(self.steps[:, 0], (Step.JUDGE, Step.THROTTLE, Step.LIMIT)).any()
+        if slows and (self.throttle is None or self.clock != Clock.WALL):
+            raise InputError("job.throttle", self.throttle, "must be given, with a clock of the wall")
         self._check_steps()
 
     def _check_memory(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 from simlib.errors import InputError
 from simlib.model import rules
 from simlib.model.architectures import ARCHITECTURES, TRACKING, Architecture, architecture
+from simlib.model.conditions import Condition
 from simlib.model.locks import LOCKS
 from simlib.model.pagetable import SPLIT_WALKS, WORD_PAGES
-from simlib.model.program import Condition
 from simlib.model.steps import MOST_ENTRIES
 from simlib.model.strategy import Never, as_strategy, every, strategy
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs with structure, and conditions as values: the layer in which every thread is written.
+"""Programs with structure: the layer in which every thread is written.
 
 A `Program` is written as blocks (``with p.loop(...)``, ``p.when(...)``, ``p.holding(...)``)
-and comes out as the flat table of `simlib.model.steps`. Conditions combine with ``&``,
-``|`` and ``~``; each comes out as rows that jump away unless it holds. What a walk may
-reach is an extent: extents lie within each other, and no step leaves its own.
+and comes out as the flat table of `simlib.model.steps`. What a walk may reach is an extent:
+extents lie within each other, and no step leaves its own.
 """
 
 from __future__ import annotations
@@ -18,115 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simlib.errors import InputError
+from simlib.model.conditions import AtLeast, Condition, Label, index
 from simlib.model.steps import ALL, COUNTERS, EXTENTS, Adapt, Map, Mode, Quantity, Scan, Step, Whose
-
-
-@dataclass(eq=False)
-class Label:
-    """A step that is not written yet; `row` is its index once it is."""
-
-    row: int | None = None
-
-
-def _index(label: Label) -> int:
-    if label.row is None:
-        raise InputError("program", "a label", "was never placed", "leave a loop only within it")
-    return label.row
-
-
-@dataclass(frozen=True)
-class Condition:
-    """Something that a thread may ask. Conditions combine with ``&``, ``|`` and ``~``.
-
-    >>> str(AtLeast(Quantity.PAGES, 512) | ~AtLeast(Quantity.BITMAP, 1))
-    'pages >= 512 or not bitmap >= 1'
-    """
-
-    def __and__(self, other: Condition) -> Condition:
-        return Both(self, other)
-
-    def __or__(self, other: Condition) -> Condition:
-        return Either(self, other)
-
-    def __invert__(self) -> Condition:
-        return Not(self)
-
-    def write(self, program: Program, no: Label) -> None:
-        """Rows that go to `no` unless the condition holds, and on if it does."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class AtLeast(Condition):
-    """A quantity is at least a threshold."""
-
-    quantity: Quantity
-    threshold: int
-    argument: int = 0
-
-    def write(self, program: Program, no: Label) -> None:
-        """One row."""
-        program.add(Step.TEST, no, self.quantity, self.argument, self.threshold)
-
-    def __str__(self) -> str:
-        return f"{self.quantity.name.lower()} >= {self.threshold}"
-
-
-@dataclass(frozen=True)
-class Both(Condition):
-    """The right one is asked only if the left one holds."""
-
-    left: Condition
-    right: Condition
-
-    def write(self, program: Program, no: Label) -> None:
-        """The rows of both."""
-        self.left.write(program, no)
-        self.right.write(program, no)
-
-    def __str__(self) -> str:
-        return " and ".join(f"({c})" if isinstance(c, Either) else str(c) for c in (self.left, self.right))
-
-
-@dataclass(frozen=True)
-class Either(Condition):
-    """The right one is asked only if the left one does not hold."""
-
-    left: Condition
-    right: Condition
-
-    def write(self, program: Program, no: Label) -> None:
-        """The rows of both, with a jump over the right one's."""
-        second, yes = Label(), Label()
-        self.left.write(program, second)
-        program.add(Step.JUMP, yes)
-        program.place(second)
-        self.right.write(program, no)
-        program.place(yes)
-
-    def __str__(self) -> str:
-        return f"{self.left} or {self.right}"
-
-
-@dataclass(frozen=True)
-class Not(Condition):
-    """The condition does not hold."""
-
-    condition: Condition
-
-    def __invert__(self) -> Condition:
-        return self.condition
-
-    def write(self, program: Program, no: Label) -> None:
-        """The rows of the condition, and a jump where it holds."""
-        yes = Label()
-        self.condition.write(program, yes)
-        program.add(Step.JUMP, no)
-        program.place(yes)
-
-    def __str__(self) -> str:
-        inner = self.condition
-        return f"not ({inner})" if isinstance(inner, (Both, Either)) else f"not {inner}"
 
 
 class Extent(NamedTuple):
@@ -172,6 +64,11 @@ def in_bitmap(least: int) -> Condition:
 def clock_shows(least_ps: int) -> Condition:
     """The clock shows that time, or a later one."""
     return AtLeast(Quantity.CLOCK, least_ps)
+
+
+def judged(least_ps: int) -> Condition:
+    """The thread judged the guest so long ago."""
+    return AtLeast(Quantity.JUDGED, least_ps)
 
 
 def raised(flag: int) -> Condition:
@@ -220,9 +117,10 @@ class Lock(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A thread's program: its first step."""
+    """A thread's program: its first step, and what it does in a word."""
 
     first: int
+    name: str = "clear"
 
 
 class Loop(NamedTuple):
@@ -286,8 +184,8 @@ class Program:
     def steps(self) -> NDArray[np.int64]:
         """The finished table, shape (n_steps, 6)."""
         table = np.array(self._rows, dtype=np.int64)
-        for index, column, label in self._open:
-            table[index, column] = _index(label)
+        for row, column, label in self._open:
+            table[row, column] = index(label)
         return table
 
     def notes(self) -> tuple[tuple[int, str], ...]:
@@ -299,9 +197,9 @@ class Program:
         self._notes.append((len(self._rows), text))
 
     @contextmanager
-    def thread(self) -> Iterator[Thread]:
+    def thread(self, name: str = "clear") -> Iterator[Thread]:
         """All that one thread does, to its end; blocks that were put apart follow behind it."""
-        thread = Thread(len(self._rows))
+        thread = Thread(len(self._rows), name)
         self._counters = 0
         yield thread
         self.add(Step.END)
@@ -470,6 +368,25 @@ class Program:
     def sleep(self, time_ps: int) -> None:
         """Sleep until the clock shows so much more."""
         self.add(Step.SLEEP, time_ps)
+        self.add(Step.WAKE)
+
+    def judge(self, begins: bool = False) -> None:
+        """Throttle the vCPUs if they dirtied too much; `begins`: only begin to count."""
+        self.add(Step.JUDGE, begins)
+
+    def throttle(self, entry_ps: int = 0) -> None:
+        """Let the vCPUs run, and then have them sleep, once; `entry_ps`: for each page of their log buffers."""
+        for pauses in (False, True):
+            self.add(Step.THROTTLE, pauses, entry_ps)
+            self.add(Step.WAKE)
+
+    def limit(self) -> None:
+        """Look at the vCPUs' rates, and say for how long each sleeps when its dirty ring is full."""
+        self.add(Step.LIMIT)
+
+    def nap(self) -> None:
+        """Sleep for as long as that."""
+        self.add(Step.NAP)
         self.add(Step.WAKE)
 
     def kick(self, time_ps: int, stalls: bool = False, table: int = 0, entry_ps: int = 0) -> None:

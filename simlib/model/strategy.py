@@ -18,9 +18,10 @@ import functools
 from dataclasses import dataclass
 
 from simlib.errors import InputError, nearest
+from simlib.model.conditions import Both, Condition, Either, Not
 from simlib.model.grammar import Reader, leaves
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.program import Both, Condition, Either, Extent, Lock, Not, held
+from simlib.model.program import Extent, Lock, held
 from simlib.model.quantities import format_duration, parse_duration
 
 QUANTITIES = {

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from simlib.model import rules
+from simlib.model.throttle import THROTTLES, Throttle
 
 RING_RESERVE = 64
 """Entries of a dirty ring that KVM keeps free (include/linux/kvm_dirty_ring.h KVM_DIRTY_RING_RSVD_ENTRIES)."""
@@ -87,6 +89,13 @@ class Workload(rules.Checked):
     - `downtime`: picoseconds: a migration switches over when what GET found can be sent in this time.
     - `pass_limit`: passes after which it switches over whatever is left.
     - `timeout`: picoseconds after which no new pass begins.
+    - `throttle`: how the VMM of a migration slows down a guest that dirties too much (`simlib.model.throttle`):
+      ``none``; ``qemu``, its auto-converge; ``qemu-1.6``; ``qemu-dirty-limit``, with rings; ``cloud-hypervisor``.
+    - `throttle_initial`, `throttle_increment`, `throttle_most`: percent; 0: as that VMM has it.
+    - `throttle_slice`: picoseconds that a vCPU runs between two sleeps, of the window in which it runs and sleeps, or
+      between two looks at the vCPUs' rates; `throttle_judge`: between two judgements at least; `throttle_sync`: for
+      which a pass goes on without a GET. None: as that VMM has it.
+    - `dirty_limit`: MiB/s that each vCPU may dirty under ``qemu-dirty-limit``.
     - `parked`: whether the vCPUs of ``eager_split`` write all their pages once before each CLEAR and then wait until it
       is over, as those of the selftest; else they keep writing, and `pause` lies before each CLEAR.
     - `flush_accesses`: accesses after which a vCPU of ``clear_under_load`` flushes its own TLB, which takes
@@ -119,6 +128,14 @@ class Workload(rules.Checked):
     downtime: int = rules.duration("300ms")
     pass_limit: int = rules.rule(rules.whole(1, 100), 30)
     timeout: int = rules.duration("600s")
+    throttle: str = rules.rule(rules.choice(*THROTTLES), "none")
+    throttle_initial: int = rules.rule(rules.whole(0, 99), 0)
+    throttle_increment: int = rules.rule(rules.whole(0, 99), 0)
+    throttle_most: int = rules.rule(rules.whole(0, 99), 0)
+    throttle_slice: int | None = rules.duration()
+    throttle_judge: int | None = rules.duration()
+    throttle_sync: int | None = rules.duration()
+    dirty_limit: int = rules.rule(rules.whole(1, 2**31), 1)
     parked: bool = rules.rule(rules.flag, True)
     slow_fault_every: int = rules.rule(rules.whole(0, 2**31), 0)
     guest_runs: bool = rules.rule(rules.flag, False)
@@ -139,3 +156,21 @@ class Workload(rules.Checked):
     def rings(self) -> bool:
         """Whether KVM tells userspace by dirty rings what the guest writes, in place of a bitmap."""
         return self.facts.rings and self.clear_when == "ring"
+
+    @property
+    def throttling(self) -> Throttle | None:
+        """How the VMM slows the guest down; None: it does not.
+
+        >>> Workload(kind="migration", throttle="qemu", throttle_most=40).throttling.most
+        40
+        """
+        rule = THROTTLES[self.throttle]
+        if rule is None or self.kind != "migration":
+            return None
+        own: dict[str, Any] = {
+            "initial": self.throttle_initial or None, "increment": self.throttle_increment or None,
+            "most": self.throttle_most or None, "window" if rule.window else "slice": self.throttle_slice,
+            "judge_every": self.throttle_judge, "sync_every": self.throttle_sync,
+            "limit": self.dirty_limit if rule.limit else None,
+        }  # fmt: skip
+        return rule._replace(**{name: value for name, value in own.items() if value is not None})

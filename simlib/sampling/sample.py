@@ -27,7 +27,9 @@ WALKS = 8
 WHOLE_PAGES = 2**18
 """Migrations of so few pages are simulated whole: 1 GiB."""
 
-WINDOW_METRICS = tuple(metric.name for metric in METRICS if metric.name != "mmu_lock_utilisation")
+WINDOW_METRICS = tuple(
+    metric.name for metric in METRICS if metric.name not in ("mmu_lock_utilisation", "throttle", "throttled_share")
+)
 """Metrics of a migration that windows tell."""
 
 
@@ -49,6 +51,8 @@ def why_not(scenario: Scenario) -> str:
         and not scenario.policy.resolved().eager_split,
         "with rings, a guest that is sent at once is not sampled (workload.downtime)": workload.rings
         and guest.pages <= workload.downtime // page_time(scenario),
+        "a guest that is throttled is not sampled; simlib migrate has the course (workload.throttle)": workload.throttle
+        != "none",
         "threads that only clear are not sampled (workload.clear_threads)": workload.clear_threads > 0,
         "enabling the log page by page is not sampled (workload.initially_set)": not (
             workload.initially_set or workload.rings

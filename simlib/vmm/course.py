@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The course of a migration: what QEMU makes of the pages that a guest writes, without simulating each page.
+"""The course of a migration: what a VMM makes of the pages that a guest writes, without simulating each page.
 
 Time goes on in QEMU's windows of 100 ms. In each it sends, looks at the bitmap if little is left, throttles the guest
 if it dirtied too much, and switches over if what is left fits into the downtime. The rules are those of
-`simlib.vmm.rules`, the pages those of `simlib.vmm.memory`.
+`simlib.vmm.rules` and `simlib.engine.throttle`, the pages those of `simlib.vmm.memory`. Cloud Hypervisor sends all that
+a GET gave, and then decides whether what the next one gives can be sent while the guest stands.
 
 Source: QEMU 10.0, migration/migration.c migration_thread, migration_iteration_run, migration_rate_limit;
 migration/ram.c ram_save_iterate, migration_bitmap_sync.
@@ -15,7 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simlib.engine.throttle import next_sleep_us, next_throttle, sleeps
 from simlib.machine_code import kept
+from simlib.model.quantities import PS_PER_S
+from simlib.model.throttle import Throttle
 from simlib.vmm import rules
 from simlib.vmm.memory import (
     Floats,
@@ -85,7 +89,8 @@ class _Means(NamedTuple):
     dirty_limit: bool
     vcpu_dirty_limit: int
     x_vcpu_dirty_limit_period: float
-    high_times: int
+    rule: Throttle
+    whole_passes: bool
     sync_every_s: float
 
 
@@ -105,7 +110,7 @@ def course(pages: Pages, line: Line, settings: Settings, limit_s: float, vmm: Vm
     """Migrate a guest.
 
     - `limit_s`: when it is given up, s.
-    - `vmm`: which version of QEMU does it.
+    - `vmm`: which VMM does it.
 
     >>> one = Pages(*(np.array([float(x)]) for x in (2**18, 0.1, 0, 0, 1, 0)))  # 1 GiB, 10 % of its pages a second
     >>> found = course(one, Line(page_s=4e-6), Settings(max_bandwidth=0), 60.0)
@@ -116,7 +121,13 @@ def course(pages: Pages, line: Line, settings: Settings, limit_s: float, vmm: Vm
     named |= {name: float(named[name]) for name in ("max_bandwidth", "avail_switchover_bandwidth")}
     named |= {name: named[name] / 1000 for name in ("downtime_limit", "x_vcpu_dirty_limit_period")}
     named["dirty_limit"] = settings.dirty_limit and line.ring_entries > 0
-    means = _Means(**named, high_times=vmm.high_times, sync_every_s=vmm.sync_every_s)
+    rule = vmm.throttle
+    if vmm.whole_passes:
+        named |= {"auto_converge": True, "dirty_limit": False, "throttle_trigger_threshold": rule.trigger,
+                  "cpu_throttle_initial": rule.initial, "cpu_throttle_increment": rule.increment,
+                  "cpu_throttle_tailslow": rule.tailslow, "max_cpu_throttle": rule.most}  # fmt: skip
+    sync_every_s = rule.sync_every / PS_PER_S if rule.sync_every else np.inf
+    means = _Means(**named, rule=rule, whole_passes=vmm.whole_passes, sync_every_s=sync_every_s)
     passes = np.zeros((MOST_PASSES, 6))
     done, total, down, syncs, throttle, longest, sent, guest, left, missing = _course(
         pages, line, means, float(limit_s), passes
@@ -145,15 +156,19 @@ def _course(
     passes[0, LEFT] = s[_LEFT]
     down, completed = 0.0, False
     while s[_NOW] < limit_s and not completed:
+        fits = not means.whole_passes and (s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH])
         if _is_due(line, means, s, n):
             new = _look(pages, memory, line, s, n, by_get)
-            if s[_NOW] > s[_JUDGED] + rules.PERIOD_S:
+            if (s[_NOW] - s[_JUDGED]) * PS_PER_S > means.rule.judge_every:
                 _judge(line, means, s, n)
             _write_down(passes, s, n, new)
             if _is_stuck(means, s, n):
                 _pass_time(s, limit_s - s[_NOW])
                 break
-        if s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]:
+            fits = s[_LEFT] < 0.5 or s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
+            if means.whole_passes:
+                fits = s[_LEFT] * line.page_s <= means.downtime_limit
+        if fits:
             _write_down(passes, s, n, _look(pages, memory, line, s, n, by_get))
             s[_SENT] += s[_LEFT] * rules.WHOLE_PAGE
             down, completed = line.switch_s + s[_LEFT] * line.page_s, True
@@ -176,6 +191,8 @@ def _pass_time(s: Floats, seconds: float) -> None:
 @kept(nogil=True)
 def _is_due(line: Line, means: _Means, s: Floats, n: Floats) -> bool:
     """Whether the bitmap is synchronised now: little is left, or the periodic look finds that it was not for long."""
+    if means.whole_passes:
+        return bool(s[_LEFT] < 0.5)
     due = s[_LEFT] * rules.PAGE < s[_MAY_SWITCH]
     if means.auto_converge and s[_NOW] >= s[_LOOK]:
         due = due or (n[_SYNCS] > 1 and n[_SYNCS] == n[_SEEN])
@@ -201,15 +218,17 @@ def _judge(line: Line, means: _Means, s: Floats, n: Floats) -> None:
     dirtied, sent = s[_JUDGED_NEW] * rules.PAGE, s[_SENT] - s[_JUDGED_SENT]
     if rules.is_high(dirtied, sent, means.throttle_trigger_threshold):
         n[_HIGH] += 1
-        if n[_HIGH] >= means.high_times:
+        if n[_HIGH] >= means.rule.times:
             n[_HIGH] = 0
             if means.auto_converge:
-                n[_THROTTLE] = rules.next_throttle(
+                n[_THROTTLE] = next_throttle(
                     n[_THROTTLE], dirtied, sent * means.throttle_trigger_threshold / 100, means.cpu_throttle_initial,
                     means.cpu_throttle_increment, means.cpu_throttle_tailslow, means.max_cpu_throttle,
                 )  # fmt: skip
-                s[_LONGEST] = rules.sleep_s(n[_THROTTLE]) + line.late_s
-                s[_RUNS] = (1 - n[_THROTTLE] / 100) * (1 - line.late_s / rules.SLICE_S)
+                asleep = sleeps(means.rule.slice, means.rule.window, n[_THROTTLE])
+                awake = means.rule.slice if means.rule.slice > 0 else means.rule.window - asleep
+                s[_LONGEST] = asleep / PS_PER_S + line.late_s
+                s[_RUNS] = (1 - n[_THROTTLE] / 100) * max(0.0, 1 - line.late_s * PS_PER_S / awake)
             elif means.dirty_limit:
                 s[_PERIOD] = min(s[_PERIOD], s[_NOW] + means.x_vcpu_dirty_limit_period)
     s[_JUDGED], s[_JUDGED_NEW], s[_JUDGED_SENT] = s[_NOW], 0.0, s[_SENT]
@@ -224,12 +243,12 @@ def _limit(pages: Pages, line: Line, means: _Means, s: Floats, n: Floats) -> Non
     now = int(distinct_pages(pages, period * s[_RUNS]) / line.vcpus * mib / period)
     n[_FASTEST] = max(n[_FASTEST], now, 1)
     full_us = int(ring * mib * 1e6 / n[_FASTEST])
-    n[_SLEEP_US] = rules.next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, full_us)
-    sleeps, fills = n[_SLEEP_US] * 1e-6, ring * line.vcpus * period / max(distinct_pages(pages, period), 1e-9)
+    n[_SLEEP_US] = next_sleep_us(n[_SLEEP_US], means.vcpu_dirty_limit, now, full_us)
+    naps, fills = n[_SLEEP_US] * 1e-6, ring * line.vcpus * period / max(distinct_pages(pages, period), 1e-9)
     # The rings are emptied at each look, so that each vCPU fills its own once before it sleeps.
-    s[_RUNS] = max(fills / (fills + sleeps), min(1.0, fills / period))
+    s[_RUNS] = max(fills / (fills + naps), min(1.0, fills / period))
     if s[_RUNS] < 1:
-        s[_LONGEST] = max(s[_LONGEST], sleeps)
+        s[_LONGEST] = max(s[_LONGEST], naps)
 
 
 @kept(nogil=True)

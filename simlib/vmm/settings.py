@@ -3,33 +3,40 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from simlib.errors import InputError, nearest
+from simlib.model import throttle
+from simlib.model.throttle import Throttle
 
 _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 
 
 class Vmm(NamedTuple):
-    """What a version of a VMM does that cannot be set.
+    """What a VMM does that cannot be set.
 
-    - `high_times`: how often the guest must be found to dirty too much before it is throttled, or throttled more.
-    - `sync_every_s`: with auto-converge, the bitmap is synchronised at least so often, s.
+    - `throttle`: by which rule it throttles, of which QEMU's settings change some numbers.
+    - `whole_passes`: whether it sends all that a GET gave before it looks again, and throttles whatever is set.
+    - `settings`: those below that it has, by QEMU's names; None: all.
     """
 
-    high_times: int
-    sync_every_s: float
+    throttle: Throttle
+    whole_passes: bool = False
+    settings: frozenset[str] | None = None
 
 
-QEMU = Vmm(2, 5.0)
-"""QEMU 10.0: migration/ram.c migration_trigger_throttle, migration/cpu-throttle.c (periodic since 9.2)."""
+QEMU, QEMU_1_6 = Vmm(throttle.QEMU), Vmm(throttle.QEMU_1_6)
+CLOUD_HYPERVISOR = Vmm(
+    throttle.CLOUD_HYPERVISOR, True, frozenset({"downtime-limit", "multifd", "multifd-channels", "max-bandwidth"})
+)
+"""Cloud Hypervisor of Cyberus Technology, vmm/src/lib.rs memory_copy_iterations; its channels are connections, and no
+limit of bandwidth is all that it has of one."""
 
-QEMU_1_6 = Vmm(6, math.inf)
-"""QEMU 1.6, commit 7ca1dfad952d: of every 40 ms a throttled vCPU sleeps 30."""
+VMMS = {"qemu": QEMU, "cloud-hypervisor": CLOUD_HYPERVISOR}
+"""Those that a user may name."""
 
 
 def read_named(texts: Iterable[str]) -> dict[str, int | bool]:

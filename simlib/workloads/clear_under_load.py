@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from simlib.engine.result import PS, EngineResult, lap_quantile
 from simlib.errors import InputError
+from simlib.model.conditions import Condition
 from simlib.model.job import Job
-from simlib.model.program import REGION, Condition, Thread, raised
+from simlib.model.program import REGION, Thread, raised
 from simlib.model.scenario import Scenario
 from simlib.model.steps import Stamp
 from simlib.workloads.cpu_time import cpu_metrics, cpu_times

@@ -8,8 +8,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from simlib.model import strategy
+from simlib.model.conditions import Condition
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.program import REGION, Condition, Extent, Lock, Thread, in_buffer, in_ring, mapped_by_block, raised
+from simlib.model.program import REGION, Extent, Lock, Thread, in_buffer, in_ring, mapped_by_block, raised
 from simlib.model.steps import ALL, Map, Mode, Scan
 from simlib.workloads.kernel import JITTER, STOP, USERSPACE, Kernel
 
@@ -145,6 +146,8 @@ class DirtyLog(Kernel):
             with program.when(in_ring(self.scenario.ring_full)):
                 program.run(costs.ring_exit, JITTER)
                 self.reap()
+                if self.throttle is not None and self.throttle.limit:
+                    program.nap()
         if timed:
             self.read_stopwatch()
 
@@ -215,7 +218,7 @@ class DirtyLog(Kernel):
         - `first`: when it does so first, ps; None: after a whole sleep.
         """
         program, every = self.program, self.scenario.workload.reap_every
-        with program.thread() as thread:
+        with program.thread("reap") as thread:
             program.sleep(every if first is None else first)
             with program.loop() as life:
                 life.leave_if(raised(STOP))

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from simlib.model import strategy
 from simlib.model.architectures import TRACKING
+from simlib.model.conditions import Condition
 from simlib.model.costs import Costs
 from simlib.model.job import Image, Job
 from simlib.model.locks import LOCKS, SHARING, Discipline
 from simlib.model.pagetable import PageTable
 from simlib.model.policy import Policy
-from simlib.model.program import REGION, Condition, Extent, Lock, Program, Thread, in_guest
+from simlib.model.program import REGION, Extent, Lock, Program, Thread, in_guest
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import Adapt, Clock, Map, Mode, Stamp, Step, Whose
 from simlib.model.topology import Placement, placement
@@ -114,6 +115,7 @@ class Kernel:
         self.buffer_entries = self.policy.buffer_entries
         workload = self.scenario.workload
         self.ring_entries: int = workload.ring_entries if workload.rings else 0
+        self.throttle = workload.throttling
         self.places = self.places or (self.scenario.workload.zipf_exponent,)
 
     @property
@@ -378,6 +380,7 @@ class Kernel:
             pages=self.slot_pages,
             block_pages=self.block_pages,
             mapped_as_blocks=guest.mapped_as_blocks,
+            throttle=self.throttle,
             populated=populated,
             image=self.image,
             lock_pages=self.region_pages,
@@ -395,7 +398,7 @@ class Kernel:
             thread_names=(
                 *(f"vcpu {i}" for i in range(guest.vcpus)),
                 "main",
-                *(f"clear {i}" for i in range(len(helpers))),
+                *(f"{helper.name} {i}" for i, helper in enumerate(helpers)),
             ),
             barriers=barriers,
             clock=Clock[machine.clock.upper()],

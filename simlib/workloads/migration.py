@@ -7,6 +7,9 @@ ram_save_iterate and migration_bitmap_clear_dirty, accel/kvm/kvm-all.c kvm_log_c
 found can be sent within the downtime, or at the limit of passes or of time, and collects what is dirty then. What
 follows (stop-and-copy or post-copy) sends that and takes no lock. With dirty rings each pass reaps these instead, and
 so do a vCPU whose ring is full, and a thread now and then.
+
+A VMM may throttle the guest (`simlib.model.throttle`). After each GET it judges what was dirtied, and if a pass takes
+long, it does GET and judges within it. A thread has all vCPUs sleep for a while, again and again.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from __future__ import annotations
 from simlib.engine.result import ACTIVITIES, PS, EngineResult
 from simlib.model.job import Job
 from simlib.model.pagetable import WORD_PAGES
-from simlib.model.program import REGION, Extent, Thread, clock_shows, in_bitmap, raised
+from simlib.model.program import REGION, Extent, Thread, clock_shows, in_bitmap, judged, raised
 from simlib.model.quantities import PS_PER_S, format_bandwidth, format_duration
 from simlib.model.scenario import Scenario
-from simlib.model.steps import Scan, Stamp
+from simlib.model.steps import ALL, Scan, Stamp
+from simlib.model.throttle import Throttle
 from simlib.workloads.cpu_time import cpu_metrics, cpu_times
 from simlib.workloads.degradation import GUEST, LEVELS, SWITCHOVER, UNDISTURBED, degradation, guest_metrics
 from simlib.workloads.dirty_log import DirtyLog
@@ -43,6 +47,8 @@ def build(scenario: Scenario) -> Job:
     helpers = [_helper(kernel, number) for number in range(scenario.workload.clear_threads)]
     if kernel.ring_entries and scenario.workload.reap_every:
         helpers = [kernel.reaper()]
+    if kernel.throttle is not None:
+        helpers.append(_throttler(kernel))
     shared = scenario.workload.shared
     return kernel.job(vcpu, main, barriers=2, populated=True, shared=shared, helpers=helpers)
 
@@ -59,7 +65,6 @@ def page_time(scenario: Scenario) -> int:
 def _main(kernel: DirtyLog) -> Thread:
     program, workload = kernel.program, kernel.scenario.workload
     few = workload.downtime // page_time(kernel.scenario)
-    get = {"at_get": kernel.get_and_clear_log, "ring": kernel.sync_rings}.get(workload.clear_when, kernel.get_log)
     with program.thread() as main:
         kernel.stamp("start")
         program.sleep(workload.warm_up)
@@ -68,7 +73,9 @@ def _main(kernel: DirtyLog) -> Thread:
         kernel.stamp("enabled")
         with program.block() as passes:
             for number in range(1, workload.pass_limit + 1):
-                get()
+                _get(kernel)
+                if kernel.throttle is not None:
+                    program.judge(begins=number == 1)
                 kernel.stamp("collected", number)
                 everything = number == 1 and not kernel.initially_set  # whatever the log has of it
                 if not everything:
@@ -76,8 +83,7 @@ def _main(kernel: DirtyLog) -> Thread:
                 elif kernel.slot_pages <= few:
                     kernel.scan_all(Scan.ALL)
                     passes.leave()
-                if workload.clear_when == "at_once":
-                    kernel.clear_log()
+                _clear_at_once(kernel)
                 _send(kernel, everything)
                 kernel.stamp("sent", number)
                 passes.leave_if(clock_shows(workload.timeout))
@@ -91,6 +97,44 @@ def _main(kernel: DirtyLog) -> Thread:
     return main
 
 
+def _get(kernel: DirtyLog) -> None:
+    """Learn what was dirtied."""
+    clear_when = kernel.scenario.workload.clear_when
+    {"at_get": kernel.get_and_clear_log, "ring": kernel.sync_rings}.get(clear_when, kernel.get_log)()
+
+
+def _clear_at_once(kernel: DirtyLog) -> None:
+    """Clear all of that, if that is when it is cleared."""
+    if kernel.scenario.workload.clear_when == "at_once":
+        kernel.clear_log()
+
+
+def _look_between(kernel: DirtyLog, rule: Throttle) -> None:
+    """If the last look is long ago, do GET and judge the guest within a pass, which then goes on where it was."""
+    program = kernel.program
+    if not rule.sync_every:
+        return
+    with program.when(judged(rule.sync_every)), program.extent(ALL) as rest:
+        program.back(REGION)
+        _get(kernel)
+        program.judge()
+        _clear_at_once(kernel)
+        program.back(rest)
+
+
+def _throttler(kernel: DirtyLog) -> Thread:
+    """The VMM's thread that slows the vCPUs down, until the flag `STOP` is raised."""
+    program, rule = kernel.program, kernel.throttle
+    with program.thread("throttle") as thread, program.loop() as life:
+        life.leave_if(raised(STOP))
+        if rule is not None and rule.limit:
+            program.sleep(rule.slice)
+            program.limit()
+        else:
+            program.throttle(kernel.drained)
+    return thread
+
+
 def _send(kernel: DirtyLog, everything: bool) -> None:
     """Send what stands in the bitmap, or everything, chunk by chunk.
 
@@ -101,14 +145,17 @@ def _send(kernel: DirtyLog, everything: bool) -> None:
     program.note("send everything" if everything else "send what was collected")
     if workload.clear_threads:
         program.barrier(_PASS, parties)
-    with program.loop(until=REGION.done()), program.extent(kernel.chunk) as chunk:
-        if workload.clear_threads:
-            program.barrier(_CLEARED, parties)
-        if everything:
-            _send_chunk(kernel, chunk, everything=True)
-        else:
-            with program.when(chunk.collected(), otherwise=lambda: program.skip(chunk)):
-                _send_chunk(kernel, chunk, everything=False)
+    with program.loop(until=REGION.done()):
+        if kernel.throttle is not None:
+            _look_between(kernel, kernel.throttle)
+        with program.extent(kernel.chunk) as chunk:
+            if workload.clear_threads:
+                program.barrier(_CLEARED, parties)
+            if everything:
+                _send_chunk(kernel, chunk, everything=True)
+            else:
+                with program.when(chunk.collected(), otherwise=lambda: program.skip(chunk)):
+                    _send_chunk(kernel, chunk, everything=False)
     program.back(REGION)
 
 
@@ -158,6 +205,8 @@ METRICS = (
     Metric("downtime", "s", "After the switchover: the last GET, and sending the dirty memory left.", "proportional"),
     *(Metric(f"seconds_above_{level}", "s", f"Time before the switchover with more than {level} % degradation.",
              "proportional") for level in LEVELS),
+    Metric("throttle", "percent", "Of its time for which each vCPU was made to sleep in the end.", whole=True),
+    Metric("throttled_share", "share", "Of their time until the end that the vCPUs were made to sleep."),
     *GUEST,
     *LOCKS,
 )  # fmt: skip
@@ -204,6 +253,10 @@ def measure(scenario: Scenario, job: Job, raw: EngineResult) -> Values:
         "dirty_left": float(left * scenario.guest.page_size),
         "downtime": float(times[after] - times[over] + left * link) * PS,
         **above,
+        "throttle": 0.0 if job.throttle is None or job.throttle.limit else float(raw.throttle),
+        "throttled_share": float(
+            raw.thread_ps[: job.vcpus, _IDLE].sum() / max(1, raw.thread_end_ps[: job.vcpus].sum())
+        ),
         **guest_metrics(scenario, raw, curve),
         **lock_metrics(scenario, raw),
     }

@@ -70,7 +70,7 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     """The migration of a part of the memory with so many pages a vCPU, or `SAMPLE_PAGES` in all, and the factor.
 
     The part is as near to that as the memory and its chunks can be divided. Zipf's law is another with fewer pages, and
-    the time between slow faults does not shrink with the memory: such a migration stays whole.
+    neither the time between slow faults nor that of a throttle shrinks with the memory: such a migration stays whole.
 
     >>> whole = Scenario.parse({"guest": {"vcpus": 16, "memory": "64G"},
     ...                         "workload": {"kind": "migration", "clear_chunk": "1G"}})
@@ -78,7 +78,7 @@ def sample(scenario: Scenario, pages_per_vcpu: int) -> tuple[Scenario, float]:
     64.0
     """
     guest, workload = scenario.guest, scenario.workload
-    if workload.access == "zipf" or workload.slow_fault_every:
+    if workload.access == "zipf" or workload.slow_fault_every or workload.throttle != "none":
         return scenario, 1.0
     pages = guest.pages
     wanted = pages / max(SAMPLE_PAGES, pages_per_vcpu * guest.vcpus)

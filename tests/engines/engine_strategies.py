@@ -2,6 +2,7 @@
 """What hypothesis may build for the engines' tests: whole scenarios, and raw programs over every lock."""
 
 import os
+from functools import partial
 
 import numpy as np
 from hypothesis import Phase, settings
@@ -24,11 +25,13 @@ from simlib.model.program import (
     in_buffer,
     in_guest,
     in_ring,
+    judged,
     mapped_by_block,
     raised,
 )
 from simlib.model.scenario import Guest, Scenario
 from simlib.model.steps import FLAGS, Adapt, Block, Clock, Map, Mode, Page, Scan, Stamp, Whose
+from simlib.model.throttle import CLOUD_HYPERVISOR, QEMU
 from simlib.model.workload import Workload
 
 TRACE = 200_000
@@ -87,6 +90,20 @@ def strategies(draw):
     return text
 
 
+def throttled(draw, time, when, threads):
+    """How a migration's guest is slowed down, in times like `time`, ps; else there may be threads that clear."""
+    rule = draw(st.sampled_from(["none", "none", *["qemu", "cloud-hypervisor"] * (time > 0)]))
+    if rule == "none":
+        return {"clear_threads": draw(st.sampled_from(threads))}
+    if when == "ring" and draw(st.booleans()):
+        return {"throttle": "qemu-dirty-limit", "throttle_slice": 30 * time, "throttle_judge": 0, "clear_threads": 0}
+    return {
+        "throttle": rule, "throttle_initial": draw(st.sampled_from([0, 1, 97])), "clear_threads": 0,
+        "throttle_slice": draw(st.sampled_from([time // 9, time])), "throttle_judge": draw(st.sampled_from([0, time])),
+        "throttle_sync": draw(st.sampled_from([0, time // 2, 9 * time])),
+    }  # fmt: skip
+
+
 @st.composite
 def scenarios(draw, kinds=KINDS):
     """A whole scenario, small enough for the reference engine."""
@@ -111,6 +128,7 @@ def scenarios(draw, kinds=KINDS):
     ways = {"migration": ["lazy", "lazy", "at_once", "at_get", "ring"], "dirty_log_perf_test": ["lazy", "lazy", "ring"]}
     when = draw(st.sampled_from(ways.get(kind, ["lazy"])))
     divided = {"clear_under_load": words, "migration": (chunk or words) * (when == "lazy")}.get(kind, 0)
+    threads = [n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)]
     return Scenario(
         machine=Machine(
             cores=draw(st.sampled_from([2, 4, 64])),
@@ -159,13 +177,11 @@ def scenarios(draw, kinds=KINDS):
             clear_when=when,
             ring_entries=draw(st.sampled_from([128, 256])),
             reap_every=draw(st.sampled_from([0, 400_000_000])),
-            clear_threads=draw(
-                st.sampled_from([n for n in (0, 0, 1, 2, 3) if not n or (divided and divided % n == 0)])
-            ),
             downtime=draw(st.sampled_from([0, 10_000_000])),
             pass_limit=draw(st.integers(1, 3)),
             timeout=draw(st.sampled_from([0, 10**12])),
             slow_fault_every=draw(st.sampled_from([0, 0, 2])),
+            **throttled(draw, (kind == "migration") * 30_000_000, when, threads),
         ),
         costs=Costs(**costs, fault_jitter=draw(st.sampled_from([None, 0.0, 0.3, 1.0, 1.5]))),
     )
@@ -221,10 +237,10 @@ def busy_scenarios(draw):
             clear_when=when,
             ring_entries=draw(st.sampled_from([128, 256])),
             reap_every=draw(st.sampled_from([0, 10_000_000])),
-            clear_threads=draw(st.sampled_from(threads)),
             downtime=draw(st.sampled_from([0, 10_000])),
             pass_limit=draw(st.integers(1, 3)),
             slow_fault_every=draw(st.sampled_from([0, 0, 0, 2, 100])),
+            **throttled(draw, (kind == "migration") * 300_000, when, threads),
         ),
         costs=Costs(**costs, guest_access=access, fault_jitter=draw(st.sampled_from([None, 0.3]))),
     )
@@ -233,7 +249,8 @@ def busy_scenarios(draw):
 class _Writer:
     """Writes the programs of a job; every choice is hypothesis's."""
 
-    def __init__(self, draw, threads, locks, own, stamped, logs):
+    def __init__(self, draw, threads, locks, own, stamped, logs, slows):
+        self.slows = slows  # whether vCPUs may be throttled
         self.roomy = len(logs) < 3  # no access finds a log buffer or a dirty ring full
         self.buffered = "buffer_entries" in logs and "ring_entries" not in logs
         self.draw, self.threads, self.locks, self.own, self.stamped = draw, threads, locks, own, stamped
@@ -344,6 +361,8 @@ class _Writer:
         """Harvest the dirty rings, and reset what was."""
         p = self.program
         p.harvest(self.draw(TIMES))
+        if self.slows and self.draw(st.booleans()):
+            p.nap()
         with p.each_run(self.draw(TIMES)):
             with p.holding(lock):
                 p.scan(Scan.PROTECT_RUN, *(self.draw(TIMES) for _ in range(3)))
@@ -362,7 +381,7 @@ class _Writer:
         p = st.sampled_from([hold.pages(64), hold.pages(128), hold.beyond_batch(), held(self.draw(TIMES)),
                              lock.waiters(1), lock.vcpus(1), clock_shows(self.draw(TIMES)), mapped_by_block(),
                              in_bitmap(3), raised(0), hold.dirty(), hold.collected(), in_guest(1),
-                             in_guest(2), in_buffer(1), in_ring(2)])  # fmt: skip
+                             in_guest(2), in_buffer(1), in_ring(2), judged(self.draw(TIMES))])  # fmt: skip
         found = self.draw(p)
         for _ in range(self.draw(st.integers(0, 2))):
             other = self.draw(p)
@@ -376,6 +395,7 @@ class _Writer:
             p.scan(Scan.COLLECT, self.draw(TIMES), self.draw(TIMES))
             p.advance(64)
         p.back(REGION)
+        self.slow()
         with p.when(in_bitmap(self.draw(st.sampled_from([1, 1, 21])))):
             with p.loop(until=REGION.done()), p.extent(self.draw(st.sampled_from([64, 128, 192]))) as chunk:
                 with p.when(chunk.collected(), otherwise=lambda: p.skip(chunk)):
@@ -395,6 +415,13 @@ class _Writer:
                             p.scan(Scan.SEND, *times)
                         p.advance(64, chunk)
         p.back(REGION)
+
+    def slow(self):
+        """What a VMM does to slow its guest down: judge it, have the vCPUs sleep, look at their rates."""
+        p = self.program
+        for _ in range(self.draw(st.integers(0, 2)) if self.slows else 0):
+            begin, judge = partial(p.judge, True), p.judge
+            self.draw(st.sampled_from([begin, judge, p.throttle, p.limit]))()
 
     def clear(self, hold):
         """A hold that clears, for as long as its condition says; short, so that a lockless update wins its race."""
@@ -442,7 +469,9 @@ class _Writer:
                 with p.block() if phase else p.repeat(self.draw(st.integers(1, 4))):
                     self.run()
                     for part in range(self.draw(st.integers(0, 3))):
-                        what = self.draw(st.sampled_from(["section", "section", "walk", "scan", "migrate", "loop"]))
+                        what = self.draw(
+                            st.sampled_from(["section", "section", "walk", "scan", "migrate", "loop", "slow"])
+                        )
                         if what == "loop" and part < 2:
                             with p.repeat(self.draw(st.integers(2, 20))):
                                 self.section()
@@ -466,6 +495,20 @@ def image_of(seed, pages, block_pages):
 
 
 @st.composite
+def throttles(draw):
+    """A rule by which vCPUs are throttled, in short times, or none."""
+    rule = draw(st.sampled_from([None, QEMU, CLOUD_HYPERVISOR, QEMU._replace(limit=9)]))
+    if rule is None:
+        return None
+    time = draw(st.sampled_from([3, 1_000, 300_000]))
+    own = {"window": time} if rule.window else {"slice": time}
+    return rule._replace(
+        times=draw(st.integers(1, 2)), initial=draw(st.sampled_from([1, 20, 99])), tailslow=draw(st.booleans()),
+        judge_every=draw(TIMES), trigger=draw(st.sampled_from([0, 50, 100])), **own,
+    )  # fmt: skip
+
+
+@st.composite
 def jobs(draw, stamped=False):
     """Raw programs over several locks; with `stamped`, a STAMP right before every DROP tells its mode."""
     threads = draw(st.integers(1, 8))
@@ -474,7 +517,9 @@ def jobs(draw, stamped=False):
         st.sampled_from([None, Discipline.LOCKLESS, Discipline.QUEUED_SPIN, Discipline.QUEUED_RW, Discipline.FAIR_RW])
     )
     logs = draw(st.sampled_from(LOGS))
-    writer = _Writer(draw, threads, locks, own, stamped, logs)
+    clock = draw(st.sampled_from(CLOCKS))
+    throttle = draw(throttles()) if clock["clock"] == Clock.WALL else None
+    writer = _Writer(draw, threads, locks, own, stamped, logs, throttle is not None)
     phases = draw(st.integers(1, 3))
     flagged = draw(st.booleans())
     first = writer.life(phases, True if flagged else None)
@@ -513,6 +558,7 @@ def jobs(draw, stamped=False):
         lock_names=tuple(f"lock {i}" for i in range(len(all_locks))),
         thread_names=tuple(f"thread {i}" for i in range(threads)),
         barriers=2,
-        **draw(st.sampled_from(CLOCKS)),
+        throttle=throttle,
+        **clock,
         **logs,
     )

@@ -14,7 +14,7 @@ from conservation import CLASSES, ROOM, any_scenario, classes, examine, ledger_o
 from engine_strategies import SEEDS, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from witness import Violation, Witness
+from witness import BESIDE_WALKS, Violation, Witness
 
 from simlib.engine import compiled, reference
 from simlib.model.scenario import Scenario
@@ -147,14 +147,14 @@ def test_a_vcpu_that_faults_has_emptied_its_log_buffer(when):
 # -- the witness is awake ------------------------------------------------------------------------------
 
 
-def a_run():
-    """A migration of 12 words by two vCPUs, small enough to tell by hand what its ledger says."""
+def a_run(**slow):
+    """A migration of 12 words by two vCPUs, small enough to tell by hand what its ledger says; `slow`: a throttle."""
     scenario = Scenario.parse(
         {
             "guest": {"vcpus": 2, "memory": "3M", "backing": "4k"},
             "policy": {"architecture": "x86-shadow-paging", "lets_go": "pages >= 64"},
             "workload": {"kind": "migration", "clear_chunk": "768K", "access_interval": "3us", "warm_up": "10us",
-                         "pass_limit": 3, "downtime": "0ps"},
+                         "pass_limit": 3, "downtime": "0ps", **slow},
             "costs": COSTS,
         }
     )  # fmt: skip
@@ -169,9 +169,9 @@ def forget(what):
 
     def change(ledger, marks):
         row = next(n for n, e in enumerate(ledger) if e[2] == what and e[4] > 0)
-        walks = sum(e[2] != "write" for e in ledger[:row])
+        walks = sum(e[2] not in BESIDE_WALKS for e in ledger[:row])
         del ledger[row]
-        if what != "write":
+        if what not in BESIDE_WALKS:
             marks[:] = [mark._replace(walks=mark.walks - (mark.walks > walks)) for mark in marks]
 
     return change
@@ -215,6 +215,31 @@ def unsend(ledger, marks):
 )
 def test_the_witness_sees_what_is_wrong(change, law):
     setting, ledger, marks = a_run()
+    change(ledger, marks)
+    with pytest.raises(Violation, match=law):
+        Witness(setting).replay(ledger, marks)
+
+
+def write_asleep(ledger, marks):
+    """The first write after a vCPU slept comes earlier."""
+    at, (time, vcpu, *_) = next((n, e) for n, e in enumerate(ledger) if e[2] == "pause")
+    row = next(n for n, e in enumerate(ledger) if n > at and e[1:3] == (vcpu, "write"))
+    ledger[row] = (time + 1, *ledger[row][1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "law"),
+    [
+        pytest.param(alter("judge", page=11), "the throttle is", id="another throttle"),
+        pytest.param(alter("throttle", count=1), "vCPUs sleep for", id="a shorter sleep"),
+        pytest.param(alter("pause", count=7), "nobody told", id="a sleep of its own"),
+        pytest.param(forget("pause"), "before it slept|in its sleep", id="no sleep"),
+        pytest.param(write_asleep, "in its sleep", id="a sleepwalker"),
+    ],
+)
+def test_the_witness_sees_who_does_not_sleep(change, law):
+    setting, ledger, marks = a_run(throttle="qemu", throttle_slice="60us", throttle_judge="0ps", throttle_sync="100us",
+                                   link="10Gbit/s")  # fmt: skip
     change(ledger, marks)
     with pytest.raises(Violation, match=law):
         Witness(setting).replay(ledger, marks)

@@ -14,6 +14,7 @@ from simlib.model.job import Image, Job
 from simlib.model.locks import Discipline
 from simlib.model.program import REGION, Lock, Program, held
 from simlib.model.steps import Adapt, Block, Map, Mode, Page, Scan, Stamp, Whose
+from simlib.model.throttle import CLOUD_HYPERVISOR, QEMU
 
 BOTH = pytest.mark.parametrize("engine", [reference, compiled])
 READ, WRITE = Lock(0, Mode.READ), Lock(0, Mode.WRITE)
@@ -275,3 +276,145 @@ def test_a_page_that_finds_no_room_in_a_ring_ends_the_run(engine):
     )
     with pytest.raises(HorizonError, match="a dirty ring is full at 0 s"):
         engine.run(job)
+
+
+def slowed(engine, rule, *lives, vcpus, ring=0):
+    """One thread a life, each over 1024 pages, which are mapped if there is no `ring`; the first ones are vCPUs."""
+    program, entry = Program(), []
+    for life in lives:
+        with program.thread() as thread:
+            life(program)
+        entry.append(thread.first)
+    n = len(lives)
+    job = Job(program.steps(), np.array(entry), np.array([[0, 1024]] * n), np.zeros(n, int), 0, 0, 0, np.zeros(n, int),
+              pages=1024, vcpus=vcpus, populated=not ring, throttle=rule, ring_entries=ring, ring_full=ring // 2,
+              lock_names=tuple(f"lock {i}" for i in range(n)))  # fmt: skip
+    return engine.run(job)
+
+
+def touch(program, times, interval, **more):
+    """Touch one page after another."""
+    for _ in range(times):
+        program.run(interval)
+        program.access(*[lambda: program.map(Map.PAGE, logging=True)] * 4, **more)
+        program.advance(1)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("rule", "ends"),
+    [pytest.param(QEMU._replace(slice=10_000), 14_000 + 30_000, id="for three slices, after one"),
+     pytest.param(CLOUD_HYPERVISOR._replace(window=10_000), 14_000 + 7_500, id="for three quarters of a window")],
+)  # fmt: skip
+def test_a_throttled_vcpu_sleeps_before_its_next_access(engine, rule, ends):
+    """By 75 %. The second vCPU holds a lock when it is told, and sleeps when it is back in the guest."""
+    rule = rule._replace(initial=75, times=1, judge_every=0, trigger=0)
+
+    def vmm(program):
+        program.judge(begins=True)
+        program.scan(Scan.ALL)
+        program.map(Map.PAGE, logging=True)
+        program.scan(Scan.SEND)
+        program.scan(Scan.COLLECT)
+        program.judge()
+        program.throttle()
+
+    def holds(program):
+        with program.holding(Lock(1, Mode.WRITE)):
+            program.hold(12_000)
+        touch(program, 1, 2_000)
+
+    result = slowed(engine, rule, lambda p: touch(p, 14, 1_000), holds, vmm, vcpus=2)
+    assert result.throttle == 75
+    told = 10_000 if rule.slice else 2_500
+    slept = ends - 14_000
+    assert result.thread_end_ps.tolist() == [ends, 14_000 + slept, told + slept]
+    assert result.lap_max_ps.tolist()[:2] == [slept, slept]
+    assert result.thread_ps[:2, 5].tolist() == [slept, slept]
+
+
+@BOTH
+def test_a_guest_is_judged_by_what_it_dirtied_beside_what_was_sent(engine):
+    """128 pages are sent each time. 64 dirtied ones are half of these, no more; 65 are, and the second time count."""
+    rule = QEMU._replace(judge_every=1_000, slice=10)
+
+    def send_and_dirty(program, pages, wait):
+        program.back(REGION)
+        for page in range(128):
+            if page % 64 == 0:
+                program.scan(Scan.ALL)
+                program.scan(Scan.SEND)
+            if page < pages:
+                program.map(Map.PAGE, logging=True)
+            program.advance(1)
+        program.back(REGION)
+        for _ in range(2):
+            program.scan(Scan.TAKE)
+            program.advance(64)
+        program.run(wait)
+        program.judge()
+
+    def vmm(*rounds):
+        def life(program):
+            program.judge(begins=True)
+            for pages, wait in rounds:
+                send_and_dirty(program, pages, wait)
+
+        return slowed(engine, rule, life, vcpus=0).throttle
+
+    assert vmm((64, 1_000), (64, 1_000), (64, 1_000)) == 0
+    assert vmm((65, 1_000)) == 0
+    assert vmm((65, 1_000), (64, 1_000), (65, 1_000)) == 20
+    assert vmm((65, 999), (65, 1_000)) == 0  # the first look comes too early, and both are judged as one
+    assert vmm(*[(65, 1_000)] * 7) == 40
+
+
+@BOTH
+def test_a_vcpu_beyond_its_dirty_limit_naps_when_its_ring_is_full(engine):
+    """It dirties 512 pages in a look's 1 ms: 2 MiB, which is 2000 MiB/s where 40 are allowed."""
+    rule = QEMU._replace(limit=40, slice=10**9, times=1, judge_every=0, trigger=0)
+
+    def guest(program):
+        def leave():
+            program.harvest(0)
+            with program.each_run(0):
+                program.scan(Scan.PROTECT_RUN)
+            program.nap()
+
+        touch(program, 512, 10**9 // 512 - 1, leave=leave)
+        program.run(10**6)
+        touch(program, 600, 0, leave=leave)
+
+    def vmm(program):
+        program.judge(begins=True)
+        program.scan(Scan.SET)
+        program.scan(Scan.COLLECT)
+        program.judge()
+        program.run(10**9)
+        program.limit()
+
+    result = slowed(engine, rule, guest, vmm, vcpus=1, ring=1024)
+    fills = 4 * 10**6 // 2000  # of four MiB, in us
+    nap = min(99 * fills, int(fills * 98 / (100 - 98)))
+    assert result.throttle == 1
+    assert result.thread_ps[0, 5] == 2 * nap * 10**6  # after 512 pages, and after 1024
+
+
+@BOTH
+def test_who_is_told_to_sleep_on_the_way_back_from_a_kick_sleeps_first(engine):
+    """Kicked before its access at 2 ns it is back at 7; at 4 it was told to sleep for 4."""
+    rule = QEMU._replace(initial=50, times=1, judge_every=0, trigger=0, slice=4_000)
+
+    def vmm(program):
+        program.judge(begins=True)
+        program.map(Map.PAGE, logging=True)
+        program.scan(Scan.COLLECT)
+        program.judge()
+        program.throttle()
+
+    def kicker(program):
+        program.run(1_200)
+        program.kick(5_000)
+
+    result = slowed(engine, rule, lambda p: touch(p, 2, 1_000), vmm, kicker, vcpus=1)
+    assert result.thread_end_ps.tolist() == [11_000, 8_000, 1_200]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from simlib.errors import InputError
 from simlib.measurements import Clause, Condition, parse_condition
 from simlib.measurements.condition import RESERVED
-from simlib.model.program import Both, Either, Not
-from simlib.model.program import Condition as Asked
+from simlib.model.conditions import Both, Either, Not
+from simlib.model.conditions import Condition as Asked
 
 FRAME = pd.DataFrame(
     {

@@ -62,10 +62,10 @@ def test_more_points_narrow_the_answer():
 def test_every_plan_can_be_pasted_and_read_back():
     one = guest("600000/s over 8G", ring_entries=4096)
     for plan in plans(one, Wishes(0.3, 600)):
-        for target, write in TARGETS.items():
+        for target, write in TARGETS["qemu"].items():
             assert write(plan, one, Wishes(0.3, 600)).strip() or target == "qmp", (plan.name, target)
         named = {}
-        for row in TARGETS["qmp"](plan, one, Wishes()).splitlines():
+        for row in TARGETS["qemu"]["qmp"](plan, one, Wishes()).splitlines():
             command = json.loads(row.partition("   #")[0])
             if command["execute"] == "migrate-set-parameters":
                 named |= command["arguments"]
@@ -114,6 +114,21 @@ def test_the_command_gives_all_of_it(tmp_path):
     content = json.loads((tmp_path / "o" / "migrate.json").read_text())
     assert content["take"] in {row["plan"] for row in content["plans"]}
     assert (tmp_path / "o" / "passes.csv").is_file()
+
+
+def test_cloud_hypervisor_throttles_by_itself_and_can_be_told_little():
+    one = guest("600000/s over 8G", vmm="cloud-hypervisor")
+    found = simlib.migrate(one, Wishes(downtime_s=0.3, within_s=600), draws=4)
+    assert {plan.name for plan in found.plans} == {"as it is", "same throttle"}
+    assert found.row("as it is")["throttle"] >= 10
+    assert "GET clears all that it finds in one hold" in found.lock
+    assert "downtime_ms" in found.paste("cloud-hypervisor")
+    with pytest.raises(InputError, match="is not for a guest of cloud-hypervisor"):
+        found.paste("virsh")
+    with pytest.raises(InputError, match="is no setting of cloud-hypervisor"):
+        guest("1000/s", vmm="cloud-hypervisor", settings=Settings(max_bandwidth=0, auto_converge=True))
+    with pytest.raises(InputError, match="has no dirty rings"):
+        guest("1000/s", vmm="cloud-hypervisor", ring_entries=4096)
 
 
 def test_nothing_that_decides_is_taken_for_granted():

@@ -12,6 +12,7 @@ from simlib.model.job import Job
 from simlib.model.program import REGION, Lock, Program
 from simlib.model.scenario import Scenario
 from simlib.model.steps import EXTENTS, Mode, Quantity, Scan, Step
+from simlib.model.throttle import QEMU
 from simlib.workloads import build
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -20,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def job_of(rows, **fields):
     rows = [[*row, *[0] * (6 - len(row))] for row in rows]
     return Job(np.array(rows), np.zeros(1, int), np.array([[0, 64]]), np.zeros(1, int), 0, 0, 0, np.zeros(1, int),
-               **fields)  # fmt: skip
+               throttle=QEMU, **fields)  # fmt: skip
 
 
 def test_the_manual_has_every_step_and_quantity_as_it_is_declared():

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -13,11 +12,13 @@ from hypothesis import strategies as st
 from page_by_page import Replay
 
 from simlib.errors import InputError
+from simlib.model.scenario import Scenario
+from simlib.simulation import run_scenario
 from simlib.vmm.course import LEFT, LOST, NEW, SENT, TIME, course
 from simlib.vmm.dirtying import Known, Measured, draw, parse_dirty
 from simlib.vmm.memory import Line, Pages, distinct_pages
 from simlib.vmm.postcopy import postcopy
-from simlib.vmm.settings import QEMU, Settings
+from simlib.vmm.settings import QEMU, VMMS, Settings
 
 COUNT = 2**14
 
@@ -50,6 +51,25 @@ def test_the_course_is_that_of_single_pages(rate, sweep, auto, chunk):
         assert abs(found.synchronisations - single.synchronisations) <= 2 + 0.2 * single.synchronisations
 
 
+@pytest.mark.parametrize("vmm", VMMS)
+@pytest.mark.parametrize("rate", [3000, 9000, 20000, 60000])
+def test_the_course_is_that_of_the_engine(vmm, rate):
+    """64 MiB at 40 MB/s, simulated access by access, with the throttle as a thread that has the vCPU sleep."""
+    scenario = Scenario.parse(
+        {"guest": {"vcpus": 1, "memory": "64M"}, "policy": {"architecture": "x86-tdp"},
+         "workload": {"kind": "migration", "link": "320Mbit/s", "access": "uniform", "clear_when": "at_get",
+                      "access_interval": f"{1e6 / rate}us", "downtime": "20ms", "warm_up": "0ms", "pass_limit": 100,
+                      "throttle": vmm}}
+    )  # fmt: skip
+    single = run_scenario(scenario).metrics
+    settings = Settings(max_bandwidth=0, downtime_limit=20, auto_converge=True)
+    found = course(pages(rate), Line(page_s=4096 / 40e6), settings, 90.0, VMMS[vmm])
+    assert found.completed == single["converged"] == 1
+    assert abs(found.throttle - single["throttle"]) <= 10
+    assert found.total_s - found.downtime_s == pytest.approx(single["precopy_duration"], rel=0.05)
+    assert found.guest_s / found.total_s == pytest.approx(single["guest_throughput"], abs=0.03)
+
+
 @given(
     rate=st.floats(10, 1e6), share=st.floats(0.05, 1), sweep=st.booleans(), auto=st.booleans(),
     chunk=st.sampled_from([0, 512, 4096]), limit=st.sampled_from([0, 20_000_000, 200_000_000]),
@@ -80,7 +100,10 @@ def test_periodic_synchronisation_is_younger_than_9_2():
     """A pass of 40 s: since 9.2 the bitmap is looked at within it, and the guest is throttled earlier."""
     slow = Settings(max_bandwidth=10_000_000, auto_converge=True)
     guest = pages(40_000, count=2**17)
-    new, old = (course(guest, line(), slow, 170.0, *vmm) for vmm in ((), (QEMU._replace(sync_every_s=math.inf),)))
+    new, old = (
+        course(guest, line(), slow, 170.0, *vmm)
+        for vmm in ((), (QEMU._replace(throttle=QEMU.throttle._replace(sync_every=0)),))
+    )
     assert new.synchronisations > old.synchronisations
     assert new.throttle > old.throttle
 

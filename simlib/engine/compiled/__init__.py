@@ -4,8 +4,8 @@
 `simlib.engine.reference` is the definition; this computes the same thing, event for event. `state` says what a run is
 made of, `calendar` whose turn it is, `ahead` what needs no turn (by what `reach` found out before, and `rounds`
 learnt), `access` how the guest touches memory, `clock` how time passes, `turns` who has an emulator's one processor,
-`locks` who gets a lock, `memory` what the page table and the log say, `logs` what log buffers and dirty rings hold,
-`statistics` what is written down, and `interpreter` goes from step to step.
+`locks` who gets a lock, `slowing` how a VMM throttles vCPUs, `memory` what the page table and the log say, `logs` what
+log buffers and dirty rings hold, `statistics` what is written down, and `interpreter` goes from step to step.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def _result(state: Run) -> EngineResult:
         stamp_waits=books.stamp_waits,
         lap_histogram=books.laps,
         lap_max_ps=threads["lap_max"].copy(),
+        throttle=int(world["throttle"]),
         trace=_written(books.trace, int(world["traced"])),
         ledger=_written(books.ledger, int(world["ledgered"])),
     )

@@ -4,23 +4,29 @@
 from __future__ import annotations
 
 from simlib.engine.compiled import logs
-from simlib.engine.compiled.clock import RUN, shown
+from simlib.engine.compiled.clock import IDLE, RUN, shown
 from simlib.engine.compiled.inline import small
 from simlib.engine.compiled.memory import LOGGED, NO_FAULT, fault_of, writes
-from simlib.engine.compiled.statistics import FAULT, LEAVE, WRITE, end_kick, enter, note
+from simlib.engine.compiled.statistics import FAULT, LEAVE, PAUSE, SLEPT, WRITE, end_kick, enter, note
 
 
 @small
-def interrupt(world, thread):
-    """The vCPU leaves the guest, as a kick asked for, and enters it again; returns its clock."""
-    kick = thread.kick
+def interrupt(run, world, books, thread, number):
+    """The vCPU leaves the guest, as a kick or a throttle asked for, and enters it again; returns its clock."""
+    kick, pause = thread.kick, thread.pause
+    if pause:
+        kick += logs.drain(run, thread, number) * world.pause_entry
     thread.spent[RUN] += kick
+    thread.spent[IDLE] += pause
     thread.kick = 0
-    thread.interrupted = 1
-    if thread.kick_stalls:
+    thread.interrupted = 2 if pause else 1
+    if thread.kick_stalls or pause:
         thread.kicked = 1
         thread.lap_from = shown(world, world.now)
-    return world.now + kick
+    if pause:
+        note(world, books.trace, world.now, number, PAUSE, pause)
+        enter(world, books.ledger, number, SLEPT, kick, pause)
+    return world.now + kick + pause
 
 
 @small
@@ -40,8 +46,10 @@ def access(run, thread, number, step):
     An access that is interrupted is made afterwards.
     """
     world, books = run.worlds[0], run.books
-    if thread.kick and not thread.interrupted:
-        return interrupt(world, thread)
+    if (thread.kick and not thread.interrupted) or (thread.pause and thread.interrupted != 2):
+        return interrupt(run, world, books, thread, number)
+    if thread.interrupted == 2:
+        thread.pause = 0
     thread.interrupted = 0
     page = thread.page
     fault = fault_of(world, run.pages, run.blocks, page)

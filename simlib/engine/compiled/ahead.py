@@ -7,8 +7,8 @@ least key at which another thread could change what it sees, or could see what i
 step had been an event, counters included. Why this is exact:
 
 - Only some threads can change what others see, or look at what others did: those from whose first step a SCAN, STAMP,
-  SIGNAL, KICK, HARVEST, RESET, a Map.ZAP or a look at the page table or log can be reached (`changers`). They do so at
-  their next event at the earliest.
+  SIGNAL, KICK, HARVEST, RESET, JUDGE, THROTTLE, LIMIT, a Map.ZAP or a look at the page table or log can be reached
+  (`changers`). They do so at their next event at the earliest.
 - A changer that waits for a lock or at a barrier is woken by another thread's event, and acts at that event's time at
   the earliest; so the next event of any other thread bounds it. A barrier that this very thread must come to first
   does not open before it, which is no bound at all.

@@ -9,7 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from simlib.engine.compiled import ahead, calendar, clock, locks, logs, memory, reach, rounds, statistics, turns
+from simlib.engine.compiled import (
+    ahead,
+    calendar,
+    clock,
+    locks,
+    logs,
+    memory,
+    reach,
+    rounds,
+    slowing,
+    statistics,
+    turns,
+)
 from simlib.engine.compiled.access import access
 from simlib.engine.compiled.inline import apart, item, part, small
 from simlib.engine.compiled.locks import ASLEEP
@@ -36,6 +48,8 @@ def quantity(pages, thread, step, time):
         return thread.page - thread.begin[argument] - thread.batch
     if asked == Quantity.BITMAP:
         return thread.bitmap
+    if asked == Quantity.JUDGED:
+        return time - thread.judged
     return time - thread.acquired  # HELD
 
 
@@ -175,6 +189,8 @@ def rare_step(run, thread, number, step):
         return sleep_on(run, thread)
     if Step.DRAIN <= kind <= Step.LOG:
         return logs.keep_books(run, thread, number, step)
+    if Step.JUDGE <= kind <= Step.NAP:
+        return slowing.slow_down(run, thread, number, step)
     thread.pc += 1
     if kind == Step.STAMP:
         statistics.stamp(run, thread, step.a)
@@ -184,8 +200,7 @@ def rare_step(run, thread, number, step):
         rounds.learn(world, run.steps, run.rounds)
         statistics.note(world, run.books.trace, now, number, statistics.SIGNAL, step.a)
     elif kind == Step.SLEEP:
-        thread.alarm = clock.shown(world, now) + step.a
-        clock.starts(world, now, -1)
+        slowing.fall_asleep(world, thread, step.a)
     elif kind == Step.KICK:
         time = clock.sample(thread, run.quantiles, step.a, step.c)
         for j in range(world.vcpus):

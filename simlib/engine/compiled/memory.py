@@ -169,8 +169,10 @@ def scan(world, trace, ledger, pages, blocks, thread, number, step):
     thread.bitmap += more
     if action == Scan.COLLECT or action == Scan.TAKE:
         thread.spent[RUN] += time
+        thread.came += more
     elif action == Scan.SEND:
         thread.spent[IDLE] += time
+        thread.went += found
     else:
         thread.spent[HOLD] += time
     note(world, trace, world.now, number, SCAN, entries)

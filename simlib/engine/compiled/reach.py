@@ -19,7 +19,7 @@ split a block; use the bitmap; count in it, which is asked for at no time of its
 _FIRST_BARRIER, _BARRIERS = 8, 48
 """Bits of the barriers that it can come to."""
 
-_CHANGERS = (Step.STAMP, Step.SIGNAL, Step.KICK, Step.HARVEST, Step.RESET)
+_CHANGERS = (Step.STAMP, Step.SIGNAL, Step.KICK, Step.HARVEST, Step.RESET, Step.JUDGE, Step.THROTTLE, Step.LIMIT)
 """Steps, beside SCAN and a Map.ZAP, that change what others see, or see what they did."""
 
 _BY_CHANGERS = (Quantity.FLAG, Quantity.CLOCK, Quantity.LOGGED, Quantity.RING)

@@ -248,7 +248,7 @@ def turn_counters(usual, thread, rounds):
 def skip(run, thread, number, time, horizon):
     """Add up all rounds alike that begin at an ACCESS; returns the time of the first one that is not among them."""
     world, books, usual = run.worlds[0], run.books, item(run.rounds, thread.pc)
-    if thread.kick or thread.interrupted or thread.kicked or ring_is_full(world, thread):
+    if thread.kick or thread.pause or thread.interrupted or thread.kicked or ring_is_full(world, thread):
         return time
     if fault_of(world, run.pages, run.blocks, thread.page) != NO_FAULT:
         return time

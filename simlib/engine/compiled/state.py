@@ -17,6 +17,7 @@ from simlib.engine.random import first_tick, seek_tables, tables, thread_keys
 from simlib.engine.result import ACTIVITIES, BINS, FIRST_SHIFT, LAP_BINS, LOCK_COLUMNS
 from simlib.model.job import Job
 from simlib.model.steps import COUNTERS, EXTENTS, FLAGS, Clock
+from simlib.model.throttle import Throttle
 
 CACHE_LINE = 64
 """Bytes."""
@@ -61,20 +62,23 @@ _IN_FAULTS = record(
 _SELDOM = record(
     "region_lock", "bitmap", "batch", "parked", "alarm", "ended", "owns_bitmap", "barriers",
     "hits_from", "hits_to", "hits_since", "seen", "kick_stalls", "left", "rests", "tick_at",
-    "harvested", "run_first", "run_mask",
+    "harvested", "run_first", "run_mask", "pause", "came", "went", "judged", "high", "looked", "nap_us",
 )  # fmt: skip
 
 THREAD = np.dtype(_OFTEN.descr + _IN_FAULTS.descr + _SELDOM.descr)
 """A thread's registers. `acquired`, `served`: when it got the lock, and the server, that it took last; `holds`: locks
 that it has, and updates without one; `outer`: when it got the one around the other;
-`parked`: the barrier at which it waits, or -1; `interrupted`: whether it is on
-its way back from an interrupt; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`;
+`parked`: the barrier at which it waits, or -1; `interrupted`: 1 if it is on its way back from an interrupt, 2 from a
+sleep; `kicked`: whether its stopwatch runs since one, as `kick_stalls` said of `kick`;
 `runs_ahead`, `alone`, `owns_bitmap`, and `barriers` to which it can come, as bits: what `simlib.engine.compiled.ahead`
 found out. An access of the pages `hits_from` to `hits_to` is a hit unless an entry was withdrawn since; what is used
 often lies together, in few cache lines of its own. Where turns have a length, `left` is what time the thread has to
 spend before it does something, while others have their turns, `rests` says that it sleeps until its alarm, and
 `tick_at` when a timer interrupts it next. `logged`: pages in its log buffer; `pushed`, `harvested`, `reset`: entries of
-its dirty ring that ever were; `run_first`, `run_mask`: the run that it took out of a ring last."""
+its dirty ring that ever were; `run_first`, `run_mask`: the run that it took out of a ring last. `pause`: for how long
+it sleeps before its next access, or does so now; `came`, `went`: pages that came into its bitmap and were sent since it
+judged the guest, at `judged`, and `high` how often that dirtied too much; `looked`: `pushed` at the last LIMIT, and
+`nap_us` for how long it sleeps when its ring is full."""
 
 LOCK_STATISTICS, BITS = len(LOCK_COLUMNS), 65
 """Statistics that a lock keeps for each mode, and of how many bits a time may have."""
@@ -99,8 +103,8 @@ WORLD = record(
     "recorded", "as_blocks", "stop_at", "prepared", "changers", "withdrawn",
     "sweep_at", "sweep_page", "sweep_end", "fluid", "turn_ps", "turn_key", "turn_draws", "turn_of", "turn_end", "vain",
     "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
-    "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full", "overflow_at",
-    flags=FLAGS,
+    "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full", "overflow_at", "throttle", "fastest",
+    "pause_entry", *Throttle._fields, flags=FLAGS,
 )  # fmt: skip
 """What there is one of. `woken`: time of the wake-up whose thread lives; `shift`: log2 of the width of a time bin. From
 `local_ps` to `as_blocks` nothing changes during a run; `stop_at`: events at which to look up from it; `changers`: how
@@ -108,7 +112,9 @@ many there are; `withdrawn`: how often an entry of the page table was, so that a
 `sweep_at`: the SCAN whose pages to clear, up to `sweep_end`, were counted (`Run.sweep`), or -1, and `sweep_page`, where
 it comes next; `fluid`: whether a serial clock's turns have no length; `turn_of`: whose turn it is, until `turn_end`,
 which without turns is for ever; `vain`: how many threads one after another looked for a lock that they have not;
-`overflow_at`: when a page found no room in a dirty ring, or -1."""
+`overflow_at`: when a page found no room in a dirty ring, or -1; `throttle`: of the vCPUs, percent, and `fastest` the
+highest rate of one, MiB/s; `pause_entry`: what a page of a log buffer takes before a vCPU sleeps; then
+`Job.throttle`."""
 
 RUNNING, FINISHED, DEADLOCK, PAST_HORIZON, RUNAWAY = range(5)
 """Values of a world's `status`."""
@@ -260,6 +266,8 @@ def _world_of(job: Job, seed: int, trace: int, ledger: int) -> Records:
     for name in ("turn_ps", "tick_ps", "tick_work_ps", "tick_table", "queue_ps", "look_ps",
                  "dirty_bits", "dirty_set_ps", "buffer_entries", "ring_entries", "ring_full"):  # fmt: skip
         world[name] = getattr(job, name)
+    for name, value in job.throttle._asdict().items() if job.throttle is not None else ():
+        world[name] = value
     world["turn_of"] = count - 1
     world["turn_key"] = thread_keys(seed, count + 1)[-1:].view(np.int64)
     world["turn_end"] = 0 if job.turn_ps else limits.HORIZON_PS

@@ -11,13 +11,16 @@ from simlib.engine.compiled.state import LOCK_STATISTICS
 from simlib.engine.result import ACTIVITIES, BINS, EVENTS, LAP_BITS, LEDGER
 
 (TRY, ACQUIRED, RELEASED, FAULT, MAPPED, RETRY, BARRIER, SCAN, STAMP, END, LAP, SIGNAL, KICK, TOUCH, LOOK, LEAVE,
- DRAIN, HARVEST, RESET) = range(len(EVENTS))  # fmt: skip
+ DRAIN, HARVEST, RESET, PAUSE, JUDGE, THROTTLE) = range(len(EVENTS))  # fmt: skip
 """Events of the trace, in the order of `simlib.engine.result.EVENTS`."""
 
 WRITE = LEDGER.index("write")
 FIRST_SCAN = WRITE + 1
 """In the ledger: a scan's kind is this much more than its number."""
 DRAINED, HARVESTED, TAKEN = (LEDGER.index(name) for name in ("drain", "harvest", "reset"))
+SLEPT, JUDGED, THROTTLED, LIMITED, NAPPED = (
+    LEDGER.index(name) for name in ("pause", "judge", "throttle", "limit", "nap")
+)
 
 _ACTIVITIES, _FAULTS = len(ACTIVITIES), 5
 

@@ -10,6 +10,9 @@ from simlib.engine.result import lap_bin
 from simlib.model.pagetable import WORD_PAGES
 from simlib.model.steps import Map, Scan
 
+KICKED, SLEPT = 1, 2
+"""Values of a thread's `interrupted`."""
+
 SCAN_ACTIVITY = {Scan.COLLECT: RUN, Scan.TAKE: RUN, Scan.SEND: IDLE}
 """Of scans that take no lock; the others are HOLD."""
 
@@ -19,13 +22,11 @@ class Access(World):
 
     def access(self, thread: Thread, *faults: int) -> int:
         """The guest touches its page: a hit goes on, a fault jumps. One that is interrupted is made afterwards."""
-        if thread.kick and not thread.interrupted:
-            kick, thread.kick, thread.interrupted = thread.kick, 0, True
-            thread.spent[RUN] += kick
-            if thread.kick_stalls:
-                thread.kicked, thread.lap_from = True, self.clock()
-            return self.now + kick
-        thread.interrupted = False
+        if (thread.kick and not thread.interrupted) or (thread.pause and thread.interrupted != SLEPT):
+            return self.interrupt(thread)
+        if thread.interrupted == SLEPT:
+            thread.pause = 0
+        thread.interrupted = 0
         fault, time = self.memory.fault(thread.page), 0
         if self.logs.leaves(thread.number, fault == LOGGED):
             self.note(self.now, thread, "leave", thread.page)
@@ -47,6 +48,21 @@ class Access(World):
             thread.pc = faults[fault]
         return self.now + time
 
+    def interrupt(self, thread: Thread) -> int:
+        """The vCPU leaves the guest for a kick, for a sleep, or for both, and enters it again."""
+        kick, thread.kick = thread.kick, 0
+        if thread.pause:
+            kick += self.empty_buffer(thread) * self.pause_entry
+        thread.interrupted = SLEPT if thread.pause else KICKED
+        thread.spent[RUN] += kick
+        thread.spent[IDLE] += thread.pause
+        if thread.pause or thread.kick_stalls:
+            thread.kicked, thread.lap_from = True, self.clock()
+        if thread.pause:
+            self.note(self.now, thread, "pause", thread.pause)
+            self.books.enter(self.now, thread, "pause", kick, thread.pause)
+        return self.now + kick + thread.pause
+
     def map(self, thread: Thread, action: int, logging: int, *_: int) -> int:
         """Change the entry of the current page."""
         if self.memory.map(thread.page, Map(action), bool(logging)):
@@ -63,6 +79,10 @@ class Access(World):
         found = self.memory.scan(thread.run if action == Scan.PROTECT_RUN else list(word), Scan(action))
         time = found.entries * cost + found.unsplit * unsplit_cost + (word_cost if found.entries else 0)
         thread.bitmap += found.more
+        if action in (Scan.COLLECT, Scan.TAKE):
+            thread.came += found.more
+        elif action == Scan.SEND:
+            thread.went += found.pages
         thread.spent[SCAN_ACTIVITY.get(Scan(action), HOLD)] += time
         self.note(self.now, thread, "scan", found.entries)
         self.books.enter(self.now, thread, Scan(action).name.lower(), thread.page, found.pages)

@@ -27,10 +27,11 @@ class Taken(NamedTuple):
 
 @dataclass
 class Ring:
-    """A dirty ring: pages in the order in which they were pushed; the first ones were harvested."""
+    """A dirty ring: pages in the order in which they were pushed; the first ones were harvested. `pushed`: ever."""
 
     pages: deque[int] = field(default_factory=deque)
     harvested: int = 0
+    pushed: int = 0
 
     def __len__(self) -> int:
         return len(self.pages)
@@ -98,6 +99,7 @@ class Logs:
             raise limits.overflow(now)
         else:
             self.rings[owner].pages.append(page)
+            self.rings[owner].pushed += 1
 
     def harvest(self, owner: int) -> int:
         """Set the dirty bits of a ring's new entries; returns how many they are."""

@@ -14,7 +14,11 @@ from simlib.engine.reference.locks import Lockless, Server
 from simlib.engine.reference.threads import BROADCAST, HOLD, IDLE, LINE, RUN, WAIT, Thread
 from simlib.engine.reference.turns import Turns
 from simlib.engine.result import EngineResult
+from simlib.engine.throttle import full_us, next_sleep_us, next_throttle, rate_mib
 from simlib.model.steps import EXTENTS, Adapt, Clock, Page, Quantity, Step, Whose
+
+PS_PER_US = 10**6
+"""Picoseconds in a microsecond."""
 
 PROGRESS_EVENTS = 50_000
 """Events between two calls of the progress function."""
@@ -132,8 +136,8 @@ class Simulation(Access):
                 return self.memory.count(thread.page, end, Page.DIRTY)
             case Quantity.BITMAP:
                 return thread.bitmap
-            case Quantity.HELD:
-                return clock - thread.acquired
+            case Quantity.HELD | Quantity.JUDGED:
+                return clock - (thread.acquired if quantity is Quantity.HELD else thread.judged)
             case Quantity.CLOCK:
                 return self.clock()
             case Quantity.FLAG:
@@ -370,6 +374,57 @@ class Simulation(Access):
         thread.spent[IDLE] += wait
         return self.now + wait
 
+    # -- steps that slow the vCPUs down ----------------------------------------------------------------
+
+    def judge(self, thread: Thread, begins: int, *_: int) -> int:
+        """Look at what the guest dirtied, if that is due, and throttle it, or have its vCPUs limited."""
+        rule = self.rule
+        if begins or self.now - thread.judged >= rule.judge_every:
+            if not begins and 100 * thread.came > rule.trigger * thread.went:
+                thread.high += 1
+                if thread.high >= rule.times:
+                    thread.high = 0
+                    self.throttle = 1 if rule.limit else next_throttle(
+                        self.throttle, thread.came, thread.went * rule.trigger / 100, rule.initial, rule.increment,
+                        rule.tailslow, rule.most,
+                    )  # fmt: skip
+            thread.judged, thread.came, thread.went = self.now, 0, 0
+        self.note(self.now, thread, "judge", self.throttle)
+        self.books.enter(self.now, thread, "judge", self.throttle, begins)
+        thread.pc += 1
+        return self.now
+
+    def throttle_vcpus(self, thread: Thread, pauses: int, entry: int, *_: int) -> int:
+        """Fall asleep while the vCPUs run, or while they sleep."""
+        time = self.rule.asleep(self.throttle) if pauses else self.rule.awake(self.throttle)
+        if pauses:
+            self.pause_entry = entry
+            for vcpu in self.threads[: self.job.vcpus]:
+                vcpu.pause = time
+            self.note(self.now, thread, "throttle", time)
+            self.books.enter(self.now, thread, "throttle", self.throttle, time)
+        return self.rest(thread, time)
+
+    def limit(self, thread: Thread, *_: int) -> int:
+        """Look at the rate of each vCPU, and at how fast a ring is filled at the highest that was seen."""
+        rule, job = self.rule, self.job
+        for vcpu in self.threads[: job.vcpus]:
+            pushed = self.logs.rings[vcpu.number].pushed
+            rate = rate_mib(pushed - vcpu.looked, rule.slice)
+            vcpu.looked = pushed
+            self.fastest = max(self.fastest, rate)
+            if self.throttle:
+                fills = full_us(job.ring_entries, self.fastest)
+                vcpu.nap_us = next_sleep_us(vcpu.nap_us, rule.limit, rate, fills)
+            self.books.enter(self.now, thread, "limit", vcpu.number, vcpu.nap_us)
+        thread.pc += 1
+        return self.now
+
+    def nap(self, thread: Thread, *_: int) -> int:
+        """Fall asleep for as long as LIMIT said."""
+        self.books.enter(self.now, thread, "nap", thread.number, thread.nap_us)
+        return self.rest(thread, thread.nap_us * PS_PER_US)
+
     # -- the run ---------------------------------------------------------------------------------------
 
     def run(self) -> EngineResult:
@@ -407,6 +462,7 @@ class Simulation(Access):
             stamp_waits=books.stamp_waits,
             lap_histogram=np.array([t.laps for t in self.threads]),
             lap_max_ps=np.array([t.lap_max for t in self.threads]),
+            throttle=self.throttle,
             trace=np.array(books.trace, dtype=np.int64).reshape(-1, 5),
             ledger=np.array(books.ledger, dtype=np.int64).reshape(-1, 5),
         )
@@ -431,4 +487,8 @@ SHARED_STEPS: dict[Step, Callable[..., int | None]] = {
     Step.HARVEST: Simulation.harvest,
     Step.RESET: Simulation.reset,
     Step.LOG: Simulation.log,
+    Step.JUDGE: Simulation.judge,
+    Step.THROTTLE: Simulation.throttle_vcpus,
+    Step.LIMIT: Simulation.limit,
+    Step.NAP: Simulation.nap,
 }

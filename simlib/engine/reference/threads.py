@@ -43,6 +43,15 @@ class Thread:
     alarm: int = 0
     region_lock: int = 0
     bitmap: int = 0
+    came: int = 0
+    went: int = 0
+    """Pages that came into its bitmap since it judged, and that it sent."""
+    judged: int = 0
+    high: int = 0
+    """When it did so, and how often the guest was found to dirty too much since it was throttled."""
+    looked: int = 0
+    nap_us: int = 0
+    """Entries of its dirty ring at the last look, and for how long it sleeps when that is full, µs."""
     kick: int = 0
     kick_stalls: bool = False
     asleep: bool = False
@@ -52,7 +61,10 @@ class Thread:
     """Whether it sleeps until its alarm, where turns have a length."""
     holds: int = 0
     """Locks that it has, and updates without one; but for servers."""
-    interrupted: bool = False
+    pause: int = 0
+    """For how long it sleeps before its next access, or does so now."""
+    interrupted: int = 0
+    """1: on its way back from an interrupt; 2: from a sleep."""
     kicked: bool = False
     """Whether its stopwatch runs since a kick."""
     lap_from: int = 0

@@ -20,6 +20,7 @@ from simlib.engine.reference.turns import Turns
 from simlib.model.job import Job
 from simlib.model.locks import Discipline
 from simlib.model.steps import FLAGS, Step
+from simlib.model.throttle import QEMU
 
 
 class World:
@@ -43,6 +44,8 @@ class World:
         self.books = Statistics(job, trace, ledger)
         self.flags = [False] * FLAGS
         self.turns = Turns(job, seed, self.env, self.threads, self.chance) if job.turn_ps else None
+        self.throttle = self.fastest = self.pause_entry = 0
+        self.rule = job.throttle or QEMU  # without one, no step asks for it
         self.events = self.live = 0
 
     @property

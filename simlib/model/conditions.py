@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Conditions as values: they combine with ``&``, ``|`` and ``~``, and come out as rows that jump away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from simlib.errors import InputError
+from simlib.model.steps import Quantity, Step
+
+
+@dataclass(eq=False)
+class Label:
+    """A step that is not written yet; `row` is its index once it is."""
+
+    row: int | None = None
+
+
+def index(label: Label) -> int:
+    """The step that it became.
+
+    Raises `InputError` if it became none.
+    """
+    if label.row is None:
+        raise InputError("program", "a label", "was never placed", "leave a loop only within it")
+    return label.row
+
+
+class Rows(Protocol):
+    """What a condition is written into (`simlib.model.program.Program`)."""
+
+    def add(self, step: Step, *arguments: int | Label) -> None:
+        """Append a row."""
+
+    def place(self, label: Label) -> None:
+        """The label is the next row."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that a thread may ask. Conditions combine with ``&``, ``|`` and ``~``.
+
+    >>> str(AtLeast(Quantity.PAGES, 512) | ~AtLeast(Quantity.BITMAP, 1))
+    'pages >= 512 or not bitmap >= 1'
+    """
+
+    def __and__(self, other: Condition) -> Condition:
+        return Both(self, other)
+
+    def __or__(self, other: Condition) -> Condition:
+        return Either(self, other)
+
+    def __invert__(self) -> Condition:
+        return Not(self)
+
+    def write(self, program: Rows, no: Label) -> None:
+        """Rows that go to `no` unless the condition holds, and on if it does."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AtLeast(Condition):
+    """A quantity is at least a threshold."""
+
+    quantity: Quantity
+    threshold: int
+    argument: int = 0
+
+    def write(self, program: Rows, no: Label) -> None:
+        """One row."""
+        program.add(Step.TEST, no, self.quantity, self.argument, self.threshold)
+
+    def __str__(self) -> str:
+        return f"{self.quantity.name.lower()} >= {self.threshold}"
+
+
+@dataclass(frozen=True)
+class Both(Condition):
+    """The right one is asked only if the left one holds."""
+
+    left: Condition
+    right: Condition
+
+    def write(self, program: Rows, no: Label) -> None:
+        """The rows of both."""
+        self.left.write(program, no)
+        self.right.write(program, no)
+
+    def __str__(self) -> str:
+        return " and ".join(f"({c})" if isinstance(c, Either) else str(c) for c in (self.left, self.right))
+
+
+@dataclass(frozen=True)
+class Either(Condition):
+    """The right one is asked only if the left one does not hold."""
+
+    left: Condition
+    right: Condition
+
+    def write(self, program: Rows, no: Label) -> None:
+        """The rows of both, with a jump over the right one's."""
+        second, yes = Label(), Label()
+        self.left.write(program, second)
+        program.add(Step.JUMP, yes)
+        program.place(second)
+        self.right.write(program, no)
+        program.place(yes)
+
+    def __str__(self) -> str:
+        return f"{self.left} or {self.right}"
+
+
+@dataclass(frozen=True)
+class Not(Condition):
+    """The condition does not hold."""
+
+    condition: Condition
+
+    def __invert__(self) -> Condition:
+        return self.condition
+
+    def write(self, program: Rows, no: Label) -> None:
+        """The rows of the condition, and a jump where it holds."""
+        yes = Label()
+        self.condition.write(program, yes)
+        program.add(Step.JUMP, no)
+        program.place(yes)
+
+    def __str__(self) -> str:
+        inner = self.condition
+        return f"not ({inner})" if isinstance(inner, (Both, Either)) else f"not {inner}"
