@@ -10,7 +10,7 @@ import pandas as pd
 from simlib.measurements import load
 from simlib.parallel import Progress
 from simlib.studies.converge import published, real
-from simlib.studies.converge.forecast import BUILT
+from simlib.studies.converge.forecast import BUILT, known
 from simlib.studies.study import Answer, Found, Study
 
 HELD_OUT = "migrate-held-out"
@@ -44,7 +44,7 @@ def held_out() -> pd.DataFrame:
 
 def compute(*, seed: int = 1, progress: Progress | None = None) -> Converge:
     """Score the predictions, expect anew what the course was built on, and draw the published guest."""
-    built = load(f"{BUILT}-runs").frame
+    built = known(BUILT[0])
     both = held_out()
     expected = real.predicted(built, real.fitted(built), seed)
     tables = {"built": real.beside(built, expected), "held_out": both, "score": real.score(both)}

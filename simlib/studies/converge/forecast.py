@@ -16,8 +16,8 @@ from simlib.studies.converge.real import LEVEL, QUANTITIES, fitted, predicted
 
 SEED = 1
 
-BUILT = "migrate"
-"""The migrations that the course was built on."""
+BUILT = ("migrate", "migrate-held-out")
+"""The migrations that the course was built on, and those that it was first held to: all that is known of this host."""
 
 COLUMNS = (
     *KEYS,
@@ -32,10 +32,15 @@ COLUMNS = (
 )
 
 
+def known(*names: str) -> pd.DataFrame:
+    """Collected migrations by the names of their tables."""
+    return pd.concat([load(f"{name}-runs").frame for name in names], ignore_index=True)
+
+
 def forecast(experiment: Path) -> pd.DataFrame:
     """What is expected of each migration of an experiment."""
     runs = pd.DataFrame([one.keys for one in load_migrations(experiment)])
-    found = predicted(runs, fitted(load(f"{BUILT}-runs").frame), SEED).rename(
+    found = predicted(runs, fitted(known(*BUILT)), SEED).rename(
         columns={"completed_share": "completed_share_ratio"}
         | {f"{name}_{end}": f"{end}_{name}" for name in QUANTITIES for end in ("low", "high")}
     )
@@ -59,5 +64,5 @@ def forecast_files(experiment: Path, name: str) -> dict[str, str]:
     }
     key = [column.name for column in KEYS]
     title = f"{name}: real migrations, predicted before they were run"
-    used = (experiment, data_dir() / "collected" / f"{BUILT}-runs.csv")
+    used = (experiment, *(data_dir() / "collected" / f"{name}-runs.csv" for name in BUILT))
     return predicted_files(f"{name}-forecast", title, about, COLUMNS, key, forecast(experiment), used)

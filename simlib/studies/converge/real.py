@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from simlib.lab.migration.guest import BASE
@@ -25,8 +26,8 @@ FULL_SPEED_S = 1e-6
 FAULT_S = 0.4e-3
 """From a fault after postcopy to its page, s, both sides on one host. Supposed, too: hardly anything here knows it."""
 
-LEVEL, DRAWS = 0.9, 60
-"""Probability of the intervals; migrations drawn for them."""
+LEVEL, DRAWS, _AGAIN = 0.9, 60, 50
+"""Probability of the intervals; migrations drawn for them, and how often what is left over is drawn for each."""
 
 QUANTITIES = ("total_ms", "transferred_bytes", "downtime_ms", "longest_gap_ms", "guest_ratio", "synchronisations")
 """What has an interval."""
@@ -41,7 +42,7 @@ class Host(NamedTuple):
     - `state_bytes`: what is sent beside its pages.
     - `place_s`: to put a page into its place after postcopy (UFFDIO_COPY).
     - `late_s`: by how much a throttled vCPU sleeps too long, by vCPUs.
-    - `spread`: standard deviation of the logarithm of what is left over, by quantity.
+    - `left_over`: logarithms of what the course leaves over, by quantity: of the migrations that it was fitted to.
     """
 
     write_s: float
@@ -50,7 +51,7 @@ class Host(NamedTuple):
     state_bytes: float
     place_s: float
     late_s: Mapping[int, float]
-    spread: Mapping[str, float]
+    left_over: Mapping[str, NDArray[np.float64]]
 
 
 def fitted(built: pd.DataFrame) -> Host:
@@ -88,8 +89,8 @@ def fitted(built: pd.DataFrame) -> Host:
     host = host._replace(place_s=place_s)
     both = beside(built, pd.DataFrame([expected(row, host) for row in _records(built)], index=built.index))
     same = both[(both["completed"] == 1) & (both["completed_expected"] == 1)]
-    left_over = {name: np.log(same[name] / same[f"{name}_expected"]) for name in QUANTITIES}
-    return host._replace(spread={name: float(np.sqrt((rows**2).mean())) for name, rows in left_over.items()})
+    left_over = {name: np.log(same[name] / same[f"{name}_expected"]).to_numpy() for name in QUANTITIES}
+    return host._replace(left_over=left_over)
 
 
 def _sleeping(host: Host, vcpus: int, late_s: float) -> Host:
@@ -159,7 +160,7 @@ def predicted(runs: pd.DataFrame, host: Host, seed: int = 1) -> pd.DataFrame:
     """What is expected of each migration, with 90 % intervals: columns ``…``, ``…_low``, ``…_high``.
 
     The rate is drawn about what it should be, so that one who just converges may not; what the course leaves over is
-    drawn from its spread.
+    drawn from what it left over before (a bootstrap), which has longer tails than a normal distribution.
     """
     tail = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     rows = []
@@ -170,9 +171,9 @@ def predicted(runs: pd.DataFrame, host: Host, seed: int = 1) -> pd.DataFrame:
         found: dict[str, float] = dict(expected(row, host))
         found["completed_share"] = float(drawn["completed"].mean())
         done = drawn[drawn["completed"] == found["completed"]]
-        for name, spread in host.spread.items():
-            left_over = np.exp(spread * random.standard_normal(len(done)))
-            low, high = np.quantile(done[name] * left_over, tail) if len(done) else (np.nan, np.nan)
+        for name, before in host.left_over.items():
+            each = np.exp(random.choice(before, (len(done), _AGAIN)))
+            low, high = np.quantile(done[[name]].to_numpy() * each, tail) if len(done) else (np.nan, np.nan)
             found |= {f"{name}_low": float(low), f"{name}_high": float(high)}
         rows.append(found)
     return pd.DataFrame(rows, index=runs.index)
